@@ -1,0 +1,58 @@
+# Everything a fresh clone needs: `make demo` and `make test` set up .venv first.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+JOBS ?= 2
+BIN := .venv/bin
+SETUP := .venv/.setup-done
+
+.PHONY: help setup test test-gpu lint format demo build check clean
+
+help:  ## list the targets
+	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
+
+setup: $(SETUP)  ## create .venv and install chunkform there, with what the tests need
+
+$(SETUP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; (3, 11) <= sys.version_info[:2] <= (3, 13) or sys.exit(f"chunkform needs Python 3.11 to 3.13, and {sys.executable} is {sys.version.split()[0]}; name another: make PYTHON=python3.12")'
+	@echo "setting up .venv (this takes a few minutes the first time)"
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+test: lint  ## lint, types and tests
+	@OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/python -m pytest --no-header -n $(JOBS)
+
+# Runs in PYTHON's own environment, installing nothing: GPU machines often have their torch and no network.
+test-gpu:  ## the GPU tests, with PYTHON's own torch, triton and pytest
+	@$(PYTHON) -c 'import torch; torch.cuda.is_available() or __import__("sys").exit("make test-gpu: torch sees no CUDA device")'
+	@$(PYTHON) -m pytest tests/gpu $(ARGS)
+
+lint: setup build/typing  ## ruff and mypy
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --check --quiet . || { echo "not formatted; run: make format"; $(BIN)/ruff format --check .; }
+	@$(BIN)/mypy --no-error-summary | sed 's|^build/typing/chunkform/||'
+
+# The import names as directories, for mypy, which follows neither package-dir nor the editable install.
+build/typing: Makefile chunkform
+	@rm -rf $@ && mkdir -p $@/chunkform
+	@for file in chunkform/*; do ln -s ../../../$$file $@/chunkform/; done
+	@for package in codegen generated runtime spec; do ln -s ../../../$$package $@/chunkform/; done
+
+format: setup  ## format, and fix what ruff can
+	@$(BIN)/ruff check --quiet --fix . || true
+	@$(BIN)/ruff format --quiet .
+
+demo: setup  ## a new recurrence, from its equations to a trained model (out/index.html)
+	@$(BIN)/python examples/demo.py $(ARGS)
+
+build: setup  ## write generated/ from spec/
+	@$(BIN)/chunkform build $(ARGS)
+
+check: setup  ## compare the generated ops with the float64 oracle on this machine
+	@$(BIN)/chunkform check $(ARGS)
+
+clean:  ## remove what make made
+	rm -rf .venv build out .mypy_cache .pytest_cache .ruff_cache *.egg-info

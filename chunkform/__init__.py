@@ -1,0 +1,33 @@
+"""chunkform: write a recurrence once; derive its adjoint, its chunk-parallel form and its kernels.
+
+The names below load on first use, so that a training job which imports `chunkform.generated` never loads SymPy.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .codegen.compile import compile_op as compile
+    from .spec.language import Recurrence
+
+__all__ = ["Recurrence", "__version__", "compile"]
+__version__ = "0.1.0"
+
+# In a checkout the sub-packages lie beside this directory, not in it; so the checkout works without an install.
+if not Path(__file__).with_name("spec").is_dir():
+    __path__.append(str(Path(__file__).parent.parent))
+
+
+def __getattr__(name: str) -> Any:
+    if name == "compile":
+        from .codegen.compile import compile_op as value
+    elif name == "Recurrence":
+        from .spec.language import Recurrence as value
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,1 @@
+"""The compiler: one file per pass, from a spec to source text."""

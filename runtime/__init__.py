@@ -1,0 +1,1 @@
+"""What a generated op needs while it runs."""

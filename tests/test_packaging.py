@@ -1,0 +1,93 @@
+"""The wheel holds `chunkform.*`, whole and nothing else; importing a generated op stays light."""
+
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import chunkform
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+DIRECTORIES: dict[str, str] = PROJECT["tool"]["setuptools"]["package-dir"]  # import name -> directory
+
+
+def shipped_files() -> set[str]:
+    """Where each module, template and marker of the tree belongs in the wheel."""
+    return {
+        f"{package.replace('.', '/')}/{file.relative_to(ROOT / directory).as_posix()}"
+        for package, directory in DIRECTORIES.items()
+        for file in (ROOT / directory).rglob("*")
+        if file.suffix in {".py", ".jinja"} or file.name == "py.typed"
+    }
+
+
+@pytest.fixture(scope="module")
+def wheel_files(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    # From a copy: setuptools leaves build/ behind, and what lies there from earlier would enter the wheel.
+    tree, wheels = tmp_path_factory.mktemp("tree"), tmp_path_factory.mktemp("wheels")
+    for directory in DIRECTORIES.values():
+        shutil.copytree(ROOT / directory, tree / directory, ignore=shutil.ignore_patterns("__pycache__"))
+    for file in ROOT.glob("*.*"):
+        if file.name in {"pyproject.toml", "README.md"}:
+            shutil.copy(file, tree)
+    offline = ["--quiet", "--no-index", "--no-deps", "--no-build-isolation"]
+    command = [sys.executable, "-m", "pip", "wheel", *offline, "--wheel-dir", wheels, tree]
+    built = subprocess.run(command, capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr
+    (wheel,) = wheels.glob("*.whl")
+    return set(zipfile.ZipFile(wheel).namelist())
+
+
+def test_wheel_puts_nothing_but_chunkform_into_site_packages(wheel_files: set[str]) -> None:
+    top_level = {name.split("/")[0] for name in wheel_files}
+    assert top_level == {"chunkform", f"chunkform-{chunkform.__version__}.dist-info"}
+
+
+def test_wheel_holds_every_module_and_template(wheel_files: set[str]) -> None:
+    assert {name for name in wheel_files if name.startswith("chunkform/")} == shipped_files()
+
+
+def test_every_directory_of_modules_is_a_package() -> None:
+    modules = (file for directory in DIRECTORIES.values() for file in (ROOT / directory).rglob("*.py"))
+    assert {file.parent for file in modules if not file.with_name("__init__.py").exists()} == set()
+
+
+def test_every_package_directory_is_listed() -> None:
+    assert sorted(PROJECT["tool"]["setuptools"]["packages"]) == sorted(DIRECTORIES)
+
+
+def run_python(code: str, *options: str) -> str:
+    ran = subprocess.run([sys.executable, *options, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout.strip()
+
+
+def test_generated_ops_load_neither_sympy_nor_jinja() -> None:
+    modules = ["chunkform", "chunkform.runtime", "chunkform.generated"]
+    modules += [f"chunkform.generated.{f.stem}" for f in sorted((ROOT / "generated").glob("*.py")) if f.stem[0] != "_"]
+    loaded = f"import sys, {', '.join(modules)}; print(sorted({{'sympy', 'jinja2'}} & set(sys.modules)))"
+    assert run_python(loaded) == "[]"
+
+
+def test_importing_chunkform_alone_loads_no_torch() -> None:
+    assert run_python("import sys, chunkform; print('torch' in sys.modules)") == "False"
+
+
+def test_unknown_attribute_is_refused() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        _ = chunkform.nonsense
+
+
+def test_checkout_imports_without_an_install() -> None:
+    # -S leaves out site-packages, and with them the editable install that would find the sub-packages.
+    located = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import chunkform.spec; print(chunkform.spec.__file__)"
+    assert Path(run_python(located, "-S")) == ROOT / "spec" / "__init__.py"
+
+
+def test_public_names_are_listed() -> None:
+    assert {"compile", "Recurrence", "__version__"} <= set(dir(chunkform))
