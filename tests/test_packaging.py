@@ -52,13 +52,18 @@ def test_wheel_holds_every_module_and_template(wheel_files: set[str]) -> None:
     assert {name for name in wheel_files if name.startswith("chunkform/")} == shipped_files()
 
 
-def test_every_directory_of_modules_is_a_package() -> None:
-    modules = (file for directory in DIRECTORIES.values() for file in (ROOT / directory).rglob("*.py"))
-    assert {file.parent for file in modules if not file.with_name("__init__.py").exists()} == set()
+def test_every_package_is_listed() -> None:
+    modules = (file for file in shipped_files() if file.endswith(".py"))
+    packages = {str(Path(module).parent).replace("/", ".") for module in modules}
+    listed = set(PROJECT["tool"]["setuptools"]["packages"])
+    assert packages - listed == set(), "add these to packages in pyproject.toml"
+    assert listed - packages == set(), "these hold no module: remove them from packages in pyproject.toml"
 
 
-def test_every_package_directory_is_listed() -> None:
-    assert sorted(PROJECT["tool"]["setuptools"]["packages"]) == sorted(DIRECTORIES)
+def test_every_package_has_an_init() -> None:
+    shipped = shipped_files()
+    packages = {Path(file).parent for file in shipped if file.endswith(".py")}
+    assert {str(package) for package in packages if f"{package.as_posix()}/__init__.py" not in shipped} == set()
 
 
 def run_python(code: str, *options: str) -> str:
