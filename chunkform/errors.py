@@ -1,0 +1,55 @@
+"""Every error that chunkform raises on purpose. Each message says what was got, what was expected, and where."""
+
+from __future__ import annotations
+
+
+class ChunkformError(Exception):
+    """Base class: catch this to catch whatever chunkform refuses."""
+
+
+class SpecError(ChunkformError):
+    """A spec says something that has no meaning; the message names its file, line and term."""
+
+    def __init__(self, message: str, where: object = None) -> None:
+        self.where = where
+        super().__init__(f"{where}: {message}" if where else message)
+
+
+class DimensionError(SpecError):
+    """Two terms of a spec have shapes that do not fit."""
+
+
+class NameError_(SpecError):
+    """A name is unknown, used twice, or not allowed."""
+
+
+class CausalityError(SpecError):
+    """An update reads something that is not known yet at its step."""
+
+
+class FunctionError(SpecError):
+    """A function that has no derivative or no printed form."""
+
+
+class LoadError(SpecError):
+    """A spec file can't be read, or holds no recurrence."""
+
+
+class GateError(ChunkformError):
+    """A pass changed the meaning of a program. Nothing is printed from it."""
+
+
+class BuildError(ChunkformError):
+    """A generated file is stale, orphaned, or can't be written."""
+
+
+class ArgumentError(ChunkformError, ValueError):
+    """An op was called with an argument of the wrong shape, type, device or value."""
+
+
+class BackendError(ChunkformError, RuntimeError):
+    """The asked backend can't run here."""
+
+
+class DoubleBackwardError(ChunkformError, RuntimeError):
+    """Second derivatives of a generated op are not available."""

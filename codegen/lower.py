@@ -1,0 +1,201 @@
+"""Pass 1, lower: spec -> step program. SymPy ends here; from now on there are nodes only."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import sympy
+
+from chunkform.errors import FunctionError
+from chunkform.spec.language import Matrix, Recurrence
+from chunkform.spec.language.expression import ONE as UNIT
+from chunkform.spec.language.expression import Atom, Contraction, entry
+
+from .functions import TABLE
+from .ir import Node, add, canonical_axis, const, expand, eye, fn, leaf, mul, number, power, rename, total
+from .step import StateVar, StepProgram, Var
+
+_BY_CLASS = {
+    sympy.exp: "exp",
+    sympy.log: "log",
+    sympy.tanh: "tanh",
+    sympy.sin: "sin",
+    sympy.cos: "cos",
+    sympy.erf: "erf",
+    sympy.Abs: "abs",
+}
+
+
+def lower(r: Recurrence) -> StepProgram:
+    """The step program of a recurrence."""
+    return _Lowering(r).program()
+
+
+def axes_of(dims: tuple[Any, ...]) -> tuple[str, ...]:
+    """Axes for dims in order, primed where a dim comes twice."""
+    axes: list[str] = []
+    for dim in dims:
+        axes.append(canonical_axis(str(dim), set(axes)))
+    return tuple(axes)
+
+
+class _Lowering:
+    def __init__(self, r: Recurrence) -> None:
+        self.r = r.validate()
+        self.origins: dict[Node, Any] = {}
+        self.memo: dict[Any, Node] = {}
+        self.lets = {x.name: x for x in r.lets}
+        self.updates = {x.name: x for x in r.updates}
+        self.kinds = {v.name: v.kind for v in r.variables}
+        self.where: Any = r.where
+
+    def program(self) -> StepProgram:
+        r = self.r
+        names: dict[Node, str] = {}
+        for x in r.lets:
+            names.setdefault(self.equation(x, axes_of(_dims(x.term))), x.name)
+        states = []
+        for s in r.states:
+            axes = axes_of(s.dims)
+            initial = None
+            if s.initial is not None and s.initial != 0:
+                self.where = s.where
+                initial = expand(self.term(s.initial, *_pair(axes)), axes)
+            states.append(StateVar(s.name, axes, initial))
+        updates = {
+            s.name: expand(self.equation(self.updates[s.name], s.axes), s.axes) for s in states
+        }
+        output_axes = {x.name: axes_of(_dims(x.term)) for x in r.outputs}
+        outputs = {x.name: expand(self.equation(x, output_axes[x.name]), output_axes[x.name]) for x in r.outputs}
+        variables = tuple(Var(v.name, v.kind, axes_of(v.dims), v.default) for v in r.variables)
+        return StepProgram(
+            r.name,
+            tuple(d.name for d in r.dim_list),
+            variables,
+            tuple(states),
+            updates,
+            outputs,
+            names=names,
+            origins=self.origins,
+            output_axes=output_axes,
+        )
+
+    def equation(self, x: Any, axes: tuple[str, ...]) -> Node:
+        before, self.where = self.where, x.where
+        row, col = _pair(axes)
+        if isinstance(x.term, Matrix) and x.term.rows is UNIT:
+            row, col = None, row
+        node = self.term(x.term, row, col)
+        self.where = before
+        return node
+
+    def term(self, m: Any, row: str | None, col: str | None) -> Node:
+        key = (m, row, col)
+        if key not in self.memo:
+            node = self._matrix(m, row, col) if isinstance(m, Matrix) else self.scalar(m)
+            self.memo[key] = node
+            self.origins.setdefault(node, self.where)
+        return self.memo[key]
+
+    def _matrix(self, m: Matrix, row: str | None, col: str | None) -> Node:
+        match m.op:
+            case "symbol":
+                return self._symbol(m.args[0], tuple(a for a in (row, col) if a is not None))
+            case "add":
+                return add(*(self.term(a, row, col) for a in m.args))
+            case "scale":
+                return mul(self.scalar(m.args[0]), self.term(m.args[1], row, col))
+            case "transpose":
+                return self.term(m.args[0], col, row)
+            case "hadamard":
+                return mul(*(self.term(a, row, col) for a in m.args))
+            case "matmul":
+                a, b = m.args
+                if a.cols is UNIT:
+                    return mul(self.term(a, row, None), self.term(b, None, col))
+                inner = canonical_axis(a.cols.name, {x for x in (row, col) if x})
+                return total(mul(self.term(a, row, inner), self.term(b, inner, col)), inner)
+            case "diag":
+                assert row and col
+                return mul(eye(row, col), self.term(m.args[0], row, None))
+            case "eye":
+                assert row and col
+                return eye(row, col)
+            case "full":
+                return self.scalar(m.args[0])
+            case "map":
+                body, *args = m.args
+                return self.scalar(body, {entry(i): self.term(a, row, col) for i, a in enumerate(args)})
+        raise AssertionError(m.op)
+
+    def _symbol(self, name: str, axes: tuple[str, ...]) -> Node:
+        base, _, which = name.partition(".")
+        if which == "prev":
+            return leaf("state", base, axes)
+        if which == "next":
+            return self._renamed(self.updates[base], axes)
+        if name in self.lets:
+            return self._renamed(self.lets[name], axes)
+        return leaf(self.kinds[name], name, axes)
+
+    def _renamed(self, equation: Any, axes: tuple[str, ...]) -> Node:
+        """An equation's value over `axes`. Primed stand-ins keep a swap of two axes from colliding."""
+        own = axes_of(_dims(equation.term)) if equation.name in self.lets else self._state_axes(equation.name)
+        return rename(self.equation(equation, own), dict(zip(own, axes, strict=True)))
+
+    def _state_axes(self, name: str) -> tuple[str, ...]:
+        return axes_of(next(s.dims for s in self.r.states if s.name == name))
+
+    def scalar(self, x: Any, env: dict[Any, Node] | None = None) -> Node:
+        env = env or {}
+        if x in env:
+            return env[x]
+        if isinstance(x, Contraction):
+            return self.term(x.matrix, None, None)
+        if isinstance(x, Atom):
+            return self._symbol(x.name, ())
+        if x.is_Rational:
+            return const(Fraction(int(x.p), int(x.q)))
+        if x.is_Float:
+            return const(Fraction(str(x)))
+        if x.is_number and not x.free_symbols:
+            if not x.is_finite:
+                raise FunctionError(f"{x} is not a finite number", self.where)
+            return number(str(x))
+        if x.is_Add:
+            return add(*(self.scalar(a, env) for a in x.args))
+        if x.is_Mul:
+            return mul(*(self.scalar(a, env) for a in x.args))
+        if x.is_Pow:
+            base, exponent = x.args
+            if exponent.is_Rational:
+                return power(self.scalar(base, env), Fraction(int(exponent.p), int(exponent.q)))
+            return fn("exp", mul(self.scalar(exponent, env), self.scalar(sympy.log(base), env)))
+        if isinstance(x, sympy.Max | sympy.Min):
+            sign = 1 if isinstance(x, sympy.Max) else -1
+            value, *rest = [self.scalar(a, env) for a in sorted(x.args, key=sympy.default_sort_key)]
+            for other in rest:  # max(a, b) = a + relu(b - a), min(a, b) = a - relu(a - b)
+                value = add(value, mul(sign, fn("relu", mul(sign, add(other, mul(-1, value))))))
+            return value
+        name = _BY_CLASS.get(x.func, x.func.__name__.rstrip("_"))
+        if x.is_Function and name in TABLE and len(x.args) == 1 and TABLE[name].derivative is not None:
+            return fn(name, self.scalar(x.args[0], env))
+        if isinstance(x, sympy.sinh | sympy.cosh | sympy.tan):
+            return self.scalar(x.rewrite(sympy.exp if not isinstance(x, sympy.tan) else sympy.cos), env)
+        known = ", ".join(sorted(n for n, row in TABLE.items() if row.derivative is not None))
+        shown = x.subs({k: sympy.Symbol(str(v)) for k, v in env.items()}) if env else x
+        raise FunctionError(
+            f"the function {x.func.__name__} in the term {shown} has no derivative here; "
+            f"write it with +, -, *, /, powers, Max, Min and {known}",
+            self.where,
+        )
+
+
+def _dims(term: Any) -> tuple[Any, ...]:
+    return tuple(x for x in term.shape if x is not UNIT) if isinstance(term, Matrix) else ()
+
+
+def _pair(axes: tuple[str, ...]) -> tuple[str | None, str | None]:
+    row, col = (*axes, None, None)[:2]
+    return row, col

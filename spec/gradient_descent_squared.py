@@ -1,0 +1,13 @@
+"""A linear layer trained by gradient descent on |W x - y|^2 / 2: the dual form of a linear layer, and a delta rule."""
+
+from .language import Recurrence
+
+r = Recurrence("gradient_descent_squared", source="arXiv 2202.05798")
+n, m = r.dims("n m")
+x, z = r.inputs("x z", n)
+y = r.inputs("y", m)
+eta = r.inputs("eta")
+W = r.state("W", m, n)
+error = r.let("error", W.prev * x - y)
+r.update(W, W.prev - eta * error * x.T)
+r.output("o", W.next * z)

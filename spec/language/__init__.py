@@ -1,0 +1,58 @@
+"""The language of specs: everything that a spec file imports."""
+
+from .expression import Dim, Matrix, apply, diag, dot, eye, hadamard, latex, ones, text, total
+from .functions import (
+    absolute,
+    cos,
+    erf,
+    exp,
+    log,
+    norm,
+    normalize,
+    relu,
+    sigmoid,
+    silu,
+    sin,
+    softmax,
+    softplus,
+    sqrt,
+    tanh,
+)
+from .load import catalogue, find, load
+from .recurrence import Equation, Recurrence, State, Variable
+
+__all__ = [
+    "Dim",
+    "Equation",
+    "Matrix",
+    "Recurrence",
+    "State",
+    "Variable",
+    "absolute",
+    "apply",
+    "catalogue",
+    "cos",
+    "diag",
+    "dot",
+    "erf",
+    "exp",
+    "eye",
+    "find",
+    "hadamard",
+    "latex",
+    "load",
+    "log",
+    "norm",
+    "normalize",
+    "ones",
+    "relu",
+    "sigmoid",
+    "silu",
+    "sin",
+    "softmax",
+    "softplus",
+    "sqrt",
+    "tanh",
+    "text",
+    "total",
+]

@@ -1,0 +1,398 @@
+"""The terms of a spec: SymPy expressions for scalars, and `Matrix` for vectors and matrices over named dims.
+
+Vectors are columns. `k * v.T` is an outer product, `S.T * q` a matrix-vector product, `q.T * k` a scalar. A scalar is an
+ordinary SymPy expression, so any SymPy function may be applied to it; the functions of `functions.py` also act on each
+entry of a vector.
+"""
+
+from __future__ import annotations
+
+import numbers
+from dataclasses import dataclass
+from typing import Any, Union
+
+import sympy
+
+from chunkform.errors import DimensionError, SpecError
+
+from .source import Source, caller
+
+
+@dataclass(frozen=True)
+class Dim:
+    """A named dimension, such as the key width d or the value width e."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+ONE = Dim("1")
+Scalar = sympy.Expr
+Term = Union["Matrix", sympy.Expr]
+
+
+class Atom(sympy.Symbol):
+    """A named scalar of a spec: an input, a parameter, a constant, an auxiliary quantity or a scalar state."""
+
+    __slots__ = ("kind", "ref", "where")
+
+    def __new__(cls, name: str, kind: str, ref: str | None = None) -> Atom:
+        self = sympy.Symbol.__xnew__(cls, name, real=True)
+        self.kind = kind
+        self.ref = ref or name
+        self.where = caller()
+        return self
+
+    def __getnewargs_ex__(self) -> Any:
+        return (self.name, self.kind, self.ref), {}
+
+    def _hashable_content(self) -> Any:
+        return (self.name, self.kind, self.ref)
+
+
+class Contraction(sympy.Symbol):
+    """A 1 x 1 matrix product, such as `q.T * k`, used as a scalar."""
+
+    __slots__ = ("matrix",)
+
+    def __new__(cls, matrix: Matrix) -> Contraction:
+        self = sympy.Symbol.__xnew__(cls, f"({matrix})", real=True)
+        self.matrix = matrix
+        return self
+
+    def __getnewargs_ex__(self) -> Any:
+        return (self.matrix,), {}
+
+    def _hashable_content(self) -> Any:
+        return ("contraction", self.matrix)
+
+    def _latex(self, printer: Any) -> str:
+        return latex(self.matrix)
+
+
+class Matrix:
+    """A matrix- or vector-valued term. `op` says how it is made of `args`; `rows` and `cols` are its dims."""
+
+    __slots__ = ("_hash", "args", "cols", "op", "rows", "where")
+    _op_priority = 100.0  # SymPy then leaves `scalar * Matrix` to us
+
+    def __init__(self, op: str, args: tuple, rows: Dim, cols: Dim, where: Source | None = None) -> None:
+        self.op, self.args, self.rows, self.cols = op, args, rows, cols
+        self.where = where or caller()
+        self._hash = hash((op, args, rows, cols))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (
+            isinstance(other, Matrix)
+            and self._hash == other._hash
+            and (self.op, self.rows, self.cols) == (other.op, other.rows, other.cols)
+            and self.args == other.args
+        )
+
+    @property
+    def shape(self) -> tuple[Dim, Dim]:
+        return self.rows, self.cols
+
+    @property
+    def is_vector(self) -> bool:
+        return ONE in self.shape
+
+    @property
+    def T(self) -> Matrix:
+        if self.op == "transpose":
+            return self.args[0]
+        return Matrix("transpose", (self,), self.cols, self.rows)
+
+    def __add__(self, other: Any) -> Any:
+        if isinstance(other, Matrix):
+            if other.shape != self.shape:
+                raise DimensionError(
+                    f"can't add {shape_text(self)} and {shape_text(other)}: both terms must have the same dims", caller()
+                )
+            return Matrix("add", (self, other), self.rows, self.cols)
+        value = scalar_of(other)
+        if value is None:
+            return NotImplemented
+        if value == 0:
+            return self
+        if not self.is_vector:
+            raise DimensionError(
+                f"can't add the scalar {value} to {shape_text(self)}; for a multiple of the identity write `eye({self.rows})`",
+                caller(),
+            )
+        return Matrix("add", (self, Matrix("full", (value,), self.rows, self.cols)), self.rows, self.cols)
+
+    __radd__ = __add__
+
+    def __neg__(self) -> Matrix:
+        return scale(sympy.Integer(-1), self)
+
+    def __sub__(self, other: Any) -> Any:
+        return self + (-other)
+
+    def __rsub__(self, other: Any) -> Any:
+        return (-self) + other
+
+    def __mul__(self, other: Any) -> Any:
+        if isinstance(other, Matrix):
+            return matmul(self, other)
+        value = scalar_of(other)
+        return NotImplemented if value is None else scale(value, self)
+
+    def __rmul__(self, other: Any) -> Any:
+        value = scalar_of(other)
+        return NotImplemented if value is None else scale(value, self)
+
+    __matmul__ = __mul__
+
+    def __truediv__(self, other: Any) -> Any:
+        if isinstance(other, Matrix):
+            if other.shape != self.shape:
+                raise DimensionError(
+                    f"can't divide {shape_text(self)} by {shape_text(other)}: only a scalar, or a vector of the same dim, "
+                    "may divide (entry by entry)",
+                    caller(),
+                )
+            return hadamard(self, other**-1)
+        value = scalar_of(other)
+        return NotImplemented if value is None else scale(1 / value, self)
+
+    def __rtruediv__(self, other: Any) -> Any:
+        value = scalar_of(other)
+        return NotImplemented if value is None else scale(value, self**-1)
+
+    def __pow__(self, exponent: Any) -> Matrix:
+        power = scalar_of(exponent)
+        if power is None or not power.is_number:
+            raise SpecError(f"the exponent of {self} must be a number, got {exponent!r}", caller())
+        if not self.is_vector:
+            raise SpecError(f"** acts on each entry of a vector; {shape_text(self)} is a matrix", caller())
+        return apply(lambda x: x**power, self)
+
+    def _sympy_(self) -> Any:
+        raise sympy.SympifyError(
+            f"{self} is a {self.rows} x {self.cols} matrix, not a scalar: use the functions of chunkform.spec.language, "
+            "which act on each entry"
+        )
+
+    def __bool__(self) -> bool:
+        raise SpecError(f"{self} has no truth value: a spec is symbolic", caller())
+
+    def __str__(self) -> str:
+        return text(self)
+
+    __repr__ = __str__
+
+
+def scalar_of(value: Any) -> sympy.Expr | None:
+    """`value` as a SymPy scalar, or None when it isn't one."""
+    if isinstance(value, sympy.Expr):
+        return value
+    if isinstance(value, numbers.Number):
+        return sympy.nsimplify(value, rational=True) if isinstance(value, float) else sympy.sympify(value)
+    return None
+
+
+def shape_text(m: Matrix) -> str:
+    return f"{m} ({m.rows} x {m.cols})"
+
+
+def lift(m: Matrix) -> Any:
+    """A 1 x 1 product as a scalar, anything else as it is."""
+    return Contraction(m) if m.shape == (ONE, ONE) else m
+
+
+def scale(value: sympy.Expr, m: Matrix) -> Matrix:
+    if value == 1:
+        return m
+    if m.op == "scale":
+        return Matrix("scale", (value * m.args[0], m.args[1]), m.rows, m.cols)
+    return Matrix("scale", (value, m), m.rows, m.cols)
+
+
+def matmul(a: Matrix, b: Matrix) -> Any:
+    if a.cols != b.rows:
+        hint = ""
+        if a.shape == b.shape and a.is_vector:
+            hint = f"; for a scalar write `{a}.T * {b}`, for the product of entries `hadamard({a}, {b})`"
+        elif a.cols is ONE and b.cols == a.rows:
+            hint = f"; to scale rows write `diag({a})`"
+        raise DimensionError(
+            f"can't multiply {shape_text(a)} by {shape_text(b)}: {a.cols} and {b.rows} must be the same dim{hint}", caller()
+        )
+    return lift(Matrix("matmul", (a, b), a.rows, b.cols))
+
+
+def dot(a: Matrix, b: Matrix) -> sympy.Expr:
+    """The inner product of two vectors of one dim, a scalar."""
+    return matmul(column(a).T, column(b))
+
+
+def column(a: Matrix) -> Matrix:
+    if not isinstance(a, Matrix) or not a.is_vector:
+        raise DimensionError(f"expected a vector, got {a}", caller())
+    return a if a.cols is ONE else a.T
+
+
+def hadamard(a: Matrix, b: Matrix) -> Matrix:
+    """The product of entries of two terms with the same dims."""
+    for m in (a, b):
+        if not isinstance(m, Matrix):
+            raise DimensionError(f"hadamard takes two vectors or matrices, got the scalar {m}: use *", caller())
+    if a.shape != b.shape:
+        raise DimensionError(f"hadamard of {shape_text(a)} and {shape_text(b)}: the dims must be the same", caller())
+    return Matrix("hadamard", (a, b), a.rows, a.cols)
+
+
+def diag(a: Matrix) -> Matrix:
+    """The diagonal matrix of a vector: `diag(a) * S` scales rows of S, `S * diag(a)` columns."""
+    a = column(a)
+    return Matrix("diag", (a,), a.rows, a.rows)
+
+
+def eye(dim: Dim) -> Matrix:
+    """The identity matrix over `dim`."""
+    if not isinstance(dim, Dim):
+        raise DimensionError(f"eye takes a dim, got {dim!r}", caller())
+    return Matrix("eye", (), dim, dim)
+
+
+def ones(dim: Dim) -> Matrix:
+    """The vector of ones over `dim`."""
+    return Matrix("full", (sympy.Integer(1),), dim, ONE)
+
+
+def total(a: Matrix) -> sympy.Expr:
+    """The sum of a vector's entries."""
+    a = column(a)
+    return matmul(ones(a.rows).T, a)
+
+
+def apply(function: Any, *args: Matrix) -> Matrix:
+    """`function`, given as SymPy arithmetic on scalars, applied to each entry of vectors of one shape.
+
+    >>> apply(lambda x, y: x / (1 + y**2), a, b)
+    """
+    for m in args:
+        if not isinstance(m, Matrix) or m.shape != args[0].shape:
+            raise DimensionError(f"apply takes vectors of one shape, got {', '.join(str(x) for x in args)}", caller())
+    slots = tuple(sympy.Symbol(f"x{i}_", real=True) for i in range(len(args)))
+    body = scalar_of(function(*slots))
+    if body is None:
+        raise SpecError("the function given to apply must return a SymPy expression", caller())
+    return Matrix("map", (body, *args), args[0].rows, args[0].cols)
+
+
+def entry(i: int) -> sympy.Symbol:
+    """The placeholder of the i-th argument in a `map` term's body."""
+    return sympy.Symbol(f"x{i}_", real=True)
+
+
+# --- printing -------------------------------------------------------------------------------------------------------
+
+
+def text(m: Term) -> str:
+    """A term as plain text."""
+    if not isinstance(m, Matrix):
+        return str(m)
+    match m.op:
+        case "symbol":
+            return m.args[0]
+        case "add":
+            left, right = m.args
+            other = text(right)
+            return f"{text(left)} - {other[1:]}" if other.startswith("-") else f"{text(left)} + {other}"
+        case "matmul":
+            return " * ".join(_factor(a) for a in m.args)
+        case "scale":
+            value, body = m.args
+            if value == -1:
+                return f"-{_factor(body)}"
+            return f"{sympy_factor(value, str)} * {_factor(body)}"
+        case "transpose":
+            return f"{_factor(m.args[0], tight=True)}.T"
+        case "map":
+            body, *args = m.args
+            return str(body.subs({entry(i): sympy.Symbol(text(a)) for i, a in enumerate(args)}))
+        case "eye":
+            return f"eye({m.rows})"
+        case "full":
+            return str(m.args[0])
+    return f"{m.op}({', '.join(text(a) for a in m.args)})"
+
+
+def sympy_factor(value: sympy.Expr, show: Any) -> str:
+    shown = show(value)
+    return f"({shown})" if value.is_Add else shown
+
+
+def _factor(m: Any, tight: bool = False) -> str:
+    shown = text(m)
+    return f"({shown})" if m.op == "add" or (tight and m.op in ("matmul", "scale", "transpose", "map")) else shown
+
+
+def latex(m: Term) -> str:
+    """A term as LaTeX, in the notation of the documents (bold vectors, `_t` for the step)."""
+    if not isinstance(m, Matrix):
+        return sympy.latex(m, symbol_names={s: _atom_latex(s) for s in m.free_symbols if isinstance(s, Atom)})
+    match m.op:
+        case "symbol":
+            return name_latex(m.args[0], m.args[1])
+        case "add":
+            left, right = m.args
+            other = latex(right)
+            return f"{latex(left)} {other}" if other.startswith("-") else f"{latex(left)} + {other}"
+        case "matmul":
+            return " ".join(_latex_factor(a) for a in m.args)
+        case "scale":
+            value, body = m.args
+            if value == -1:
+                return f"- {_latex_factor(body)}"
+            shown = latex(value)
+            return f"{f'({shown})' if value.is_Add else shown} {_latex_factor(body)}"
+        case "transpose":
+            return f"{_latex_factor(m.args[0], tight=True)}^\\top"
+        case "hadamard":
+            return " \\odot ".join(_latex_factor(a) for a in m.args)
+        case "diag":
+            return f"\\mathrm{{diag}}({latex(m.args[0])})"
+        case "map":
+            body, *args = m.args
+            return sympy.latex(body, symbol_names={entry(i): latex(a) for i, a in enumerate(args)})
+        case "eye":
+            return f"\\mathbf{{I}}_{{{m.rows}}}"
+        case "full":
+            return latex(m.args[0])
+    raise SpecError(f"no LaTeX for {m.op}")
+
+
+def _latex_factor(m: Any, tight: bool = False) -> str:
+    shown = latex(m)
+    return f"\\left({shown}\\right)" if m.op == "add" or (tight and m.op in ("matmul", "scale", "transpose")) else shown
+
+
+def name_latex(name: str, kind: str) -> str:
+    """`k` -> \\mathbf{k}_t, `S.prev` -> \\mathbf{S}_{t-1}; parameters and constants carry no step."""
+    base, _, which = name.partition(".")
+    symbol = sympy.latex(sympy.Symbol("lambda" if base == "lam" else base))
+    if kind in ("constant", "scalar parameter"):
+        return symbol
+    bold = symbol if kind.startswith("scalar") else f"\\mathbf{{{symbol}}}"
+    if kind.endswith("parameter"):
+        return bold
+    step = "{t-1}" if which == "prev" else "t"
+    if "_" in symbol:
+        head, _, sub = symbol.partition("_")
+        sub = sub.strip("{}")
+        bold_head = head if kind.startswith("scalar") else f"\\mathbf{{{head}}}"
+        return f"{bold_head}_{{{sub},{step.strip('{}')}}}"
+    return f"{bold}_{step}"
+
+
+def _atom_latex(s: Atom) -> str:
+    return name_latex(s.name, s.kind if s.kind == "constant" else f"scalar {s.kind}")

@@ -1,0 +1,83 @@
+"""Functions for specs: on a scalar they are SymPy's, on a vector they act on each entry."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sympy
+
+from .expression import Matrix, apply, total
+
+
+class sigmoid_(sympy.Function):
+    """The logistic function 1 / (1 + exp(-x))."""
+
+    nargs = 1
+
+    def fdiff(self, argindex: int = 1) -> sympy.Expr:
+        return self * (1 - self)
+
+    def _latex(self, printer: Any) -> str:
+        return rf"\sigma\left({printer._print(self.args[0])}\right)"
+
+    def _sympystr(self, printer: Any) -> str:
+        return f"sigmoid({printer._print(self.args[0])})"
+
+    def _eval_evalf(self, prec: int) -> sympy.Expr:
+        return (1 / (1 + sympy.exp(-self.args[0])))._eval_evalf(prec)
+
+
+class softplus_(sympy.Function):
+    """log(1 + exp(x))."""
+
+    nargs = 1
+
+    def fdiff(self, argindex: int = 1) -> sympy.Expr:
+        return sigmoid_(self.args[0])
+
+    def _latex(self, printer: Any) -> str:
+        return rf"\mathrm{{softplus}}\left({printer._print(self.args[0])}\right)"
+
+    def _sympystr(self, printer: Any) -> str:
+        return f"softplus({printer._print(self.args[0])})"
+
+    def _eval_evalf(self, prec: int) -> sympy.Expr:
+        return sympy.log(1 + sympy.exp(self.args[0]))._eval_evalf(prec)
+
+
+def _entrywise(function: Any) -> Any:
+    def call(x: Any) -> Any:
+        return apply(function, x) if isinstance(x, Matrix) else function(sympy.sympify(x))
+
+    call.__doc__ = f"{getattr(function, '__name__', function)} of a scalar, or of each entry of a vector."
+    return call
+
+
+exp = _entrywise(sympy.exp)
+log = _entrywise(sympy.log)
+sqrt = _entrywise(sympy.sqrt)
+sin = _entrywise(sympy.sin)
+cos = _entrywise(sympy.cos)
+tanh = _entrywise(sympy.tanh)
+erf = _entrywise(sympy.erf)
+absolute = _entrywise(sympy.Abs)
+sigmoid = _entrywise(sigmoid_)
+softplus = _entrywise(softplus_)
+relu = _entrywise(lambda x: sympy.Max(x, 0))
+silu = _entrywise(lambda x: x * sigmoid_(x))
+
+
+def norm(a: Matrix) -> sympy.Expr:
+    """The Euclidean norm of a vector."""
+    return sympy.sqrt(total(a**2))
+
+
+def normalize(a: Matrix, eps: float = 1e-6) -> Matrix:
+    """A vector over its Euclidean norm: a / sqrt(a.a + eps)."""
+    return a / sympy.sqrt(total(a**2) + sympy.nsimplify(eps, rational=True))
+
+
+def softmax(a: Matrix) -> Matrix:
+    """exp of each entry over the sum of them."""
+    weights = exp(a)
+    return weights / total(weights)

@@ -1,0 +1,74 @@
+"""Find recurrences: in a spec file anywhere on disk, in a module, or in the catalogue."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+from chunkform.errors import ChunkformError, LoadError
+
+from .recurrence import Recurrence
+
+CATALOGUE = Path(__file__).resolve().parent.parent
+
+
+def load(path: str | os.PathLike) -> list[Recurrence]:
+    """The recurrences of a spec file, in the order in which it declares them."""
+    file = Path(path)
+    if not file.is_file():
+        raise LoadError(f"there is no spec file {file}")
+    inside = CATALOGUE in file.resolve().parents
+    name = f"chunkform.spec.{file.stem}" if inside else f"chunkform_spec_{file.stem}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except ChunkformError:
+        raise
+    except Exception as error:
+        lines = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(file)]
+        place = f"{file.name}:{lines[-1].lineno}" if lines else str(file)
+        raise LoadError(f"{type(error).__name__}: {error}", place) from error
+    return recurrences(module, str(file))
+
+
+def recurrences(module: Any, where: str) -> list[Recurrence]:
+    found = [x for x in vars(module).values() if isinstance(x, Recurrence)]
+    if not found:
+        raise LoadError("holds no Recurrence: write `r = Recurrence(\"name\")` at its top level", where)
+    unique = list(dict.fromkeys(found))
+    names = [x.name for x in unique]
+    for name in names:
+        if names.count(name) > 1:
+            raise LoadError(f"declares two recurrences named {name!r}", where)
+    return [x.validate() for x in unique]
+
+
+def catalogue_files() -> list[Path]:
+    """The catalogue's spec files, sorted by name."""
+    return sorted(p for p in CATALOGUE.glob("*.py") if p.name != "__init__.py")
+
+
+def catalogue() -> list[Recurrence]:
+    """Every recurrence of the catalogue."""
+    return [r for file in catalogue_files() for r in load(file)]
+
+
+def find(name: str) -> list[Recurrence]:
+    """The recurrences that `name` means: a spec file on disk, or a name in the catalogue."""
+    if name.endswith(".py") or os.sep in name:
+        return load(name)
+    direct = CATALOGUE / f"{name}.py"
+    if direct.is_file():
+        return load(direct)
+    everything = catalogue()
+    for r in everything:
+        if r.name == name:
+            return [r]
+    raise LoadError(f"no spec named {name!r}: give a file, or one of {', '.join(sorted(r.name for r in everything))}")

@@ -1,0 +1,325 @@
+"""`Recurrence`: a recurrence declared as equations about one step.
+
+    r = Recurrence("lightning_attention")
+    d, e = r.dims("d e")
+    q, k = r.inputs("q k", d)
+    v = r.inputs("v", e)
+    lam = r.decay("lam")
+    S = r.state("S", d, e)
+    r.update(S, lam * S.prev + k * v.T)
+    r.output("o", S.next.T * q)
+"""
+
+from __future__ import annotations
+
+import keyword
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+
+from chunkform.errors import CausalityError, DimensionError, NameError_, SpecError
+
+from .expression import ONE, Atom, Contraction, Dim, Matrix, Term, scalar_of, shape_text
+from .source import Source, caller
+
+RESERVED = frozenset(
+    "initial_state output_final_state final_state backend self prev next T op state cu_seqlens chunk torch triton".split()
+)
+FUNCTION_NAMES = frozenset("exp log sqrt sin cos tanh erf sigmoid softplus diag eye hadamard".split())
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A declared quantity. kind: input | decay | parameter | constant. A decay is handed to the op as its natural log."""
+
+    name: str
+    kind: str
+    dims: tuple[Dim, ...]
+    where: Source
+    default: float | None = None
+
+
+@dataclass(frozen=True)
+class State:
+    """A state: `prev` is its value before the step, `next` after it."""
+
+    name: str
+    dims: tuple[Dim, ...]
+    where: Source
+    initial: Term | None = None
+
+    @property
+    def prev(self) -> Any:
+        return _symbol(f"{self.name}.prev", "state", self.dims)
+
+    @property
+    def next(self) -> Any:
+        return _symbol(f"{self.name}.next", "state", self.dims)
+
+    def _refuse(self, *_: Any) -> Any:
+        raise SpecError(f"{self.name} is a state: write {self.name}.prev or {self.name}.next", caller())
+
+    __mul__ = __rmul__ = __add__ = __radd__ = __sub__ = __rsub__ = __neg__ = __truediv__ = _refuse
+    T = property(_refuse)
+
+
+@dataclass(frozen=True)
+class Equation:
+    """`name = term`, as written at `where`."""
+
+    name: str
+    term: Term
+    where: Source
+
+
+class Recurrence:
+    """One step of a recurrence, declared symbolically. See the module's docstring; `docs/` has the whole language."""
+
+    def __init__(self, name: str, doc: str = "", source: str = "") -> None:
+        self.where = caller()
+        if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
+            raise NameError_(f"a recurrence's name must be a Python identifier, got {name!r}", self.where)
+        self.name = name
+        self.doc = doc
+        self.source = source
+        self.dim_list: list[Dim] = []
+        self.variables: list[Variable] = []
+        self.states: list[State] = []
+        self.lets: list[Equation] = []
+        self.updates: list[Equation] = []
+        self.outputs: list[Equation] = []
+        self.claims: list[Any] = []
+
+    # --- declaring --------------------------------------------------------------------------------------------------
+
+    def dims(self, names: str) -> Any:
+        """Named dimensions: `d, e = r.dims("d e")`."""
+        made = []
+        for name in _split(names, "dims"):
+            self._check_new(name)
+            made.append(Dim(name))
+            self.dim_list.append(made[-1])
+        return made[0] if len(made) == 1 else tuple(made)
+
+    def inputs(self, names: str, *dims: Dim) -> Any:
+        """Quantities given at each step: scalars, vectors over one dim, or matrices over two."""
+        return self._declare(names, "input", dims)
+
+    def decay(self, name: str, dim: Dim | None = None) -> Any:
+        """A decay in (0, 1], given to the op as its natural logarithm `log_<name>`: a scalar, or a vector over `dim`."""
+        return self._declare(name, "decay", () if dim is None else (dim,))
+
+    def parameters(self, names: str, *dims: Dim) -> Any:
+        """Quantities given once per head, the same at each step."""
+        return self._declare(names, "parameter", dims)
+
+    parameter = parameters
+
+    def head_decay(self, name: str, dim: Dim | None = None) -> Any:
+        """A decay that is constant in time, given per head as its natural logarithm `log_<name>`."""
+        return self._declare(name, "decay parameter", () if dim is None else (dim,))
+
+    def constant(self, name: str, default: float | None = None) -> sympy.Expr:
+        """A number given to the op as a keyword, with an optional default."""
+        if default is not None and scalar_of(default) is None:
+            raise SpecError(f"the default of constant {name} must be a number, got {default!r}", caller())
+        return self._declare(name, "constant", (), default)
+
+    def state(self, name: str, *dims: Dim, initial: Term | float | None = None) -> State:
+        """A state over up to two dims. `initial` (default 0) is used where the op is given no initial state."""
+        self._check_new(name)
+        self._check_dims(dims, name)
+        start: Any = None
+        if initial is not None:
+            start = initial if isinstance(initial, Matrix) else scalar_of(initial)
+            if start is None:
+                raise SpecError(f"the initial value of {name} must be a term of the spec, got {initial!r}", caller())
+            self._check_term(start, f"the initial value of {name}", states=False)
+            for s in atoms(start):
+                if _kind_of(s) not in ("constant", "parameter"):
+                    raise CausalityError(
+                        f"the initial value of {name} reads {_name_of(s)}, which is known at a step only; "
+                        "constants and parameters are allowed",
+                        caller(),
+                    )
+            self._check_shape(start, dims, f"the initial value of {name}", zero_ok=True)
+        made = State(name, dims, caller(), start)
+        self.states.append(made)
+        return made
+
+    def let(self, name: str, term: Term) -> Any:
+        """An auxiliary quantity of the step, named so that printed derivations use the name."""
+        self._check_new(name)
+        value = self._term(term, f"{name}")
+        self._check_term(value, name)
+        self.lets.append(Equation(name, value, caller()))
+        dims = _dims_of(value)
+        if isinstance(value, Matrix) and value.rows is ONE:
+            return Matrix("symbol", (name, "let"), value.rows, value.cols)
+        return _symbol(name, "let", dims)
+
+    def update(self, state: State, term: Any) -> None:
+        """`state.next = term`; the term may read previous states, and next states that were updated above."""
+        if not isinstance(state, State) or state not in self.states:
+            raise SpecError(f"update takes one of this recurrence's states, got {state!r}", caller())
+        if any(u.name == state.name for u in self.updates):
+            raise NameError_(f"the state {state.name} is updated twice", caller())
+        value = self._term(term, f"the update of {state.name}")
+        self._check_term(value, f"the update of {state.name}", updating=state.name)
+        self._check_shape(value, state.dims, f"the update of {state.name}", zero_ok=True)
+        self.updates.append(Equation(state.name, value, caller()))
+
+    def output(self, name: str, term: Any) -> None:
+        """An output of the op, one value a step."""
+        self._check_new(name, equation=True)
+        value = self._term(term, f"the output {name}")
+        self._check_term(value, f"the output {name}")
+        self.outputs.append(Equation(name, value, caller()))
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    def validate(self) -> Recurrence:
+        """Check what only the whole spec can show; returns self."""
+        if not self.states:
+            raise SpecError(f"{self.name} has no state: declare one with r.state(...)", self.where)
+        for state in self.states:
+            if not any(u.name == state.name for u in self.updates):
+                raise SpecError(
+                    f"the state {state.name} is never updated: write r.update({state.name}, ...)", state.where
+                )
+        if not self.outputs:
+            raise SpecError(f"{self.name} has no output: write r.output(...)", self.where)
+        return self
+
+    def equation(self, name: str) -> Equation:
+        return next(x for x in (*self.lets, *self.updates, *self.outputs) if x.name == name)
+
+    def __repr__(self) -> str:
+        return f"Recurrence({self.name!r})"
+
+    # --- checks -----------------------------------------------------------------------------------------------------
+
+    def _names(self) -> set[str]:
+        return {x.name for x in (*self.dim_list, *self.variables, *self.states, *self.lets, *self.outputs)}
+
+    def _check_new(self, name: str, equation: bool = False) -> None:
+        if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_") or name.endswith("_"):
+            raise NameError_(f"{name!r} can't be a name here: use a Python identifier without outer underscores", caller())
+        if name in RESERVED or name in FUNCTION_NAMES:
+            raise NameError_(f"the name {name!r} is reserved: choose another", caller())
+        if name in self._names():
+            raise NameError_(f"the name {name!r} is used twice in {self.name}", caller())
+
+    def _declare(self, names: str, kind: str, dims: tuple, default: float | None = None) -> Any:
+        made = []
+        for name in _split(names, kind):
+            self._check_new(name)
+            self._check_dims(dims, name)
+            self.variables.append(Variable(name, kind, dims, caller(), default))
+            made.append(_symbol(name, kind, dims))
+        return made[0] if len(made) == 1 else tuple(made)
+
+    def _check_dims(self, dims: tuple, name: str) -> None:
+        if len(dims) > 2:
+            raise DimensionError(f"{name} has {len(dims)} dims; at most two are possible", caller())
+        for dim in dims:
+            if not isinstance(dim, Dim) or dim not in self.dim_list:
+                known = ", ".join(x.name for x in self.dim_list) or "none declared"
+                raise DimensionError(f"the dims of {name} must be dims of {self.name} ({known}), got {dim!r}", caller())
+
+    def _term(self, term: Any, what: str) -> Term:
+        value = term if isinstance(term, Matrix) else scalar_of(term)
+        if value is None:
+            hint = "; write .prev or .next" if isinstance(term, State) else ""
+            raise SpecError(f"{what} must be a term of the spec, got {term!r}{hint}", caller())
+        return value
+
+    def _check_term(self, term: Term, what: str, updating: str | None = None, states: bool = True) -> None:
+        known = {v.name for v in self.variables} | {x.name for x in self.lets}
+        known_dims = {*self.dim_list, ONE}
+        for s in atoms(term):
+            name, kind = _name_of(s), _kind_of(s)
+            if kind is None:
+                raise NameError_(f"{what} uses the unknown symbol {name}: declare it with r.inputs, r.decay, ...", caller())
+            if isinstance(s, Matrix) and not {s.rows, s.cols} <= known_dims:
+                raise DimensionError(f"{what} uses {name}, whose dims are not of {self.name}", caller())
+            if kind == "state":
+                base, _, which = name.partition(".")
+                if not states or base not in {x.name for x in self.states}:
+                    raise NameError_(f"{what} reads {name}, which is not a state of {self.name}", caller())
+                if which == "next" and (base == updating or not any(u.name == base for u in self.updates)):
+                    raise CausalityError(
+                        f"{what} reads {name} before it is known; write {base}.prev, or update {base} first", caller()
+                    )
+            elif name not in known:
+                raise NameError_(f"{what} uses {name}, which is not declared in {self.name}", caller())
+
+    def _check_shape(self, term: Term, dims: tuple[Dim, ...], what: str, zero_ok: bool = False) -> None:
+        if not isinstance(term, Matrix):
+            if len(dims) == 0 or (zero_ok and term == 0):
+                return
+            raise DimensionError(f"{what} is a scalar, expected {_shape_of(dims)}", caller())
+        expected = (*dims, ONE, ONE)[:2]
+        if term.shape != expected:
+            raise DimensionError(f"{what} has the shape {shape_text(term)}, expected {_shape_of(dims)}", caller())
+
+
+def atoms(term: Term) -> Iterator[Any]:
+    """The named quantities in a term: `symbol` matrices and SymPy symbols."""
+    seen: set[Any] = set()
+    stack: list[Any] = [term]
+    while stack:
+        x = stack.pop()
+        if x in seen:
+            continue
+        seen.add(x)
+        if isinstance(x, Matrix):
+            if x.op == "symbol":
+                yield x
+            elif x.op == "map":
+                stack.extend(x.args[1:])
+                slots = {f"x{i}_" for i in range(len(x.args) - 1)}
+                stack.extend(s for s in x.args[0].free_symbols if s.name not in slots)
+            else:
+                stack.extend(a for a in x.args if isinstance(a, Matrix | sympy.Basic))
+        elif isinstance(x, Contraction):
+            stack.append(x.matrix)
+        elif isinstance(x, sympy.Symbol):
+            yield x
+        elif isinstance(x, sympy.Basic):
+            stack.extend(x.free_symbols)
+
+
+def _kind_of(s: Any) -> str | None:
+    if isinstance(s, Matrix):
+        return s.args[1]
+    return s.kind if isinstance(s, Atom) else None
+
+
+def _name_of(s: Any) -> str:
+    return s.args[0] if isinstance(s, Matrix) else s.name
+
+
+def _symbol(name: str, kind: str, dims: tuple[Dim, ...]) -> Any:
+    if not dims:
+        return Atom(name, kind)
+    rows, cols = (*dims, ONE)[:2]
+    return Matrix("symbol", (name, kind), rows, cols)
+
+
+def _dims_of(term: Term) -> tuple[Dim, ...]:
+    if not isinstance(term, Matrix):
+        return ()
+    return tuple(x for x in term.shape if x is not ONE)
+
+
+def _shape_of(dims: tuple[Dim, ...]) -> str:
+    return " x ".join(str(x) for x in (*dims, ONE, ONE)[:2])
+
+
+def _split(names: str, what: str) -> list[str]:
+    if not isinstance(names, str) or not names.replace(",", " ").split():
+        raise NameError_(f"{what} takes names in one string, such as 'q k', got {names!r}", caller())
+    return names.replace(",", " ").split()

@@ -1,0 +1,38 @@
+"""Where in a spec a term was written: file, line and the line's text."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+from dataclasses import dataclass
+
+_HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+@dataclass(frozen=True)
+class Source:
+    """A line of a spec file."""
+
+    file: str
+    line: int
+
+    @property
+    def text(self) -> str:
+        return linecache.getline(self.file, self.line).strip()
+
+    @property
+    def place(self) -> str:
+        return f"{os.path.basename(self.file)}:{self.line}"
+
+    def __str__(self) -> str:
+        text = self.text
+        return f'{self.place} "{text}"' if text else self.place
+
+
+def caller() -> Source:
+    """The innermost line outside of this package: the line the user wrote."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and os.path.dirname(os.path.abspath(frame.f_code.co_filename)) == _HERE:
+        frame = frame.f_back
+    return Source(frame.f_code.co_filename, frame.f_lineno)
