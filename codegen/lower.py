@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
 import sympy
 
-from chunkform.errors import FunctionError
+from chunkform.errors import FunctionError, NameError_
 from chunkform.spec.language import Matrix, Recurrence
 from chunkform.spec.language.expression import ONE as UNIT
 from chunkform.spec.language.expression import Atom, Contraction, entry
@@ -148,48 +149,67 @@ class _Lowering:
         return axes_of(next(s.dims for s in self.r.states if s.name == name))
 
     def scalar(self, x: Any, env: dict[Any, Node] | None = None) -> Node:
-        env = env or {}
-        if x in env:
-            return env[x]
+        return scalar_node(x, env or {}, self._atom, self.where)
+
+    def _atom(self, x: Any) -> Node | None:
         if isinstance(x, Contraction):
             return self.term(x.matrix, None, None)
-        if isinstance(x, Atom):
-            return self._symbol(x.name, ())
-        if x.is_Rational:
-            return const(Fraction(int(x.p), int(x.q)))
-        if x.is_Float:
-            return const(Fraction(str(x)))
-        if x.is_number and not x.free_symbols:
-            if not x.is_finite:
-                raise FunctionError(f"{x} is not a finite number", self.where)
-            return number(str(x))
-        if x.is_Add:
-            return add(*(self.scalar(a, env) for a in x.args))
-        if x.is_Mul:
-            return mul(*(self.scalar(a, env) for a in x.args))
-        if x.is_Pow:
-            base, exponent = x.args
-            if exponent.is_Rational:
-                return power(self.scalar(base, env), Fraction(int(exponent.p), int(exponent.q)))
-            return fn("exp", mul(self.scalar(exponent, env), self.scalar(sympy.log(base), env)))
-        if isinstance(x, sympy.Max | sympy.Min):
-            sign = 1 if isinstance(x, sympy.Max) else -1
-            value, *rest = [self.scalar(a, env) for a in sorted(x.args, key=sympy.default_sort_key)]
-            for other in rest:  # max(a, b) = a + relu(b - a), min(a, b) = a - relu(a - b)
-                value = add(value, mul(sign, fn("relu", mul(sign, add(other, mul(-1, value))))))
-            return value
-        name = _BY_CLASS.get(x.func, x.func.__name__.rstrip("_"))
-        if x.is_Function and name in TABLE and len(x.args) == 1 and TABLE[name].derivative is not None:
-            return fn(name, self.scalar(x.args[0], env))
-        if isinstance(x, sympy.sinh | sympy.cosh | sympy.tan):
-            return self.scalar(x.rewrite(sympy.exp if not isinstance(x, sympy.tan) else sympy.cos), env)
-        known = ", ".join(sorted(n for n, row in TABLE.items() if row.derivative is not None))
-        shown = x.subs({k: sympy.Symbol(str(v)) for k, v in env.items()}) if env else x
-        raise FunctionError(
-            f"the function {x.func.__name__} in the term {shown} has no derivative here; "
-            f"write it with +, -, *, /, powers, Max, Min and {known}",
-            self.where,
-        )
+        return self._symbol(x.name, ()) if isinstance(x, Atom) else None
+
+
+def scalar_node(
+    x: Any, env: dict[Any, Node], atom: Callable[[Any], Node | None], where: Any, differentiable: bool = True
+) -> Node:
+    """A SymPy scalar as a node. `env` and `atom` give the nodes of its symbols."""
+
+    def go(y: Any) -> Node:
+        return scalar_node(y, env, atom, where, differentiable)
+
+    if x in env:
+        return env[x]
+    if (known := atom(x)) is not None:
+        return known
+    if x.is_Symbol:
+        raise NameError_(f"unknown symbol {x}", where)
+    if x.is_Rational:
+        return const(Fraction(int(x.p), int(x.q)))
+    if x.is_Float:
+        return const(Fraction(str(x)))
+    if x.is_number and not x.free_symbols:
+        if not x.is_finite:
+            raise FunctionError(f"{x} is not a finite number", where)
+        return number(str(x))
+    if x.is_Add:
+        return add(*(go(a) for a in x.args))
+    if x.is_Mul:
+        return mul(*(go(a) for a in x.args))
+    if x.is_Pow:
+        base, exponent = x.args
+        if exponent.is_Rational:
+            return power(go(base), Fraction(int(exponent.p), int(exponent.q)))
+        return fn("exp", mul(go(exponent), go(sympy.log(base))))
+    if isinstance(x, sympy.Max | sympy.Min):
+        sign = 1 if isinstance(x, sympy.Max) else -1
+        value, *rest = [go(a) for a in sorted(x.args, key=sympy.default_sort_key, reverse=True)]
+        for other in rest:  # max(a, b) = b + relu(a - b), min(a, b) = b - relu(b - a)
+            value = add(other, mul(sign, fn("relu", mul(sign, add(value, mul(-1, other))))))
+        return value
+    name = _BY_CLASS.get(x.func, x.func.__name__.rstrip("_"))
+    if isinstance(x, sympy.Heaviside | sympy.sign) and not differentiable:
+        return fn("step" if isinstance(x, sympy.Heaviside) else "sign", go(x.args[0]))
+    if x.is_Function and name in TABLE and len(x.args) == 1 and TABLE[name].derivative is not None:
+        return fn(name, go(x.args[0]))
+    if isinstance(x, sympy.sinh | sympy.cosh):
+        return go(x.rewrite(sympy.exp))
+    if isinstance(x, sympy.tan):
+        return mul(fn("sin", go(x.args[0])), power(fn("cos", go(x.args[0])), -1))
+    known = ", ".join(sorted(n for n, row in TABLE.items() if row.derivative is not None))
+    shown = x.subs({k: sympy.Symbol(str(v)) for k, v in env.items()}) if env else x
+    raise FunctionError(
+        f"the function {x.func.__name__} in the term {shown} has no derivative here; "
+        f"write it with +, -, *, /, powers, Max, Min and {known}",
+        where,
+    )
 
 
 def _dims(term: Any) -> tuple[Any, ...]:
