@@ -15,7 +15,7 @@ from fractions import Fraction
 from chunkform.errors import FunctionError
 
 from .functions import TABLE
-from .ir import ONE, ZERO, Node, add, expand, leaf, mul, power, rename, replace, total, walk
+from .ir import ONE, ZERO, Node, add, expand, leaf, mul, power, rename, replace, terms_of, total, walk
 from .step import StateVar, StepProgram, Var
 
 
@@ -61,7 +61,9 @@ def adjoint(forward: StepProgram) -> Adjoint:
     for v in forward.variables:
         if v.kind != "constant":
             g = of(v.kind, v.name, v.axes)
-            outputs[gradient_name(v)] = expand(mul(v.leaf, g), v.axes) if v.is_decay else g
+            if v.is_decay:  # term by term, so that lam cancels against the 1 / lam of a pairing
+                g = expand(add(*(mul(v.leaf, part) for part in terms_of(g))), v.axes)
+            outputs[gradient_name(v)] = g
     names = {replace(x, to_trajectory): n for x, n in forward.names.items()}
     for x, n in forward.names.items():
         if x in gradients and gradients[x].op not in ("leaf", "const") and gradients[x] not in names:

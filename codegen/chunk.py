@@ -1,0 +1,344 @@
+"""Pass 4, chunk: a sweep's read-write form -> the same over C steps at once, as matrix products.
+
+With a the cumulative log decay of the chunk, a read at step i weighs the write of step j by exp(a_i - a_j), and the incoming
+state by exp(a_i). Where writes depend on reads of the state, W = (I - T)^-1 (C + X S_0) with T strictly triangular.
+
+Steps of a chunk are the axis ROW, and COL where a second one is needed. Decays enter through five operations, each with the
+decay itself (not its logarithm) as its argument, so that a gate can evaluate the program exactly in a prime field:
+
+    order_mask                  1 where the read of step i sees the write of step j
+    decay_mask                  ... times the decays between the write and the read
+    decay_in, decay_out         the decays from the chunk's start to a read, from a write to the chunk's end
+    decay_all                   all decays of the chunk
+    inverse                     (I - T)^-1
+
+Each carries the direction of the sweep; a write is `late` when it comes after its step's decay, a read likewise.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from .evaluate import CHUNK_OPERATIONS, Pair
+from .ir import COL, ONE, ROW, ZERO, Node, add, leaf, make, mul, rename, total
+from .normal_form import NotAffine, Read, StateForm, Write, affine_terms
+
+SNAPSHOT_LATE = {"prev": False, "mid": False, "next": True}
+
+
+@dataclass(frozen=True)
+class ChunkProgram:
+    """One chunk of a sweep.
+
+    `streams` gives for each stream leaf (axes: ROW, then the quantity's) the step-level node that it holds; a stream is zero
+    beyond the sequence's end, a decay one. `outputs` maps each read or solved write leaf to its chunk node, `states` each
+    state's name to the state that leaves the chunk.
+    """
+
+    streams: dict[Node, Node]
+    decays: frozenset[Node]
+    definitions: dict[Node, Node]  # inner quantities, each computed once, in order
+    outputs: dict[Node, Node]
+    states: dict[str, Node]
+    direction: int
+    state_axes: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+def state_in(s: StateForm) -> Node:
+    return leaf("state in", s.name, s.axes)
+
+
+def chunk_program(
+    group: tuple[StateForm, ...], reads: tuple[Read, ...], solve: bool, table: dict[Node, Read]
+) -> ChunkProgram:
+    """The chunk program of a sweep over `group`: solved writes (when `solve`), `reads`, and the outgoing states.
+
+    `table` holds every read that a solved write may refer to.
+    """
+    return _Builder(group, reads, solve, table).build()
+
+
+class _Builder:
+    def __init__(
+        self, group: tuple[StateForm, ...], reads: tuple[Read, ...], solve: bool, table: dict[Node, Read]
+    ) -> None:
+        self.group, self.reads, self.solve, self.table = group, reads, solve, table
+        self.streams: dict[Node, Node] = {}
+        self.decays: set[Node] = set()
+        self.definitions: dict[Node, Node] = {}
+        self.values: dict[Node, Node] = {}  # solved write leaf -> chunk node over ROW
+
+    def build(self) -> ChunkProgram:
+        outputs: dict[Node, Node] = {}
+        if self.solve:
+            self._solve()
+            outputs |= self.values
+        for r in self.reads:
+            s = next(s for s in self.group if s.name == r.state)
+            outputs[r.leaf] = self.read(s, r.side, self.stream(r.vector), r.snapshot)
+        states = {s.name: self.state_out(s) for s in self.group}
+        return ChunkProgram(
+            self.streams,
+            frozenset(self.decays),
+            self.definitions,
+            outputs,
+            states,
+            self.group[0].direction,
+            {s.name: s.axes for s in self.group},
+        )
+
+    def define(self, node: Node) -> Node:
+        """Name an inner quantity, so that it is computed once however its axes are called later."""
+        if node.op in ("leaf", "const"):
+            return node
+        x = leaf("inner", node.key[:12], node.axes)
+        self.definitions[x] = node
+        return x
+
+    # --- leaves -----------------------------------------------------------------------------------------------------
+
+    def stream(self, node: Node) -> Node:
+        """A step-level quantity over the chunk's rows."""
+        if node.op == "const":
+            return node
+        x = leaf("stream", node.key[:12], (ROW, *node.axes))
+        self.streams[x] = node
+        return x
+
+    def written(self, w: Write) -> Node:
+        return self.values[w.leaf] if w.leaf in self.values else self.stream(w.value)
+
+    def decay(self, s: StateForm) -> Node | None:
+        if s.decay is None:
+            return None
+        x = self.stream(s.decay)
+        self.decays.add(x)
+        return x
+
+    # --- weights ----------------------------------------------------------------------------------------------------
+
+    def mask(self, s: StateForm, snapshot: str, w: Write) -> Node:
+        late = SNAPSHOT_LATE[snapshot]
+        inclusive = snapshot == "next" or (snapshot == "mid" and not w.late)
+        d = self.decay(s)
+        if d is None:
+            return make("order_mask", (), (inclusive, s.direction), (ROW, COL))
+        return make("decay_mask", (d,), (late, w.late, inclusive, s.direction), (*d.axes, ROW, COL))
+
+    def incoming(self, s: StateForm, snapshot: str) -> Node:
+        d = self.decay(s)
+        return ONE if d is None else make("decay_in", (d,), (SNAPSHOT_LATE[snapshot], s.direction), d.axes)
+
+    def outgoing(self, s: StateForm, w: Write) -> Node:
+        d = self.decay(s)
+        return ONE if d is None else make("decay_out", (d,), (w.late, s.direction), d.axes)
+
+    def weights(self, s: StateForm, side: str, vector: Node, snapshot: str, w: Write) -> Node:
+        """What a read takes of each write of the chunk: over (ROW, COL), and the kept axis where the decay runs over it."""
+        along = s.row if side == "row" else s.col
+        mine = self.stream(w.left) if side == "row" else self.written(w)
+        product = mul(vector, to_col(mine))
+        mask = self.mask(s, snapshot, w)
+        if along is not None and along in mask.axes:
+            return total(mul(product, mask), along)
+        return mul(mask, total(product, along) if along is not None else product)
+
+    # --- reads, writes, states --------------------------------------------------------------------------------------
+
+    def from_state(self, s: StateForm, side: str, vector: Node, snapshot: str) -> Node:
+        along = s.row if side == "row" else s.col
+        weight = self.incoming(s, snapshot)
+        inside = along is not None and along in weight.axes
+        product = mul(vector, state_in(s), weight if inside else ONE)
+        read = total(product, along) if along is not None else product
+        return read if inside else mul(weight, read)
+
+    def from_write(self, s: StateForm, side: str, vector: Node, snapshot: str, w: Write) -> Node:
+        other = self.written(w) if side == "row" else self.stream(w.left)
+        return total(mul(self.weights(s, side, vector, snapshot, w), to_col(other)), COL)
+
+    def read(self, s: StateForm, side: str, vector: Node, snapshot: str) -> Node:
+        parts = [self.from_write(s, side, vector, snapshot, w) for w in s.writes]
+        return add(self.from_state(s, side, vector, snapshot), *parts)
+
+    def state_out(self, s: StateForm) -> Node:
+        d = self.decay(s)
+        whole = ONE if d is None else make("decay_all", (d,), (), set(d.axes) - {ROW})
+        parts = [
+            total(mul(self.stream(w.left), self.outgoing(s, w), self.written(w)), ROW) for w in s.writes
+        ]
+        return add(mul(whole, state_in(s)), *parts)
+
+    # --- the triangular solve ---------------------------------------------------------------------------------------
+
+    def _solve(self) -> None:
+        """W_u = (I - T)^-1 (C + reads of the incoming states and of known writes), by blocks where several writes are solved."""
+        states = {s.name: s for s in self.group}
+        unknown: dict[Node, Write] = {}
+        for s in self.group:
+            for w in s.writes:
+                if w.leaf is not None:
+                    unknown.setdefault(w.leaf, w)
+        order = list(unknown)
+        right: dict[Node, Node] = {}
+        blocks: dict[tuple[Node, Node], Node] = {}
+        for u in order:
+            constant, feedback = self._feedback(unknown[u])
+            parts = [self.stream(constant)] if constant is not ZERO else []
+            for (name, snapshot), vector in feedback.items():
+                s, x = states[name], self.stream(vector)
+                parts.append(self.from_state(s, "row", x, snapshot))
+                for w in s.writes:
+                    if w.leaf is None:
+                        parts.append(self.from_write(s, "row", x, snapshot, w))
+                    else:
+                        if snapshot == "next" or (snapshot == "mid" and not w.late):
+                            raise NotAffine("a write depends on a read that already sees it", w.right)
+                        block = self.weights(s, "row", x, snapshot, w)
+                        blocks[u, w.leaf] = add(blocks.get((u, w.leaf), ZERO), block)
+            right[u] = self.define(add(*parts))
+        blocks = {key: self.define(block) for key, block in blocks.items()}
+        # forward elimination, then substitution backwards; each diagonal block stays strictly triangular
+        inverses: dict[Node, Node] = {}
+        for n, u in enumerate(order):
+            t = blocks.get((u, u), ZERO)
+            inverses[u] = self.define(make("inverse", (t,), (self.group[0].direction,), (ROW, COL))) if t is not ZERO else ONE
+            for v in order[n + 1 :]:
+                if (v, u) not in blocks:
+                    continue
+                factor = blocks[v, u] if inverses[u] is ONE else self.define(product(blocks[v, u], inverses[u]))
+                right[v] = self.define(add(right[v], applied(factor, right[u])))
+                for x in order[n + 1 :]:
+                    if (u, x) in blocks:
+                        blocks[v, x] = self.define(add(blocks.get((v, x), ZERO), product(factor, blocks[u, x])))
+        for n, u in reversed(list(enumerate(order))):
+            known = [applied(blocks[u, x], self.values[x]) for x in order[n + 1 :] if (u, x) in blocks]
+            side = self.define(add(right[u], *known))
+            self.values[u] = side if inverses[u] is ONE else self.define(applied(inverses[u], side))
+
+    def _feedback(self, w: Write) -> tuple[Node, dict[tuple[str, str], Node]]:
+        """w.right as (c, {(state, snapshot): x}): c + sum of snapshot^T x."""
+        own = {s.name for s in self.group}
+        table = self.table
+        constant: list[Node] = []
+        feedback: dict[tuple[str, str], Node] = {}
+        for term, coefficient, read in affine_terms(w.right, lambda y: y in table and table[y].state in own):
+            if read is None:
+                constant.append(term)
+                continue
+            r = table[read]
+            key = (r.state, r.snapshot)
+            feedback[key] = add(feedback.get(key, ZERO), mul(coefficient, r.vector))
+        return add(*constant), feedback
+
+
+_INNER = "%ik"  # sorts between ROW and COL, so that renamed matrices keep rows before columns
+
+
+def to_col(x: Node) -> Node:
+    return rename(x, {ROW: COL})
+
+
+def product(a: Node, b: Node) -> Node:
+    """The matrix product over chunk steps: a[i, m] b[m, j]."""
+    return total(mul(rename(a, {COL: _INNER}), rename(b, {ROW: _INNER})), _INNER)
+
+
+def applied(a: Node, x: Node) -> Node:
+    """A matrix over (ROW, COL) applied to a quantity over ROW."""
+    return total(mul(a, to_col(x)), COL)
+
+
+# --- exact meaning, for gates -----------------------------------------------------------------------------------------
+
+
+def _between(d: Any, i: int, j: int, late: bool, write_late: bool, m: Any, order: list[int]) -> Any:
+    """The decays between the write of sweep position j and the read of position i >= j."""
+    value = None
+    positions = [*([j] if not write_late else []), *range(j + 1, i), *([i] if late and i != j else [])]
+    if i == j:
+        positions = [i] if late and not write_late else []
+    for s in positions:
+        step = d[..., order[s]]
+        value = step if value is None else m.mul(value, step)
+    return value
+
+
+def _rows_last(x: Node, value: Any) -> Any:
+    """The decay's values with the chunk axis last."""
+    position = x.axes.index(ROW) - len(x.axes)
+    return np.moveaxis(np.asarray(value, dtype=object), position, -1)
+
+
+def _sweep_order(count: int, direction: int) -> list[int]:
+    return list(range(count)) if direction > 0 else list(range(count - 1, -1, -1))
+
+
+def _mask(x: Node, args: list[Any], m: Any, sizes: dict[str, int]) -> Any:
+    count = sizes[ROW]
+    late, write_late, inclusive, direction = x.attrs if x.op == "decay_mask" else (False, False, *x.attrs)
+    order = _sweep_order(count, direction)
+    d = _rows_last(x.args[0], args[0]) if args else None
+    lead = d.shape[:-1] if d is not None else ()
+    one, zero = m.const(Fraction(1)), m.const(Fraction(0))
+    out = np.empty((count, count, *lead), dtype=object)
+    for i in range(count):
+        for j in range(count):
+            value = zero
+            if j < i or (j == i and inclusive):
+                weight = _between(d, i, j, late, write_late, m, order) if d is not None else None
+                value = one if weight is None else weight
+            out[order[i], order[j]] = np.broadcast_to(value, lead) if lead else np.asarray(value, dtype=object).item()
+    return out
+
+
+def _edge(x: Node, args: list[Any], m: Any, sizes: dict[str, int]) -> Any:
+    d = _rows_last(x.args[0], args[0])
+    count, lead = d.shape[-1], d.shape[:-1]
+    late, direction = x.attrs
+    order = _sweep_order(count, direction)
+    out = np.empty((count, *lead), dtype=object)
+    for i in range(count):
+        if x.op == "decay_in":
+            steps = range(i + 1) if late else range(i)
+        else:
+            steps = range(i + 1, count) if late else range(i, count)
+        value = np.broadcast_to(m.const(Fraction(1)), lead)
+        for s in steps:
+            value = m.mul(value, d[..., order[s]])
+        out[order[i]] = value if lead else np.asarray(value, dtype=object).item()
+    return out
+
+
+def _all(x: Node, args: list[Any], m: Any, sizes: dict[str, int]) -> Any:
+    d = _rows_last(x.args[0], args[0])
+    value = np.broadcast_to(m.const(Fraction(1)), d.shape[:-1])
+    for s in range(d.shape[-1]):
+        value = m.mul(value, d[..., s])
+    return value
+
+
+def _inverse(x: Node, args: list[Any], m: Any, sizes: dict[str, int]) -> Any:
+    """(I - T)^-1 = I + T + T^2 + ... for strictly triangular T, exactly."""
+    count = sizes[ROW]
+    t = np.broadcast_to(np.asarray(args[0], dtype=object), (count, count))
+    identity = np.empty((count, count), dtype=object)
+    one, zero = m.const(Fraction(1)).item(), m.const(Fraction(0)).item()
+    for i in range(count):
+        for j in range(count):
+            identity[i, j] = one if i == j else zero
+    out, term = identity, identity
+    for _ in range(count - 1):
+        term = np.stack([m.sum(m.mul(term, t[None, :, j]), -1) for j in range(count)], axis=1)
+        out = m.add(out, term)
+    assert not isinstance(out, Pair)
+    return out
+
+
+CHUNK_OPERATIONS.update(
+    order_mask=_mask, decay_mask=_mask, decay_in=_edge, decay_out=_edge, decay_all=_all, inverse=_inverse
+)

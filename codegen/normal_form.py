@@ -1,0 +1,839 @@
+"""Pass 3, normalize: find the read-write form of a step program.
+
+    S_t = D_t * S_{t-1} + sum_r l_{r,t} w_{r,t}^T ,   reads y_t = S^T x  or  S x  of a snapshot of the step
+
+The step is interpreted over matrix values `D * S + writes`; each contraction of such a value with a vector becomes a named
+read. What doesn't fit raises `NotAffine`, with the term; the caller then falls back to the sequential kernel.
+
+A snapshot says which part of the step a read has seen: `prev` nothing, `mid` the writes before the decay (an adjoint program
+has those: q_t dy_t^T enters before the decay), `next` everything. Other snapshots are expanded into these.
+
+States of the forward program are `trajectory` leaves here, also in the forward program itself, so that reads which the
+adjoint needs of the forward states are the same nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace as dc_replace
+
+from .adjoint import Adjoint
+from .ir import ONE, ZERO, Node, add, factors_of, leaf, mul, power, rebuild, rename, replace, terms_of, total, walk
+from .step import StateVar, StepProgram
+
+
+class NotAffine(Exception):
+    """Why a step program has no read-write form: `term` is the node, `reason` a sentence about it."""
+
+    def __init__(self, reason: str, term: Node) -> None:
+        self.reason, self.term = reason, term
+        super().__init__(f"{reason}: {term!r}")
+
+
+@dataclass(frozen=True)
+class RawWrite:
+    """scalar * left right^T; left over the row axis, right over the column axis."""
+
+    scalar: Node
+    left: Node
+    right: Node
+
+
+@dataclass(frozen=True)
+class MatrixValue:
+    """decay * (S + before) + after, seen over the axes (row, col) that the term uses; None for an axis that S lacks."""
+
+    state: str
+    row: str | None
+    col: str | None
+    decay: Node | None = None
+    before: tuple[RawWrite, ...] = ()
+    after: tuple[RawWrite, ...] = ()
+
+
+@dataclass(frozen=True)
+class Read:
+    """`leaf` = the state at `snapshot` contracted with `vector` over its rows (side `row`: S^T x) or columns (`col`: S x)."""
+
+    leaf: Node
+    state: str
+    side: str
+    vector: Node
+    snapshot: str
+
+
+@dataclass(frozen=True)
+class Write:
+    """left right^T, added after the decay (`late`) or before it. `leaf` names the value of `right` where reads feed it."""
+
+    state: str
+    left: Node
+    right: Node
+    late: bool
+    leaf: Node | None = None
+
+    @property
+    def value(self) -> Node:
+        return self.leaf if self.leaf is not None else self.right
+
+
+@dataclass(frozen=True)
+class StateForm:
+    """One state in read-write form. `row` is the axis that feedback contracts; `decay` is None where there is none."""
+
+    name: str
+    row: str | None
+    col: str | None
+    decay: Node | None
+    writes: tuple[Write, ...]
+    direction: int
+    axes: tuple[str, ...]
+
+    @property
+    def decay_axes(self) -> tuple[str, ...]:
+        return self.decay.axes if self.decay is not None else ()
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """`leaf` = D_t <S_{t-1}, dS_t> over the decay's axes, at each step.
+
+    Writes and reads change <S, dS> by what they contribute, and a decay keeps it. So it is a sum over the steps that follow:
+    of `late` at t and later, of `early` after t, and of <S_n, dS_n>. (d log lambda of the documents: a reverse cumulative sum
+    of <q, dq> - <k, dk>.)
+    """
+
+    leaf: Node
+    state: str
+    late: Node
+    early: Node
+
+
+@dataclass(frozen=True)
+class NormalForm:
+    """States in an order in which they can be computed (`groups`: states that feed one another), and all reads."""
+
+    groups: tuple[tuple[StateForm, ...], ...]
+    reads: dict[Node, Read]
+    values: dict[str, Node]  # what was asked for, over inputs, reads, pairings and write leaves
+    pairings: tuple[Pairing, ...] = ()
+
+    def state(self, name: str) -> StateForm:
+        return next(s for group in self.groups for s in group if s.name == name)
+
+    def write_leaves(self) -> dict[Node, tuple[StateForm, Write]]:
+        return {w.leaf: (s, w) for group in self.groups for s in group for w in s.writes if w.leaf is not None}
+
+
+class Interpreter:
+    """Interprets nodes over matrix values, and collects reads."""
+
+    def __init__(self, states: dict[str, StateVar], kinds: dict[str, str]) -> None:
+        self.states = states  # state name -> declaration
+        self.kinds = kinds  # state name -> kind of its leaf (trajectory | state)
+        self.by_leaf = {(kinds[n], n): n for n in states}
+        self.memo: dict[Node, Node | MatrixValue] = {}
+        self.touched: dict[Node, bool] = {}
+        self.raw_reads: dict[Node, tuple[MatrixValue, str, Node]] = {}
+        self.raw_pairings: dict[Node, tuple[MatrixValue, MatrixValue]] = {}
+
+    # --- values -----------------------------------------------------------------------------------------------------
+
+    def form(self, x: Node) -> Node | MatrixValue:
+        if x not in self.memo:
+            self.memo[x] = self._form(x)
+        return self.memo[x]
+
+    def plain(self, x: Node) -> Node:
+        """x over reads; a state that stands there whole is read entry by entry."""
+        value = self.form(x)
+        return self.whole(value, x) if isinstance(value, MatrixValue) else value
+
+    def whole(self, m: MatrixValue, x: Node) -> Node:
+        if m.row is not None and m.col is not None:
+            raise NotAffine("the whole state is used, not a product of it with a vector", x)
+        return self.read(m, "col" if m.col is None else "row", ONE)
+
+    def _form(self, x: Node) -> Node | MatrixValue:
+        if x.op == "leaf":
+            kind, name, order = x.attrs
+            if (kind, name) not in self.by_leaf:
+                return x
+            flipped = dict(zip(self.states[name].axes, order, strict=True))
+            row, col = (*(flipped[a] for a in self.states[name].axes), None, None)[:2]
+            return MatrixValue(name, row, col)
+        if not self._touches(x):
+            return x
+        match x.op:
+            case "add":
+                return self._add(x)
+            case "mul":
+                return self._mul(x)
+            case "sum":
+                return self._sum(x)
+            case "expand":
+                inner = self.form(x.args[0])
+                if isinstance(inner, MatrixValue):
+                    raise NotAffine("a state is repeated along another axis", x)
+        if any(isinstance(self.form(a), MatrixValue) and {self.form(a).row, self.form(a).col} >= set(a.axes) and len(a.axes) == 2 for a in x.args):  # type: ignore[union-attr]
+            raise NotAffine(f"{x.attrs[0] if x.op == 'fn' else x.op} of the state isn't affine in it", x)
+        return rebuild(x, (self.plain(a) for a in x.args))
+
+    def _touches(self, x: Node) -> bool:
+        if x not in self.touched:
+            self.touched[x] = (x.op == "leaf" and x.attrs[:2] in self.by_leaf) or any(self._touches(a) for a in x.args)
+        return self.touched[x]
+
+    def _add(self, x: Node) -> Node | MatrixValue:
+        parts = [(a, self.form(a)) for a in x.args]
+        matrices = [(a, v) for a, v in parts if isinstance(v, MatrixValue)]
+        if not matrices:
+            return add(*(v for _, v in parts if isinstance(v, Node)))
+        first = matrices[0][1]
+        if len({m.state for _, m in matrices}) > 1:
+            if all(m.row is None or m.col is None for _, m in matrices):
+                return add(*(self.plain(a) for a in x.args))
+            raise NotAffine("two states are added entry by entry (a state feeds another as a whole)", x)
+        if any((m.row, m.col) != (first.row, first.col) for _, m in matrices):
+            raise NotAffine("a state is added to its transpose", x)
+        base = first
+        for _, m in matrices[1:]:
+            if base.before or base.after or m.before or m.after:
+                raise NotAffine("the state's update joins two different branches of itself", x)
+            base = dc_replace(base, decay=add(base.decay or ONE, m.decay or ONE))
+        writes = []
+        for _, v in parts:
+            if isinstance(v, Node):
+                writes += rank_one(v, base.row, base.col)
+        if base.decay is None:
+            return dc_replace(base, before=base.before + tuple(writes))
+        return dc_replace(base, after=base.after + tuple(writes))
+
+    def _mul(self, x: Node) -> Node | MatrixValue:
+        parts = [(a, self.form(a)) for a in x.args]
+        matrices = [(a, v) for a, v in parts if isinstance(v, MatrixValue)]
+        if not matrices:
+            return mul(*(v for _, v in parts if isinstance(v, Node)))
+        if len(matrices) > 1:
+            if all(m.row is None or m.col is None for _, m in matrices):
+                return mul(*(self.plain(a) for a in x.args))
+            raise NotAffine("a product of states: the update isn't affine in the state", x)
+        node, m = matrices[0]
+        others = [v for _, v in parts if isinstance(v, Node)]
+        allowed = {a for a in (m.row, m.col) if a}
+        if any(len(o.axes) > 1 or not set(o.axes) <= allowed for o in others):
+            if m.row is None or m.col is None:
+                return mul(*(self.plain(a) for a in x.args))
+            raise NotAffine("the state is multiplied by a full matrix, entry by entry", x)
+        factor = mul(*others)
+        if self._reads(factor):
+            if m.row is None or m.col is None:
+                return mul(*(self.plain(a) for a in x.args))
+            raise NotAffine("the state is multiplied by something that depends on a state", x)
+        return scaled(m, factor)
+
+    def _reads(self, x: Node) -> bool:
+        return any(y.op == "leaf" and y.attrs[0] == "raw" for y in walk(x))
+
+    def _sum(self, x: Node) -> Node:
+        (b,) = x.attrs
+        factors = factors_of(x.args[0])
+        values = [(f, self.form(f)) for f in factors]
+        matrices = [(f, v) for f, v in values if isinstance(v, MatrixValue) and b in (v.row, v.col)]
+        if len(matrices) > 1 and all(v.row is None or v.col is None for _, v in matrices):
+            keep = matrices[0][0]
+            values = [(f, v if f is keep else self.plain(f)) for f, v in values]
+            matrices = matrices[:1]
+        if len(matrices) > 1:
+            return self._pair(x, b, values, matrices)
+        if not matrices:
+            plain = [self.plain(f) for f in factors]
+            pairs = [f for f in plain if f.op == "leaf" and f.attrs[0] == "raw pairing" and b in f.axes]
+            if len(pairs) == 1 and not any(b in f.axes for f in plain if f is not pairs[0]):
+                key = f"{pairs[0].attrs[1]}.{b}"
+                whole = leaf("raw pairing", key)
+                self.raw_pairings[whole] = self.raw_pairings[pairs[0]][:2]
+                return mul(whole, *(f for f in plain if f is not pairs[0]))
+            return total(mul(*plain), b)
+        _, m = matrices[0]
+        others = [self.whole(v, f) if isinstance(v, MatrixValue) else v for f, v in values if v is not m]
+        inside = [o for o in others if b in o.axes]
+        if any(o.axes != (b,) for o in inside):
+            raise NotAffine("the state is contracted with a full matrix", x)
+        side = "row" if m.row == b else "col"
+        kept = m.col if side == "row" else m.row
+        if any(kept in o.axes for o in others) and kept is None:
+            raise NotAffine("a broadcast of a state", x)
+        return mul(self.read(m, side, mul(*inside)), *(o for o in others if b not in o.axes))
+
+    def _pair(
+        self, x: Node, b: str, values: list[tuple[Node, Node | MatrixValue]], matrices: list[tuple[Node, MatrixValue]]
+    ) -> Node:
+        """<S, dS> summed over one axis: what a decay's gradient needs of both states."""
+        kinds = sorted((self.kinds[m.state], m.state) for _, m in matrices)
+        others = [v for _, v in values if isinstance(v, Node)]
+        if (
+            [k for k, _ in kinds] != ["state", "trajectory"]
+            or kinds[0][1] != f"d{kinds[1][1]}"
+            or len(matrices) + len(others) != len(values)
+            or len({(m.row, m.col) for _, m in matrices}) != 1
+            or any(b in o.axes for o in others)
+        ):
+            raise NotAffine("a product of states is summed: the term isn't affine in the state", x)
+        pair = sorted((m for _, m in matrices), key=lambda m: self.kinds[m.state], reverse=True)
+        m = pair[0]
+        rest = tuple(a for a in (m.row, m.col) if a is not None and a != b)
+        key = f"{m.state}.{make_key(m, '', ONE)}.{make_key(pair[1], '', ONE)}.{b}"
+        node = leaf("raw pairing", key, rest)
+        self.raw_pairings[node] = (pair[0], pair[1])
+        return mul(node, *others)
+
+    # --- reads ------------------------------------------------------------------------------------------------------
+
+    def read(self, m: MatrixValue, side: str, vector: Node) -> Node:
+        """The read of a matrix value, as a leaf of kind `raw`. Scalars are taken out of the vector."""
+        scalar, core = split_scalars(vector)
+        declared = self.states[m.state].axes
+        row, col = (*declared, None, None)[:2]
+        here = {a: b for a, b in ((m.row, row), (m.col, col)) if a is not None and b is not None}
+        canonical = _renamed_value(m, here, row, col)
+        core = _swap(core, here)
+        out = (col if side == "row" else row,)
+        axes = tuple(a for a in out if a is not None)
+        key = make_key(canonical, side, core)
+        raw = leaf("raw", key, axes)
+        self.raw_reads[raw] = (canonical, side, core)
+        back = {b: a for a, b in here.items()}
+        return mul(scalar, rename(raw, {a: back[a] for a in axes}))
+
+
+def make_key(m: MatrixValue, side: str, vector: Node) -> str:
+    parts = [m.state, side, vector.key, m.decay.key if m.decay is not None else ""]
+    for group in (m.before, m.after):
+        parts.append("|")
+        parts += sorted(mul(w.scalar, w.left).key + w.right.key for w in group)
+    import hashlib
+
+    return hashlib.blake2b("".join(parts).encode(), digest_size=8).hexdigest()
+
+
+def _swap(x: Node, mapping: dict[str, str]) -> Node:
+    """Rename, also where names trade places."""
+    return rename(x, {a: b for a, b in mapping.items() if a in x.axes})
+
+
+def _renamed_value(m: MatrixValue, here: dict[str, str], row: str | None, col: str | None) -> MatrixValue:
+    def write(w: RawWrite) -> RawWrite:
+        return RawWrite(w.scalar, _swap(w.left, here), _swap(w.right, here))
+
+    return MatrixValue(
+        m.state,
+        row,
+        col,
+        None if m.decay is None else _swap(m.decay, here),
+        tuple(write(w) for w in m.before),
+        tuple(write(w) for w in m.after),
+    )
+
+
+def scaled(m: MatrixValue, factor: Node) -> MatrixValue:
+    """factor * m. Writes that came after an earlier decay are scaled, and stay after it."""
+    if factor is ONE:
+        return m
+    if m.decay is None:
+        return dc_replace(m, decay=factor)
+    return dc_replace(m, decay=mul(m.decay, factor), after=tuple(scaled_write(w, factor, m.row, m.col) for w in m.after))
+
+
+def scaled_write(w: RawWrite, factor: Node, row: str | None, col: str | None) -> RawWrite:
+    scalars, rows, cols = [], [], []
+    for f in factors_of(factor):
+        (scalars if not f.axes else rows if f.axes == (row,) else cols).append(f)
+    return RawWrite(mul(w.scalar, *scalars), mul(w.left, *rows), mul(w.right, *cols))
+
+
+def split_scalars(x: Node) -> tuple[Node, Node]:
+    """x as (scalar factors, the rest)."""
+    factors = factors_of(x)
+    return mul(*(f for f in factors if not f.axes)), mul(*(f for f in factors if f.axes))
+
+
+def rank_one(x: Node, row: str | None, col: str | None) -> list[RawWrite]:
+    """A term over (row, col) as a sum of products left right^T."""
+    if x is ZERO:
+        return []
+    if x.op == "expand" and len(x.args[0].axes) < 2:
+        x = x.args[0]
+    if x.op == "add" and len(x.axes) == 2:
+        return [w for a in x.args for w in rank_one(a, row, col)]
+    scalars, rows, cols, both = [], [], [], []
+    for f in factors_of(x):
+        over = set(f.axes)
+        if not over <= {row, col}:
+            raise NotAffine("a write uses an axis that the state lacks", x)
+        group = scalars if not over else rows if over == {row} else cols if over == {col} else both
+        group.append(f)
+    if not both:
+        return [RawWrite(mul(*scalars), mul(*rows), mul(*cols))]
+    if len(both) > 1 or both[0].op != "add":
+        raise NotAffine("what is written isn't an outer product of two vectors", x)
+    return [
+        RawWrite(mul(w.scalar, *scalars), mul(w.left, *rows), mul(w.right, *cols))
+        for w in rank_one(both[0], row, col)
+    ]
+
+
+# --- from raw reads and writes to the canonical form ----------------------------------------------------------------
+
+
+@dataclass
+class _Draft:
+    """A state on its way to canonical form."""
+
+    name: str
+    value: MatrixValue
+    direction: int
+    flipped: bool = False
+
+
+def normalize(program: StepProgram) -> NormalForm:
+    """The read-write form of a forward program."""
+    to_trajectory = _to_trajectory(program)
+    interpreter = Interpreter({s.name: s for s in program.states}, {s.name: "trajectory" for s in program.states})
+    drafts = _drafts(interpreter, program, to_trajectory)
+    values = {n: interpreter.plain(replace(x, to_trajectory)) for n, x in program.outputs.items()}
+    return _Canonical(interpreter, drafts, values).form()
+
+
+def normalize_adjoint(a: Adjoint) -> NormalForm:
+    """The read-write form of an adjoint program together with the forward states whose trajectory it reads."""
+    to_trajectory = _to_trajectory(a.forward)
+    states = {s.name: s for s in (*a.forward.states, *a.program.states)}
+    kinds = {s.name: "trajectory" for s in a.forward.states} | {s.name: "state" for s in a.program.states}
+    interpreter = Interpreter(states, kinds)
+    drafts = _drafts(interpreter, a.forward, to_trajectory) + _drafts(interpreter, a.program, {})
+    values = {n: interpreter.plain(x) for n, x in a.program.outputs.items()}
+    ports = {}
+    for pair in {m.state: m for m, _ in interpreter.raw_pairings.values()}.values():
+        late, early = _ports(interpreter, a, to_trajectory, pair.state)
+        ports[pair.state] = interpreter.plain(late), interpreter.plain(early)
+    return _Canonical(interpreter, drafts, values, ports).form()
+
+
+def _to_trajectory(program: StepProgram) -> dict[Node, Node]:
+    return {
+        x: leaf("trajectory", x.attrs[1], x.attrs[2])
+        for x in walk(*program.updates.values(), *program.outputs.values())
+        if x.op == "leaf" and x.attrs[0] == "state"
+    }
+
+
+def _drafts(interpreter: Interpreter, program: StepProgram, to_trajectory: dict[Node, Node]) -> list[_Draft]:
+    drafts = []
+    for s in program.states:
+        node = replace(program.updates[s.name], to_trajectory)
+        value = interpreter.form(node)
+        if not isinstance(value, MatrixValue):
+            row, col = (*s.axes, None, None)[:2]  # the update forgets the state at each step
+            value = MatrixValue(s.name, row, col, ZERO, (), tuple(rank_one(value, row, col)))
+        if value.state != s.name:
+            raise NotAffine(f"the state {s.name} is replaced by the state {value.state}", node)
+        if (value.row, value.col) != (*s.axes, None, None)[:2]:
+            raise NotAffine("the state is transposed in each step", node)
+        if value.decay is not None and not positive(value.decay):
+            raise NotAffine(
+                "this decay may be zero or negative: declare it with r.decay, or write it as exp(...) or sigmoid(...)",
+                value.decay,
+            )
+        drafts.append(_Draft(s.name, value, program.direction))
+    return drafts
+
+
+def positive(x: Node) -> bool:
+    """Is x > 0 whatever the inputs?"""
+    match x.op:
+        case "leaf":
+            return x.attrs[0].startswith("decay")
+        case "const":
+            return x.attrs[0] > 0
+        case "mul" | "add":
+            return all(positive(a) for a in x.args)
+        case "pow":
+            return positive(x.args[0])
+        case "fn":
+            return x.attrs[0] in ("exp", "sigmoid", "softplus")
+    return False
+
+
+def _ports(interpreter: Interpreter, a: Adjoint, to_trajectory: dict[Node, Node], state: str) -> tuple[Node, Node]:
+    """What reads add to and writes take from <S, dS>, after and before the decay of the step."""
+    program = a.forward
+    update = interpreter.form(replace(program.updates[state], to_trajectory))
+    assert isinstance(update, MatrixValue) and update.decay is not None
+    keep = update.decay.axes
+    late: list[Node] = []
+    early: list[Node] = []
+    for original in walk(*program.updates.values(), *program.outputs.values()):
+        x, g = replace(original, to_trajectory), a.gradients[original]
+        if g is ZERO:
+            continue
+        value = interpreter.form(x)
+        if isinstance(value, MatrixValue) and value.state == state and x.op == "add":
+            axes = {i for i in (value.row, value.col) if i}
+            for part in x.args:
+                if isinstance(interpreter.form(part), MatrixValue):
+                    continue
+                for w in rank_one(part, value.row, value.col):
+                    here = _keep_here(keep, interpreter, value)
+                    along, across = (w.left, w.right) if value.col not in here else (w.right, w.left)
+                    axis = value.col if value.col not in here else value.row
+                    read = total(mul(g, across), axis) if axis is not None else mul(g, across)
+                    term = mul(-1, w.scalar, along, read)
+                    term = total(term, *(axes & set(term.axes) - here))
+                    (early if value.decay is None else late).append(_declared(term, here, keep))
+        elif x.op == "sum":
+            (b,) = x.attrs
+            matrix = [f for f in factors_of(x.args[0]) if _is_state(interpreter.form(f), state) and b in f.axes]
+            if len(matrix) != 1:
+                continue
+            m = interpreter.form(matrix[0])
+            assert isinstance(m, MatrixValue)
+            kept = m.col if m.row == b else m.row
+            here = _keep_here(keep, interpreter, m)
+            if kept is not None and kept in here:
+                term = mul(x, g)
+            else:
+                vector = mul(*(f for f in factors_of(x.args[0]) if f is not matrix[0]))
+                term = mul(vector, total(mul(matrix[0], g), kept) if kept is not None else mul(matrix[0], g))
+                term = total(term, *({b} & set(term.axes) - here))
+            (early if m.decay is None else late).append(_declared(term, here, keep))
+    return add(*late), add(*early)
+
+
+def _is_state(value: Node | MatrixValue, state: str) -> bool:
+    return isinstance(value, MatrixValue) and value.state == state
+
+
+def _keep_here(keep: tuple[str, ...], interpreter: Interpreter, m: MatrixValue) -> set[str]:
+    """The decay's axes, as the term at hand names them."""
+    row, col = (*interpreter.states[m.state].axes, None, None)[:2]
+    names = {row: m.row, col: m.col}
+    return {names[k] for k in keep}  # type: ignore[misc]
+
+
+def _declared(term: Node, here: set[str], keep: tuple[str, ...]) -> Node:
+    return rename(term, dict(zip(sorted(here), sorted(keep), strict=True))) if here else term
+
+
+class _Canonical:
+    def __init__(
+        self,
+        interpreter: Interpreter,
+        drafts: list[_Draft],
+        values: dict[str, Node],
+        ports: dict[str, tuple[Node, Node]] | None = None,
+    ) -> None:
+        self.i = interpreter
+        self.ports = ports or {}
+        self.drafts = {d.name: d for d in drafts}
+        self.values = values
+        self.final: dict[str, MatrixValue] = {}
+        self.reads: dict[Node, Read] = {}
+        self.replacement: dict[Node, Node] = {}
+
+    def form(self) -> NormalForm:
+        for d in self.drafts.values():
+            self.final[d.name] = self._phases(d)
+        for raw in list(self.i.raw_reads):
+            self._canonical_read(raw)
+        for raw in self.i.raw_pairings:
+            self._canonical_pairing(raw)
+        groups = self._groups()
+        formed: list[tuple[StateForm, ...]] = []
+        for group in groups:
+            formed.append(self._group(group))
+        leaves = {w.right: w.leaf for g in formed for s in g for w in s.writes if w.leaf is not None}
+        values = {n: replace(self._rewritten(x), leaves) for n, x in self.values.items()}
+        pairings = tuple(
+            Pairing(
+                leaf("pairing", n, self.drafts[n].value.decay.axes),  # type: ignore[union-attr]
+                n,
+                *(replace(self._rewritten(x), leaves) for x in parts),
+            )
+            for n, parts in self.ports.items()
+        )
+        formed = [tuple(self._known(s, leaves) for s in g) for g in formed]
+        reads = {
+            r.leaf: dc_replace(r, vector=replace(self._rewritten(r.vector), leaves)) for r in self.reads.values()
+        }
+        wanted = [*values.values(), *(x for p in pairings for x in (p.late, p.early))]
+        needed = self._needed(wanted, formed, reads)
+        return NormalForm(tuple(formed), {n: r for n, r in reads.items() if n in needed}, values, pairings)
+
+    def _known(self, s: StateForm, leaves: dict[Node, Node]) -> StateForm:
+        """Known writes that repeat a solved one use its leaf."""
+        return dc_replace(
+            s,
+            writes=tuple(
+                w
+                if w.leaf is not None
+                else dc_replace(w, left=replace(w.left, leaves), right=replace(w.right, leaves))
+                for w in s.writes
+            ),
+        )
+
+    def _needed(self, wanted: list[Node], formed: list[tuple[StateForm, ...]], reads: dict[Node, Read]) -> set[Node]:
+        roots = [*wanted]
+        for g in formed:
+            for s in g:
+                roots += [w.left for w in s.writes] + [w.right for w in s.writes]
+        seen: set[Node] = set()
+        stack = roots
+        while stack:
+            for x in walk(stack.pop()):
+                if x in reads and x not in seen:
+                    seen.add(x)
+                    stack.append(reads[x].vector)
+        return seen
+
+    # where the phases of a step lie
+
+    def _phases(self, d: _Draft) -> MatrixValue:
+        """The update with its writes before and after the decay; without a decay, before and after the snapshot read most."""
+        v = d.value
+        seen = [
+            m for m, _, _ in self.i.raw_reads.values() if m.state == d.name and m.decay is None and m.before
+        ]
+        if v.decay is None:
+            partial = [set(m.before) for m in seen if set(m.before) < set(v.before)]
+            mid: set[RawWrite] = min(partial, key=len) if partial else set()
+            return dc_replace(
+                v,
+                decay=None,
+                before=tuple(w for w in v.before if w in mid),
+                after=tuple(w for w in v.before if w not in mid),
+            )
+        if any(set(m.before) <= set(v.before) for m in seen):
+            return v
+        return dc_replace(
+            v,
+            before=(),
+            after=(*(scaled_write(w, v.decay, v.row, v.col) for w in v.before), *v.after),
+        )
+
+    # reads
+
+    def _rewritten(self, x: Node) -> Node:
+        while True:
+            raw = {y for y in walk(x) if y.op == "leaf" and y.attrs[0] in ("raw", "raw pairing")}
+            if not raw:
+                return x
+            x = replace(x, {y: self._lookup(y) for y in raw})
+
+    def _lookup(self, y: Node) -> Node:
+        """A raw read leaf, possibly over renamed axes."""
+        kind, key, axes = y.attrs
+        original = next(r for r in (*self.i.raw_reads, *self.i.raw_pairings) if r.attrs[:2] == (kind, key))
+        return rename(self.replacement[original], dict(zip(original.attrs[2], axes, strict=True)))
+
+    def _canonical_read(self, raw: Node) -> None:
+        if raw in self.replacement:
+            return
+        m, side, vector = self.i.raw_reads[raw]
+        update, final = self.drafts[m.state].value, self.final[m.state]
+        axis = m.row if side == "row" else m.col
+        if m.decay is update.decay and set(m.before) == set(update.before) and set(m.after) == set(update.after):
+            self.replacement[raw] = self._read(m.state, "next", side, vector)
+            return
+        extra = [*m.after]
+        decay = m.decay
+        snapshot = "prev"
+        if final.before and set(final.before) <= set(m.before):
+            snapshot = "mid"
+            inner = [w for w in m.before if w not in set(final.before)]
+        else:
+            inner = list(m.before)
+        if decay is not None:
+            extra += [scaled_write(w, decay, m.row, m.col) for w in inner]
+        else:
+            extra += inner
+        inside, outside = [vector], []
+        for f in factors_of(decay) if decay is not None else ():
+            (inside if f.axes == (axis,) else outside).append(f)
+        scalar, core = split_scalars(mul(*inside))
+        parts = [mul(scalar, *outside, self._read(m.state, snapshot, side, core))]
+        for w in extra:
+            along, across = (w.left, w.right) if side == "row" else (w.right, w.left)
+            product = mul(along, vector)
+            weight = total(product, axis) if axis is not None else product
+            parts.append(mul(w.scalar, weight, across))
+        self.replacement[raw] = add(*parts)
+
+    def _canonical_pairing(self, raw: Node) -> None:
+        first, second = self.i.raw_pairings[raw]
+        forward, backward = self.drafts[first.state].value, self.drafts[second.state].value
+        decay = forward.decay
+        if (
+            decay is None
+            or first.decay is not None
+            or second.decay is not None
+            or set(first.before) != set(forward.before)
+            or set(second.before) != set(backward.before)
+            or (first.row, first.col) != (forward.row, forward.col)
+        ):
+            raise NotAffine("the state is scaled at several places of the step", raw)
+        pairing = mul(leaf("pairing", first.state, decay.axes), power(decay, -1))
+        self.replacement[raw] = total(pairing, *(set(pairing.axes) - set(raw.axes)))
+
+    def _read(self, state: str, snapshot: str, side: str, vector: Node) -> Node:
+        s = self.i.states[state]
+        row, col = (*s.axes, None, None)[:2]
+        out = col if side == "row" else row
+        node = leaf("read", f"{state}.{snapshot}.{side}.{vector.key[:10]}", () if out is None else (out,))
+        self.reads[node] = Read(node, state, side, vector, snapshot)
+        return node
+
+    # groups of states that feed one another
+
+    def _groups(self) -> list[list[str]]:
+        import networkx as nx
+
+        graph: nx.DiGraph = nx.DiGraph()
+        graph.add_nodes_from(self.drafts)
+        for name, final in self.final.items():
+            for w in (*final.before, *final.after):
+                for other in self._states_in(mul(w.scalar, w.left, w.right)):
+                    graph.add_edge(other, name)
+            if final.decay is not None:
+                for other in self._states_in(final.decay):
+                    graph.add_edge(other, name)
+        condensed = nx.condensation(graph)
+        order = list(nx.lexicographical_topological_sort(condensed, key=lambda c: min(condensed.nodes[c]["members"])))
+        return [sorted(condensed.nodes[c]["members"]) for c in order]
+
+    def _states_in(self, x: Node) -> set[str]:
+        found: set[str] = set()
+        stack = [self._rewritten(x)]
+        while stack:
+            for y in walk(stack.pop()):
+                if y in self.reads and self.reads[y].state not in found | {None}:
+                    found.add(self.reads[y].state)
+                if y in self.reads:
+                    stack.append(self._rewritten(self.reads[y].vector))
+        return found
+
+    def _group(self, names: list[str]) -> tuple[StateForm, ...]:
+        own = set(names)
+        drafts = {n: self._merged(n) for n in names}
+
+        def feeds(x: Node) -> bool:
+            return bool(self._states_in(x) & own)
+
+        everything = [w for ws in drafts.values() for w, _ in ws]
+        lefts = any(feeds(w.left) for w in everything)
+        rights = any(feeds(w.right) for w in everything)
+        for w in everything:
+            if feeds(w.scalar):
+                raise NotAffine("a write is scaled by something that depends on the state", w.scalar)
+        if lefts and rights:
+            bad = next(w for w in everything if feeds(w.left))
+            raise NotAffine("a write multiplies two reads of the state", mul(bad.left, bad.right))
+        out = []
+        for n in names:
+            final = self.final[n]
+            row, col = final.row, final.col
+            writes = drafts[n]
+            if final.decay is not None and feeds(final.decay):
+                raise NotAffine("the decay depends on the state", final.decay)
+            if lefts:
+                row, col = col, row
+                self._flip_reads(n)
+            decay = self._rewritten(final.decay) if final.decay is not None else None
+            made = []
+            for raw, late in writes:
+                left, right = (raw.right, raw.left) if lefts else (raw.left, raw.right)
+                w = Write(n, mul(raw.scalar, left), right, late)
+                named = None
+                if feeds(w.right):
+                    self._check_affine(w.right, own)
+                    if decay is not None and col is not None and col in decay.axes:
+                        raise NotAffine(
+                            "the decay runs over the axis of what is written, so each channel has its own feedback", decay
+                        )
+                    named = leaf("write", w.right.key[:10], w.right.axes)
+                made.append(dc_replace(w, leaf=named))
+            out.append(StateForm(n, row, col, decay, tuple(made), self.drafts[n].direction, self.i.states[n].axes))
+        return tuple(out)
+
+    def _flip_reads(self, state: str) -> None:
+        for node, r in self.reads.items():
+            if r.state == state:
+                self.reads[node] = dc_replace(r, side="col" if r.side == "row" else "row")
+
+    def _merged(self, name: str) -> list[tuple[RawWrite, bool]]:
+        """Writes of one phase that share their left vector (or their right one) become one."""
+        final = self.final[name]
+        out: list[tuple[RawWrite, bool]] = []
+        for late, group in ((False, final.before), (True, final.after)):
+            raw = [
+                RawWrite(self._rewritten(w.scalar), self._rewritten(w.left), self._rewritten(w.right)) for w in group
+            ]
+            raw = [RawWrite(mul(w.scalar, *_scalars(w.left, w.right)), *(split_scalars(x)[1] for x in (w.left, w.right))) for w in raw]
+            by_left: dict[Node, list[RawWrite]] = {}
+            for w in raw:
+                by_left.setdefault(w.left, []).append(w)
+            singles: list[RawWrite] = []
+            for left, same in by_left.items():
+                if len(same) == 1:
+                    singles += same
+                    continue
+                common = same[0].scalar if len({w.scalar for w in same}) == 1 else ONE
+                right = add(*(mul(w.right if common is not ONE else mul(w.scalar, w.right)) for w in same))
+                singles.append(RawWrite(common, left, right))
+            by_right: dict[Node, list[RawWrite]] = {}
+            for w in singles:
+                by_right.setdefault(w.right, []).append(w)
+            for right, same in by_right.items():
+                if right is not ONE or len(same) == 1:
+                    out += [(w, late) for w in same]
+                else:
+                    out.append((RawWrite(ONE, add(*(mul(w.scalar, w.left) for w in same)), right), late))
+        return out
+
+    def _check_affine(self, x: Node, own: set[str]) -> None:
+        """x = c + sum of scalar * read: what the triangular solve needs."""
+        for term, coefficient, read in affine_terms(x, lambda y: y in self.reads and self.reads[y].state in own):
+            if read is None:
+                if self._states_in(term) & own:
+                    raise NotAffine("what is written isn't affine in what is read", term)
+                continue
+            if coefficient.axes:
+                raise NotAffine("a read is scaled entry by entry before it is written", term)
+            if self._states_in(coefficient) & own:
+                raise NotAffine("what is written isn't affine in what is read", term)
+            r = self.reads[read]
+            if r.side != "row":
+                raise NotAffine("what is written reads the state from its other side", term)
+            if self._states_in(r.vector) & own:
+                raise NotAffine("the state is read with a vector that depends on the state", term)
+
+
+def _scalars(*nodes: Node) -> Iterable[Node]:
+    return [split_scalars(x)[0] for x in nodes]
+
+
+def affine_terms(x: Node, is_read: object) -> list[tuple[Node, Node, Node | None]]:
+    """x as a list of (term, coefficient, read): the term is coefficient * read, or has no read at its top level."""
+    out: list[tuple[Node, Node, Node | None]] = []
+    for term in terms_of(x):
+        factors = factors_of(term)
+        reads = [f for f in factors if is_read(f)]  # type: ignore[operator]
+        sums = [f for f in factors if f.op == "add" and any(is_read(y) for y in walk(f))]  # type: ignore[operator]
+        if len(reads) == 1 and not sums:
+            out.append((term, mul(*(f for f in factors if f is not reads[0])), reads[0]))
+        elif len(sums) == 1 and not reads:
+            rest = mul(*(f for f in factors if f is not sums[0]))
+            out += [(mul(rest, t), mul(rest, c), r) for t, c, r in affine_terms(sums[0], is_read)]
+        else:
+            out.append((term, term, None))
+    return out

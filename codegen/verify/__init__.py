@@ -1,0 +1,1 @@
+"""The judge: decides claims from the forward recurrence alone, finds counterexamples, repairs and conditions."""
