@@ -1,0 +1,62 @@
+"""The compiler, pass by pass: spec -> step program -> adjoint -> read-write form -> plan of sweeps over chunks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from chunkform.spec.language import Recurrence
+
+from .adjoint import Adjoint, adjoint
+from .lower import lower
+from .normal_form import NormalForm, NotAffine, normalize, normalize_adjoint
+from .plan import Plan, plan
+from .show import plain
+from .step import StepProgram
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """Everything that is known of a spec. A `sequential` one has no forms and plans, and a reason why."""
+
+    spec: Recurrence
+    step: StepProgram
+    adjoint: Adjoint
+    family: str
+    form: NormalForm | None = None
+    adjoint_form: NormalForm | None = None
+    forward: Plan | None = None
+    backward: Plan | None = None
+    reason: str | None = None
+    reason_where: Any = None
+    gates: tuple[Any, ...] = field(default=())
+
+    @property
+    def name(self) -> str:
+        return self.step.name
+
+
+def compile_spec(r: Recurrence) -> Compiled:
+    """Compile a recurrence up to the plans from which text is printed."""
+    step = lower(r)
+    backwards = adjoint(step)
+    try:
+        form = normalize(step)
+        adjoint_form = normalize_adjoint(backwards)
+    except NotAffine as why:
+        shown = plain(why.term, step.names)
+        return Compiled(
+            r, step, backwards, "sequential", reason=f"{why.reason}: {shown}", reason_where=_where(step, backwards, why)
+        )
+    forward = plan(form, tuple(s.name for s in step.states))
+    saved = tuple(form.write_leaves())
+    backward = plan(adjoint_form, tuple(s.name for s in (*step.states, *backwards.program.states)), saved)
+    return Compiled(r, step, backwards, "chunk-parallel", form, adjoint_form, forward, backward)
+
+
+def _where(step: StepProgram, backwards: Adjoint, why: NotAffine) -> Any:
+    """The line of the spec that holds the offending term, or the update that contains it."""
+    for origins in (step.origins, backwards.program.origins):
+        if why.term in origins:
+            return origins[why.term]
+    return None
