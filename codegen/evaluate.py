@@ -250,7 +250,7 @@ def _apply(x: Node, done: dict[Node, Any], env: Env, m: Any, sizes: dict[str, in
         case "expand":
             value = aligned(done[x.args[0]], x.args[0].axes, x.axes)
             shape = tuple(sizes[dim_of(a)] for a in x.axes)
-            return _each(value, lambda a: np.broadcast_to(a, (*a.shape[: a.ndim - len(shape)], *shape)))
+            return _each(value, lambda a: _broadcast(a, (*a.shape[: a.ndim - len(shape)], *shape)))
     return CHUNK_OPERATIONS[x.op](x, [done[a] for a in x.args], m, sizes)
 
 
@@ -268,6 +268,10 @@ def _from_mask(grid: Any, m: Any) -> Any:
 
 def _each(value: Any, f: Callable[[Any], Any]) -> Any:
     return Pair(f(value.value), f(value.tangent)) if isinstance(value, Pair) else f(value)
+
+
+def _broadcast(a: Any, shape: tuple[int, ...]) -> Any:
+    return np.broadcast_to(a, shape) if isinstance(a, np.ndarray) else a.expand(shape)
 
 
 def _transpose(a: Any, order: tuple[str, ...], axes: tuple[str, ...]) -> Any:
