@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace as dc_replace
 
 from .adjoint import Adjoint
-from .ir import ONE, ZERO, Node, add, factors_of, leaf, mul, power, rebuild, rename, replace, terms_of, total, walk
+from .ir import ONE, ZERO, Node, add, expand, factors_of, leaf, mul, power, rebuild, rename, replace, terms_of, total, walk
 from .step import StateVar, StepProgram
 
 
@@ -566,9 +566,28 @@ class _Canonical:
         reads = {
             r.leaf: dc_replace(r, vector=replace(self._rewritten(r.vector), leaves)) for r in self.reads.values()
         }
+        values = {n: self._shortened(x, formed) for n, x in values.items()}
         wanted = [*values.values(), *(x for p in pairings for x in (p.late, p.early))]
         needed = self._needed(wanted, formed, reads)
         return NormalForm(tuple(formed), {n: r for n, r in reads.items() if n in needed}, values, pairings)
+
+    def _shortened(self, x: Node, formed: list[tuple[StateForm, ...]]) -> Node:
+        """x without reads that a solved write already tells: w = c + g y gives g y = w - c, wherever g divides the term."""
+        for w in (w for g in formed for s in g for w in s.writes if w.leaf is not None):
+            parts = affine_terms(w.right, lambda y: y in self.reads)
+            fed = [(c, y) for _, c, y in parts if y is not None]
+            if len(fed) != 1:
+                continue
+            assert w.leaf is not None
+            (coefficient, read), rest = fed[0], [t for t, _, y in parts if y is None]
+            known = mul(*(power(f, -1) for f in factors_of(coefficient)), add(w.leaf, mul(-1, add(*rest))))
+            terms = []
+            for term in terms_of(x):
+                shorter = replace(term, {read: known})
+                before = {y for y in walk(term) if y.op == "pow"}
+                terms.append(shorter if all(y in before for y in walk(shorter) if y.op == "pow") else term)
+            x = expand(add(*terms), x.axes)
+        return x
 
     def _known(self, s: StateForm, leaves: dict[Node, Node]) -> StateForm:
         """Known writes that repeat a solved one use its leaf."""

@@ -89,6 +89,7 @@ def plan(form: NormalForm, finals: tuple[str, ...], saved: tuple[Node, ...] = ()
         )
 
     todo = {x for x in needed if x not in known}
+    patient = True  # a sweep waits until it can make all its reads, as long as something else can be done
     while todo or pending_finals:
         before = len(todo) + len(pending_finals)
         for group in form.groups:
@@ -103,14 +104,13 @@ def plan(form: NormalForm, finals: tuple[str, ...], saved: tuple[Node, ...] = ()
             if solve and not _solvable(form, group, known, solved):
                 continue
             batch = [form.reads[x] for x in wants if ready(form.reads[x].vector)]
-            sides = ["row", "col"] if solve or any(r.side == "row" for r in batch) else ["col", "row"]
-            for side in sides:
+            for side in ("row", "col"):
                 reads = tuple(sorted((r for r in batch if r.side == side), key=lambda r: r.leaf.attrs[1]))
                 last = tuple(n for n in names if n in pending_finals)
                 solving = solve and side == "row"
-                if not reads and not solving and not (last and side == sides[-1]):
+                waiting = sum(form.reads[x].side == side for x in wants) > len(reads)
+                if not solving and ((patient and waiting) or (not reads and (wants or not last or side == "row"))):
                     continue
-                last = last if solving or reads or last else ()
                 chunk = chunk_program(group, reads, solving, form.reads)
                 stages.append(Sweep(group, solving, side, reads, last, chunk))
                 pending_finals = [n for n in pending_finals if n not in last]
@@ -122,8 +122,10 @@ def plan(form: NormalForm, finals: tuple[str, ...], saved: tuple[Node, ...] = ()
                 stages.append(Accumulate(p))
                 known.add(p.leaf)
         todo -= known
-        if len(todo) + len(pending_finals) == before:
+        progress = len(todo) + len(pending_finals) < before
+        if not progress and not patient:
             raise AssertionError(f"no order for {sorted(str(x) for x in todo)}")
+        patient = progress
     stages.append(Map(form.values))
     return Plan(form, tuple(stages), saved)
 
