@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from chunkform.spec.language import Recurrence
 
 from .adjoint import Adjoint, adjoint
+from .gates import gate_adjoint, gate_form, gate_lower, gate_plan, gate_segments
 from .lower import lower
 from .normal_form import NormalForm, NotAffine, normalize, normalize_adjoint
 from .plan import Plan, plan
+from .points import GateResult
 from .show import plain
 from .step import StepProgram
 
@@ -29,7 +31,7 @@ class Compiled:
     backward: Plan | None = None
     reason: str | None = None
     reason_where: Any = None
-    gates: tuple[Any, ...] = field(default=())
+    gates: tuple[GateResult, ...] = ()
 
     @property
     def name(self) -> str:
@@ -37,21 +39,24 @@ class Compiled:
 
 
 def compile_spec(r: Recurrence) -> Compiled:
-    """Compile a recurrence up to the plans from which text is printed."""
+    """Compile a recurrence up to the plans from which text is printed. A gate after each pass refuses an error."""
     step = lower(r)
+    gates = [gate_lower(r, step)]
     backwards = adjoint(step)
+    gates.append(gate_adjoint(backwards))
     try:
         form = normalize(step)
         adjoint_form = normalize_adjoint(backwards)
     except NotAffine as why:
-        shown = plain(why.term, step.names)
-        return Compiled(
-            r, step, backwards, "sequential", reason=f"{why.reason}: {shown}", reason_where=_where(step, backwards, why)
-        )
+        reason, where = f"{why.reason}: {plain(why.term, step.names)}", _where(step, backwards, why)
+        return Compiled(r, step, backwards, "sequential", reason=reason, reason_where=where, gates=tuple(gates))
+    gates += [gate_form(backwards, form, backward=False), gate_form(backwards, adjoint_form, backward=True)]
     forward = plan(form, tuple(s.name for s in step.states))
     saved = tuple(form.write_leaves())
     backward = plan(adjoint_form, tuple(s.name for s in (*step.states, *backwards.program.states)), saved)
-    return Compiled(r, step, backwards, "chunk-parallel", form, adjoint_form, forward, backward)
+    gates += [gate_plan(backwards, forward), gate_plan(backwards, forward, backward)]
+    gates.append(gate_segments(backwards, forward, backward))
+    return Compiled(r, step, backwards, "chunk-parallel", form, adjoint_form, forward, backward, gates=tuple(gates))
 
 
 def _where(step: StepProgram, backwards: Adjoint, why: NotAffine) -> Any:

@@ -33,7 +33,7 @@ def run_plan(
     for stage in p.stages:
         match stage:
             case Sweep():
-                _sweep(stage, env, initial, finals, arithmetic, sizes, lengths)
+                run_sweep(stage, env, initial, finals, arithmetic, sizes, lengths)
             case Accumulate():
                 _accumulate(stage, env, finals, finals_dot or {}, p, arithmetic, sizes, steps)
             case Map():
@@ -49,7 +49,7 @@ def _sequence(node: Node, env: Env, m: Any, sizes: dict[str, int], steps: int) -
     return np.broadcast_to(np.asarray(value, dtype=object), shape)
 
 
-def _sweep(
+def run_sweep(
     sweep: Sweep, env: Env, initial: dict[str, Any], finals: dict[str, Any], m: Any, sizes: dict[str, int], lengths: list[int]
 ) -> None:
     chunk, steps = sweep.chunk, sum(lengths)

@@ -1,0 +1,66 @@
+"""Arithmetic on degrees: how large the numerator and the denominator of a rational expression can be.
+
+Running a check over degrees bounds the probability that the check passes by accident. A value is the complex number
+numerator + i denominator.
+"""
+
+from __future__ import annotations
+
+import random
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+
+class Degrees:
+    """Upper bounds of degrees, on numpy arrays. The value of a function counts as one more variable."""
+
+    exact = True
+
+    def const(self, value: Fraction) -> Any:
+        return np.array(0j)
+
+    def number(self, text: str) -> Any:
+        return np.array(1 + 0j)
+
+    def add(self, a: Any, b: Any) -> Any:
+        a, b = _complex(a), _complex(b)
+        return np.asarray(np.maximum(a.real + b.imag, b.real + a.imag) + 1j * (a.imag + b.imag))
+
+    def mul(self, a: Any, b: Any) -> Any:
+        return np.asarray(_complex(a) + _complex(b))
+
+    def pow(self, a: Any, n: Fraction) -> Any:
+        a = _complex(a)
+        if n.denominator != 1:
+            a = a.real + a.imag + 1
+        if n < 0:
+            a = np.asarray(a.imag + 1j * a.real)
+        return np.asarray(a * abs(n.numerator))
+
+    def fn(self, name: str, a: Any) -> Any:
+        a = _complex(a)
+        return np.asarray(a.real + a.imag + 1 + 0j)
+
+    def sum(self, a: Any, axis: int) -> Any:
+        a = _complex(a)
+        below = a.imag.sum(axis=axis, keepdims=True)
+        above = (a.real + below - a.imag).max(axis=axis, initial=0)
+        return np.asarray(above + 1j * below.squeeze(axis))
+
+    def random(self, rng: random.Random, shape: tuple[int, ...], decay: bool = False) -> Any:
+        return np.ones(shape, dtype=complex)
+
+    def equal(self, a: Any, b: Any) -> bool:
+        return True
+
+    @staticmethod
+    def of_difference(a: Any, b: Any) -> int:
+        """The degree of the numerator of a - b."""
+        a, b = _complex(a), _complex(b)
+        return int(np.max(np.maximum(a.real + b.imag, b.real + a.imag), initial=0))
+
+
+def _complex(a: Any) -> Any:
+    return np.asarray(a, dtype=complex)

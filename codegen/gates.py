@@ -1,0 +1,278 @@
+"""The gates: after each pass, both sides of it are evaluated at random points, exactly (see `points.py`).
+
+A pass that changed the meaning of a program raises `GateError`, and nothing is printed.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from chunkform.spec.language import Recurrence
+
+from .adjoint import Adjoint, gradient_name
+from .evaluate import Env, evaluate
+from .ir import dim_of
+from .normal_form import NormalForm
+from .plan import Plan, Sweep
+from .points import Compared, GateResult, Point, compare
+from .run_form import pairing_defects, run_form
+from .run_plan import run_plan, run_sweep
+from .run_spec import initial_value, run_spec
+from .run_steps import Sequences, directional, inner, random_sequences, run_steps, stored
+from .step import StepProgram
+
+# --- the gates, in the order of the passes ----------------------------------------------------------------------------
+
+
+def gate_lower(r: Recurrence, step: StepProgram) -> GateResult:
+    """The step program computes what the spec says."""
+
+    def check(point: Point) -> Compared:
+        m, sizes, rng = point.arithmetic, point.sizes, point.rng
+        given, initial = random_sequences(step, m, sizes, point.steps, rng)
+        expected, finals = run_spec(r, given, initial, m, sizes, point.steps)
+        got, states, _ = run_steps(step, given, initial, m, sizes, point.steps)
+        for name, node in step.outputs.items():
+            for t, (a, b) in enumerate(zip(got[name], expected[name], strict=True)):
+                value = stored(a, node.axes, step.output_axes[name])
+                yield f"the output {name} of step {t + 1}", value, np.reshape(b, np.shape(value))
+        for name, value in finals.items():
+            yield f"the last state {name}", states[name], value
+        for s in step.states:
+            declared = next(x.initial for x in r.states if x.name == s.name)
+            if s.initial is None:
+                if declared is not None and declared != 0:
+                    yield f"the initial value of {s.name}", "nothing", declared
+                continue
+            env = {(v.kind, v.name): given[v.name] for v in step.variables if not v.per_step}
+            value = stored(evaluate(s.initial, env, m, sizes), s.initial.axes, s.axes)
+            yield f"the initial value of {s.name}", value, initial_value(r, s.name, given, m, sizes)
+
+    return compare("lower", "the step program computes what the spec says", step, check)
+
+
+def gate_adjoint(a: Adjoint) -> GateResult:
+    """<F' x, y> = <x, F'^T y>, the left side by dual numbers, over several steps."""
+    step = a.forward
+
+    def check(point: Point) -> Compared:
+        m, sizes, rng, steps = point.arithmetic, point.sizes, point.rng, point.steps
+        given, initial = random_sequences(step, m, sizes, steps, rng)
+        cotangents, last = random_cotangents(step, point, rng)
+        got, states = run_adjoint(a, given, initial, cotangents, last, m, sizes, steps)
+        tangents = {v.name: m.random(rng, np.shape(given[v.name])) for v in step.variables if v.kind != "constant"}
+        tangents |= {s.name: point.array(rng, s.axes) for s in step.states}
+        parts: dict[str, Any] = {}
+        for v in step.variables:
+            if v.kind == "constant":
+                continue
+            tangent = tangents[v.name]
+            if v.is_decay:  # the adjoint yields the gradient of the decay's logarithm
+                tangent = m.mul(tangent, m.pow(given[v.name], Fraction(-1)))
+            name = gradient_name(v)
+            axes = a.program.outputs[name].axes
+            for t in range(steps):
+                value = stored(got[name][t], axes, v.axes)
+                part = inner(value, tangent[t] if v.per_step else tangent, m)
+                parts[v.name] = m.add(parts[v.name], part) if v.name in parts else part
+        for s in step.states:
+            parts[s.name] = inner(states[f"d{s.name}"], tangents[s.name], m)
+        names = {v.name: gradient_name(v) for v in step.variables} | {s.name: f"d{s.name}" for s in step.states}
+
+        def forward(some: Sequences) -> Any:
+            return directional(step, given, initial, some, {**cotangents, **last}, m, sizes, steps)
+
+        whole = m.const(Fraction(0))
+        for part in parts.values():
+            whole = m.add(whole, part)
+        change = forward(tangents)
+        if not m.equal(whole, change):  # name the gradient that is wrong
+            for name, part in parts.items():
+                yield f"the gradient {names[name]}", part, forward({name: tangents[name]})
+        yield "the sum of all gradients", whole, change
+
+    return compare("adjoint", "<F'x, y> = <x, F'^T y>, with F'x by dual numbers", step, check)
+
+
+def gate_form(a: Adjoint, form: NormalForm, backward: bool) -> GateResult:
+    """One step of the read-write form, reads and writes by their definition, is one step of the program."""
+    program = a.program if backward else a.forward
+
+    def check(point: Point) -> Compared:
+        m, sizes, rng = point.arithmetic, point.sizes, point.rng
+        given, initial = random_sequences(a.forward, m, sizes, 1, rng)
+        cotangents, last = random_cotangents(a.forward, replace(point, steps=1), rng)
+        env: Env = {(v.kind, v.name): given[v.name][0] if v.per_step else given[v.name] for v in a.forward.variables}
+        env |= {("state in", n): x for n, x in initial.items()}
+        _, after, _ = run_steps(a.forward, given, initial, m, sizes, 1)
+        expected = {s.name: after[s.name] for s in a.forward.states}
+        outputs, _, _ = run_steps(a.forward, given, initial, m, sizes, 1)
+        if backward:
+            env |= {("cotangent", n): x[0] for n, x in cotangents.items()} | {
+                ("state in", n): x for n, x in last.items()
+            }
+            outputs, states = run_adjoint(a, given, initial, cotangents, last, m, sizes, 1)
+            expected |= states
+        values, states = run_form(form, env, m, sizes)
+        for name, node in form.values.items():
+            wanted = program.outputs[name].axes
+            yield f"{name}", _broadcast(values[name], node.axes, wanted, sizes), outputs[name][0]
+        for name, value in states.items():
+            axes = form.state(name).axes
+            got = stored(_broadcast(value, tuple(sorted(axes)), tuple(sorted(axes)), sizes), tuple(sorted(axes)), axes)
+            yield f"the state {name} after a step", got, expected[name]
+        for name, (one, other) in pairing_defects(form, env, m, sizes).items():
+            yield f"the change of <{name}, d{name}> in a step", one, other
+
+    name = "normalize adjoint" if backward else "normalize"
+    return compare(name, f"the read-write form of {program.name} is one step of it", a.forward, check, steps=1)
+
+
+def gate_plan(a: Adjoint, forward: Plan, backward: Plan | None = None) -> GateResult:
+    """The sweeps over chunks, for several ways to cut the sequence, compute what the step program does."""
+
+    def check(point: Point) -> Compared:
+        m, sizes, rng, steps = point.arithmetic, point.sizes, point.rng, point.steps
+        given, initial = random_sequences(a.forward, m, sizes, steps, rng)
+        cotangents, last = random_cotangents(a.forward, point, rng)
+        outputs, finals, _ = run_steps(a.forward, given, initial, m, sizes, steps)
+        program = a.forward
+        if backward is not None:
+            outputs, finals = run_adjoint(a, given, initial, cotangents, last, m, sizes, steps)
+            program = a.program
+        env: Env = {(v.kind, v.name): given[v.name] for v in a.forward.variables}
+        for lengths in chunkings(steps):
+            values, states, computed = run_plan(forward, env, initial, m, sizes, lengths)
+            if backward is not None:
+                own = env | {("cotangent", n): x for n, x in cotangents.items()}
+                own |= {(x.attrs[0], x.attrs[1]): computed[x.attrs[0], x.attrs[1]] for x in backward.saved}
+                values, states, _ = run_plan(backward, own, {**initial, **last}, m, sizes, lengths, last)
+            cut = f"(chunks of {lengths})"
+            for name, node in program.outputs.items():
+                yield (
+                    f"{name} {cut}",
+                    _broadcast(values[name], (backward or forward).form.values[name].axes, node.axes, sizes, steps),
+                    np.stack(outputs[name]),
+                )
+            for name, value in finals.items():
+                yield f"the last state {name} {cut}", states[name], value
+
+    name, program = ("plan adjoint", a.program) if backward is not None else ("plan", a.forward)
+    return compare(
+        name, f"the sweeps of {program.name} over chunks of any length compute it", a.forward, check, steps=5
+    )
+
+
+def gate_segments(a: Adjoint, forward: Plan, backward: Plan) -> GateResult:
+    """A sweep over a segment is an affine map of the state, and the maps of two segments compose to the whole one."""
+
+    def check(point: Point) -> Compared:
+        m, sizes, rng, steps = point.arithmetic, point.sizes, point.rng, point.steps
+        given, initial = random_sequences(a.forward, m, sizes, steps, rng)
+        cotangents, last = random_cotangents(a.forward, point, rng)
+        env: Env = {(v.kind, v.name): given[v.name] for v in a.forward.variables}
+        _, _, first = run_plan(forward, env, initial, m, sizes, [steps])
+        own = env | {("cotangent", n): x for n, x in cotangents.items()}
+        own |= {(x.attrs[0], x.attrs[1]): first[x.attrs[0], x.attrs[1]] for x in backward.saved}
+        _, _, second = run_plan(backward, own, {**initial, **last}, m, sizes, [steps], last)
+        stepwise = _stepwise(a)
+        for p, everything in ((forward, first), (backward, second)):
+            for sweep in p.sweeps:
+                if sweep.finals:
+                    segments = _segments(everything, stepwise, steps, 2)
+                    yield from _composed(sweep, everything, segments, {**initial, **last}, m, sizes, steps)
+
+    return compare("segments", "the affine maps of two segments compose to that of the whole", a.forward, check, 1, 3)
+
+
+# --- what they share --------------------------------------------------------------------------------------------------
+
+
+def random_cotangents(step: StepProgram, point: Point, rng: random.Random) -> tuple[Sequences, Sequences]:
+    """Incoming gradients of the outputs, and of the last states."""
+    outputs = {f"d{n}": point.array(rng, step.output_axes[n], point.steps) for n in step.outputs}
+    return outputs, {f"d{s.name}": point.array(rng, s.axes) for s in step.states}
+
+
+def run_adjoint(
+    a: Adjoint,
+    given: Sequences,
+    initial: Sequences,
+    cotangents: Sequences,
+    last: Sequences,
+    m: Any,
+    sizes: dict[str, int],
+    steps: int,
+) -> tuple[dict[str, list[Any]], dict[str, Any]]:
+    """(gradients of each step, gradients of the initial states) by the adjoint program."""
+    _, _, before = run_steps(a.forward, given, initial, m, sizes, steps)
+    trajectory = {n: np.stack(x) for n, x in before.items()}
+    gradients, states, _ = run_steps(a.program, {**given, **trajectory, **cotangents}, last, m, sizes, steps)
+    return gradients, states
+
+
+def chunkings(steps: int) -> list[list[int]]:
+    """One step a chunk, one chunk, mixed lengths, and a shorter last one."""
+    return [[1] * steps, [steps], [2, 1, steps - 3], [3, steps - 3]]
+
+
+def _broadcast(value: Any, axes: tuple[str, ...], wanted: tuple[str, ...], sizes: dict[str, int], *lead: int) -> Any:
+    """A value over `axes` (sorted), repeated over the sorted axes `wanted`."""
+    value = np.asarray(value, dtype=object)
+    own = dict(zip(axes, value.shape[value.ndim - len(axes) :], strict=True))
+    value = value.reshape((*value.shape[: value.ndim - len(axes)], *(own.get(x, 1) for x in wanted)))
+    return np.broadcast_to(value, (*lead, *(sizes[dim_of(x)] for x in wanted)))
+
+
+def _stepwise(a: Adjoint) -> set[tuple[str, str]]:
+    """Leaves that have one value for the whole sequence."""
+    return {(v.kind, v.name) for v in a.forward.variables if not v.per_step}
+
+
+def _segments(env: Env, constant: set[tuple[str, str]], steps: int, cut: int) -> list[Env]:
+    parts: list[Env] = []
+    for part in (slice(0, cut), slice(cut, steps)):
+        parts.append({key: x if key in constant else x[part] for key, x in env.items()})
+    return parts
+
+
+def _composed(
+    sweep: Sweep, env: Env, segments: list[Env], states: Sequences, m: Any, sizes: dict[str, int], steps: int
+) -> Compared:
+    """The whole sweep's last states, and those that the composed maps of two segments yield."""
+    names = sweep.states
+    shapes = [np.shape(states[n]) for n in names]
+    counts = [int(np.prod(shape)) for shape in shapes]
+    zero, one = (np.asarray(m.const(Fraction(x)), dtype=object).item() for x in (0, 1))
+
+    def run(part: Env, length: int, flat: list[Any]) -> Any:
+        pieces = np.split(np.array([*flat, None], dtype=object)[:-1], np.cumsum(counts)[:-1])
+        start = {n: x.reshape(shape) for n, x, shape in zip(names, pieces, shapes, strict=True)}
+        finals: dict[str, Any] = {}
+        run_sweep(sweep, dict(part), start, finals, m, sizes, [length])
+        return np.concatenate([np.asarray(finals[n], dtype=object).reshape(-1) for n in names])
+
+    size = sum(counts)
+    lengths = [2, steps - 2]
+    maps = []
+    for part, length in zip(segments, lengths, strict=True):
+        offset = run(part, length, [zero] * size)
+        unit = [run(part, length, [one if i == j else zero for i in range(size)]) for j in range(size)]
+        columns = [m.add(x, m.mul(m.const(Fraction(-1)), offset)) for x in unit]
+        maps.append((np.stack(columns, axis=1), offset))
+    if sweep.direction < 0:
+        maps.reverse()
+    flat = np.concatenate([np.asarray(states[n], dtype=object).reshape(-1) for n in names])
+    value = flat
+    linear = np.array([[one if i == j else zero for j in range(size)] for i in range(size)], dtype=object)
+    offset = np.array([zero] * size, dtype=object)
+    for matrix, b in maps:  # first compose, then apply
+        linear = m.sum(m.mul(matrix[:, :, None], linear[None, :, :]), 1)
+        offset = m.add(m.sum(m.mul(matrix, offset[None, :]), 1), b)
+    value = m.add(m.sum(m.mul(linear, flat[None, :]), 1), offset)
+    yield f"the last {', '.join(names)} of two segments", value, run(env, steps, list(flat))
