@@ -2,7 +2,7 @@
 
 Points lie in the field of integers modulo 2^61 - 1, where functions such as exp are uninterpreted: what agrees there is
 equal as an expression, up to an error probability (the degree of the two sides over the prime, to the power of the
-number of points). 50 digits decide when an identity between functions, such as sqrt(x)^2 = x, is all that the field misses.
+number of points). 50 digits decide when an identity between functions (sqrt(x)^2 = x) is all that the field misses.
 Points follow from the program by a hash, so that a failure repeats.
 """
 
