@@ -47,6 +47,8 @@ def recurrences(module: Any, where: str) -> list[Recurrence]:
     for name in names:
         if names.count(name) > 1:
             raise LoadError(f"declares two recurrences named {name!r}", where)
+    for x in unique:
+        x.doc = x.doc or (module.__doc__ or "").strip()
     return [x.validate() for x in unique]
 
 

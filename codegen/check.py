@@ -1,0 +1,166 @@
+"""Compare an op's numbers with the float64 oracle: outputs, last states and every gradient, on fresh random inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .ir import dim_of
+from .oracle import oracle
+from .pipeline import Compiled
+
+BOUND = {torch.float64: 1e-10, torch.float32: 1e-5, torch.bfloat16: 1.5e-2, torch.float16: 2e-3}
+
+
+@dataclass(frozen=True)
+class Case:
+    """What to run: sizes (T need not be a multiple of any chunk), dtype, device, how strong the decays are."""
+
+    batch: int = 2
+    steps: int = 150
+    heads: int = 2
+    width: int = 32
+    dtype: torch.dtype = torch.float32
+    device: str = "cpu"
+    seed: int = 0
+    decay: str = "usual"  # usual | extreme | none | strong
+    initial: bool = True
+
+
+@dataclass(frozen=True)
+class Row:
+    """The error of one quantity: ||out - ref|| / ||ref|| against its bound."""
+
+    name: str
+    quantity: str
+    case: Case
+    error: float
+    bound: float
+
+    @property
+    def ok(self) -> bool:
+        return self.error <= self.bound  # NaN fails
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Random arguments of an op and incoming gradients."""
+
+    given: dict[str, Tensor]
+    states: dict[str, Tensor | None]
+    constants: dict[str, float]
+    cotangents: dict[str, Tensor | None]
+    final_cotangents: dict[str, Tensor | None]
+
+
+def sample(c: Compiled, case: Case) -> Sample:
+    """Random arguments. Inputs are scaled by 1 / sqrt(width) where they run over a dim, so that reads stay of order one."""
+    g = torch.Generator().manual_seed(case.seed)
+    dims = {d: case.width + 8 * i for i, d in enumerate(c.step.dims)}
+    half = case.dtype in (torch.bfloat16, torch.float16)
+    wide = torch.float32 if half else case.dtype
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=g)
+
+    given: dict[str, Tensor] = {}
+    constants: dict[str, float] = {}
+    for v in c.step.variables:
+        own = [dims[dim_of(a)] for a in v.axes]
+        lead = [case.batch, case.steps, case.heads] if v.per_step else [case.heads]
+        if v.kind == "constant":
+            constants[v.name] = 0.5 if v.default is None else v.default
+        elif v.is_decay:
+            given[v.name] = _log_decay(normal(*lead, *own), case.decay, g).to(wide)
+        elif own:
+            given[v.name] = (normal(*lead, *own) / own[0] ** 0.5).to(case.dtype if v.kind == "input" else wide)
+        else:
+            given[v.name] = torch.rand(*lead, generator=g).to(case.dtype if v.kind == "input" else wide)
+    shapes = {s.name: [case.batch, case.heads, *(dims[dim_of(a)] for a in s.axes)] for s in c.step.states}
+    states: dict[str, Tensor | None] = {
+        n: (0.1 * normal(*shape)).to(wide) if case.initial and c.step.state(n).initial is None else None
+        for n, shape in shapes.items()
+    }
+    cotangents: dict[str, Tensor | None] = {
+        n: normal(case.batch, case.steps, case.heads, *(dims[dim_of(a)] for a in axes)).to(case.dtype)
+        for n, axes in c.step.output_axes.items()
+    }
+    finals: dict[str, Tensor | None] = {n: (0.1 * normal(*shape)).to(wide) for n, shape in shapes.items()}
+
+    def moved(x: dict[str, Tensor | None]) -> Any:
+        return {n: None if t is None else t.to(case.device) for n, t in x.items()}
+
+    return Sample(moved(dict(given)), moved(states), constants, moved(cotangents), moved(finals))
+
+
+def _log_decay(x: Tensor, how: str, g: torch.Generator) -> Tensor:
+    if how == "none":
+        return torch.zeros_like(x)
+    if how == "strong":
+        return -8.0 * torch.rand(x.shape, generator=g)
+    usual = torch.nn.functional.logsigmoid(x + 2.0)
+    if how == "extreme":
+        pick = torch.rand(x.shape, generator=g)
+        usual = torch.where(pick < 0.1, torch.full_like(x, -1e4), usual)
+        usual = torch.where((pick >= 0.1) & (pick < 0.15), torch.full_like(x, -torch.inf), usual)
+        usual = torch.where((pick >= 0.15) & (pick < 0.3), torch.zeros_like(x), usual)
+        return torch.where((pick >= 0.3) & (pick < 0.35), torch.full_like(x, -45.0), usual)
+    return usual
+
+
+def check_op(c: Compiled, op: Callable[..., Any], case: Case, backend: str | None = None) -> list[Row]:
+    """The errors of one call, forward and backward. `op` is the generated function."""
+    s = sample(c, case)
+    arguments = {n: x.detach().clone().requires_grad_() for n, x in s.given.items()}
+    states = {n: None if x is None else x.detach().clone().requires_grad_() for n, x in s.states.items()}
+    keys = {v.name: f"log_{v.name}" if v.is_decay else v.name for v in c.step.variables}
+    initial: Any = tuple(states.values()) if len(states) > 1 else next(iter(states.values()))
+    if all(x is None for x in states.values()):
+        initial = None
+    *outputs, last = op(
+        **{keys[n]: x for n, x in arguments.items()},
+        **s.constants,
+        initial_state=initial,
+        output_final_state=True,
+        backend=backend,
+    )
+    lasts = dict(zip(states, last if isinstance(last, tuple) else (last,), strict=True))
+    named = dict(zip(c.step.outputs, outputs, strict=True))
+    wanted = [*arguments.values(), *(x for x in states.values() if x is not None)]
+    torch.autograd.backward(
+        [*named.values(), *lasts.values()],
+        [*(s.cotangents[n] for n in named), *(s.final_cotangents[n] for n in lasts)],
+        inputs=wanted,
+    )
+    ref_out, ref_last, ref_grad, ref_initial = oracle(
+        c, s.given, s.states, s.constants, s.cotangents, s.final_cotangents
+    )
+    rows = []
+
+    def row(quantity: str, value: Tensor | None, reference: Tensor) -> None:
+        bound = BOUND[case.dtype]
+        if value is None:
+            value = torch.zeros_like(reference)
+        rows.append(Row(c.name, quantity, case, relative_error(value, reference), bound))
+
+    for n, x in named.items():
+        row(n, x, ref_out[n])
+    for n, x in lasts.items():
+        row(f"final {n}", x, ref_last[n])
+    for n, x in arguments.items():
+        row(f"d{keys[n]}", x.grad, ref_grad[n])
+    for n, x in states.items():
+        if x is not None:
+            row(f"d initial {n}", x.grad, ref_initial[n])
+    return rows
+
+
+def relative_error(value: Tensor, reference: Tensor) -> float:
+    """||value - reference|| / ||reference||, in float64; the plain norm where the reference is zero."""
+    difference = (value.detach().to(torch.float64) - reference).norm()
+    scale = reference.norm()
+    return float(difference / scale) if scale > 0 else float(difference)

@@ -1,0 +1,108 @@
+"""`chunkform.compile`: from a spec to its op at once, through a cache on disk that several processes may fill."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from filelock import FileLock
+
+from chunkform.errors import LoadError, SpecError
+from chunkform.spec.language import Recurrence, find
+
+from .build import write_atomically
+from .emit import emit, spec_hash
+from .pipeline import compile_spec
+
+_CHECKSUM = "\n# checksum: "
+
+
+def compile_op(spec: Recurrence | str | os.PathLike) -> Callable[..., Any]:
+    """The op of a spec: a `Recurrence`, a spec file, or a name of the catalogue.
+
+    The generated module is kept in `cache_folder()`, keyed by what the spec says and by the compiler itself; a damaged entry
+    is built anew. The op has the module as `op.__module__` in `sys.modules`, whose source can be read.
+    """
+    return getattr(compile_module(spec), _one(spec).name)
+
+
+def compile_module(spec: Recurrence | str | os.PathLike) -> ModuleType:
+    """The generated module of a spec."""
+    r = _one(spec)
+    c = compile_spec(r)
+    key = hashlib.sha256(f"{spec_hash(c)}{compiler_hash()}".encode()).hexdigest()[:16]
+    folder = cache_folder()
+    path = folder / f"{r.name}_{key}.py"
+    if not _intact(path):
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(path.with_suffix(".lock")):
+            if not _intact(path):
+                text = emit(c, tidy=False)
+                write_atomically(path, text + _CHECKSUM + _digest(text) + "\n")
+    return _load(f"chunkform_cached_{r.name}_{key}", path)
+
+
+def cache_folder() -> Path:
+    """$CHUNKFORM_CACHE, or chunkform/ in the user's cache directory."""
+    chosen = os.environ.get("CHUNKFORM_CACHE")
+    if chosen:
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "chunkform"
+
+
+@functools.cache
+def compiler_hash() -> str:
+    """A hash of the compiler's own files: a new compiler doesn't use what an old one printed."""
+    here = Path(__file__).resolve().parent
+    digest = hashlib.sha256()
+    for path in sorted([*here.rglob("*.py"), *here.rglob("*.jinja")]):
+        digest.update(path.relative_to(here).as_posix().encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def _one(spec: Recurrence | str | os.PathLike) -> Recurrence:
+    if isinstance(spec, Recurrence):
+        return spec
+    if not isinstance(spec, str | os.PathLike):
+        raise SpecError(f"compile takes a Recurrence, a spec file or a name of the catalogue, got {spec!r}")
+    found = find(os.fspath(spec))
+    if len(found) != 1:
+        raise LoadError(
+            f"{spec} holds {len(found)} recurrences ({', '.join(r.name for r in found)}): pass one of them to compile"
+        )
+    return found[0]
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _intact(path: Path) -> bool:
+    try:
+        text, mark, digest = path.read_text().rpartition(_CHECKSUM)
+    except (OSError, UnicodeDecodeError):
+        return False
+    return bool(mark) and digest.strip() == _digest(text)
+
+
+def _load(name: str, path: Path) -> ModuleType:
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module

@@ -1,0 +1,216 @@
+"""Pass 6, emit: a compiled spec -> the text of its generated file."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import jinja2
+
+from chunkform.errors import BuildError
+
+from .ir import dim_of
+from .pipeline import Compiled
+from .print_torch import torch_source
+from .show import plain
+
+TEMPLATES = Path(__file__).parent / "templates"
+LINE = 120
+
+
+def emit(c: Compiled, tidy: bool = True) -> str:
+    """The generated file of a spec, formatted where `tidy`."""
+    backends = {"torch": "Backend(torch_forward, torch_backward)"}
+    if c.family == "chunk-parallel":
+        body = [torch_source(c)]
+    else:
+        from .sequential import sequential_torch_source
+
+        body = [sequential_torch_source(c)]
+    text = "\n\n\n".join(body)
+    page = environment().get_template("generated.py.jinja")
+    out = page.render(
+        title=_title(c),
+        command=f"chunkform build {c.name}",
+        hash=spec_hash(c),
+        family=c.family,
+        derivation=_wrapped(derivation(c)),
+        imports=_imports(text + "\n" + " ".join(backends.values())),
+        body=text,
+        signature=signature_text(c),
+        backends="{" + ", ".join(f'"{n}": {b}' for n, b in backends.items()) + "}",
+        name=c.name,
+        parameters=", ".join(_parameters(c)),
+        docstring=docstring(c),
+        given="{" + ", ".join(f'"{v.name}": {_key(v.name, v.is_decay)}' for v in c.step.variables) + "}",
+    )
+    return formatted(out) if tidy else out
+
+
+def environment() -> jinja2.Environment:
+    """Templates see no undefined names."""
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        undefined=jinja2.StrictUndefined,
+        keep_trailing_newline=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def spec_hash(c: Compiled) -> str:
+    """A hash of what the spec says, not of how its file is laid out."""
+    p = c.step
+    said = [p.name, repr(p.dims)]
+    said += [repr((v.name, v.kind, v.axes, v.default)) for v in p.variables]
+    said += [repr((s.name, s.axes, s.initial.key if s.initial is not None else "")) for s in p.states]
+    said += [f"{n} {x.key}" for n, x in (*p.updates.items(), *p.outputs.items())]
+    return hashlib.sha256("\n".join(said).encode()).hexdigest()[:16]
+
+
+def formatted(text: str) -> str:
+    """The text as `ruff format` lays it out."""
+    command = [sys.executable, "-m", "ruff", "format", "--isolated", f"--line-length={LINE}", "--stdin-filename=generated.py", "-"]
+    try:
+        done = subprocess.run(command, input=text, capture_output=True, text=True, check=True)
+    except FileNotFoundError as error:
+        raise BuildError(f"can't run ruff to format the generated file: {error}") from error
+    except subprocess.CalledProcessError as error:
+        if "No module named ruff" in error.stderr:
+            raise BuildError("ruff, which formats generated files, isn't installed: pip install ruff") from error
+        raise BuildError(f"the generated text isn't valid Python: {error.stderr.strip()}") from error
+    return done.stdout
+
+
+# --- parts ----------------------------------------------------------------------------------------------------------
+
+
+def derivation(c: Compiled) -> list[str]:
+    """The step, its adjoint and its read-write form as lines of text."""
+    p, a = c.step, c.adjoint.program
+    lines = ["The step:", ""]
+    lines += [f"    {n}_t = {plain(x, p.names)}" for n, x in p.updates.items()]
+    lines += [f"    {n}_t = {plain(x, {v: k for k, v in _next_names(c).items()} | p.names)}" for n, x in p.outputs.items()]
+    lines += ["", "Its adjoint (dS_t: what later steps say of S_t; d log lam: the gradient of a decay's logarithm):", ""]
+    lines += [f"    {n}_(t-1) = {plain(x, a.names)}" for n, x in a.updates.items()]
+    lines += [f"    {n}_t = {plain(x, a.names)}" for n, x in a.outputs.items()]
+    if c.reason:
+        lines += ["", f"Step by step, because {c.reason}"]
+    return lines
+
+
+def _next_names(c: Compiled) -> dict:
+    return {n: x for n, x in c.step.updates.items() if x.op != "leaf"}
+
+
+def _wrapped(lines: list[str]) -> list[str]:
+    """Comment lines that fit the page."""
+    out = []
+    for line in lines:
+        indent = len(line) - len(line.lstrip())
+        while len(line) > LINE - 4:
+            cut = line.rfind(" ", indent + 8, LINE - 4)
+            if cut <= indent + 8:
+                break
+            out.append(line[:cut])
+            line = " " * (indent + 4) + line[cut + 1 :]
+        out.append(line)
+    return out
+
+
+_IMPORTS = {
+    "chunkform.runtime.decay": "decay_all decay_in decay_mask decay_out inverse order_mask",
+    "chunkform.runtime.op": "Argument Backend Op Signature",
+    "chunkform.runtime.torch_form": (
+        "CHUNK VECTOR_CHUNK dtype_of expanded from_chunks from_heads from_steps per_head reverse_sum steps_first to_chunks"
+    ),
+}
+
+
+def _imports(text: str) -> str:
+    """The import lines that the text needs."""
+    used = set(re.findall(r"\w+", text)) | {"Argument", "Op", "Signature", "Backend"}
+    lines = ["import torch", ""] if "torch" in used else []
+    for module, names in _IMPORTS.items():
+        wanted = [n for n in names.split() if n in used]
+        if wanted:
+            lines.append(f"from {module} import {', '.join(wanted)}")
+    return "\n".join(lines)
+
+
+def _key(name: str, is_decay: bool) -> str:
+    return f"log_{name}" if is_decay else name
+
+
+def _parameters(c: Compiled) -> list[str]:
+    positional = [_key(v.name, v.is_decay) for v in c.step.variables if v.kind != "constant"]
+    options = ["initial_state=None", "output_final_state=False", "backend=None"]
+    required = [v.name for v in c.step.variables if v.kind == "constant" and v.default is None]
+    defaults = [f"{v.name}={float(v.default)!r}" for v in c.step.variables if v.kind == "constant" and v.default is not None]
+    if required or defaults:
+        return [*positional, *options, "*", *required, *defaults]
+    return [*positional, *options]
+
+
+def signature_text(c: Compiled) -> str:
+    p = c.step
+    arguments = []
+    for v in p.variables:
+        default = "" if v.default is None else f", default={float(v.default)!r}"
+        arguments.append(f'Argument("{v.name}", "{v.kind}", {_dims(v.axes)}{default}),')
+    states = "".join(f'("{s.name}", {_dims(s.axes)}),' for s in p.states)
+    outputs = "".join(f'("{n}", {_dims(axes)}),' for n, axes in p.output_axes.items())
+    return (
+        f'Signature(name="{c.name}", arguments=({"".join(arguments)}), states=({states}), outputs=({outputs}))'
+    )
+
+
+def _dims(axes: tuple[str, ...]) -> str:
+    inner = ", ".join(f'"{dim_of(a)}"' for a in axes)
+    return f"({inner},)" if len(axes) == 1 else f"({inner})"
+
+
+def _title(c: Compiled) -> str:
+    doc = (c.spec.doc or "").strip().splitlines()
+    return f"{c.name}: {doc[0]}" if doc else f"{c.name}, from its spec."
+
+
+def docstring(c: Compiled) -> str:
+    """Shapes, units and results of the op."""
+    p = c.step
+    shown = {x: f"{n}_t" for n, x in _next_names(c).items()}
+    lines = [f"{(c.spec.doc or c.name.replace('_', ' ')).strip().rstrip('.')}.", ""]
+    lines += [f"    {n}_t = {plain(x, p.names)}" for n, x in p.updates.items()]
+    names = p.names | {x: n.split("_t")[0] for x, n in shown.items()}
+    lines += [f"    {n}_t = {plain(x, names)}" for n, x in p.outputs.items()]
+    lines += ["", "Args:"]
+    for v in p.variables:
+        if v.kind == "constant":
+            lines.append(f"    {v.name}: a number.")
+            continue
+        shape = ", ".join((["B", "T", "H"] if v.per_step else ["H"]) + [dim_of(a) for a in v.axes])
+        note = ""
+        if v.is_decay:
+            note = f" The natural logarithm of {v.name}, at most 0; -inf forgets everything."
+        elif not v.per_step:
+            note = " Constant in time."
+        lines.append(f"    {_key(v.name, v.is_decay)}: [{shape}].{note}")
+    states = ", ".join(f"{s.name} [{', '.join(['B', 'H', *map(dim_of, s.axes)])}]" for s in p.states)
+    many = "a tuple of " if len(p.states) > 1 else ""
+    lines += [
+        f"    initial_state: {many}{states}; zeros where None." if all(s.initial is None for s in p.states)
+        else f"    initial_state: {many}{states}; the spec's own where None.",
+        "    output_final_state: also return the states after the last step.",
+        "    backend: 'torch', 'triton', or None for the best one on the tensors' device.",
+        "",
+        "Returns:",
+    ]
+    outs = ", ".join(f"{n} [{', '.join(['B', 'T', 'H', *map(dim_of, axes)])}]" for n, axes in p.output_axes.items())
+    lines.append(f"    {outs} in the inputs' dtype, and the final state (float32) or None.")
+    lines += ["", "Raises:", "    chunkform.errors.ArgumentError: an argument has a wrong shape, dtype, device or value."]
+    if c.spec.source:
+        lines += ["", f"Source: {c.spec.source}"]
+    return "\n    ".join(lines).replace("\n    \n", "\n\n") + "\n    "
