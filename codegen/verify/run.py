@@ -111,7 +111,8 @@ class Runner:
         final: dict[str, np.ndarray] | None = None,
         vary: Vary | None = None,
     ) -> Trajectory:
-        """The trajectory; `inputs` by name and step (step 0 for what doesn't change). With cotangents, also the loss."""
+        """The trajectory; `inputs` by name and step (step 0 for what doesn't change). With cotangents, also the
+        loss."""
         self.inputs, self.vary = inputs, vary
         result = Trajectory()
         keep = result.values.setdefault
@@ -129,7 +130,9 @@ class Runner:
                 keep(name, {})[t] = self.plain(value)
             if cotangents is not None:
                 for name, by_step in cotangents.items():
-                    loss = loss + self.paired(self.quantity(name), by_step[t])
+                    if t in by_step:
+                        value = states[name] if name in states else self.quantity(name)
+                        loss = loss + self.paired(value, by_step[t])
         if final is not None:
             last = {name: self.nudge(x, name, self.steps, carried=True) for name, x in states.items()}
             for name, weights in final.items():
@@ -267,7 +270,9 @@ class Runner:
         if x.is_number and self.arithmetic.kind == "real":
             return Dual(self.arithmetic, self.arithmetic.real(str(x.evalf(60))))
         if x.is_Pow:
-            return self.scalar(sympy.exp(x.args[1] * sympy.log(x.args[0]), evaluate=False), slots)
+            base, exponent = (self.scalar(a, slots) for a in x.args)
+            inner = exponent * base.chain(*self.arithmetic.function("log", base.value))
+            return inner.chain(*self.arithmetic.function("exp", inner.value))
         if x.is_Function and len(x.args) == 1:
             inner = self.scalar(x.args[0], slots)
             name = x.func.__name__.rstrip("_").lower()

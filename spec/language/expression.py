@@ -15,6 +15,7 @@ import sympy
 
 from chunkform.errors import DimensionError, SpecError
 
+from . import formula as formulas
 from .source import Source, caller
 
 
@@ -239,8 +240,10 @@ def column(a: Matrix) -> Matrix:
     return a if a.cols is ONE else a.T
 
 
-def hadamard(a: Matrix, b: Matrix) -> Matrix:
+def hadamard(a: Any, b: Any) -> Any:
     """The product of entries of two terms with the same dims."""
+    if isinstance(a, formulas.Formula) or isinstance(b, formulas.Formula):
+        return formulas.hadamard(a, b)
     for m in (a, b):
         if not isinstance(m, Matrix):
             raise DimensionError(f"hadamard takes two vectors or matrices, got the scalar {m}: use *", caller())
@@ -249,8 +252,10 @@ def hadamard(a: Matrix, b: Matrix) -> Matrix:
     return Matrix("hadamard", (a, b), a.rows, a.cols)
 
 
-def diag(a: Matrix) -> Matrix:
+def diag(a: Any) -> Any:
     """The diagonal matrix of a vector: `diag(a) * S` scales rows of S, `S * diag(a)` columns."""
+    if isinstance(a, formulas.Formula):
+        return formulas.diag(a)
     a = column(a)
     return Matrix("diag", (a,), a.rows, a.rows)
 

@@ -7,6 +7,7 @@ from typing import Any
 import sympy
 
 from .expression import Matrix, apply, total
+from .formula import Formula, entrywise
 
 
 class sigmoid_(sympy.Function):
@@ -47,6 +48,8 @@ class softplus_(sympy.Function):
 
 def _entrywise(function: Any) -> Any:
     def call(x: Any) -> Any:
+        if isinstance(x, Formula):
+            return entrywise(function.__name__.strip("_"), x)
         return apply(function, x) if isinstance(x, Matrix) else function(sympy.sympify(x))
 
     call.__doc__ = f"{getattr(function, '__name__', function)} of a scalar, or of each entry of a vector."

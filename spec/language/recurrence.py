@@ -91,6 +91,7 @@ class Recurrence:
         self.updates: list[Equation] = []
         self.outputs: list[Equation] = []
         self.claims: list[Any] = []
+        self.setting: Any = None
 
     # --- declaring --------------------------------------------------------------------------------------------------
 
@@ -177,6 +178,26 @@ class Recurrence:
         value = self._term(term, f"the output {name}")
         self._check_term(value, f"the output {name}")
         self.outputs.append(Equation(name, value, caller()))
+
+    # --- claiming ---------------------------------------------------------------------------------------------------
+
+    def quantities(self, names: str) -> Any:
+        """Quantities to state claims with, indexed at a step: `t, q, S, do, dq = r.quantities("t q S do dq")`."""
+        from .claims import setting_of
+
+        return setting_of(self).names(names)
+
+    def define(self, name: str, index: Any, body: Any) -> Any:
+        """An abbreviation for claims: `p = r.define("p", t, (1 - lam(t)) * dS(t).T * k(t))`, then `p(t + 1)`."""
+        from .claims import setting_of
+
+        return setting_of(self).define(name, (index,), body)
+
+    def claim(self, name: str, *what: Any, **about: Any) -> Any:
+        """State a formula for the judge: `r.claim("dq", dq(t), S(t) * do(t))`; see `docs/claims.md`."""
+        from .claims import add_claim
+
+        return add_claim(self, name, *what, **about)
 
     # --- reading ----------------------------------------------------------------------------------------------------
 

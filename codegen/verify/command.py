@@ -1,0 +1,164 @@
+"""`chunkform verify`: judge claims and show the verdicts. The command line calls `verify`; everything else is here to
+help it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from chunkform.errors import LoadError
+from chunkform.spec.claims import documents
+from chunkform.spec.language import find
+from chunkform.spec.language.claims import Claim
+
+from .judge import Judge
+from .verdict import Verdict
+
+COLOURS = {"holds": "green", "fails": "red", "depends": "yellow"}
+
+
+def verify(
+    targets: Iterable[str] = (),
+    document: str | None = None,
+    verdict: str | None = None,
+    json_path: str | os.PathLike | None = None,
+    html_path: str | os.PathLike | None = None,
+    console: Console | None = None,
+    jobs: int | None = None,
+) -> int:
+    """Judge the claims of spec files, or of catalogue names; without targets, of the five documents. Filters: a
+    document's key or title, and a verdict. Returns 0 when every claim was judged, whatever the verdicts; raises
+    ChunkformError for bad input."""
+    console = console or Console()
+    claims = [c for c in claims_of(targets) if document is None or matches(c, document)]
+    verdicts = judged(claims, console, jobs)
+    shown = [v for v in verdicts if verdict is None or v.verdict == verdict]
+    console.print(table(shown))
+    console.print(summary(shown))
+    if json_path is not None:
+        Path(json_path).write_text(as_json(shown), encoding="utf-8")
+    if html_path is not None:
+        from .page import page
+
+        Path(html_path).write_text(page(shown), encoding="utf-8")
+    return 0
+
+
+def claims_of(targets: Iterable[str]) -> list[Claim]:
+    """The claims in a spec file, or about a spec of the catalogue; without targets, those of the five documents."""
+    about = [c for d in documents() for c in d.claims]
+    targets = list(targets)
+    if not targets:
+        return about
+    found: list[Claim] = []
+    for target in targets:
+        recurrences = find(target)
+        own = [c for r in recurrences for c in r.claims]
+        named = [c for c in about if c.spec in {r.name for r in recurrences}]
+        if not own and not named:
+            raise LoadError(f"{target} states no claims: write r.claim(...) in it, see docs/claims.md")
+        found += own + (named if not target.endswith(".py") else [])
+    return found
+
+
+def matches(claim: Claim, document: str) -> bool:
+    return claim.id.split(".")[0] == document or document.lower() in claim.document.lower()
+
+
+def judged(claims: list[Claim], console: Console | None = None, jobs: int | None = None) -> list[Verdict]:
+    """Verdicts in the order of the claims. Settings are judged in parallel, each by one judge, as their claims share
+    worlds and definitions that were found wrong."""
+    groups: dict[int, list[int]] = {}
+    for i, c in enumerate(claims):
+        groups.setdefault(id(c.setting), []).append(i)
+    found: dict[int, Verdict] = {}
+    with Progress(
+        TextColumn("judging"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.description}"),
+        TimeElapsedColumn(),
+        console=console or Console(quiet=True),
+        transient=True,
+    ) as progress:
+        task = progress.add_task("", total=len(claims))
+
+        def done(i: int, v: Verdict) -> None:
+            found[i] = v
+            progress.update(task, advance=1, description=v.claim.id)
+
+        for indices in groups.values():
+            judge_group([claims[i] for i in indices], lambda k, v, indices=indices: done(indices[k], v))
+    return [found[i] for i in range(len(claims))]
+
+
+def judge_group(claims: list[Claim], done: Callable[[int, Verdict], None]) -> None:
+    """One setting's claims; definitions first, so that claims that use one can be read with it repaired."""
+    judge = Judge()
+    order = sorted(range(len(claims)), key=lambda i: not claims[i].defines)
+    for i in order:
+        done(i, judge.judge(claims[i]))
+
+
+def table(verdicts: list[Verdict]) -> Table:
+    """The verdicts as a table for the terminal."""
+    t = Table(show_lines=False, expand=False)
+    for name in ("id", "spec", "verdict", "why, and what would be right"):
+        t.add_column(name, overflow="fold")
+    for v in verdicts:
+        colour = COLOURS[v.verdict]
+        t.add_row(v.claim.id, v.claim.spec, f"[{colour}]{v.verdict}[/{colour}]", escaped(reason(v)))
+    return t
+
+
+def escaped(text: str) -> str:
+    from rich.markup import escape
+
+    return escape(text)
+
+
+def reason(v: Verdict) -> str:
+    """One or a few lines: the counterexample, the repair, the conditions."""
+    lines = []
+    if v.counterexample is not None:
+        lines.append(v.counterexample.text())
+    if v.repairs:
+        under = f" (reading: {v.repair_reading})" if v.repair_reading else ""
+        lines.append(f"nearest true formula: {v.repaired}{under}")
+        lines.append(f"  by: {'; '.join(v.repairs[0].edits)}")
+    elif v.verdict == "fails" and v.searched:
+        lines.append("no repair found within two edits")
+    for c in v.conditions:
+        if c.kind == "where defined":
+            lines.append(f"where {c.text}")
+        else:
+            lines.append(
+                f"{'true' if c.holds else 'false'} with {c.text}" if c.kind == "reading" else f"true when {c.text}"
+            )
+    return "\n".join(lines)
+
+
+def summary(verdicts: list[Verdict]) -> str:
+    """Counts of verdicts and repairs, in one line."""
+    counts = {name: sum(v.verdict == name for v in verdicts) for name in COLOURS}
+    failed = [v for v in verdicts if v.verdict == "fails"]
+    fixed = sum(bool(v.repairs) for v in failed)
+    parts = ", ".join(f"{n} {name}" for name, n in counts.items())
+    return f"{len(verdicts)} claims: {parts}; {fixed} of the {len(failed)} that fail have a repair"
+
+
+def as_json(verdicts: list[Verdict]) -> str:
+    """The stable form, a list of objects; docs/claims.md describes the fields."""
+    return json.dumps([v.json() for v in verdicts], indent=1, ensure_ascii=False) + "\n"
+
+
+def pool(jobs: int | None) -> Any:
+    return ProcessPoolExecutor(jobs or os.cpu_count())

@@ -1,0 +1,75 @@
+"""Side conditions under which a false formula becomes true, from a general vocabulary: a decay of 1, no initial
+state, two quantities of one shape equal, a symmetric matrix."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+
+from chunkform.spec.language.claims import LENGTH, Setting, Statement
+from chunkform.spec.language.formula import Formula
+
+from .arithmetic import FIELD, REAL, Transcendental
+from .check import check
+from .evaluate import Evaluator
+from .plans import proof_sizes
+from .repair import Faults
+from .world import Special, World
+
+
+def rescues(statement: Statement, setting: Setting, bodies: Mapping[str, Formula], pairs: bool) -> list[str]:
+    """The conditions under which the statement is true; of two at once only if `pairs`, and none alone suffices."""
+    vocabulary = list(specials(statement, setting))
+    found = [s.text for s in vocabulary if true_under(s, statement, setting, bodies)]
+    if found or not pairs:
+        return found
+    both = [a | b for a, b in itertools.combinations(vocabulary, 2)]
+    return [s.text for s in both[:200] if true_under(s, statement, setting, bodies)]
+
+
+def specials(statement: Statement, setting: Setting) -> list[Special]:
+    from .judge import used_names
+
+    used = used_names(statement, setting, {})
+    found: list[Special] = []
+    kinds: dict[tuple, list[str]] = {}
+    r = setting.recurrence
+    for name in used:
+        q = setting.quantities[name]
+        decay = q.domain == "decay" or any(
+            v.name == name and v.kind.startswith("decay") for v in (r.variables if r else ())
+        )
+        if q.kind == "spec" and r is not None and any(s.name == name for s in r.states):
+            found.append(Special(value=((name, 0),), text=f"{name}(0) = 0"))
+        if not (q.kind == "given" or (q.kind == "spec" and r is not None and any(v.name == name for v in r.variables))):
+            continue
+        if decay or q.dims == ("1", "1"):
+            found.append(Special(value=((name, 1),), text=f"{name} = 1"))
+        if q.dims[0] == q.dims[1] != "1":
+            found.append(Special(symmetric=(name,), text=f"{name} symmetric"))
+        kinds.setdefault((q.dims, q.parameters, decay), []).append(name)
+    for group in kinds.values():
+        for a, b in itertools.combinations(group, 2):
+            found.append(Special(same=((b, a),), text=f"{a} = {b}"))
+    return found
+
+
+def true_under(special: Special, statement: Statement, setting: Setting, bodies: Mapping[str, Formula]) -> bool:
+    """Whether the statement is true in two worlds that satisfy the condition."""
+    arithmetic = FIELD
+    for variant in (0, 1):
+        for arithmetic in (FIELD, REAL):
+            world = World(setting, proof_sizes(setting)[variant], arithmetic, variant, bodies, special)
+            try:
+                if check(statement, Evaluator(world)) is not None:
+                    return False
+                break
+            except Transcendental:
+                continue
+            except Faults:
+                return False
+    return True
+
+
+def length_name() -> str:
+    return LENGTH

@@ -1,0 +1,116 @@
+"""The smallest counterexample: the smallest sizes at which a statement fails, and there the plainest numbers."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from chunkform.spec.language.claims import Setting, Statement
+from chunkform.spec.language.formula import Formula
+
+from .arithmetic import FRACTION, REAL, Arithmetic, Transcendental, Undefined
+from .check import Failure, check
+from .evaluate import Evaluator
+from .plans import small_sizes
+from .verdict import Counterexample, array_text
+from .world import GENERIC, Special, World
+
+TRIES = 6  # worlds at each set of sizes
+PLAIN = (0, 1, 2, -1)
+PLAIN_POSITIVE = (1, Fraction(1, 2), Fraction(1, 4))
+
+
+def smallest(
+    statement: Statement, setting: Setting, bodies: Mapping[str, Formula], special: Special = GENERIC, tries: int = 60
+) -> Counterexample | None:
+    """A counterexample in small numbers, or None when none is found."""
+    arithmetic: Arithmetic = FRACTION
+    for sizes in small_sizes(setting):
+        for seed in range(TRIES):
+            tries -= 1
+            if tries < 0:
+                return None
+            world = World(setting, dict(sizes), arithmetic, seed, bodies, special, spread=1 + seed // 2)
+            try:
+                failure = failing(statement, world)
+            except Transcendental:
+                arithmetic = REAL
+                world = World(setting, dict(sizes), arithmetic, seed, bodies, special)
+                failure = failing(statement, world)
+            if failure is not None and failure.kind == "value":
+                world, failure = plainer(statement, world, failure)
+                return described(failure, world)
+    return None
+
+
+def failing(statement: Statement, world: World) -> Failure | None:
+    try:
+        return check(statement, Evaluator(world))
+    except Undefined:
+        return None
+
+
+def plainer(statement: Statement, world: World, failure: Failure, budget: int = 120) -> tuple[World, Failure]:
+    """The same failure with as many numbers as possible made 0, or else 1, 2, -1."""
+    for key in list(world.sampled):
+        decay = is_positive(world, key[0])
+        for position in np.ndindex(world.sampled[key].shape):
+            for value in PLAIN_POSITIVE if decay else PLAIN:
+                old = world.sampled[key][position]
+                if old == value or budget <= 0:
+                    break
+                budget -= 1
+                assigned = {k: v.copy() for k, v in world.sampled.items()}
+                assigned[key][position] = world.arithmetic.number(value)
+                trial = World(
+                    world.setting,
+                    dict(world.sizes),
+                    world.arithmetic,
+                    world.seed,
+                    world.bodies,
+                    world.special,
+                    world.spread,
+                    assigned,
+                )
+                found = failing(statement, trial)
+                if found is not None and found.kind == "value":
+                    world, failure = trial, found
+                    break
+    return world, failure
+
+
+def is_positive(world: World, name: str) -> bool:
+    q = world.setting.quantities.get(name)
+    if q is not None and q.kind == "given":
+        return q.domain in ("decay", "positive", "symmetric", "one-hot")
+    r = world.setting.recurrence
+    return r is not None and any(v.name == name and v.kind.startswith("decay") for v in r.variables)
+
+
+def described(failure: Failure, world: World) -> Counterexample:
+    if failure.left is None or failure.right is None:
+        return Counterexample(failure.message)
+    given = []
+    for (name, index), a in world.sampled.items():
+        shown = f"{name}({','.join(map(str, index))})" if index and indexed(world, name) else name
+        given.append((shown, array_text(a)))
+    sides = tuple((str(f), array_text(v.a)) for f, v in zip(failure.sides, (failure.left, failure.right)))
+    sizes = tuple((k, v) for k, v in world.sizes.items() if k in world.setting.sizes or k == "n")
+    return Counterexample(failure.message, sizes, tuple(given), failure.env, sides)
+
+
+def indexed(world: World, name: str) -> bool:
+    q: Any = world.setting.quantities.get(name)
+    if q is not None:
+        return bool(q.parameters)
+    r = world.setting.recurrence
+    fixed = {v.name for v in r.variables if v.kind.endswith(("parameter", "constant"))} if r else set()
+    return name not in fixed
+
+
+def copied(world: World) -> World:
+    return copy.copy(world)

@@ -1,0 +1,436 @@
+"""The judge: from a claim to a verdict.
+
+A claim is tried under each reading of what its document leaves open. It holds when every reading makes it true in
+every world, it depends when some do, and it fails when none does; then the nearest true formula is searched for, and
+conditions under which the claim would be true. Worlds are random points of a prime field (or 50-digit numbers, for
+what is transcendental): two different rational formulas of degree g agree at one with a probability of at most g /
+2^61."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+
+from chunkform.errors import SpecError
+from chunkform.spec.language.claims import (
+    AtMost,
+    Claim,
+    Differs,
+    Equal,
+    Setting,
+    Statement,
+    Together,
+)
+from chunkform.spec.language.formula import Formula, walk
+from chunkform.spec.language.notation import latex
+
+from .arithmetic import FIELD, REAL, Transcendental
+from .check import Failure, check, environments
+from .conditions import rescues
+from .counterexample import smallest
+from .edits import edits, scope_of
+from .evaluate import Evaluator, Unknown, open_names
+from .plans import proof_sizes
+from .properties import Finding, decide
+from .repair import Faults, Repair, Residual, Target, edited, has_value, search
+from .verdict import Condition, Counterexample, Verdict
+from .world import GENERIC, Special, World
+
+Bodies = Mapping[str, Formula]
+
+
+class Judge:
+    """Judges the claims of one setting after another; worlds are kept, as many claims share them. `repaired` collects
+    the definitions that were found wrong: (setting, name) -> (claim id, body that is right)."""
+
+    def __init__(self) -> None:
+        self.worlds: dict[tuple, World] = {}
+        self.evaluators: dict[tuple, Evaluator] = {}
+        self.repaired: dict[tuple[str, str], tuple[str, Formula]] = {}
+
+    def judge(self, claim: Claim) -> Verdict:
+        """The verdict on a claim."""
+        started = time.monotonic()
+        refuse_empty(claim)
+        verdict = self._judge(claim)
+        return replace(verdict, seconds=time.monotonic() - started)
+
+    def _judge(self, claim: Claim) -> Verdict:
+        readings = self.readings(claim)
+        findings = [(label, bodies, self.decide(claim, bodies)) for label, bodies in readings]
+        good = [f for f in findings if f[2].failure is None and not f[2].mixed]
+        if len(good) == len(findings):
+            return self.held(claim, findings)
+        conditions = [Condition(label, f.failure is None and not f.mixed) for label, _, f in findings if label]
+        for label, _, f in findings:
+            conditions += [replace(c, text=f"{label}: {c.text}" if label else c.text) for c in f.conditions]
+        label, bodies, finding = next(f for f in findings if f[2].failure is not None or f[2].mixed)
+        counter = finding.counterexample or self.counterexample(claim, bodies, finding.failure)
+        if good or any(f.mixed for _, _, f in findings):
+            return Verdict(claim, "depends", finding.how, counter, conditions=tuple(conditions))
+        repairs, where = self.repairs(claim, findings)
+        if finding.repairs:
+            repairs = list(finding.repairs)
+        rescued = rescues(claim.statement, claim.setting, bodies, pairs=not repairs) if finding.exact else []
+        conditions += [Condition(text, True, "condition") for text in rescued]
+        verdict = (
+            "depends" if rescued and not repairs and finding.failure and finding.failure.kind == "value" else "fails"
+        )
+        full = self.repaired_formula(claim, repairs[0], bodies) if repairs else ("", "")
+        if repairs and claim.defines:
+            self.repaired[claim.setting.name, claim.defines] = (claim.id, repairs[0].result)
+        return Verdict(
+            claim, verdict, finding.how, counter, tuple(repairs), *full, where, tuple(conditions), searched=True
+        )
+
+    # --- readings
+
+    def readings(self, claim: Claim) -> list[tuple[str, dict[str, Formula]]]:
+        """Each way to read the claim: a label, and the definitions that it chooses."""
+        setting = claim.setting
+        choices: list[list[tuple[str, str, Formula | None]]] = []
+        for name in used_names(claim.statement, setting, {}):
+            q = setting.quantities[name]
+            if q.alternatives:
+                choices.append([(label, name, body) for label, body in q.alternatives])
+            fixed = self.repaired.get((setting.name, name))
+            if fixed is not None and name != claim.defines:
+                choices.append(
+                    [(f"{name} as displayed", name, None), (f"{name} as repaired in {fixed[0]}", name, fixed[1])]
+                )
+        found = []
+        for choice in itertools.product(*choices):
+            bodies = {name: body for _, name, body in choice if body is not None}
+            found.append((", ".join(label for label, _, _ in choice), bodies))
+        return found
+
+    # --- deciding
+
+    def evaluator(
+        self, setting: Setting, variant: int, bodies: Bodies, real: bool, special: Special = GENERIC
+    ) -> Evaluator:
+        key = (
+            setting.name,
+            id(setting),
+            variant,
+            real,
+            special,
+            tuple(sorted((k, v) for k, v in bodies.items()))
+            if len(bodies) < 2
+            else tuple(sorted(((k, v) for k, v in bodies.items()), key=lambda p: p[0])),
+        )
+        if key not in self.evaluators:
+            base = key[:5]
+            if base not in self.worlds:
+                sizes = proof_sizes(setting)[variant]
+                self.worlds[base] = World(setting, sizes, REAL if real else FIELD, variant, special=special)
+            world = copy.copy(self.worlds[base])
+            world.bodies = bodies
+            self.evaluators[key] = Evaluator(world)
+        return self.evaluators[key]
+
+    def decide(self, claim: Claim, bodies: Bodies) -> Finding:
+        if not isinstance(claim.statement, Equal | Differs | Together) or has_property(claim.statement):
+            return decide(claim.statement, claim.setting, bodies)
+        return self.decide_exactly(claim.statement, claim.setting, bodies)
+
+    def decide_exactly(self, statement: Statement, setting: Setting, bodies: Bodies) -> Finding:
+        failure, real = self.first_failure(statement, setting, bodies)
+        how = (
+            "50-digit arithmetic at 3 random points" if real else "exact arithmetic at 3 random points of a prime field"
+        )
+        return Finding(failure, how, exact=True)
+
+    def first_failure(self, statement: Statement, setting: Setting, bodies: Bodies) -> tuple[Failure | None, bool]:
+        real = False
+        for variant in range(3):
+            try:
+                failure = check(statement, self.evaluator(setting, variant, bodies, real))
+            except Transcendental:
+                real = True
+                failure = check(statement, self.evaluator(setting, variant, bodies, real))
+            if failure is not None and not (failure.kind == "undefined" and variant < 2):
+                return failure, real
+        return None, real
+
+    def held(self, claim: Claim, findings: list) -> Verdict:
+        conditions = [Condition(label, True) for label, _, _ in findings if label]
+        for _, _, f in findings:
+            conditions += f.conditions
+        conditions += [Condition(f"{d} is not 0", True, "where defined") for d in denominators(claim.statement)]
+        return Verdict(claim, "holds", findings[0][2].how, conditions=tuple(dict.fromkeys(conditions)))
+
+    # --- what is wrong, and what would be right
+
+    def counterexample(self, claim: Claim, bodies: Bodies, failure: Failure | None) -> Counterexample | None:
+        if failure is None or failure.kind != "value":
+            return Counterexample(failure.message) if failure else None
+        found = smallest(claim.statement, claim.setting, bodies)
+        return found or Counterexample(failure.message)
+
+    def repairs(self, claim: Claim, findings: list) -> tuple[list[Repair], str]:
+        """The nearest repairs over all readings, and the reading under which they are right."""
+        best: list[Repair] = []
+        where = ""
+        for label, bodies, finding in findings:
+            if finding.failure is None or not finding.exact:
+                continue
+            found = self.repair(claim, bodies)
+            if found and (not best or found[0].cost < best[0].cost):
+                best, where = found, label
+        return best, where
+
+    def repair(self, claim: Claim, bodies: Bodies, seconds: float = 2.5) -> list[Repair]:
+        setting = claim.setting
+        if claim.defines:
+            q = setting.quantities[claim.defines]
+            assert q.body is not None
+            stated = bodies.get(claim.defines, q.body)
+            beside = tuple(formulas_of(claim.statement))
+
+            def statement_with(x: Formula) -> tuple[Statement, Bodies]:
+                return claim.statement, {**bodies, claim.defines: x}
+
+            return search(
+                stated,
+                setting,
+                scope_names(setting, {claim.defines}),
+                self.target(statement_with, setting),
+                beside=beside,
+                seconds=seconds,
+            )
+        found: list[Repair] = []
+        for rebuilt, statement, position in places(claim.statement):
+            stated = statement.sides[position]
+            known = statement.sides[position - 1] if position else statement.sides[1]
+
+            def statement_with(
+                x: Formula, rebuilt=rebuilt, statement=statement, position=position
+            ) -> tuple[Statement, Bodies]:
+                return rebuilt(edited(statement, position, x)), bodies
+
+            names = scope_names(setting, heads(known, stated))
+            target = self.target(statement_with, setting, statement, position, known, bodies)
+            residual = self.residual(statement, known, stated, setting, bodies)
+            beside = tuple(s for s in statement.sides if s is not stated)
+            head = position == 0 and len(statement.sides) > 1
+            found += search(stated, setting, names, target, residual, beside, head, seconds)
+            if found:
+                break
+        return found
+
+    def residual(
+        self, statement: Equal, known: Formula, stated: Formula, setting: Setting, bodies: Bodies
+    ) -> Residual | None:
+        try:
+            found = Residual(statement, known, stated, self.evaluator(setting, 0, bodies, False))
+        except Faults:
+            return None
+        return found if found.envs else None
+
+    def target(
+        self,
+        statement_with,
+        setting: Setting,
+        statement: Equal | None = None,
+        position: int = 0,
+        known: Formula | None = None,
+        bodies: Bodies | None = None,
+    ) -> Target:
+        real = False
+        try:
+            probe, inner = statement_with(known if known is not None else Formula("number", (), (1,)))
+            check(probe, self.evaluator(setting, 0, inner, False))
+        except Transcendental:
+            real = True
+        except Faults:
+            pass
+        needed = []
+        if statement is not None and known is not None and bodies is not None:
+            evaluate = self.evaluator(setting, 0, bodies, real)
+            for env in environments(statement.sides, statement.over, evaluate):
+                if has_value(statement.sides[position], env, evaluate) and has_value(known, env, evaluate):
+                    needed.append(env)
+
+        def quick(x: Formula) -> bool:
+            if (
+                known is not None
+                and x != known
+                and contains(x, known)
+                and statement is not None
+                and not contains(statement.sides[position], known)
+            ):
+                return False
+            if x == known:
+                return False
+            if statement is None or known is None:
+                return true_in(x, 0)
+            evaluate = self.evaluator(setting, 0, bodies or {}, real)
+            try:
+                for env in needed:
+                    a, b = evaluate(known, env), evaluate(x, env)
+                    if a.shape != b.shape or not evaluate.world.arithmetic.equal(
+                        evaluate.algebra.settled(a).a, evaluate.algebra.settled(b).a
+                    ):
+                        return False
+            except Faults:
+                return False
+            return bool(needed)
+
+        def true_in(x: Formula, variant: int) -> bool:
+            try:
+                whole, inner = statement_with(x)
+                return check(whole, self.evaluator(setting, variant, inner, real)) is None
+            except Faults:
+                return False
+
+        return Target(quick, lambda x: all(true_in(x, v) for v in range(3)))
+
+    def repaired_formula(self, claim: Claim, repair: Repair, bodies: Bodies) -> tuple[str, str]:
+        shown = {q.name: q.shown for q in claim.setting.quantities.values() if q.shown}
+        if claim.defines:
+            q = claim.setting.quantities[claim.defines]
+            head = Formula("at", tuple(Formula("index", (), (p,)) for p in q.parameters), (q.name,))
+            return f"{head} = {repair.result}", f"{latex(head, shown)} = {latex(repair.result, shown)}"
+        for _, statement, position in places(claim.statement):
+            other = statement.sides[position - 1] if position else statement.sides[1]
+            if repair.result != other:
+                return f"{other} = {repair.result}", f"{latex(other, shown)} = {latex(repair.result, shown)}"
+        return str(repair.result), latex(repair.result, shown)
+
+
+# --- helpers ------------------------------------------------------------------------------------------------------
+
+
+def refuse_empty(claim: Claim) -> None:
+    """A claim whose two sides are the same expression says nothing: it would hold whatever the truth is."""
+    for part in parts_of(claim.statement):
+        if isinstance(part, Equal):
+            opened = [inlined(open_names(s), claim.setting) for s in part.sides]
+            for a, b in itertools.pairwise(opened):
+                if a == b and not claim.defines:
+                    raise SpecError(f"the claim {claim.id} says nothing: both sides are {a}", claim.where)
+
+
+def inlined(x: Formula, setting: Setting) -> Formula:
+    """x with quantities that are defined by a formula without parameters replaced by it."""
+    from chunkform.spec.language.formula import transform
+
+    def visit(y: Formula) -> Formula | None:
+        q = setting.quantities.get(y.attrs[0]) if y.op == "at" and not y.args else None
+        return inlined(q.body, setting) if q is not None and q.body is not None and not q.alternatives else None
+
+    return transform(x, visit)
+
+
+def parts_of(statement: Statement) -> list[Statement]:
+    if isinstance(statement, Together):
+        return [p for part in statement.parts for p in parts_of(part)]
+    return [statement]
+
+
+def has_property(statement: Statement) -> bool:
+    if isinstance(statement, Equal):
+        return any(y.op == "infinity" for s in statement.sides for y in walk(s))
+    return any(isinstance(p, AtMost) or not isinstance(p, Equal | Differs) for p in parts_of(statement))
+
+
+def places(statement: Statement) -> list:
+    """Where an edit may be made: (how to rebuild the whole, the equation, which side), last sides first."""
+    if isinstance(statement, Equal):
+        order = [*range(len(statement.sides) - 1, 0, -1), 0]
+        return [(lambda e: e, statement, k) for k in order]
+    found = []
+    if isinstance(statement, Together):
+        for i, part in enumerate(statement.parts):
+            for rebuilt, equation, k in places(part):
+
+                def outer(e: Statement, rebuilt=rebuilt, i=i) -> Statement:
+                    new = rebuilt(e)
+                    return replace(statement, parts=(*statement.parts[:i], new, *statement.parts[i + 1 :]))
+
+                found.append((outer, equation, k))
+    return found
+
+
+def heads(known: Formula, stated: Formula) -> set[str]:
+    """Names that a repair may not bring in: those of the side that it is compared with, unless it has them already."""
+    there = {y.attrs[0] for y in walk(stated) if y.op == "at"}
+    return {y.attrs[0] for y in walk(known) if y.op == "at"} - there if known.op in ("at", "transpose") else set()
+
+
+def scope_names(setting: Setting, without: set[str]) -> tuple[str, ...]:
+    r = setting.recurrence
+    if r is not None:
+        for x in (*r.variables, *r.states, *r.outputs):
+            setting.lookup(x.name)
+        for x in (*r.states, *r.outputs):
+            setting.lookup(f"d{x.name}")
+    return tuple(name for name in setting.quantities if name not in without)
+
+
+def used_names(statement: Statement, setting: Setting, bodies: Bodies) -> list[str]:
+    """Quantities that a statement speaks of, directly or through definitions."""
+    found: list[str] = []
+
+    def visit(x: Formula) -> None:
+        for y in walk(x):
+            if y.op == "at" and y.attrs[0] not in found:
+                q = setting.quantities.get(y.attrs[0])
+                if q is None:
+                    raise Unknown(f"{setting.name} has no quantity {y.attrs[0]}")
+                found.append(q.name)
+                for body in (q.body, *(b for _, b in q.alternatives), q.start[1] if q.start else None):
+                    if body is not None:
+                        visit(body)
+
+    for x in formulas_of(statement):
+        visit(x)
+    return found
+
+
+def formulas_of(statement: object) -> list[Formula]:
+    found: list[Formula] = []
+    for value in vars(statement).values():
+        items = value if isinstance(value, tuple) else (value,)
+        for item in items:
+            if isinstance(item, Formula):
+                found.append(item)
+            elif isinstance(item, Statement):
+                found += formulas_of(item)
+            elif isinstance(item, tuple):
+                found += [y for y in item if isinstance(y, Formula)]
+    return found
+
+
+def denominators(statement: Statement) -> list[str]:
+    """What must not vanish for the formula to have a value."""
+    found = []
+    for x in formulas_of(statement):
+        for y in walk(x):
+            if y.op == "divide" and y.args[1].op != "number":
+                found.append(str(y.args[1]))
+            elif y.op == "inverse":
+                found.append(f"the determinant of {y.args[0]}")
+    return list(dict.fromkeys(found))
+
+
+def contains(x: Formula, part: Formula) -> bool:
+    return any(y == part for y in walk(x))
+
+
+def can_fail(claim: Claim, judge: Judge) -> bool:
+    """Whether some small edit of a claim is found false: a claim that nothing refutes proves nothing."""
+    for rebuilt, statement, position in places(claim.statement):
+        stated = statement.sides[position]
+        for e in itertools.islice(edits(stated, scope_of(stated, claim.setting, ())), 40):
+            try:
+                failure, _ = judge.first_failure(rebuilt(edited(statement, position, e.result)), claim.setting, {})
+            except Faults:
+                return True
+            if failure is not None:
+                return True
+    return False

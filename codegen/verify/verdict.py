@@ -1,0 +1,116 @@
+"""What the judge says about a claim, and its stable JSON form."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from chunkform.spec.language.claims import Claim
+
+from .repair import Repair
+
+
+@dataclass(frozen=True)
+class Counterexample:
+    """Numbers at which the two sides differ, or what is wrong with the formula's shapes."""
+
+    message: str
+    sizes: tuple[tuple[str, int], ...] = ()
+    given: tuple[tuple[str, str], ...] = ()
+    at: tuple[tuple[str, int], ...] = ()
+    sides: tuple[tuple[str, str], ...] = ()
+
+    def json(self) -> dict[str, Any]:
+        return {
+            "message": self.message,
+            "sizes": dict(self.sizes),
+            "given": dict(self.given),
+            "at": dict(self.at),
+            "sides": [{"formula": f, "value": v} for f, v in self.sides],
+        }
+
+    def text(self) -> str:
+        if not self.sides:
+            return self.message
+        shown = [f"{name} = {value}" for name, value in self.given if re.search("[1-9]", value)]
+        given = ", ".join([*shown, "all else 0"] if len(shown) < len(self.given) else shown)
+        at = ", ".join(f"{name} = {value}" for name, value in self.at)
+        sides = ", but ".join(f"{f} = {v}" for f, v in self.sides)
+        sizes = ", ".join(f"{name} = {value}" for name, value in self.sizes)
+        return f"{sizes}; {given}{'; at ' + at if at else ''}: {sides}"
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A reading or side condition, and whether the claim is true under it."""
+
+    text: str
+    holds: bool
+    kind: str = "reading"  # reading | condition | where defined
+
+    def json(self) -> dict[str, Any]:
+        return {"text": self.text, "holds": self.holds, "kind": self.kind}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """holds, fails or depends, with the evidence."""
+
+    claim: Claim
+    verdict: str
+    how: str
+    counterexample: Counterexample | None = None
+    repairs: tuple[Repair, ...] = ()
+    repaired: str = ""  # the repaired formula in full, as text
+    repaired_latex: str = ""
+    repair_reading: str = ""
+    conditions: tuple[Condition, ...] = ()
+    proof: str = ""
+    seconds: float = 0.0
+    searched: bool = False
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    def json(self) -> dict[str, Any]:
+        c = self.claim
+        repair = None
+        if self.repairs:
+            repair = {
+                "formula": self.repaired,
+                "latex": self.repaired_latex,
+                "edits": list(self.repairs[0].edits),
+                "reading": self.repair_reading,
+                "others": [str(r.result) for r in self.repairs[1:4]],
+            }
+        elif self.searched:
+            repair = {"formula": None, "edits": [], "reading": "", "others": [], "latex": ""}
+        return {
+            "id": c.id,
+            "spec": c.spec,
+            "document": c.document,
+            "section": c.section,
+            "verdict": self.verdict,
+            "counterexample": self.counterexample.json() if self.counterexample else None,
+            "repair": repair,
+            "conditions": [x.json() for x in self.conditions],
+            "how": self.how,
+            "latex": c.latex,
+            "where": str(c.where.place) if c.where else "",
+        }
+
+
+def number_text(x: Any) -> str:
+    if hasattr(x, "_mpf_") or isinstance(x, float):
+        return f"{float(x):.6g}"
+    return str(x)
+
+
+def array_text(a: np.ndarray) -> str:
+    """A matrix on one line: a number, (1, 2) for a vector, [1 2; 3 4]."""
+    if a.shape == (1, 1):
+        return number_text(a[0, 0])
+    if 1 in a.shape:
+        return "(" + ", ".join(number_text(x) for x in a.flat) + ")" + ("" if a.shape[1] == 1 else "^T")
+    return "[" + "; ".join(" ".join(number_text(x) for x in row) for row in a) + "]"

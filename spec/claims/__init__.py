@@ -1,0 +1,10 @@
+"""What five documents claim about recurrences and attention, formula by formula as they display it; one file each."""
+
+from __future__ import annotations
+
+from chunkform.spec.language.claims import Document
+
+
+def documents() -> list[Document]:
+    """The documents, in order."""
+    return []

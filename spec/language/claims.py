@@ -1,0 +1,471 @@
+"""Claims: formulas about a recurrence that somebody derived by hand, to be judged by the machine.
+
+    t, q, S, do, dq = r.quantities("t q S do dq")
+    r.claim("dq", dq(t), S(t) * do(t))
+
+`quantities` gives the recurrence's inputs, states and outputs by their names, to be indexed at a step: `S(t - 1)` is
+the state before step t, `S(0)` the initial state, `t` runs over 1..n. A name with a d before it is the gradient of
+the loss (`do` the incoming one, of an output; `dS` the whole one, of a state), and `dlog_<decay>` the gradient by a
+log decay.
+
+A claim states a formula as its author has it. Nothing here says whether it is true: see `codegen/verify`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from chunkform.errors import NameError_, SpecError
+
+from .expression import ONE, Dim
+from .formula import Formula, formula
+from .recurrence import Recurrence
+from .source import Source, caller
+
+LENGTH = "n"  # the number of steps
+
+
+# --- statements -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Statement:
+    """What a claim says. `over` restricts its free indices: (index, low, high)."""
+
+    over: tuple[tuple[str, Formula, Formula], ...] = field(default=(), kw_only=True)
+
+
+@dataclass(frozen=True)
+class Equal(Statement):
+    """All sides are equal, wherever they have a value."""
+
+    sides: tuple[Formula, ...]
+
+
+@dataclass(frozen=True)
+class Differs(Statement):
+    """The two sides are not the same function of the quantities in them."""
+
+    left: Formula
+    right: Formula
+
+
+@dataclass(frozen=True)
+class AtMost(Statement):
+    """left <= right at every point of the domain."""
+
+    left: Formula
+    right: Formula
+
+
+@dataclass(frozen=True)
+class Together(Statement):
+    """Several statements, under the same reading."""
+
+    parts: tuple[Statement, ...]
+
+
+@dataclass(frozen=True)
+class Approximates(Statement):
+    """`approximation` comes as near to `exact` as one wants when the size `steps` grows."""
+
+    exact: Formula
+    approximation: Formula
+    steps: str
+
+
+@dataclass(frozen=True)
+class Integral(Statement):
+    """The integral of exp(`exponent`) over the vector `by` is finite, or infinite."""
+
+    exponent: Formula
+    by: Formula
+    finite: bool
+
+
+@dataclass(frozen=True)
+class Density(Statement):
+    """exp(`exponent`), as a function of `by`, is proportional to the normal density N(by; mean, covariance)."""
+
+    exponent: Formula
+    by: Formula
+    mean: Formula
+    covariance: Formula
+
+
+@dataclass(frozen=True)
+class Stationary(Statement):
+    """Wherever the gradient of `of` by the vector `by` is zero, and it is a maximum, the two sides are equal."""
+
+    of: Formula
+    by: Formula
+    left: Formula
+    right: Formula
+
+
+@dataclass(frozen=True)
+class Eigenvalues(Statement):
+    """`value` is an eigenvalue of `of`, at least `times` times; with `rest`, these are all (value, times) together."""
+
+    of: Formula
+    values: tuple[tuple[Formula, Formula], ...]
+
+
+@dataclass(frozen=True)
+class Bounded(Statement):
+    """Every product of the square matrices `of`, over steps within the domain, stays bounded; or each alone (`products`
+    False): its spectral radius is at most 1."""
+
+    of: Formula
+    index: Formula
+    products: bool
+
+
+@dataclass(frozen=True)
+class OnlyIf(Statement):
+    """Whenever `premise` is true over the whole domain of the other quantities, `conclusion` is true."""
+
+    premise: Statement
+    left: Formula
+    relation: str
+    right: Formula
+
+
+@dataclass(frozen=True)
+class Factors(Statement):
+    """`of` is a product V K^T with `terms` columns each."""
+
+    of: Formula
+    terms: int
+
+
+# --- quantities -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A named quantity of a setting. kind:
+
+    given      sampled at random: `domain` is real, decay (0 < x <= 1), positive, or symmetric
+    spec       an input, state, let or output of the recurrence
+    gradient   the gradient of the loss by the spec's quantity `source`; `carried`: through later steps only
+    log gradient   the same by the natural log of a decay
+    defined    `body`, a formula in the `parameters`; with `start`, recursive in the first parameter
+
+    An ambiguous quantity has several bodies, by the reading that chooses each.
+    """
+
+    name: str
+    kind: str
+    dims: tuple[str, str] = ("1", "1")
+    parameters: tuple[str, ...] = ()
+    ranges: tuple[tuple[Formula, Formula], ...] = ()
+    domain: str = "real"
+    source: str = ""
+    body: Formula | None = None
+    start: tuple[int, Formula] | None = None
+    alternatives: tuple[tuple[str, Formula], ...] = ()
+    shown: str = ""
+
+    def __call__(self, *indices: Any) -> Formula:
+        if len(indices) != len(self.parameters):
+            wanted = ", ".join(self.parameters) or "no index"
+            raise SpecError(f"{self.name} takes {wanted}; got {len(indices)} indices", caller())
+        return Formula("at", tuple(formula(x) for x in indices), (self.name,))
+
+
+class Setting:
+    """The quantities that claims speak of: those of a recurrence, or given and defined ones."""
+
+    def __init__(self, name: str, recurrence: Recurrence | None = None) -> None:
+        self.name = name
+        self.recurrence = recurrence
+        self.quantities: dict[str, Quantity] = {}
+        self.sizes: list[str] = []
+        self.derived_sizes: dict[str, Formula] = {}
+        self.fixed_sizes: dict[str, tuple[int, ...]] = {}
+        self.index_ranges: dict[str, tuple[Formula, Formula]] = {}
+        if recurrence is not None:
+            self.sizes = [LENGTH, *(x.name for x in recurrence.dim_list)]
+
+    # --- declaring
+
+    def dims(self, names: str, **only: tuple[int, ...]) -> Any:
+        """Dimensions, and other sizes such as a number of terms; `only` restricts one to some values."""
+        made = []
+        for name in names.split():
+            self._add_size(name)
+            if name in only:
+                self.fixed_sizes[name] = only[name]
+            made.append(Dim(name))
+        return made[0] if len(made) == 1 else tuple(made)
+
+    def indices(self, names: str, low: Any = None, high: Any = None) -> Any:
+        """Indices; `low` and `high` are the values over which a claim that leaves them free is meant."""
+        made = [Formula("index", (), (x,)) for x in names.split()]
+        if low is not None:
+            self.index_ranges.update({x: (formula(low), formula(high)) for x in names.split()})
+        return made[0] if len(made) == 1 else tuple(made)
+
+    def chunked(self, chunk: str = "c", chunks: str = "N") -> Any:
+        """Let the n steps be `chunks` chunks of `chunk` steps; returns the two sizes."""
+        for name in (chunk, chunks):
+            self._add_size(name)
+        c, count = (Formula("size", (), (x,)) for x in (chunk, chunks))
+        self.sizes.remove(LENGTH)
+        self.derived_sizes[LENGTH] = count * c
+        return c, count
+
+    def given(self, names: str, *dims: Any, over: Any = None, domain: str = "real", shown: str = "") -> Any:
+        """Quantities to sample: scalars, vectors over one dim or matrices over two; `over=(t, 1, n)` one for each
+        step."""
+        shape = (*(str(x) for x in dims), "1", "1")[:2]
+        parameters, ranges = _over(over)
+        return self._declare(
+            names, lambda name: Quantity(name, "given", shape, parameters, ranges, domain, shown=shown)
+        )
+
+    def define(self, name: str, parameters: Iterable[Formula], body: Any, shown: str = "") -> Any:
+        """A quantity defined by a formula; without parameters, the formula's name."""
+        made = Quantity(name, "defined", parameters=_names(parameters), body=formula(body), shown=shown)
+        return self._add(made)
+
+    def recursive(
+        self, name: str, index: Formula, first: int, start: Any, step: Callable[[Formula], Any], shown: str = ""
+    ) -> Any:
+        """A sequence with the value `start` at `first`, and from then on `step(previous)`."""
+        before = Formula("at", (index - 1,), (name,))
+        made = Quantity(
+            name,
+            "defined",
+            parameters=_names((index,)),
+            body=formula(step(before)),
+            start=(first, formula(start)),
+            shown=shown,
+        )
+        return self._add(made)
+
+    def ambiguous(self, name: str, parameters: Iterable[Formula], readings: dict[str, Any], shown: str = "") -> Any:
+        """A quantity that the document does not pin down: each reading with its formula."""
+        bodies = tuple((label, formula(body)) for label, body in readings.items())
+        made = Quantity(
+            name, "defined", parameters=_names(parameters), body=bodies[0][1], alternatives=bodies, shown=shown
+        )
+        return self._add(made)
+
+    def rows(self, name: str, of: Quantity, shown: str = "") -> Any:
+        """The matrix whose row t is the vector `of(t)`, t = 1..n: `Q = s.rows("Q", q)`."""
+        from .formula import stack
+
+        t = Formula("index", (), ("t",))
+        return self.define(name, (), stack(t, LENGTH, of(t).T), shown)
+
+    # --- looking up
+
+    def names(self, text: str) -> Any:
+        """Quantities by name: those declared, the recurrence's, their gradients, `t` and other one-letter indices,
+        sizes."""
+        made = [self.lookup(x) for x in text.replace(",", " ").split()]
+        return made[0] if len(made) == 1 else tuple(made)
+
+    def lookup(self, name: str) -> Any:
+        if name in self.quantities:
+            return _handle(self.quantities[name])
+        spec = self._of_spec(name)
+        if spec is not None:
+            return self._add(spec)
+        if name in self.sizes or name in self.derived_sizes:
+            return Formula("size", (), (name,))
+        if name in "t i j s u".split():
+            return Formula("index", (), (name,))
+        raise NameError_(
+            f"{self.name} has no quantity {name!r}; there are t, n, {', '.join(self._known())}, "
+            "and a d before a name for its gradient, dlog_ before a decay's",
+            caller(),
+        )
+
+    def _known(self) -> list[str]:
+        r = self.recurrence
+        if r is None:
+            return list(self.quantities)
+        return [x.name for x in (*r.states, *r.variables, *r.lets, *r.outputs)]
+
+    def _of_spec(self, name: str) -> Quantity | None:
+        shape = _spec_quantity(self.recurrence, name)
+        if shape is not None:
+            return Quantity(name, "spec", *shape, source=name)
+        for prefix, kind in (("dlog_", "log gradient"), ("d", "gradient")):
+            source = name.removeprefix(prefix)
+            shape = _spec_quantity(self.recurrence, source) if source != name else None
+            if shape is not None:
+                return Quantity(name, kind, *shape, source=source)
+        return None
+
+    def carried(self, state: str, name: str) -> Any:
+        """The gradient by a state as it is handed to the next step: through later steps only."""
+        shape = _spec_quantity(self.recurrence, state)
+        assert shape is not None
+        return self._add(Quantity(name, "gradient", *shape, source=f"{state}.carried"))
+
+    # --- helpers
+
+    def _add_size(self, name: str) -> None:
+        if name not in self.sizes:
+            self.sizes.append(name)
+
+    def _add(self, quantity: Quantity) -> Any:
+        if quantity.name in self.quantities:
+            raise NameError_(f"{quantity.name!r} is declared twice in {self.name}", caller())
+        self.quantities[quantity.name] = quantity
+        return _handle(quantity)
+
+    def _declare(self, names: str, make: Callable[[str], Quantity]) -> Any:
+        made = [self._add(make(x)) for x in names.split()]
+        return made[0] if len(made) == 1 else tuple(made)
+
+
+def _handle(quantity: Quantity) -> Any:
+    return quantity if quantity.parameters else Formula("at", (), (quantity.name,))
+
+
+def _names(parameters: Iterable[Formula]) -> tuple[str, ...]:
+    return tuple(x.attrs[0] for x in parameters)
+
+
+def _over(over: Any) -> tuple[tuple[str, ...], tuple[tuple[Formula, Formula], ...]]:
+    if over is None:
+        return (), ()
+    many = (over,) if isinstance(over[0], Formula) else over
+    return tuple(i.attrs[0] for i, _, _ in many), tuple((formula(a), formula(b)) for _, a, b in many)
+
+
+def _spec_quantity(r: Recurrence | None, name: str) -> tuple | None:
+    """(dims, parameters) of a quantity of the spec."""
+    if r is None:
+        return None
+    stepwise = ("t",)
+    for v in r.variables:
+        if v.name == name:
+            return _shape(v.dims), () if v.kind.endswith(("parameter", "constant")) else stepwise
+    for s in r.states:
+        if s.name == name:
+            return _shape(s.dims), stepwise
+    for x in (*r.lets, *r.outputs):
+        if x.name == name:
+            dims = getattr(x.term, "shape", (ONE, ONE))
+            return tuple(str(d) for d in dims), stepwise
+    return None
+
+
+def _shape(dims: tuple[Dim, ...]) -> tuple[str, str]:
+    first, second = (*(str(x) for x in dims), "1", "1")[:2]
+    return first, second
+
+
+# --- claims ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One formula, as its author has it. `defines` names a quantity whose definition is what the claim displays; its
+    statement then says what the quantity is for."""
+
+    id: str
+    statement: Statement
+    setting: Setting = field(compare=False, repr=False)
+    document: str = ""
+    section: str = ""
+    latex: str = ""
+    defines: str = ""
+    note: str = ""
+    where: Source | None = field(default=None, compare=False)
+
+    @property
+    def spec(self) -> str:
+        return self.setting.name
+
+
+@dataclass
+class Document:
+    """A text whose formulas are claimed, in its order. `key` starts every id."""
+
+    title: str
+    key: str
+    claims: list[Claim] = field(default_factory=list)
+
+    def section(self, name: str, setting: Setting) -> Callable[..., Claim]:
+        """The function that adds claims of one section: claim(id, latex, side, side, ...) or claim(id, latex,
+        statement)."""
+
+        def claim(id: str, latex: str, *what: Any, over: Any = (), defines: str = "", note: str = "") -> Claim:
+            made = Claim(
+                f"{self.key}.{id}",
+                statement_of(what, over),
+                setting,
+                self.title,
+                name,
+                latex,
+                defines,
+                note,
+                caller(),
+            )
+            self.claims.append(made)
+            return made
+
+        return claim
+
+
+def statement_of(what: tuple, over: Any = ()) -> Statement:
+    ranges = tuple((i, *r) for i, r in zip(*_over(over), strict=True)) if over else ()
+    if len(what) == 1 and isinstance(what[0], Statement):
+        return replace(what[0], over=what[0].over or ranges)
+    if len(what) < 2:
+        raise SpecError(
+            "a claim takes the two sides of an equation, as in r.claim('dq', dq(t), S(t) * do(t))", caller()
+        )
+    return Equal(tuple(formula(x) for x in what), over=ranges)
+
+
+def setting_of(r: Recurrence) -> Setting:
+    """The setting of a recurrence's own claims."""
+    if r.setting is None:
+        r.setting = Setting(r.name, r)
+    return r.setting
+
+
+def add_claim(
+    r: Recurrence, name: str, *what: Any, over: Any = (), latex: str = "", section: str = "", note: str = ""
+) -> Claim:
+    """See `Recurrence.claim`."""
+    if any(c.id == name for c in r.claims):
+        raise NameError_(f"the claim {name!r} is stated twice in {r.name}", caller())
+    setting = setting_of(r)
+    made = Claim(name, statement_of(what, over), setting, r.source, section, latex, "", note, caller())
+    r.claims.append(made)
+    return made
+
+
+# --- functions for statements ---------------------------------------------------------------------------------------
+
+
+def differs(left: Any, right: Any) -> Statement:
+    return Differs(formula(left), formula(right))
+
+
+def at_most(left: Any, right: Any) -> Statement:
+    return AtMost(formula(left), formula(right))
+
+
+def within(x: Any, low: Any, high: Any) -> Statement:
+    """low <= x <= high."""
+    return Together((at_most(low, x), at_most(x, high)))
+
+
+def equal(*sides: Any) -> Statement:
+    return Equal(tuple(formula(x) for x in sides))
+
+
+def together(*parts: Statement) -> Statement:
+    return Together(parts)

@@ -1,0 +1,233 @@
+"""Formulas as people write them: one line of text, or LaTeX in the notation of the documents."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from fractions import Fraction
+
+from .formula import Formula
+
+GREEK = {
+    "lam": "lambda",
+    **{
+        x: x
+        for x in "alpha beta gamma delta epsilon eta theta kappa lambda mu nu rho sigma tau omega Lambda Omega".split()
+    },
+    "Lam": "Lambda",
+}
+SUM, PRODUCT, UNARY, ATOM = range(4)  # how tightly an expression binds
+
+
+def text(x: Formula) -> str:
+    """A formula as plain text: `lam(t) * S(t-1) + k(t) * v(t).T`."""
+    return _show(x, _Text())[0]
+
+
+def latex(x: Formula, shown: Mapping[str, str] | None = None) -> str:
+    """A formula as LaTeX. `shown` gives the LaTeX of names; others follow `symbol`."""
+    return _show(x, _Latex(shown or {}))[0]
+
+
+def symbol(name: str) -> str:
+    """The LaTeX of a name: Greek letters, accents written after it (`Qbar`), a gradient's d before it."""
+    for suffix, accent in (("bar", "bar"), ("tilde", "tilde"), ("hat", "hat")):
+        if name.endswith(suffix) and len(name) > len(suffix):
+            return rf"\{accent}{{{symbol(name.removesuffix(suffix))}}}"
+    if name.startswith("dlog_"):
+        return rf"\mathrm{{d}}\log {symbol(name[5:])}"
+    if name in GREEK:
+        return rf"\{GREEK[name]}"
+    if len(name) > 1 and name[0] == "d":
+        return rf"\mathrm{{d}}{symbol(name[1:])}"
+    head, _, sub = name.partition("_")
+    if sub:
+        return rf"{symbol(head)}_{{{sub}}}"
+    if re.fullmatch(r"[A-Za-z]\d+", name):
+        return rf"{symbol(name[0])}_{{{name[1:]}}}"
+    return rf"\mathbf{{{name}}}" if len(name) == 1 else rf"\mathrm{{{name}}}"
+
+
+class _Text:
+    times, top, power = " * ", ".T", "^"
+    brackets = "({})"
+
+    def number(self, value: Fraction) -> str:
+        return str(value)
+
+    def at(self, name: str, indices: list[str]) -> str:
+        return f"{name}({', '.join(i.replace(' ', '') for i in indices)})" if indices else name
+
+    def call(self, name: str, args: list[str]) -> str:
+        return f"{name}({', '.join(args)})"
+
+    def fraction(self, above: str, below: str) -> str:
+        return f"{above} / {below}"
+
+    def big(self, op: str, index: str, low: str, high: str, body: str) -> str:
+        return f"{op}[{index}={low}..{high}] {body}"
+
+    def word(self, name: str) -> str:
+        return {"infinity": "oo"}.get(name, name)
+
+    def special(self, op: str, args: list[str], attrs: tuple) -> str:
+        if op == "tril":
+            return f"tril({args[0]}, {attrs[0]})" if attrs[0] else f"tril({args[0]})"
+        if op == "matrix":
+            return f"[{args[0]}]_{attrs[0]}{attrs[1]}"
+        if op == "stack":
+            return f"rows[{attrs[0]}]({args[0]})"
+        if op == "differences":
+            return f"{args[0]}[:,None] - {args[1]}[None,:]"
+        if op == "cases":
+            pairs = zip(args[::2], args[1::2])
+            return "{" + "; ".join(f"{v} if {c}" for c, v in pairs) + "}"
+        if op == "beside":
+            return f"[{', '.join(args)}]"
+        return f"{op}({', '.join(args)})"
+
+    def eye(self, dim: str) -> str:
+        return f"I_{dim}"
+
+    def hadamard(self, args: list[str]) -> str:
+        return " o ".join(args)
+
+    def inverse(self, arg: str) -> str:
+        return f"{arg}^-1"
+
+    def gradient(self, of: str, by: str) -> str:
+        return f"d({of})/d({by})"
+
+
+class _Latex(_Text):
+    times, top = r" ", r"^\top"
+    brackets = r"\left({}\right)"
+
+    def __init__(self, shown: Mapping[str, str]) -> None:
+        self.shown = shown
+
+    def name(self, name: str) -> str:
+        return self.shown.get(name) or symbol(name)
+
+    def number(self, value: Fraction) -> str:
+        if value.denominator == 1:
+            return str(value)
+        sign = "-" if value < 0 else ""
+        return rf"{sign}\frac{{{abs(value.numerator)}}}{{{value.denominator}}}"
+
+    def at(self, name: str, indices: list[str]) -> str:
+        return f"{self.name(name)}_{{{','.join(indices)}}}" if indices else self.name(name)
+
+    def call(self, name: str, args: list[str]) -> str:
+        return rf"{self.name(name)}({', '.join(args)})"
+
+    def fraction(self, above: str, below: str) -> str:
+        return rf"\frac{{{above}}}{{{below}}}"
+
+    def big(self, op: str, index: str, low: str, high: str, body: str) -> str:
+        return rf"\{'sum' if op == 'sum' else 'prod'}_{{{index}={low}}}^{{{high}}} {body}"
+
+    def word(self, name: str) -> str:
+        return {"infinity": r"\infty", "otherwise": r"\text{otherwise}"}.get(name, name)
+
+    def special(self, op: str, args: list[str], attrs: tuple) -> str:
+        match op:
+            case "tril":
+                return rf"\mathrm{{tril}}({args[0]}, {attrs[0]})" if attrs[0] else rf"\mathrm{{tril}}({args[0]})"
+            case "matrix":
+                return rf"\left[{args[0]}\right]_{{{attrs[0]}{attrs[1]}}}"
+            case "stack":
+                return rf"\left[{args[0]}\right]_{{{attrs[0]}=1..{attrs[1]}}}"
+            case "differences":
+                return rf"{args[0]}[:,\mathrm{{None}}] - {args[1]}[\mathrm{{None}},:]"
+            case "cases":
+                pairs = zip(args[::2], args[1::2])
+                return r"\begin{cases}" + r" \\ ".join(f"{v}, & {c}" for c, v in pairs) + r"\end{cases}"
+            case "beside":
+                return rf"\left[{', '.join(args)}\right]"
+            case "inner":
+                return rf"\langle {args[0]}, {args[1]} \rangle"
+            case "exp" | "log":
+                return rf"\{op}({args[0]})"
+            case "sqrt":
+                return rf"\sqrt{{{args[0]}}}"
+            case "compare":
+                return " ".join(args)
+        return rf"\mathrm{{{op}}}({', '.join(args)})"
+
+    def eye(self, dim: str) -> str:
+        return rf"\mathbf{{I}}_{{{dim}}}"
+
+    def hadamard(self, args: list[str]) -> str:
+        return r" \odot ".join(args)
+
+    def inverse(self, arg: str) -> str:
+        return f"{arg}^{{-1}}"
+
+    def gradient(self, of: str, by: str) -> str:
+        return rf"\frac{{\partial {of}}}{{\partial {by}}}"
+
+
+def _show(x: Formula, p: _Text) -> tuple[str, int]:
+    def sub(y: Formula, least: int) -> str:
+        shown, tightness = _show(y, p)
+        return shown if tightness >= least else p.brackets.format(shown)
+
+    tex = isinstance(p, _Latex)
+    match x.op:
+        case "number":
+            value = x.attrs[0]
+            return p.number(value), ATOM if value >= 0 and (value.denominator == 1 or tex) else SUM
+        case "index" | "size":
+            return x.attrs[0], ATOM
+        case "infinity" | "otherwise":
+            return p.word(x.op), ATOM
+        case "at":
+            return p.at(x.attrs[0], [sub(a, SUM) for a in x.args]), ATOM
+        case "named":
+            return p.at(x.attrs[0], [sub(a, SUM) for a in x.args[1:]]), ATOM
+        case "call":
+            return p.call(x.attrs[0], [sub(a, SUM) for a in x.args[1:]]), ATOM
+        case "add":
+            out = sub(x.args[0], SUM)
+            for y in x.args[1:]:
+                if y.op == "negative":
+                    out += f" - {sub(y.args[0], PRODUCT)}"
+                elif y.op == "number" and y.attrs[0] < 0:
+                    out += f" - {p.number(-y.attrs[0])}"
+                else:
+                    out += f" + {sub(y, SUM)}"
+            return out, SUM
+        case "negative":
+            return f"-{sub(x.args[0], PRODUCT)}", SUM
+        case "product":
+            return p.times.join(sub(y, UNARY) for y in x.args), PRODUCT
+        case "hadamard":
+            return p.hadamard([sub(y, UNARY) for y in x.args]), PRODUCT
+        case "divide":
+            if tex:
+                return p.fraction(sub(x.args[0], SUM), sub(x.args[1], SUM)), UNARY
+            return p.fraction(sub(x.args[0], PRODUCT), sub(x.args[1], UNARY)), PRODUCT
+        case "transpose":
+            return f"{sub(x.args[0], ATOM)}{p.top}", UNARY if tex else ATOM
+        case "inverse":
+            return p.inverse(sub(x.args[0], ATOM)), UNARY
+        case "power":
+            exponent = sub(x.args[1], SUM if tex else ATOM)
+            return f"{sub(x.args[0], ATOM)}^{{{exponent}}}" if tex else f"{sub(x.args[0], ATOM)}^{exponent}", UNARY
+        case "sum" | "product over":
+            low, high, body = x.args
+            op = "sum" if x.op == "sum" else "prod"
+            return p.big(op, x.attrs[0], sub(low, SUM), sub(high, SUM), sub(body, PRODUCT)), PRODUCT
+        case "eye":
+            return p.eye(x.attrs[0]), ATOM
+        case "compare":
+            relation = {">=": r"\ge", "<=": r"\le"}.get(x.attrs[0], x.attrs[0]) if tex else x.attrs[0]
+            return f"{sub(x.args[0], SUM)} {relation} {sub(x.args[1], SUM)}", SUM
+        case "gradient":
+            return p.gradient(sub(x.args[0], UNARY), sub(x.args[1], UNARY)), UNARY
+        case "ones":
+            return (r"\mathbf{1}" if tex else "1") + f"_{{{x.attrs[0]}}}", ATOM
+        case "function":
+            return p.call(x.attrs[0], [sub(a, SUM) for a in x.args]), ATOM
+    return p.special(x.op, [sub(a, SUM) for a in x.args], x.attrs), ATOM

@@ -1,0 +1,100 @@
+"""A user's own file of claims: published backward formulas hold, and planted mistakes are found and repaired."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from chunkform.codegen.verify.command import judged, verify
+from chunkform.errors import SpecError
+from chunkform.spec.language import load
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+GATED_DELTA_RULE = """
+from chunkform.spec.language import Recurrence
+from chunkform.spec.language.formula import eye, inner
+
+r = Recurrence("my_gated_delta_rule", source="a derivation")
+d, e = r.dims("d e")
+q, k = r.inputs("q k", d)
+v = r.inputs("v", e)
+beta = r.inputs("beta")
+alpha = r.decay("alpha")
+S = r.state("S", d, e)
+r.update(S, alpha * S.prev + beta * k * (v - alpha * S.prev.T * k).T)
+r.output("o", S.next.T * q)
+
+t, q, k, v, beta, alpha, S = r.quantities("t q k v beta alpha S")
+do, dS, dq, dk, dv, dbeta, dalpha = r.quantities("do dS dq dk dv dbeta dalpha")
+u = r.define("u", t, v(t) - alpha(t) * S(t - 1).T * k(t))
+"""
+
+RIGHT = {
+    "dS": "dS(t), alpha(t + 1) * (eye(d) - beta(t + 1) * k(t + 1) * k(t + 1).T) * dS(t + 1) + q(t) * do(t).T",
+    "dq": "dq(t), S(t) * do(t)",
+    "dv": "dv(t), beta(t) * dS(t).T * k(t)",
+    "dk": "dk(t), beta(t) * dS(t) * u(t) - alpha(t) * beta(t) * S(t - 1) * dS(t).T * k(t)",
+    "dbeta": "dbeta(t), u(t).T * dS(t).T * k(t)",
+    "dalpha": "dalpha(t), inner(dS(t), (eye(d) - beta(t) * k(t) * k(t).T) * S(t - 1))",
+}
+PLANTED = {
+    "dS": "dS(t), alpha(t) * (eye(d) - beta(t + 1) * k(t + 1) * k(t + 1).T) * dS(t + 1) + q(t) * do(t).T",
+    "dv": "dv(t), beta(t) * dS(t) * k(t)",
+    "dk": "dk(t), beta(t) * dS(t) * u(t)",
+    "dbeta": "dbeta(t), -u(t).T * dS(t).T * k(t)",
+}
+
+
+def spec_file(folder: Path, claims: dict[str, str]) -> Path:
+    lines = [f'r.claim("{name}", {sides})' for name, sides in claims.items()]
+    file = folder / "my_gated_delta_rule.py"
+    file.write_text(GATED_DELTA_RULE + "\n".join(lines) + "\n")
+    return file
+
+
+def test_the_published_backward_of_the_gated_delta_rule_holds(tmp_path: Path) -> None:
+    (r,) = load(spec_file(tmp_path, RIGHT))
+    assert {v.claim.id: v.verdict for v in judged(r.claims)} == dict.fromkeys(RIGHT, "holds")
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_mistake_is_found_and_repaired(tmp_path: Path, name: str) -> None:
+    (r,) = load(spec_file(tmp_path, {name: PLANTED[name]}))
+    (found,) = judged(r.claims)
+    assert found.verdict == "fails"
+    assert found.counterexample is not None
+    assert found.repairs, "no repair found"
+    # The repair is true: stated as a claim of its own, it holds.
+    right, wrong = found.repaired.split(" = ", 1), PLANTED[name]
+    again = {name: f"{right[0]}, {python(right[1])}"}
+    (fixed,) = judged(load(spec_file(tmp_path, again))[0].claims)
+    assert fixed.verdict == "holds", (wrong, found.repaired)
+
+
+def python(text: str) -> str:
+    """A printed formula as Python: the identity's dim in brackets, indices with spaces."""
+    return re.sub(r"I_(\w+)", r"eye(\1)", text)
+
+
+def test_the_example_in_the_documentation_does_what_it_says(tmp_path: Path) -> None:
+    text = (DOCS / "claims.md").read_text()
+    code = re.search(r"```python\n(.*?)```", text, re.S)
+    assert code
+    file = tmp_path / "my_recurrence.py"
+    file.write_text(code.group(1))
+    out = tmp_path / "verdicts.json"
+    assert verify([str(file)], json_path=out, console=Console(quiet=True)) == 0
+    found = {x["id"]: x for x in json.loads(out.read_text())}
+    assert {name: x["verdict"] for name, x in found.items()} == {"dq": "holds", "dS": "holds", "dk": "fails"}
+    assert found["dk"]["repair"]["formula"] == "dk(t) = dS(t) * v(t)"
+    fields = {"id", "spec", "document", "section", "verdict", "counterexample", "repair", "conditions"}
+    assert fields <= found["dk"].keys()
+
+
+def test_a_claim_whose_sides_are_the_same_is_refused(tmp_path: Path) -> None:
+    (r,) = load(spec_file(tmp_path, {"nothing": "u(t), u(t)"}))
+    with pytest.raises(SpecError, match="says nothing"):
+        judged(r.claims)
