@@ -14,6 +14,18 @@ from chunkform.spec.language.functions import sigmoid_, softplus_
 from .ir import Node, add, fn, mul, number, power
 
 
+# Triton has no tanh and log1p of its own. Near 0 tanh is Cephes' polynomial; log1p(e) is e log(u) / (u - 1), u = 1 + e.
+_TRITON_TANH = (
+    "tl.where(tl.abs({0}) < 0.55, ({0}) + ({0}) * ({0}) * ({0}) * (-3.33332819e-1 + ({0}) * ({0}) * (1.33314422e-1 "
+    "+ ({0}) * ({0}) * (-5.37397156e-2 + ({0}) * ({0}) * (2.06390888e-2 - 5.70498873e-3 * ({0}) * ({0}))))), "
+    "2.0 * tl.sigmoid(2.0 * ({0})) - 1.0)"
+)
+_TRITON_SOFTPLUS = (
+    "(tl.maximum({0}, 0.0) + tl.where(tl.abs({0}) > 16.0, tl.exp(-tl.abs({0})), tl.log(1.0 + tl.exp(-tl.abs({0}))) "
+    "* tl.exp(-tl.abs({0})) / ((1.0 + tl.exp(-tl.abs({0}))) - 1.0)))"
+)
+
+
 @dataclass(frozen=True)
 class Function:
     """`derivative(x)` is f'(x); None where there is none. `torch` and `triton` are formats of the argument's text."""
@@ -51,7 +63,7 @@ TABLE = {
             sympy.tanh,
             mpmath.tanh,
             "torch.tanh({})",
-            "(2.0 * tl.sigmoid(2.0 * ({})) - 1.0)",
+            _TRITON_TANH,
         ),
         Function("sin", lambda x: cos(x), sympy.sin, mpmath.sin, "torch.sin({})", "tl.sin({})"),
         Function("cos", lambda x: mul(-1, sin(x)), sympy.cos, mpmath.cos, "torch.cos({})", "tl.cos({})"),
@@ -61,7 +73,7 @@ TABLE = {
             softplus_,
             lambda x: mpmath.log(1 + mpmath.exp(x)),
             "torch.nn.functional.softplus({})",
-            "(tl.maximum({0}, 0.0) + tl.log(1.0 + tl.exp(-tl.abs({0}))))",
+            _TRITON_SOFTPLUS,
         ),
         Function(
             "erf",
@@ -93,7 +105,7 @@ TABLE = {
             None,
             lambda x: sympy.Heaviside(x, 0),
             lambda x: mpmath.mpf(1 if x > 0 else 0),
-            "({} > 0).to(torch.float32)",
+            "torch.heaviside({0}, torch.zeros_like({0}))",
             "tl.where({} > 0, 1.0, 0.0)",
         ),
     )
