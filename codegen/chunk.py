@@ -183,7 +183,7 @@ class _Builder:
             for w in s.writes:
                 if w.leaf is not None:
                     unknown.setdefault(w.leaf, w)
-        order = list(unknown)
+        order = self._order(unknown)
         right: dict[Node, Node] = {}
         blocks: dict[tuple[Node, Node], Node] = {}
         for u in order:
@@ -196,8 +196,6 @@ class _Builder:
                     if w.leaf is None:
                         parts.append(self.from_write(s, "row", x, snapshot, w))
                     else:
-                        if snapshot == "next" or (snapshot == "mid" and not w.late):
-                            raise NotAffine("a write depends on a read that already sees it", w.right)
                         block = self.weights(s, "row", x, snapshot, w)
                         blocks[u, w.leaf] = add(blocks.get((u, w.leaf), ZERO), block)
             right[u] = self.define(add(*parts))
@@ -219,6 +217,22 @@ class _Builder:
             known = [applied(blocks[u, x], self.values[x]) for x in order[n + 1 :] if (u, x) in blocks]
             side = self.define(add(right[u], *known))
             self.values[u] = side if inverses[u] is ONE else self.define(applied(inverses[u], side))
+
+    def _order(self, unknown: dict[Node, Write]) -> list[Node]:
+        """Solved writes, those that others of the same step have seen before these."""
+        import networkx as nx
+
+        graph: nx.DiGraph = nx.DiGraph()
+        graph.add_nodes_from(unknown)
+        for u, write in unknown.items():
+            for state, snapshot in self._feedback(write)[1]:
+                seen = next(s for s in self.group if s.name == state).writes
+                sees = [w for w in seen if snapshot == "next" or (snapshot == "mid" and not w.late)]
+                graph.add_edges_from((w.leaf, u) for w in sees if w.leaf is not None)
+        if not nx.is_directed_acyclic_graph(graph):
+            u = next(iter(nx.simple_cycles(graph)))[0]
+            raise NotAffine("a write depends on a read that already sees it", unknown[u].right)
+        return list(nx.lexicographical_topological_sort(graph, key=lambda x: list(unknown).index(x)))
 
     def _feedback(self, w: Write) -> tuple[Node, dict[tuple[str, str], Node]]:
         """w.right as (c, {(state, snapshot): x}): c + sum of snapshot^T x."""

@@ -73,7 +73,16 @@ def spec_hash(c: Compiled) -> str:
 
 def formatted(text: str) -> str:
     """The text as `ruff format` lays it out."""
-    command = [sys.executable, "-m", "ruff", "format", "--isolated", f"--line-length={LINE}", "--stdin-filename=generated.py", "-"]
+    command = [
+        sys.executable,
+        "-m",
+        "ruff",
+        "format",
+        "--isolated",
+        f"--line-length={LINE}",
+        "--stdin-filename=generated.py",
+        "-",
+    ]
     try:
         done = subprocess.run(command, input=text, capture_output=True, text=True, check=True)
     except FileNotFoundError as error:
@@ -93,8 +102,14 @@ def derivation(c: Compiled) -> list[str]:
     p, a = c.step, c.adjoint.program
     lines = ["The step:", ""]
     lines += [f"    {n}_t = {plain(x, p.names)}" for n, x in p.updates.items()]
-    lines += [f"    {n}_t = {plain(x, {v: k for k, v in _next_names(c).items()} | p.names)}" for n, x in p.outputs.items()]
-    lines += ["", "Its adjoint (dS_t: what later steps say of S_t; d log lam: the gradient of a decay's logarithm):", ""]
+    lines += [
+        f"    {n}_t = {plain(x, {v: k for k, v in _next_names(c).items()} | p.names)}" for n, x in p.outputs.items()
+    ]
+    lines += [
+        "",
+        "Its adjoint (dS_t: what later steps say of S_t; d log lam: the gradient of a decay's logarithm):",
+        "",
+    ]
     lines += [f"    {n}_(t-1) = {plain(x, a.names)}" for n, x in a.updates.items()]
     lines += [f"    {n}_t = {plain(x, a.names)}" for n, x in a.outputs.items()]
     if c.reason:
@@ -122,10 +137,10 @@ def _wrapped(lines: list[str]) -> list[str]:
 
 
 _IMPORTS = {
-    "chunkform.runtime.decay": "decay_all decay_in decay_mask decay_out inverse order_mask",
+    "chunkform.runtime.decay": "chunk_for decay_all decay_in decay_mask decay_out decayed_apply decayed_product inverse order_mask",
     "chunkform.runtime.op": "Argument Backend Op Signature",
     "chunkform.runtime.torch_form": (
-        "CHUNK VECTOR_CHUNK dtype_of expanded from_chunks from_heads from_steps per_head reverse_sum steps_first to_chunks"
+        "CHUNK dtype_of expanded from_chunks from_heads from_steps per_head reverse_sum steps_first to_chunks"
     ),
 }
 
@@ -149,7 +164,9 @@ def _parameters(c: Compiled) -> list[str]:
     positional = [_key(v.name, v.is_decay) for v in c.step.variables if v.kind != "constant"]
     options = ["initial_state=None", "output_final_state=False", "backend=None"]
     required = [v.name for v in c.step.variables if v.kind == "constant" and v.default is None]
-    defaults = [f"{v.name}={float(v.default)!r}" for v in c.step.variables if v.kind == "constant" and v.default is not None]
+    defaults = [
+        f"{v.name}={float(v.default)!r}" for v in c.step.variables if v.kind == "constant" and v.default is not None
+    ]
     if required or defaults:
         return [*positional, *options, "*", *required, *defaults]
     return [*positional, *options]
@@ -163,9 +180,7 @@ def signature_text(c: Compiled) -> str:
         arguments.append(f'Argument("{v.name}", "{v.kind}", {_dims(v.axes)}{default}),')
     states = "".join(f'("{s.name}", {_dims(s.axes)}),' for s in p.states)
     outputs = "".join(f'("{n}", {_dims(axes)}),' for n, axes in p.output_axes.items())
-    return (
-        f'Signature(name="{c.name}", arguments=({"".join(arguments)}), states=({states}), outputs=({outputs}))'
-    )
+    return f'Signature(name="{c.name}", arguments=({"".join(arguments)}), states=({states}), outputs=({outputs}))'
 
 
 def _dims(axes: tuple[str, ...]) -> str:
@@ -201,7 +216,8 @@ def docstring(c: Compiled) -> str:
     states = ", ".join(f"{s.name} [{', '.join(['B', 'H', *map(dim_of, s.axes)])}]" for s in p.states)
     many = "a tuple of " if len(p.states) > 1 else ""
     lines += [
-        f"    initial_state: {many}{states}; zeros where None." if all(s.initial is None for s in p.states)
+        f"    initial_state: {many}{states}; zeros where None."
+        if all(s.initial is None for s in p.states)
         else f"    initial_state: {many}{states}; the spec's own where None.",
         "    output_final_state: also return the states after the last step.",
         "    backend: 'torch', 'triton', or None for the best one on the tensors' device.",
@@ -210,7 +226,11 @@ def docstring(c: Compiled) -> str:
     ]
     outs = ", ".join(f"{n} [{', '.join(['B', 'T', 'H', *map(dim_of, axes)])}]" for n, axes in p.output_axes.items())
     lines.append(f"    {outs} in the inputs' dtype, and the final state (float32) or None.")
-    lines += ["", "Raises:", "    chunkform.errors.ArgumentError: an argument has a wrong shape, dtype, device or value."]
+    lines += [
+        "",
+        "Raises:",
+        "    chunkform.errors.ArgumentError: an argument has a wrong shape, dtype, device or value.",
+    ]
     if c.spec.source:
         lines += ["", f"Source: {c.spec.source}"]
     return "\n    ".join(lines).replace("\n    \n", "\n\n") + "\n    "

@@ -160,7 +160,9 @@ def _run(
     device: Any,
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     numbers = TorchNumbers(device)
-    values = {v.name: given[v.name].exp() if v.is_decay else given[v.name] for v in program.variables if v.kind != "constant"}
+    values = {
+        v.name: given[v.name].exp() if v.is_decay else given[v.name] for v in program.variables if v.kind != "constant"
+    }
     states = dict(start)
     collected: dict[str, list[Tensor]] = {n: [] for n in program.outputs}
     nodes = [*program.updates.values(), *program.outputs.values()]

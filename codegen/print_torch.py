@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import sympy
 
 from .functions import TABLE
-from .ir import COL, ROW, Node, dim_of, expand, factors_of, leaf, total, walk
+from .ir import ROW, Node, dim_of, expand, factors_of, leaf, total, walk
 from .log_decay import log_of
 from .pipeline import Compiled
 from .plan import Accumulate, Map, Plan, Sweep
@@ -56,7 +56,7 @@ class TorchText:
         return f"{self._atom(text)}[..., {index}]"
 
     def _atom(self, text: str) -> str:
-        return text if text.replace("_", "").isalnum() or text.endswith(")") and text.startswith("(") else f"({text})"
+        return text if text.replace("_", "").isalnum() or (text.startswith("(") and text.endswith(")")) else f"({text})"
 
     def expression(self, x: Node) -> str:
         match x.op:
@@ -115,6 +115,9 @@ class TorchText:
 
     def _contraction(self, x: Node) -> str:
         (b,), body = x.attrs, x.args[0]
+        mask = next((f for f in factors_of(body) if f.op == "decay_mask" and len(f.axes) == 3), None)
+        if mask is not None:
+            return self._decayed(b, mask, [f for f in factors_of(body) if f is not mask])
         groups = [([f], set(f.axes)) for f in factors_of(body)]
         while len(groups) > 1:
             pair = next(
@@ -144,6 +147,27 @@ class TorchText:
             text, order = texts[0]
             return f"({text}).sum({order.index(b) - len(order)})"
         return self._einsum(texts, x.axes)
+
+    def _decayed(self, b: str, mask: Node, factors: list[Node]) -> str:
+        """A contraction with one decay a channel: over the channels, or over the steps that write."""
+        row, col, channel = mask.axes
+        if b == channel:
+            right = [f for f in factors if col in f.axes]
+            sides, function = ((row, channel), (col, channel)), "decayed_product"
+        else:
+            right = [f for f in factors if channel in f.axes]
+            sides, function = ((row, col), (col, channel)), "decayed_apply"
+        left = [f for f in factors if f not in right]
+        texts = [
+            " * ".join(self.aligned(f, axes) for f in group) or "1.0"
+            for group, axes in zip((left, right), sides, strict=True)
+        ]
+        decay = self.decay_text(mask)
+        flags = ", ".join(str(a) for a in mask.attrs)
+        return f"{function}({', '.join(texts)}, {decay}, {flags})"
+
+    def decay_text(self, mask: Node) -> str:
+        raise NotImplementedError
 
     def _einsum(self, texts: list[tuple[str, tuple[str, ...]]], out: tuple[str, ...]) -> str:
         (left, a), (right, c) = texts
@@ -207,7 +231,7 @@ class _Function:
         self.sweeps: list[str] = []
 
     def text(self) -> list[str]:
-        c, program = self.c, self.c.step
+        c = self.c
         head = (
             "def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs):"
             if self.backward
@@ -225,7 +249,6 @@ class _Function:
                     self._results(stage)
         doc = '"""Gradients' if self.backward else '"""Outputs, last states and what the backward pass uses'
         lines = [head, f'{INDENT}{doc} of {c.name}, chunk by chunk, in torch."""', *(INDENT + x for x in body)]
-        del program
         return [*self.sweeps, "\n".join(lines)]
 
     # --- inputs -----------------------------------------------------------------------------------------------------
@@ -262,7 +285,11 @@ class _Function:
             default = f"torch.zeros({shape}, dtype=dtype, device=device)"
         else:
             default = f"{swapped(self.text_of.value(s.initial), s.axes)}"
-            default = f"({default}).squeeze(2).expand({shape})" if self._per_head(s.initial) else f"({default}).expand({shape})"
+            default = (
+                f"({default}).squeeze(2).expand({shape})"
+                if self._per_head(s.initial)
+                else f"({default}).expand({shape})"
+            )
         return f'{given} if states.get("{s.name}") is not None else {default}'
 
     def _per_head(self, x: Node) -> bool:
@@ -295,7 +322,12 @@ class _Function:
             if text not in self.loaded:
                 self.loaded.add(text)
                 output = name[1:]
-                shape = ["lead[0]", "lead[1]", "lead[2]", *(f"size_{dim_of(a)}" for a in self.c.step.output_axes[output])]
+                shape = [
+                    "lead[0]",
+                    "lead[1]",
+                    "lead[2]",
+                    *(f"size_{dim_of(a)}" for a in self.c.step.output_axes[output]),
+                ]
                 add(f'{text} = cotangents.get("{output}")')
                 add(
                     f"{text} = torch.zeros({', '.join(shape)}, dtype=dtype, device=device) if {text} is None "
@@ -319,7 +351,9 @@ class _Function:
             arguments.append(self.text_of.value(node))
         forward_state = s.direction > 0
         firsts = [self.state_name(n) if forward_state else f"{n}_last" for n in s.states]
-        results = [self.leaves.get(x.attrs[0], x.attrs[1], {"read": "y", "write": "w"}[x.attrs[0]]) for x in s.chunk.outputs]
+        results = [
+            self.leaves.get(x.attrs[0], x.attrs[1], {"read": "y", "write": "w"}[x.attrs[0]]) for x in s.chunk.outputs
+        ]
         for x, name in zip(s.chunk.outputs, results, strict=True):
             if x.attrs[0] == "read":
                 self.lines.append(f"# {name}: {self.meaning(x)}")
@@ -331,7 +365,9 @@ class _Function:
             lasts = [f"{n}_end" for n in s.states]
         sizes = ", ".join(f"size_{d}" for d in self.c.step.dims)
         call = f"{printer.name}({', '.join([*arguments, *firsts, 'lead', 'dtype', 'device', sizes])})"
-        self.lines.append(f"{', '.join([*results, *lasts])} = {call}" if len(results + lasts) > 1 else f"{lasts[0]} = {call}")
+        self.lines.append(
+            f"{', '.join([*results, *lasts])} = {call}" if len(results + lasts) > 1 else f"{lasts[0]} = {call}"
+        )
 
     def read_names(self) -> dict[Node, str]:
         return {
@@ -370,7 +406,9 @@ class _Function:
         text = self.text_of.value(expand(x, axes))
         if not any(y.op == "leaf" for y in walk(x)):
             shape = ", ".join(["*lead", *(f"size_{dim_of(a)}" for a in axes)])
-            return f"torch.full(({shape},), {text}, dtype=dtype, device=device)" if not axes else f"{text}.expand({shape})"
+            return (
+                f"torch.full(({shape},), {text}, dtype=dtype, device=device)" if not axes else f"{text}.expand({shape})"
+            )
         return text
 
     def _results(self, stage: Map) -> None:
@@ -407,7 +445,9 @@ class _Function:
         add(f"return gradients, {{{firsts}}}")
 
 
-_PYTHON = frozenset("dtype device lead some given states constants saved cotangents final_cotangents needs torch".split())
+_PYTHON = frozenset(
+    "dtype device lead some given states constants saved cotangents final_cotangents needs torch".split()
+)
 
 
 class _SweepText:
@@ -423,7 +463,7 @@ class _SweepText:
         self.stream_text: dict[tuple[str, bool], str] = {}
         self.depends_memo: dict[Node, bool] = {}
         self.bare_memo: dict[Node, bool] = {}
-        self.pre_text = TorchText(self._pre_leaf, self.pre, {}, "a")
+        self.pre_text = _Phase(self, self._pre_leaf, self.pre, "a")
         self.loop_text = _Phase(self, self._loop_leaf, self.loop, "b")
         self.post_text = _Phase(self, self._post_leaf, self.post, "c")
         self.stacked: dict[Node, str] = {}
@@ -445,20 +485,17 @@ class _SweepText:
                 index = ", ".join(":" if a in node.axes else "None" for a in axes)
                 text = f"({text})[..., {index}]"
             results.append(f"from_chunks({text}, lead, {len(x.axes)})")
-        vector = any(len(d.axes) > 1 for d in chunk.decays)
-        size = "VECTOR_CHUNK" if vector else "CHUNK"
-        lines = [f"size = {size}"]
+        vector = [self._argument(log_of(chunk.streams[d])) for d in chunk.decays if len(d.axes) > 1]
+        lines = [f"size = {_size_text(sorted(vector))}"]
         for (key, logged), name in self.stream_text.items():
             node = self._stream_node(key, logged)
             lines.append(f"{name} = to_chunks({self._argument(node)}, lead, size, {len(node.axes)})")
         lines += self.pre
         states = list(chunk.states)
-        used = [n for n in states if ("in", n) in self.used_states] if hasattr(self, "used_states") else states
-        del used
         for n in states:
             lines.append(f"{n} = {n}_0")
             lines.append(f"{n}_in = []")
-        for node, name in self.stacked.items():
+        for name in self.stacked.values():
             lines.append(f"{name}_all = []")
         count = next(iter(self.stream_text.values()))
         order = "range(count)" if s.direction > 0 else "range(count - 1, -1, -1)"
@@ -467,7 +504,7 @@ class _SweepText:
         for n in states:
             lines.append(f"{INDENT}{n}_in.append({n})")
         lines += [INDENT + x for x in self.loop]
-        for node, name in self.stacked.items():
+        for name in self.stacked.values():
             lines.append(f"{INDENT}{name}_all.append({name})")
         lines.append(f"{INDENT}{', '.join(states)} = {', '.join(lasts[n] for n in states)}")
         back = "" if s.direction > 0 else "[::-1]"
@@ -480,7 +517,13 @@ class _SweepText:
                 lines.append(f"{name} = torch.stack({name}_all{back}, 2)")
         lines += self.post
         lines.append(f"return {', '.join([*results, *states])}")
-        arguments = [*(self._argument(x) for x in self.stream_nodes), *(f"{n}_0" for n in states), "lead", "dtype", "device"]
+        arguments = [
+            *(self._argument(x) for x in self.stream_nodes),
+            *(f"{n}_0" for n in states),
+            "lead",
+            "dtype",
+            "device",
+        ]
         arguments += [f"size_{d}" for d in self.parent.c.step.dims]
         way = "forwards" if s.direction > 0 else "backwards"
         doc = f'"""A walk {way} over chunks, carrying {", ".join(states)}."""'
@@ -571,8 +614,12 @@ class _Phase(TorchText):
         super().__init__(leaf_text, lines, {}, prefix)
         self.sweep = sweep
 
+    def decay_text(self, mask: Node) -> str:
+        text = self.sweep._stream(mask.args[0], logged=True)
+        return f"{text}[:, :, n]" if self.prefix == "b" else text
+
     def value(self, x: Node) -> str:
-        if x.op in ("const", "number", "size"):
+        if self.prefix == "a" or x.op in ("const", "number", "size"):
             return super().value(x)
         if self.sweep.depends(x):
             return super().value(x)
@@ -586,5 +633,6 @@ class _Phase(TorchText):
         return f"{text}[:, :, n]" if not text.endswith(".mT") else f"{text[:-3]}[:, :, n].mT"
 
 
-def map_dims(axes: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(dim_of(a) for a in axes if a not in (ROW, COL))
+def _size_text(decays: list[str]) -> str:
+    calls = [f"chunk_for({d})" for d in decays]
+    return "CHUNK" if not calls else calls[0] if len(calls) == 1 else f"min({', '.join(calls)})"

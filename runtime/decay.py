@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 RESET = -50.0  # exp(-50) = 2e-22: beyond the precision of what is added
+RANGE = 120.0  # sums of log decays over a chunk up to here are split in two factors, neither of which overflows
 
 
 def _cumulative(g: Tensor, dim: int, direction: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -21,7 +22,12 @@ def _cumulative(g: Tensor, dim: int, direction: int) -> tuple[Tensor, Tensor, Te
     own = torch.where(reset, torch.zeros_like(g), g).to(torch.float64)
     if direction > 0:
         return own.cumsum(dim), own, reset.to(torch.int32).cumsum(dim), reset.to(torch.int32)
-    return own.flip(dim).cumsum(dim).flip(dim), own, reset.to(torch.int32).flip(dim).cumsum(dim).flip(dim), reset.to(torch.int32)
+    return (
+        own.flip(dim).cumsum(dim).flip(dim),
+        own,
+        reset.to(torch.int32).flip(dim).cumsum(dim).flip(dim),
+        reset.to(torch.int32),
+    )
 
 
 def _at(late: bool, total: Tensor, own: Tensor) -> Tensor:
@@ -39,7 +45,9 @@ def decay_mask(g: Tensor, late: bool, write_late: bool, inclusive: bool, directi
     total, own, count, reset = _cumulative(g, dim, direction)
     read, read_count = _at(late, total, own), _at(late, count, reset)
     write, write_count = _at(write_late, total, own), _at(write_late, count, reset)
-    rows, cols = (read.unsqueeze(dim), write.unsqueeze(dim - 1)) if dim == -1 else (read.unsqueeze(-2), write.unsqueeze(-3))
+    rows, cols = (
+        (read.unsqueeze(dim), write.unsqueeze(dim - 1)) if dim == -1 else (read.unsqueeze(-2), write.unsqueeze(-3))
+    )
     if dim == -1:
         same = read_count.unsqueeze(-1) == write_count.unsqueeze(-2)
     else:
@@ -78,3 +86,55 @@ def inverse(t: Tensor, direction: int) -> Tensor:
     """(I - T)^-1 for strictly triangular T, [..., C, C]."""
     identity = torch.eye(t.shape[-1], dtype=t.dtype, device=t.device)
     return torch.linalg.solve_triangular(identity - t, identity.expand_as(t), upper=direction < 0, unitriangular=True)
+
+
+# --- decays of each channel -----------------------------------------------------------------------------------------
+
+
+def chunk_for(g: Tensor, sizes: tuple[int, ...] = (64, 32, 16)) -> int:
+    """The largest chunk over which the log decays g, [B, H, T, d], can be split in two factors; else the smallest."""
+    steps = g.shape[2]
+    for size in sizes:
+        pad = -steps % size
+        padded = torch.nn.functional.pad(g, (0, 0, 0, pad)) if pad else g
+        sums = padded.abs().unflatten(2, (-1, size)).sum(3) if padded.numel() else padded
+        if not sums.numel() or float(sums.max()) <= RANGE:
+            return size
+    return sizes[-1]
+
+
+def _factors(g: Tensor, late: bool, write_late: bool, direction: int) -> tuple[Tensor, Tensor] | None:
+    """exp(a_read - m) and exp(m - a_write) with m the middle of the chunk's range, where neither can overflow."""
+    if not g.numel() or not float(g.abs().sum(-2).max()) <= RANGE:
+        return None
+    own = g.to(torch.float64)
+    total = own.cumsum(-2) if direction > 0 else own.flip(-2).cumsum(-2).flip(-2)
+    last = total.select(-2, -1 if direction > 0 else 0).unsqueeze(-2)
+    middle = 0.5 * last
+    read, write = _at(late, total, own) - middle, middle - _at(write_late, total, own)
+    return read.to(g.dtype).exp(), write.to(g.dtype).exp()
+
+
+def decayed_product(
+    x: Tensor, y: Tensor, g: Tensor, late: bool, write_late: bool, inclusive: bool, direction: int
+) -> Tensor:
+    """[..., C, C]: the sum over channels of x_i y_j and the decays between them; x, y, g are [..., C, d]."""
+    split = _factors(g, late, write_late, direction)
+    if split is None:
+        mask = decay_mask(g, late, write_late, inclusive, direction, dim=-2)
+        return torch.einsum("...ijd,...jd->...ij", x.unsqueeze(-2) * mask, y)
+    seen = order_mask(g.shape[-2], inclusive, direction, g).bool()
+    product = (x * split[0]) @ (y * split[1]).mT
+    return torch.where(seen, product, torch.zeros_like(product))
+
+
+def decayed_apply(
+    weights: Tensor, y: Tensor, g: Tensor, late: bool, write_late: bool, inclusive: bool, direction: int
+) -> Tensor:
+    """[..., C, d]: the sum over j of weights_ij y_j and the decays between them; weights is [..., C, C]."""
+    split = _factors(g, late, write_late, direction)
+    if split is None:
+        mask = decay_mask(g, late, write_late, inclusive, direction, dim=-2)
+        return torch.einsum("...ijd,...jd->...id", weights.unsqueeze(-1) * mask, y)
+    seen = order_mask(g.shape[-2], inclusive, direction, g)
+    return split[0] * ((weights * seen) @ (y * split[1]))

@@ -242,7 +242,9 @@ def _checked_states(signature: Signature, initial: Any, tensors: dict[str, Tenso
             raise ArgumentError(f"{what} must be a floating-point tensor, got {_kind(value)}")
         layout = ("B", "H", *dims)
         expected = [sizes.get(d) for d in layout]
-        if value.dim() != len(layout) or any(n is not None and n != m for n, m in zip(expected, value.shape, strict=True)):
+        if value.dim() != len(layout) or any(
+            n is not None and n != m for n, m in zip(expected, value.shape, strict=True)
+        ):
             raise ArgumentError(f"{what} must be [{', '.join(layout)}] = {expected}, got the shape {list(value.shape)}")
         if value.device != any_tensor.device:
             raise ArgumentError(f"{what} is on {value.device}, but the inputs are on {any_tensor.device}")

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 CHUNK = 64
-VECTOR_CHUNK = 16  # where the decay runs over channels, weights are [C, C, d]
 
 
 def steps_first(x: Tensor, dtype: torch.dtype) -> Tensor:
