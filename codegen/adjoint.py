@@ -41,11 +41,7 @@ def adjoint(forward: StepProgram) -> Adjoint:
         seeds.setdefault(forward.updates[s.name], []).append(leaf("state", f"d{s.name}", s.axes))
 
     gradients = _reverse(forward, seeds)
-    to_trajectory = {
-        x: leaf("trajectory", x.attrs[1], x.attrs[2])
-        for x in walk(*forward.updates.values(), *forward.outputs.values())
-        if x.op == "leaf" and x.attrs[0] == "state"
-    }
+    to_trajectory = trajectories(forward, *forward.updates.values(), *forward.outputs.values(), *gradients.values())
     gradients = {x: replace(g, to_trajectory) for x, g in gradients.items()}
 
     def of(kind: str, name: str, axes: tuple[str, ...]) -> Node:
@@ -87,6 +83,17 @@ def adjoint(forward: StepProgram) -> Adjoint:
         output_axes={gradient_name(v): v.axes for v in forward.variables if v.kind != "constant"},
     )
     return Adjoint(program, forward, gradients)
+
+
+def trajectories(forward: StepProgram, *roots: Node) -> dict[Node, Node]:
+    """For each leaf below the roots that is a state of the forward program, whatever its axes are called there, the
+    trajectory leaf that takes its place in the adjoint."""
+    names = {s.name for s in forward.states}
+    return {
+        x: leaf("trajectory", x.attrs[1], x.attrs[2])
+        for x in walk(*roots)
+        if x.op == "leaf" and x.attrs[0] == "state" and x.attrs[1] in names
+    }
 
 
 def _reverse(forward: StepProgram, seeds: dict[Node, list[Node]]) -> dict[Node, Node]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace as dc_replace
 
-from .adjoint import Adjoint
+from .adjoint import Adjoint, trajectories
 from .ir import ONE, ZERO, Node, add, expand, factors_of, leaf, mul, power, rebuild, rename, replace, terms_of, total, walk
 from .step import StateVar, StepProgram
 
@@ -230,7 +230,17 @@ class Interpreter:
             if m.row is None or m.col is None:
                 return mul(*(self.plain(a) for a in x.args))
             raise NotAffine("the state is multiplied by something that depends on a state", x)
+        if (m.row is None or m.col is None) and not positive(factor):
+            return mul(self.plain(node), factor)  # no decay: a vector state that is read as a whole, and fed back
         return scaled(m, factor)
+
+    def _matrix_states(self, x: Node) -> set[str]:
+        """The states that the terms of a sum hold as a whole."""
+        if x.op == "leaf":
+            return {x.attrs[1]} if x.attrs[:2] in self.by_leaf and len(x.axes) == 2 else set()
+        if x.op in ("add", "mul") and len(x.axes) == 2 and self._touches(x):
+            return set().union(*(self._matrix_states(a) for a in x.args))
+        return set()
 
     def _reads(self, x: Node) -> bool:
         return any(y.op == "leaf" and y.attrs[0] == "raw" for y in walk(x))
@@ -238,6 +248,9 @@ class Interpreter:
     def _sum(self, x: Node) -> Node:
         (b,) = x.attrs
         factors = factors_of(x.args[0])
+        for f in factors:  # a read of several states at once is the sum of its reads
+            if f.op == "add" and b in f.axes and len(self._matrix_states(f)) > 1:
+                return add(*(self.plain(total(mul(term, *(g for g in factors if g is not f)), b)) for term in f.args))
         values = [(f, self.form(f)) for f in factors]
         matrices = [(f, v) for f, v in values if isinstance(v, MatrixValue) and b in (v.row, v.col)]
         if len(matrices) > 1 and all(v.row is None or v.col is None for _, v in matrices):
@@ -252,7 +265,7 @@ class Interpreter:
             if len(pairs) == 1 and not any(b in f.axes for f in plain if f is not pairs[0]):
                 key = f"{pairs[0].attrs[1]}.{b}"
                 whole = leaf("raw pairing", key)
-                self.raw_pairings[whole] = self.raw_pairings[pairs[0]][:2]
+                self.raw_pairings[whole] = next(v for k, v in self.raw_pairings.items() if k.attrs[1] == pairs[0].attrs[1])
                 return mul(whole, *(f for f in plain if f is not pairs[0]))
             return total(mul(*plain), b)
         _, m = matrices[0]
@@ -281,21 +294,31 @@ class Interpreter:
         ):
             raise NotAffine("a product of states is summed: the term isn't affine in the state", x)
         pair = sorted((m for _, m in matrices), key=lambda m: self.kinds[m.state], reverse=True)
-        m = pair[0]
-        rest = tuple(a for a in (m.row, m.col) if a is not None and a != b)
-        key = f"{m.state}.{make_key(m, '', ONE)}.{make_key(pair[1], '', ONE)}.{b}"
+        here = self._declared_axes(pair[0])
+        first, second = (_renamed_value(m, here, *self._row_and_col(m.state)) for m in pair)
+        rest = tuple(a for a in (first.row, first.col) if a is not None and a != here[b])
+        key = f"{first.state}.{make_key(first, '', ONE)}.{make_key(second, '', ONE)}.{here[b]}"
         node = leaf("raw pairing", key, rest)
-        self.raw_pairings[node] = (pair[0], pair[1])
-        return mul(node, *others)
+        self.raw_pairings[node] = (first, second)
+        back = {there: a for a, there in here.items()}
+        return mul(rename(node, {a: back[a] for a in rest}), *others)
+
+    def _row_and_col(self, state: str) -> tuple[str | None, str | None]:
+        row, col = (*self.states[state].axes, None, None)[:2]
+        return row, col
+
+    def _declared_axes(self, m: MatrixValue) -> dict[str, str]:
+        """The axes of a matrix value, as the term at hand has them -> as the state declares them."""
+        row, col = self._row_and_col(m.state)
+        return {a: b for a, b in ((m.row, row), (m.col, col)) if a is not None and b is not None}
 
     # --- reads ------------------------------------------------------------------------------------------------------
 
     def read(self, m: MatrixValue, side: str, vector: Node) -> Node:
         """The read of a matrix value, as a leaf of kind `raw`. Scalars are taken out of the vector."""
         scalar, core = split_scalars(vector)
-        declared = self.states[m.state].axes
-        row, col = (*declared, None, None)[:2]
-        here = {a: b for a, b in ((m.row, row), (m.col, col)) if a is not None and b is not None}
+        row, col = self._row_and_col(m.state)
+        here = self._declared_axes(m)
         canonical = _renamed_value(m, here, row, col)
         core = _swap(core, here)
         out = (col if side == "row" else row,)
@@ -398,7 +421,7 @@ class _Draft:
 
 def normalize(program: StepProgram) -> NormalForm:
     """The read-write form of a forward program."""
-    to_trajectory = _to_trajectory(program)
+    to_trajectory = trajectories(program, *program.updates.values(), *program.outputs.values())
     interpreter = Interpreter({s.name: s for s in program.states}, {s.name: "trajectory" for s in program.states})
     drafts = _drafts(interpreter, program, to_trajectory)
     values = {n: interpreter.plain(replace(x, to_trajectory)) for n, x in program.outputs.items()}
@@ -407,7 +430,7 @@ def normalize(program: StepProgram) -> NormalForm:
 
 def normalize_adjoint(a: Adjoint) -> NormalForm:
     """The read-write form of an adjoint program together with the forward states whose trajectory it reads."""
-    to_trajectory = _to_trajectory(a.forward)
+    to_trajectory = trajectories(a.forward, *a.forward.updates.values(), *a.forward.outputs.values())
     states = {s.name: s for s in (*a.forward.states, *a.program.states)}
     kinds = {s.name: "trajectory" for s in a.forward.states} | {s.name: "state" for s in a.program.states}
     interpreter = Interpreter(states, kinds)
@@ -418,14 +441,6 @@ def normalize_adjoint(a: Adjoint) -> NormalForm:
         late, early = _ports(interpreter, a, to_trajectory, pair.state)
         ports[pair.state] = interpreter.plain(late), interpreter.plain(early)
     return _Canonical(interpreter, drafts, values, ports).form()
-
-
-def _to_trajectory(program: StepProgram) -> dict[Node, Node]:
-    return {
-        x: leaf("trajectory", x.attrs[1], x.attrs[2])
-        for x in walk(*program.updates.values(), *program.outputs.values())
-        if x.op == "leaf" and x.attrs[0] == "state"
-    }
 
 
 def _drafts(interpreter: Interpreter, program: StepProgram, to_trajectory: dict[Node, Node]) -> list[_Draft]:
@@ -456,13 +471,21 @@ def positive(x: Node) -> bool:
             return x.attrs[0].startswith("decay")
         case "const":
             return x.attrs[0] > 0
-        case "mul" | "add":
+        case "mul":
             return all(positive(a) for a in x.args)
+        case "add":
+            return all(positive(a) for a in x.args) or below_one(x) is not None
         case "pow":
             return positive(x.args[0])
         case "fn":
             return x.attrs[0] in ("exp", "sigmoid", "softplus")
     return False
+
+
+def below_one(x: Node) -> Node | None:
+    """y where x = 1 - sigmoid(y), which is sigmoid(-y)."""
+    rest = add(1, mul(-1, x))
+    return rest.args[0] if rest.op == "fn" and rest.attrs[0] == "sigmoid" else None
 
 
 def _ports(interpreter: Interpreter, a: Adjoint, to_trajectory: dict[Node, Node], state: str) -> tuple[Node, Node]:
@@ -477,8 +500,8 @@ def _ports(interpreter: Interpreter, a: Adjoint, to_trajectory: dict[Node, Node]
         x, g = replace(original, to_trajectory), a.gradients[original]
         if g is ZERO:
             continue
-        value = interpreter.form(x)
-        if isinstance(value, MatrixValue) and value.state == state and x.op == "add":
+        value = interpreter.form(x) if x.op == "add" else None
+        if isinstance(value, MatrixValue) and value.state == state:
             axes = {i for i in (value.row, value.col) if i}
             for part in x.args:
                 if isinstance(interpreter.form(part), MatrixValue):
@@ -653,6 +676,8 @@ class _Canonical:
         """A raw read leaf, possibly over renamed axes."""
         kind, key, axes = y.attrs
         original = next(r for r in (*self.i.raw_reads, *self.i.raw_pairings) if r.attrs[:2] == (kind, key))
+        if original not in self.replacement:
+            raise NotAffine("the state and its gradient are multiplied entry by entry", y)
         return rename(self.replacement[original], dict(zip(original.attrs[2], axes, strict=True)))
 
     def _canonical_read(self, raw: Node) -> None:
@@ -701,6 +726,8 @@ class _Canonical:
             or (first.row, first.col) != (forward.row, forward.col)
         ):
             raise NotAffine("the state is scaled at several places of the step", raw)
+        if not set(raw.axes) <= set(decay.axes):
+            return  # one axis of the two is summed so far: `_sum` does the other
         pairing = mul(leaf("pairing", first.state, decay.axes), power(decay, -1))
         self.replacement[raw] = total(pairing, *(set(pairing.axes) - set(raw.axes)))
 
@@ -748,15 +775,17 @@ class _Canonical:
         def feeds(x: Node) -> bool:
             return bool(self._states_in(x) & own)
 
-        everything = [w for ws in drafts.values() for w, _ in ws]
-        lefts = any(feeds(w.left) for w in everything)
-        rights = any(feeds(w.right) for w in everything)
-        for w in everything:
-            if feeds(w.scalar):
-                raise NotAffine("a write is scaled by something that depends on the state", w.scalar)
-        if lefts and rights:
-            bad = next(w for w in everything if feeds(w.left))
-            raise NotAffine("a write multiplies two reads of the state", mul(bad.left, bad.right))
+        flipped = set()
+        for n, writes in drafts.items():
+            for w, _ in writes:
+                if feeds(w.scalar):
+                    raise NotAffine("a write is scaled by something that depends on the state", w.scalar)
+            fed = [w for w, _ in writes if feeds(w.left)]
+            if fed and any(feeds(w.right) for w, _ in writes):
+                raise NotAffine("a write multiplies two reads of the state", mul(fed[0].left, fed[0].right))
+            if fed:
+                flipped.add(n)
+                self._flip_reads(n)
         out = []
         for n in names:
             final = self.final[n]
@@ -764,21 +793,16 @@ class _Canonical:
             writes = drafts[n]
             if final.decay is not None and feeds(final.decay):
                 raise NotAffine("the decay depends on the state", final.decay)
-            if lefts:
+            if n in flipped:
                 row, col = col, row
-                self._flip_reads(n)
             decay = self._rewritten(final.decay) if final.decay is not None else None
             made = []
             for raw, late in writes:
-                left, right = (raw.right, raw.left) if lefts else (raw.left, raw.right)
+                left, right = (raw.right, raw.left) if n in flipped else (raw.left, raw.right)
                 w = Write(n, mul(raw.scalar, left), right, late)
                 named = None
                 if feeds(w.right):
                     self._check_affine(w.right, own)
-                    if decay is not None and col is not None and col in decay.axes:
-                        raise NotAffine(
-                            "the decay runs over the axis of what is written, so each channel has its own feedback", decay
-                        )
                     named = leaf("write", w.right.key[:10], w.right.axes)
                 made.append(dc_replace(w, leaf=named))
             out.append(StateForm(n, row, col, decay, tuple(made), self.drafts[n].direction, self.i.states[n].axes))
@@ -820,14 +844,12 @@ class _Canonical:
         return out
 
     def _check_affine(self, x: Node, own: set[str]) -> None:
-        """x = c + sum of scalar * read: what the triangular solve needs."""
+        """x = c + sum of coefficient * read: what the triangular solve needs."""
         for term, coefficient, read in affine_terms(x, lambda y: y in self.reads and self.reads[y].state in own):
             if read is None:
                 if self._states_in(term) & own:
                     raise NotAffine("what is written isn't affine in what is read", term)
                 continue
-            if coefficient.axes:
-                raise NotAffine("a read is scaled entry by entry before it is written", term)
             if self._states_in(coefficient) & own:
                 raise NotAffine("what is written isn't affine in what is read", term)
             r = self.reads[read]
@@ -842,7 +864,10 @@ def _scalars(*nodes: Node) -> Iterable[Node]:
 
 
 def affine_terms(x: Node, is_read: object) -> list[tuple[Node, Node, Node | None]]:
-    """x as a list of (term, coefficient, read): the term is coefficient * read, or has no read at its top level."""
+    """x as a list of (term, coefficient, read): the term is coefficient * read, or has no read at its top level.
+
+    A coefficient is a scalar, or scales the read entry by entry.
+    """
     out: list[tuple[Node, Node, Node | None]] = []
     for term in terms_of(x):
         factors = factors_of(term)
