@@ -17,15 +17,16 @@ Each carries the direction of the sweep; a write is `late` when it comes after i
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
-from .evaluate import CHUNK_OPERATIONS, Pair
+from .evaluate import CHUNK_OPERATIONS
 from .ir import COL, ONE, ROW, ZERO, Node, add, leaf, make, mul, rename, total
-from .normal_form import NotAffine, Read, StateForm, Write, affine_terms
+from .normal_form import NotAffine, Read, StateForm, Write, affine_terms, split_scalars
 
 SNAPSHOT_LATE = {"prev": False, "mid": False, "next": True}
 
@@ -189,14 +190,14 @@ class _Builder:
         for u in order:
             constant, feedback = self._feedback(unknown[u])
             parts = [self.stream(constant)] if constant is not ZERO else []
-            for (name, snapshot), vector in feedback.items():
-                s, x = states[name], self.stream(vector)
-                parts.append(self.from_state(s, "row", x, snapshot))
+            for (name, snapshot, scale), vector in feedback.items():
+                s, x, scaling = states[name], self.stream(vector), self.stream(scale)
+                parts.append(mul(scaling, self.from_state(s, "row", x, snapshot)))
                 for w in s.writes:
                     if w.leaf is None:
-                        parts.append(self.from_write(s, "row", x, snapshot, w))
+                        parts.append(mul(scaling, self.from_write(s, "row", x, snapshot, w)))
                     else:
-                        block = self.weights(s, "row", x, snapshot, w)
+                        block = mul(scaling, self.weights(s, "row", x, snapshot, w))
                         blocks[u, w.leaf] = add(blocks.get((u, w.leaf), ZERO), block)
             right[u] = self.define(add(*parts))
         blocks = {key: self.define(block) for key, block in blocks.items()}
@@ -204,7 +205,7 @@ class _Builder:
         inverses: dict[Node, Node] = {}
         for n, u in enumerate(order):
             t = blocks.get((u, u), ZERO)
-            inverses[u] = self.define(make("inverse", (t,), (self.group[0].direction,), (ROW, COL))) if t is not ZERO else ONE
+            inverses[u] = self.define(make("inverse", (t,), (self.group[0].direction,), t.axes)) if t is not ZERO else ONE
             for v in order[n + 1 :]:
                 if (v, u) not in blocks:
                     continue
@@ -225,7 +226,7 @@ class _Builder:
         graph: nx.DiGraph = nx.DiGraph()
         graph.add_nodes_from(unknown)
         for u, write in unknown.items():
-            for state, snapshot in self._feedback(write)[1]:
+            for state, snapshot, _ in self._feedback(write)[1]:
                 seen = next(s for s in self.group if s.name == state).writes
                 sees = [w for w in seen if snapshot == "next" or (snapshot == "mid" and not w.late)]
                 graph.add_edges_from((w.leaf, u) for w in sees if w.leaf is not None)
@@ -234,19 +235,23 @@ class _Builder:
             raise NotAffine("a write depends on a read that already sees it", unknown[u].right)
         return list(nx.lexicographical_topological_sort(graph, key=lambda x: list(unknown).index(x)))
 
-    def _feedback(self, w: Write) -> tuple[Node, dict[tuple[str, str], Node]]:
-        """w.right as (c, {(state, snapshot): x}): c + sum of snapshot^T x."""
+    def _feedback(self, w: Write) -> tuple[Node, dict[tuple[str, str, Node], Node]]:
+        """w.right as (c, {(state, snapshot, g): x}): c + sum of g * snapshot^T x, where g scales entry by entry.
+
+        A g that isn't one gives each channel a triangular system of its own, as a decay over the written axis does.
+        """
         own = {s.name for s in self.group}
         table = self.table
         constant: list[Node] = []
-        feedback: dict[tuple[str, str], Node] = {}
+        feedback: dict[tuple[str, str, Node], Node] = {}
         for term, coefficient, read in affine_terms(w.right, lambda y: y in table and table[y].state in own):
             if read is None:
                 constant.append(term)
                 continue
             r = table[read]
-            key = (r.state, r.snapshot)
-            feedback[key] = add(feedback.get(key, ZERO), mul(coefficient, r.vector))
+            scalar, scale = split_scalars(coefficient)
+            key = (r.state, r.snapshot, scale)
+            feedback[key] = add(feedback.get(key, ZERO), mul(scalar, r.vector))
         return add(*constant), feedback
 
 
@@ -337,19 +342,24 @@ def _all(x: Node, args: list[Any], m: Any, sizes: dict[str, int]) -> Any:
 
 
 def _inverse(x: Node, args: list[Any], m: Any, sizes: dict[str, int]) -> Any:
-    """(I - T)^-1 = I + T + T^2 + ... for strictly triangular T, exactly."""
+    """(I - T)^-1 = I + T + T^2 + ... for strictly triangular T, exactly; one system for each entry of further axes."""
     count = sizes[ROW]
-    t = np.broadcast_to(np.asarray(args[0], dtype=object), (count, count))
-    identity = np.empty((count, count), dtype=object)
+    t = np.asarray(args[0], dtype=object)
+    lead = t.shape[2:]
+    t = np.broadcast_to(t, (count, count, *lead))
     one, zero = m.const(Fraction(1)).item(), m.const(Fraction(0)).item()
+    identity = np.empty((count, count, *lead), dtype=object)
     for i in range(count):
         for j in range(count):
             identity[i, j] = one if i == j else zero
     out, term = identity, identity
     for _ in range(count - 1):
-        term = np.stack([m.sum(m.mul(term, t[None, :, j]), -1) for j in range(count)], axis=1)
+        columns = []
+        for j in range(count):
+            products = [m.mul(term[:, k], t[k, j]) for k in range(count)]
+            columns.append(functools.reduce(m.add, products))
+        term = np.stack(columns, axis=1)
         out = m.add(out, term)
-    assert not isinstance(out, Pair)
     return out
 
 

@@ -137,10 +137,12 @@ def _wrapped(lines: list[str]) -> list[str]:
 
 
 _IMPORTS = {
-    "chunkform.runtime.decay": "chunk_for decay_all decay_in decay_mask decay_out decayed_apply decayed_product inverse order_mask",
+    "chunkform.runtime.decay": (
+        "chunk_for decay_all decay_in decay_mask decay_out decayed_apply decayed_product inverse order_mask"
+    ),
     "chunkform.runtime.op": "Argument Backend Op Signature",
     "chunkform.runtime.torch_form": (
-        "CHUNK dtype_of expanded from_chunks from_heads from_steps per_head reverse_sum steps_first to_chunks"
+        "CHANNEL_CHUNK CHUNK dtype_of expanded from_chunks from_heads from_steps per_head reverse_sum steps_first to_chunks"
     ),
 }
 

@@ -486,7 +486,11 @@ class _SweepText:
                 text = f"({text})[..., {index}]"
             results.append(f"from_chunks({text}, lead, {len(x.axes)})")
         vector = [self._argument(log_of(chunk.streams[d])) for d in chunk.decays if len(d.axes) > 1]
-        lines = [f"size = {_size_text(sorted(vector))}"]
+        inner = [x for root in roots for x in walk(root)]
+        if any(x.op == "inverse" and len(x.axes) > 2 for x in inner):
+            lines = ["size = CHANNEL_CHUNK"]
+        else:
+            lines = [f"size = {_size_text(sorted(vector))}"]
         for (key, logged), name in self.stream_text.items():
             node = self._stream_node(key, logged)
             lines.append(f"{name} = to_chunks({self._argument(node)}, lead, size, {len(node.axes)})")
@@ -578,7 +582,8 @@ class _SweepText:
                 like = self._stream(next(iter(self.s.chunk.streams)))
                 return f"order_mask(size, {x.attrs[0]}, {direction}, {like})"
             case "inverse":
-                return f"inverse({self.pre_text.value(x.args[0])}, {direction})"
+                channels = "" if len(x.axes) == 2 else ", channels=True"
+                return f"inverse({self.pre_text.value(x.args[0])}, {direction}{channels})"
         g = self._stream(x.args[0], logged=True)
         dim = ", dim=-2" if len(x.args[0].axes) > 1 else ""
         flags = "".join(f", {a}" for a in x.attrs[:-1])

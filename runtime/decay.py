@@ -82,8 +82,10 @@ def decay_all(g: Tensor, dim: int = -1) -> Tensor:
     return torch.where(reset.any(dim), -torch.inf, total).exp()
 
 
-def inverse(t: Tensor, direction: int) -> Tensor:
-    """(I - T)^-1 for strictly triangular T, [..., C, C]."""
+def inverse(t: Tensor, direction: int, channels: bool = False) -> Tensor:
+    """(I - T)^-1 for strictly triangular T, [..., C, C]; with `channels`, [..., C, C, e]: one system for each channel."""
+    if channels:
+        return inverse(t.movedim(-1, -3), direction).movedim(-3, -1)
     identity = torch.eye(t.shape[-1], dtype=t.dtype, device=t.device)
     return torch.linalg.solve_triangular(identity - t, identity.expand_as(t), upper=direction < 0, unitriangular=True)
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 CHUNK = 64
+CHANNEL_CHUNK = 16  # where each channel has a triangular system of its own
 
 
 def steps_first(x: Tensor, dtype: torch.dtype) -> Tensor:

@@ -1,0 +1,66 @@
+"""Launching generated Triton kernels: grids, configurations and workspace."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
+
+
+@dataclass(frozen=True)
+class Config:
+    """How a kernel is launched: steps per chunk, width of the state tile, width of a block of a long loop over an axis."""
+
+    chunk: int
+    tile: int
+    block: int
+    warps: int
+    stages: int
+
+
+def choose(dtype: torch.dtype, sizes: tuple[int, ...]) -> Config:
+    """The configuration for a shape class: the largest dim, and whether operands take 4 bytes. Never keyed on T."""
+    largest = max((padded(x) for x in sizes), default=16)
+    return config_for(4 if dtype == torch.float32 else 2, largest)
+
+
+def config_for(itemsize: int, largest: int) -> Config:
+    """`largest` is the largest dim, padded to a power of two."""
+    if itemsize == 4:
+        tile = 32 if largest <= 128 else 16
+        return Config(chunk=32, tile=tile, block=32, warps=4, stages=1 if largest > 128 else 2)
+    if largest <= 128:
+        return Config(chunk=64, tile=64, block=64, warps=4, stages=2)
+    return Config(chunk=64, tile=32, block=64, warps=4, stages=1)
+
+
+def padded(size: int) -> int:
+    """The block that holds an axis whole: a power of two, at least 16, as products on tensor cores want it."""
+    return max(16, triton.next_power_of_2(size))
+
+
+def strides(x: torch.Tensor) -> tuple[int, int, int]:
+    """Strides of the batch, time and head axes of [B, T, H, ...]."""
+    return x.stride(0), x.stride(1), x.stride(2)
+
+
+def steps(x: torch.Tensor) -> torch.Tensor:
+    """[B, T, H, X] with X contiguous; the other strides are free."""
+    return x if x.ndim == 3 or x.shape[-1] == 1 or x.stride(-1) == 1 else x.contiguous()
+
+
+def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> None:
+    """Run a kernel over a grid, on the device of its first tensor; an empty grid is nothing to do."""
+    if 0 in grid:
+        return
+    device = next(x.device for x in args if isinstance(x, torch.Tensor))
+    if device.type == "cuda" and device.index != torch.cuda.current_device():
+        with torch.cuda.device(device):
+            kernel[grid](*args, **options)
+    else:
+        kernel[grid](*args, **options)
