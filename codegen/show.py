@@ -1,208 +1,558 @@
-"""Nodes as people write them: matrix notation, in plain text or LaTeX."""
+"""Nodes as people write them: matrix notation, in plain text or LaTeX, in the notation of the documents.
+
+A node over two axes is shown as a matrix, over one as a column. Products of vectors and matrices that are contracted become
+matrix products, an entry-by-entry product a Hadamard product or `diag(...)`. What matrix notation can't say (three axes that
+meet in one sum) is written with indices.
+"""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from fractions import Fraction
 
 import sympy
 
-from .ir import COL, ROW, Node, factors_of
+from .ir import COL, ROW, Node, const, dim_of, factors_of, mul, power, rename, split_constant, walk
 
-Names = dict[Node, str]
+Names = Mapping[Node, "str | Node"]
+
+# Kinds of leaves that only print knows: `next` a state after its step, `middle` between its early writes and its decay;
+# `gradient` a whole gradient, `carried` the part of it from later steps, either `before` a step; `last` at the last step.
+GRADIENT_KINDS = (
+    "cotangent",
+    "gradient",
+    "gradient before",
+    "carried",
+    "carried before",
+    "whole gradient",
+    "last",
+    "carried last",
+)
+TIMELESS_KINDS = ("constant", "parameter", "decay parameter", "chunk", "state in", "whole gradient")
+OFFSETS = {"state": -1, "trajectory": -1, "gradient before": -1, "carried before": -1}
+STATE_KINDS = frozenset(OFFSETS) | {"state in", "next", "middle", "gradient", "carried", "last", "carried last"}
+GREEK = frozenset(
+    "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau upsilon phi chi psi omega "
+    "Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega".split()
+)
+SUM, HADAMARD, PRODUCT, ATOM = range(4)  # how tightly a piece of notation holds together
 
 
-def plain(node: Node, names: Names | None = None, step: bool = True) -> str:
-    """A node as one line of text."""
-    return _Printer(False, names or {}, step).top(node)
+def plain(node: Node, names: Names | None = None, step: bool = True, **about: object) -> str:
+    """A node as one line of text. `names` gives nodes a symbol; for the rest see `Notation`."""
+    return Notation(False, names or {}, step, **about).text(node)  # type: ignore[arg-type]
 
 
-def latex(node: Node, names: Names | None = None, step: bool = True) -> str:
-    """A node as LaTeX in the notation of the documents."""
-    return _Printer(True, names or {}, step).top(node)
+def latex(node: Node, names: Names | None = None, step: bool = True, **about: object) -> str:
+    """A node as LaTeX in the notation of the documents: bold vectors and matrices, `_t` for the step."""
+    return Notation(True, names or {}, step, **about).text(node)  # type: ignore[arg-type]
 
 
-class _Printer:
-    def __init__(self, tex: bool, names: Names, step: bool) -> None:
-        self.tex, self.names, self.step = tex, names, step
-        self.t = "^\\top" if tex else "^T"
-        self.times = " \\odot " if tex else " . "
+@dataclass(frozen=True)
+class Piece:
+    """Some text, and how tightly it holds together."""
 
-    def top(self, x: Node) -> str:
-        free = [a for a in x.axes]
-        rows = [a for a in free if a == ROW] or free[:1]
-        rest = [a for a in free if a not in rows]
-        return self.show(x, rows[0] if rows else None, rest[0] if rest else None)
+    text: str
+    level: int = ATOM
 
-    # `show` renders x as a matrix whose rows run over `row` and columns over `col` (None: one)
-    def show(self, x: Node, row: str | None, col: str | None) -> str:
-        if x in self.names:
-            return self.symbol(self.names[x], "let", x.axes, row, col)
+
+class Notation:
+    """Prints nodes.
+
+    step: write the step as an index; order: declared names, in the order in which factors and terms are to stand; shift: by
+    how many steps later everything is to be read; at: a number in the place of t; letter: another letter for t.
+    """
+
+    def __init__(
+        self,
+        tex: bool,
+        names: Names | None = None,
+        step: bool = True,
+        order: Iterable[str] = (),
+        shift: int = 0,
+        at: int | None = None,
+        letter: str = "t",
+    ) -> None:
+        self.tex, self.step, self.shift, self.at, self.letter = tex, step, shift, at, letter
+        self.names = dict(names or {})
+        self.order = {n: i for i, n in enumerate(order)}
+        self.top = r"^\top" if tex else "^T"
+        self.times = r" \odot " if tex else " . "
+        self.one = r"\mathbf{1}" if tex else "1"
+        self._add_transposed_names()
+
+    def _add_transposed_names(self) -> None:
+        """A named square matrix is known by its name with its two axes exchanged, too."""
+        for x, name in list(self.names.items()):
+            if isinstance(name, Node) and len(x.axes) == 2 and dim_of(x.axes[0]) == dim_of(x.axes[1]):
+                a, b = x.axes
+                self.names.setdefault(rename(x, {a: b, b: a}), rename(name, {a: b, b: a}))
+
+    def text(self, x: Node, axes: tuple[str, ...] | None = None) -> str:
+        """x as a matrix, a column or a scalar; `axes` says which of its axes run down and across."""
+        return self.piece(x, axes).text
+
+    def piece(self, x: Node, axes: tuple[str, ...] | None = None) -> Piece:
+        if len(x.axes) > 2:
+            return self.indexed(x)
+        row, col = self.orient(x) if axes is None or len(axes) < len(x.axes) else (*axes, None, None)[:2]
+        return self.show(x, row, col)
+
+    def orient(self, x: Node) -> tuple[str | None, str | None]:
+        """The axes of x that run down and across."""
+        if len(x.axes) < 2:
+            return (*x.axes, None, None)[:2]  # type: ignore[return-value]
+        a, b = x.axes
+        if ROW in x.axes:
+            return ROW, b if a == ROW else a
+        for y in walk(x):
+            if y.op == "leaf" and set(y.attrs[2]) == {a, b}:
+                return y.attrs[2][0], y.attrs[2][1]
+        return a, b
+
+    # --- one node, its rows along `row` and its columns along `col` (None: one) ---------------------------------------
+
+    def show(self, x: Node, row: str | None, col: str | None) -> Piece:
+        known = self.names.get(x)
+        if isinstance(known, Node):
+            if known is not x:
+                return self.show(known, row, col)
+        elif known is not None:
+            return self.turned(self.symbol(known, "let", len(x.axes)), x.axes, row, col)
         match x.op:
             case "leaf":
                 kind, name, order = x.attrs
-                return self.symbol(name, kind, order, row, col)
+                return self.turned(self.symbol(name, kind, len(order)), order, row, col)
             case "const":
                 return self.const(x.attrs[0])
             case "number":
-                return sympy.latex(sympy.sympify(x.attrs[0])) if self.tex else x.attrs[0]
+                return Piece(sympy.latex(sympy.sympify(x.attrs[0])) if self.tex else x.attrs[0], PRODUCT)
             case "size":
-                return x.attrs[0]
+                return Piece(x.attrs[0])
             case "eye":
-                return "\\mathbf{I}" if self.tex else "I"
+                return Piece(r"\mathbf{I}" if self.tex else "I")
             case "expand":
-                return self.show(x.args[0], row if row in x.args[0].axes else None, col if col in x.args[0].axes else None)
+                inner = x.args[0]
+                return self.show(inner, row if row in inner.axes else None, col if col in inner.axes else None)
             case "add":
-                return self.add(x, row, col)
+                return self.sum_of_terms(x, row, col)
             case "pow":
-                return self.pow(x, row, col)
+                return self.power(x, row, col)
             case "fn":
-                name = {"sigmoid": "\\sigma"}.get(x.attrs[0], f"\\{x.attrs[0]}") if self.tex else x.attrs[0]
-                return f"{name}({self.show(x.args[0], row, col)})"
+                return self.function(x, row, col)
             case "mul":
-                return self.mul(x.args, row, col)
+                return self.product(x, row, col)
             case "sum":
-                return self.sum(x, row, col)
-        inner = ", ".join(self.top(a) for a in x.args)
-        attrs = "" if not x.attrs else "[" + ",".join(str(a) for a in x.attrs if a != "") + "]"
-        name = f"\\mathrm{{{x.op}}}" if self.tex else x.op
-        return f"{name}{attrs}({inner})"
+                return self.contraction(x, row, col)
+            case "inverse":
+                inner = self.show(x.args[0], *x.args[0].attrs[2]).text
+                text = rf"(\mathbf{{I}} - {inner})^{{-1}}" if self.tex else f"(I - {inner})^-1"
+                return Piece(text if (row, col) == tuple(x.axes) else f"({text}){self.top}")
+        return self.indexed(x)
 
-    def symbol(self, name: str, kind: str, order: tuple[str, ...], row: str | None, col: str | None) -> str:
-        base = "lambda" if name == "lam" else name
-        if self.tex:
-            head, _, sub = base.partition("_")
-            symbol = sympy.latex(sympy.Symbol(head)) if not (head.startswith("d") and len(head) > 1) else self.tangent(head)
-            if order:
-                symbol = f"\\mathbf{{{symbol}}}"
-        else:
-            symbol, sub = name, ""
-        when = ""
-        if self.step and kind not in ("constant", "parameter", "decay parameter"):
-            when = {"state": "t-1", "trajectory": "t-1", "state+": "t", "state-": "t"}.get(kind, "t")
-        sub = ",".join(s for s in (sub, when) if s)
-        if sub:
-            symbol += f"_{{{sub}}}" if self.tex or len(sub) > 1 else f"_{sub}"
+    def turned(self, symbol: str, order: tuple[str, ...], row: str | None, col: str | None) -> Piece:
+        """A symbol, transposed where its axes run the other way."""
         flipped = (len(order) == 2 and order == (col, row)) or (len(order) == 1 and order[0] == col)
-        if flipped:
-            return f"{symbol}{self.t}"
-        return symbol
+        return Piece(symbol + self.top if flipped else symbol)
 
-    def tangent(self, name: str) -> str:
-        rest = "lambda" if name[1:] == "lam" else name[1:]
-        return f"d{sympy.latex(sympy.Symbol(rest))}"
+    def transposed(self, x: Node, axis: str | None) -> str:
+        """The column x over `axis`, as a row."""
+        if x.op == "sum" and x not in self.names and self.is_chain(x):
+            return self.show(x, None, axis).text
+        return self.bracket(self.show(x, axis, None), ATOM) + self.top
 
-    def const(self, c: Fraction) -> str:
+    # --- symbols ------------------------------------------------------------------------------------------------------
+
+    def symbol(self, name: str, kind: str, axes: int) -> str:
+        base, _, sub = name.partition("_")
+        log = kind in ("log", *GRADIENT_KINDS) and base == "dlog"
+        if log:
+            base, _, sub = sub.partition("_")
+        tangent = not log and self.is_tangent(base, kind)
+        if tangent:
+            base = base[1:]
+        if match := re.fullmatch(r"([A-Za-z]+)(\d+)", base):
+            base, sub = match[1], ",".join(s for s in (match[2], sub) if s)
+        if self.tex:
+            shown = self.letters(base, axes, "d" if tangent else "")
+            shown = rf"d\log {shown}" if log else shown
+        else:
+            shown = f"dlog {base}" if log else f"d{base}" if tangent else base
+        sub = ",".join(s for s in (sub, self.when(kind)) if s)
+        if sub:
+            shown += f"_{{{sub}}}" if self.tex or len(sub) > 1 else f"_{sub}"
+        if kind == "middle":
+            shown += "'"
+        if kind.startswith("carried"):
+            shown += "^{+}" if self.tex else "^+"
+        return shown
+
+    def is_tangent(self, base: str, kind: str) -> bool:
+        return base.startswith("d") and len(base) > 1 and (kind in GRADIENT_KINDS or base[1:] in self.order)
+
+    def letters(self, base: str, axes: int, d: str) -> str:
+        if base.endswith("'"):
+            primes = len(base) - len(base.rstrip("'"))
+            return self.letters(base.rstrip("'"), axes, d) + "'" * primes
+        base = "lambda" if base == "lam" else base
+        if base in GREEK:
+            return rf"{d}\boldsymbol{{\{base}}}" if axes else rf"{d}\{base}"
+        if axes:
+            return rf"\mathbf{{{d}{base}}}"
+        return d + (base if len(base) == 1 else rf"\mathrm{{{base}}}")
+
+    def when(self, kind: str) -> str:
+        if not self.step or kind in TIMELESS_KINDS:
+            return ""
+        offset = self.shift + OFFSETS.get(kind, 0)
+        if kind.endswith("last"):
+            return "n"
+        if self.at is not None:
+            return str(self.at + offset)
+        return f"{self.letter}{offset:+d}" if offset else self.letter
+
+    def const(self, c: Fraction) -> Piece:
         if c.denominator == 1:
-            return str(c.numerator)
-        return f"\\frac{{{c.numerator}}}{{{c.denominator}}}" if self.tex else f"{c.numerator}/{c.denominator}"
+            return Piece(str(c.numerator), SUM if c < 0 else ATOM)
+        if not self.tex:
+            return Piece(f"{c.numerator}/{c.denominator}", SUM if c < 0 else PRODUCT)
+        sign = "-" if c < 0 else ""
+        return Piece(rf"{sign}\frac{{{abs(c.numerator)}}}{{{c.denominator}}}", SUM if c < 0 else ATOM)
 
-    def add(self, x: Node, row: str | None, col: str | None) -> str:
+    # --- sums of terms ------------------------------------------------------------------------------------------------
+
+    def sum_of_terms(self, x: Node, row: str | None, col: str | None) -> Piece:
+        parts = self.folded(x)
+        if len(parts) == 1:
+            return self.show(parts[0], row, col)
         out = ""
-        parts = sorted(x.args, key=lambda a: (len(a.axes) < len(x.axes), a.op == "const" and len(x.args) > 2))
-        for a in parts:
-            shown = self.show(a, row, col)
+        for a in sorted(parts, key=self.term_rank):
+            shown = self.show(a, row if row in a.axes else None, col if col in a.axes else None).text
             if not out:
                 out = shown
             elif shown.startswith("-"):
                 out += " - " + shown[1:].lstrip()
             else:
                 out += " + " + shown
-        return out
+        return Piece(out, SUM)
 
-    def pow(self, x: Node, row: str | None, col: str | None) -> str:
-        (base,), n = x.args, x.attrs[0]
-        inner = self.atom(base, row, col)
-        if n == Fraction(1, 2):
-            return f"\\sqrt{{{self.show(base, row, col)}}}" if self.tex else f"sqrt({self.show(base, row, col)})"
-        if n == -1:
-            return f"\\frac{{1}}{{{self.show(base, row, col)}}}" if self.tex else f"1/{inner}"
-        return f"{inner}^{{{n}}}" if self.tex else f"{inner}^{n if n.denominator == 1 and n > 0 else f'({n})'}"
+    def folded(self, x: Node) -> list[Node]:
+        """The terms of x, with the terms of a named sum replaced by its name."""
+        terms = {core: c for c, core in map(split_constant, x.args)}
+        for n in self.names:
+            if n.op != "add" or n is x or not set(n.axes) <= set(x.axes):
+                continue
+            own = {core: c for c, core in map(split_constant, n.args)}
+            ratios = {terms[core] / c if core in terms else None for core, c in own.items()}
+            if len(ratios) == 1 and (ratio := ratios.pop()) is not None:
+                terms = {core: c for core, c in terms.items() if core not in own}
+                return [*(mul(c, core) for core, c in terms.items()), *_scaled(ratio, n)]
+        return list(x.args)
 
-    def atom(self, x: Node, row: str | None, col: str | None) -> str:
-        """x with brackets where a factor needs them."""
-        shown = self.show(x, row, col)
-        if x in self.names:
-            return shown
-        if x.op == "add" or (x.op == "const" and x.attrs[0] < 0):
-            return f"\\left({shown}\\right)" if self.tex else f"({shown})"
-        return shown
+    def term_rank(self, a: Node) -> tuple:
+        """Positive terms first; of these numbers, then the state's own decay, then in the order of declaration."""
+        coefficient, core = split_constant(a)
+        has_state = any(
+            f.op == "leaf" and f.attrs[0] in STATE_KINDS and len(f.axes) == 2
+            for f in (self._name_leaf(f) for f in factors_of(core))
+        )
+        has_pairing = any(f.op == "sum" and f.args[0].op == "sum" for f in factors_of(core))
+        reads = any(y.op == "leaf" and y.attrs[0] in STATE_KINDS for y in walk(core))
+        return coefficient < 0, bool(core.axes), not (has_state or has_pairing), not reads, self.rank(core), a.key
 
-    def mul(self, factors: tuple[Node, ...], row: str | None, col: str | None) -> str:
-        def over(a: Node) -> tuple[bool, bool]:
-            return row in a.axes if row else False, col in a.axes if col else False
+    def _name_leaf(self, x: Node) -> Node:
+        known = self.names.get(x)
+        return known if isinstance(known, Node) else x
 
-        sign, scalars, rows, cols, both = "", [], [], [], []
-        for f in factors:
-            if f.op == "const" and f.attrs[0] == -1:
-                sign = "-"
-            elif not f.axes:
-                scalars.append(self.atom(f, None, None))
-            elif over(f) == (True, True):
-                both.append(f)
-            elif over(f)[0]:
-                rows.append(f)
+    def rank(self, x: Node) -> tuple:
+        """Where x stands among its likes: by the declared names in it."""
+        x = self._name_leaf(x)
+        found = {y.attrs[1] for y in walk(x) if y.op == "leaf"}
+        places = sorted((self.place(n), len(n)) for n in found)
+        return (tuple(places) or ((-1, 0),), x.key)
+
+    def place(self, name: str) -> int:
+        """Where a name was declared; a matrix of steps or a gradient stands where its quantity does."""
+        for n in (name, name.lower(), name[1:], name[1:].lower()):
+            if n in self.order:
+                return self.order[n]
+        return len(self.order)
+
+    # --- products -----------------------------------------------------------------------------------------------------
+
+    def product(self, x: Node, row: str | None, col: str | None) -> Piece:
+        coefficient, core = split_constant(x)
+        scalars, rows, cols, both = [], [], [], []
+        for f in self.folded_factors(core):
+            if len(f.axes) > 2 or not set(f.axes) <= {row, col}:
+                return self.indexed(x)
+            group = both if len(f.axes) == 2 else scalars if not f.axes else rows if f.axes == (row,) else cols
+            group.append(f)
+        parts: list[Piece] = []
+        if both:
+            matrices = [f for f in both if f.op != "eye"]
+            identity = len(matrices) < len(both)
+            if identity and not matrices and (rows or cols):
+                axis = row if rows else col
+                parts.append(self.diag([*rows, *(rename(c, {col: row}) for c in cols if col and row)], axis and row))
             else:
-                cols.append(f)
-        parts = [*scalars]
-        matrix = self.times.join(self.wrap(f, row, col, len(both) > 1) for f in both)
-        if rows and cols and not both:
-            parts += [self.vector(rows, row), self.vector(cols, col) + self.t]
-        elif both:
-            diag = "\\mathrm{diag}" if self.tex else "diag"
-            parts += [f"{diag}({self.vector(rows, row)})"] if rows else []
-            parts += [matrix]
-            parts += [f"{diag}({self.vector(cols, col)})"] if cols else []
+                parts += [self.diag(rows, row)] if rows else []
+                shown = [self.show(f, row, col) for f in sorted(both, key=self.rank)]
+                parts.append(self.entrywise(shown))
+                parts += [self.diag(cols, col)] if cols else []
+        elif rows and cols:
+            parts.append(Piece(self.bracket(self.vector(rows, row), PRODUCT)))
+            turned = self.transposed(cols[0], col) if len(cols) == 1 else f"({self.vector(cols, col).text}){self.top}"
+            parts.append(Piece(turned, PRODUCT if "^" not in turned[-6:] else ATOM))
         elif rows:
             parts.append(self.vector(rows, row))
         elif cols:
-            parts.append(self.vector(cols, col) + self.t)
-        return sign + " ".join(parts)
+            turned = self.transposed(cols[0], col) if len(cols) == 1 else f"({self.vector(cols, col).text}){self.top}"
+            parts.append(Piece(turned))
+        return self.with_scalars(coefficient, scalars, parts)
 
-    def wrap(self, f: Node, row: str | None, col: str | None, always: bool = False) -> str:
-        shown = self.atom(f, row, col)
-        return f"({shown})" if always and f.op in ("mul", "sum") else shown
+    def folded_factors(self, x: Node) -> tuple[Node, ...]:
+        """The factors of x, with those of a named product replaced by its name."""
+        factors = list(factors_of(x))
+        for n in self.names:
+            if n.op == "mul" and n is not x and all(f in factors for f in n.args):
+                for f in n.args:
+                    factors.remove(f)
+                factors.append(n)
+        return tuple(factors)
 
-    def vector(self, factors: list[Node], axis: str | None) -> str:
-        joined = self.times.join(self.atom(f, axis, None) for f in factors)
-        if len(factors) == 1:
-            f = factors[0]
-            return f"[{joined}]" if f.op == "sum" and f not in self.names else joined
-        return f"({joined})"
-
-    def sum(self, x: Node, row: str | None, col: str | None) -> str:
-        (b,), body = x.attrs, x.args[0]
-        left, middle, right, other = [], [], [], []
-        for f in factors_of(body):
-            has_row, has_col = bool(row) and row in f.axes, bool(col) and col in f.axes
-            if b not in f.axes or (has_row and has_col):
-                other.append(f)
-            elif has_row:
-                left.append(f)
-            elif has_col:
-                right.append(f)
+    def with_scalars(self, coefficient: Fraction, scalars: list[Node], parts: list[Piece]) -> Piece:
+        """A number and scalars, in front of what they scale; inverses below a fraction line."""
+        below = [f for f in scalars if f.op == "pow" and f.attrs[0] < 0]
+        above = sorted((f for f in scalars if f not in below), key=self.scalar_rank)
+        sign, size = "-" if coefficient < 0 else "", abs(coefficient)
+        front: list[Piece] = []
+        if not below:
+            if size != 1:
+                front.append(self.const(size))
+            front += [self.show(f, None, None) for f in above]
+        else:
+            top = [self.const(Fraction(size.numerator))] if size.numerator != 1 else []
+            bottom = [self.const(Fraction(size.denominator))] if size.denominator != 1 else []
+            top += [self.show(f, None, None) for f in above] if self.tex or not parts else []
+            bottom += [
+                self.show(power(f.args[0], -f.attrs[0]), None, None) for f in sorted(below, key=self.scalar_rank)
+            ]
+            upper = self.juxtaposed(top) if top else Piece("1")
+            lower = self.juxtaposed(bottom)
+            if self.tex:
+                front.append(Piece(rf"\frac{{{upper.text}}}{{{lower.text}}}"))
             else:
-                middle.append(f)
-        if other or len(left) > 1 or len(right) > 1:
-            inner = self.times.join(self.top(f) for f in factors_of(body))
-            return f"\\sum_{{{b}}} {inner}" if self.tex else f"sum_{b}({inner})"
-        parts = []
+                text = f"{self.bracket(upper, PRODUCT)} / {self.bracket(lower, ATOM)}"
+                if parts:  # a vector over a scalar reads best with the scalar behind
+                    body = self.juxtaposed([*([self.show(f, None, None) for f in above]), *parts])
+                    text = f"{self.bracket(body, PRODUCT)} / {self.bracket(lower, ATOM)}"
+                    if top:
+                        text = f"{self.juxtaposed(top).text} {text}"
+                return Piece(sign + text, SUM if sign else PRODUCT)
+        everything = [*front, *parts]
+        piece = self.juxtaposed(everything) if everything else Piece("1")
+        return Piece(sign + piece.text, SUM) if sign else piece
+
+    def juxtaposed(self, parts: list[Piece]) -> Piece:
+        if len(parts) == 1:
+            return parts[0]
+        shown = [
+            self.bracket(p, ATOM if i < len(parts) - 1 and _is_scalar_product(p) else PRODUCT)
+            for i, p in enumerate(parts)
+        ]
+        return Piece(" ".join(shown), PRODUCT)
+
+    def scalar_rank(self, f: Node) -> tuple:
+        return f.op == "fn", f.op in ("sum", "add"), self.rank(f)
+
+    def diag(self, factors: list[Node], axis: str | None) -> Piece:
+        return Piece((r"\mathrm{diag}" if self.tex else "diag") + f"({self.vector(factors, axis).text})")
+
+    def vector(self, factors: list[Node], axis: str | None) -> Piece:
+        return self.entrywise([self.show(f, axis, None) for f in sorted(factors, key=self.vector_rank)])
+
+    def vector_rank(self, f: Node) -> tuple:
+        return f.op == "sum", self.rank(f)
+
+    def entrywise(self, pieces: list[Piece]) -> Piece:
+        if len(pieces) == 1:
+            return pieces[0]
+        return Piece(self.times.join(self.bracket(p, ATOM) for p in pieces), HADAMARD)
+
+    def bracket(self, piece: Piece, least: int) -> str:
+        """The piece's text, in brackets unless it holds together at least so tightly."""
+        if piece.level >= least:
+            return piece.text
+        if self.tex and re.search(r"\\frac|\\sum|\\sqrt|\\left|\\prod", piece.text):
+            return rf"\left({piece.text}\right)"
+        return f"({piece.text})"
+
+    # --- powers and functions -----------------------------------------------------------------------------------------
+
+    def power(self, x: Node, row: str | None, col: str | None) -> Piece:
+        (base,), n = x.args, x.attrs[0]
+        if n < 0 and not x.axes:
+            return self.with_scalars(Fraction(1), [x], [])
+        if abs(n) == Fraction(1, 2):
+            inner = self.show(base, row, col).text
+            root = rf"\sqrt{{{inner}}}" if self.tex else f"sqrt({inner})"
+            return Piece(root) if n > 0 else Piece((rf"\frac{{1}}{{{root}}}") if self.tex else f"1 / {root}", PRODUCT)
+        shown = self.bracket(self.show(base, row, col), ATOM)
+        exponent = str(n) if n.denominator == 1 and n > 0 else f"({n})"
+        return Piece(f"{shown}^{{{n}}}" if self.tex else f"{shown}^{exponent}")
+
+    def function(self, x: Node, row: str | None, col: str | None) -> Piece:
+        name, inner = x.attrs[0], self.show(x.args[0], row, col).text
+        if name == "abs":
+            return Piece(rf"\left|{inner}\right|" if self.tex else f"|{inner}|")
+        if not self.tex:
+            return Piece(f"{name}({inner})")
+        head = {"sigmoid": r"\sigma", "exp": r"\exp", "log": r"\log", "tanh": r"\tanh", "sin": r"\sin", "cos": r"\cos"}
+        return Piece(
+            head.get(name, rf"\mathrm{{{name}}}") + (f"({inner})" if "frac" not in inner else rf"\left({inner}\right)")
+        )
+
+    # --- contractions -------------------------------------------------------------------------------------------------
+
+    def is_chain(self, x: Node) -> bool:
+        """Is a sum over one axis a plain product of matrices and vectors?"""
+        (b,), body = x.attrs, x.args[0]
+        return all(len(f.axes) <= 2 and b in f.axes for f in factors_of(body))
+
+    def contraction(self, x: Node, row: str | None, col: str | None) -> Piece:
+        (b,), body = x.attrs, x.args[0]
+        if body.op == "sum" and (pair := self.pairing(x)) is not None:
+            return pair
+        coefficient, core = split_constant(body)
+        left, middle, right = [], [], []
+        for f in factors_of(core):
+            others = set(f.axes) - {b}
+            if b not in f.axes or len(others) > 1 or not others <= {row, col} - {None}:
+                return self.indexed(x)
+            group = middle if not others else left if others == {row} else right
+            group.append(f)
+        parts: list[Piece] = []
         if left:
-            parts.append(self.wrap(left[0], row, b))
+            parts.append(self.matrices(left, row, b))
         if middle and left and right:
-            parts.append(("\\mathrm{diag}" if self.tex else "diag") + f"({self.vector(middle, b)})")
+            parts.append(self.diag(middle, b))
         elif middle and left:
             parts.append(self.vector(middle, b))
         elif middle and right:
-            parts.append(self.vector(middle, b) + self.t)
-        elif len(middle) == 1:
-            f = middle[0]
-            one = "\\mathbf{1}" if self.tex else "1"
-            if f.op == "pow" and f.attrs[0] == 2:
-                v = self.atom(f.args[0], b, None)
-                return f"{v}{self.t} {v}"
-            parts.append(f"{one}{self.t} {self.vector(middle, b)}")
+            parts.append(Piece(self.as_row(middle, b)))
         elif middle:
-            parts += [self.vector(middle[:1], b) + self.t, self.vector(middle[1:], b)]
+            parts += self.inner_product(middle, b)
+        elif not (left and right):
+            parts.insert(1 if left else 0, Piece(self.one if left else self.one + self.top))
         if right:
-            parts.append(self.wrap(right[0], b, col))
-        return " ".join(parts)
+            parts.append(self.matrices(right, b, col))
+        shown = " ".join(self.bracket(p, PRODUCT) for p in parts)
+        return (
+            Piece(shown, PRODUCT) if coefficient == 1 else self.with_scalars(coefficient, [], [Piece(shown, PRODUCT)])
+        )
+
+    def matrices(self, factors: list[Node], row: str | None, col: str | None) -> Piece:
+        """The entry-by-entry product of matrices; transposed as a whole where all of them are."""
+        factors = sorted(factors, key=self.rank)
+        if len(factors) > 1 and all(self.orient(self._name_leaf(f)) == (col, row) for f in factors):
+            return Piece(f"({self.entrywise([self.show(f, col, row) for f in factors]).text}){self.top}")
+        return self.entrywise([self.show(f, row, col) for f in factors])
+
+    def as_row(self, factors: list[Node], axis: str) -> str:
+        if len(factors) == 1:
+            return self.transposed(factors[0], axis)
+        return f"({self.vector(factors, axis).text}){self.top}"
+
+    def inner_product(self, factors: list[Node], b: str) -> list[Piece]:
+        """A scalar made of vectors over one axis: a^T b."""
+        expanded = [g for f in factors for g in ([f.args[0]] * 2 if f.op == "pow" and f.attrs[0] == 2 else [f])]
+        first, *rest = sorted(expanded, key=lambda f: (f.op == "sum", self.rank(f)))
+        if not rest:
+            first, rest = const(1), [first]
+            return [Piece(self.one + self.top), self.vector(rest, b)]
+        return [Piece(self.as_row([first], b)), self.vector(rest, b)]
+
+    def pairing(self, x: Node) -> Piece | None:
+        """<A, B>, the sum of products of entries."""
+        inner = x.args[0]
+        factors = factors_of(inner.args[0])
+        axes = {x.attrs[0], inner.attrs[0]}
+        if len(factors) != 2 or any(set(f.axes) != axes for f in factors):
+            return None
+        factors = tuple(sorted(factors, key=self.rank))
+        row, col = self.orient(self._name_leaf(factors[0]))
+        a, b = (self.show(f, row, col).text for f in factors)
+        return Piece(rf"\left\langle {a}, {b} \right\rangle" if self.tex else f"<{a}, {b}>")
+
+    # --- indices, where matrices don't do -----------------------------------------------------------------------------
+
+    def indexed(self, x: Node, nested: bool = False) -> Piece:
+        """x with its axes written as indices; `nested`: x is a sum that indices are wanted for."""
+        if x.op == "sum" and len(x.axes) == 2 and not nested and self.is_chain(x):
+            row, col = self.orient(x)
+            return Piece(f"[{self.show(x, row, col).text}]_{{{_index(row or '')},{_index(col or '')}}}")
+        bound = []
+        while x.op == "sum":
+            bound.append(x.attrs[0])
+            x = x.args[0]
+        if x.op == "add":
+            body = " + ".join(self.indexed(a).text for a in x.args).replace("+ -", "- ")
+            body = f"({body})" if bound else body
+        elif x.op == "mul":
+            coefficient, core = split_constant(x)
+            factors = sorted(factors_of(core), key=self.rank)
+            text = (r"\, " if self.tex else " ").join(self.bracket(self.indexed(f), PRODUCT) for f in factors)
+            body = (
+                f"{'' if coefficient == 1 else '-' if coefficient == -1 else self.const(coefficient).text + ' '}{text}"
+            )
+        elif x.op == "pow":
+            body = f"{self.bracket(self.indexed(x.args[0]), ATOM)}^{{{x.attrs[0]}}}"
+        elif x.op == "fn":
+            body = f"{x.attrs[0]}({self.indexed(x.args[0]).text})"
+        elif x.op == "const":
+            return self.const(x.attrs[0])
+        elif x.op == "expand":
+            return self.indexed(x.args[0])
+        else:
+            body = self.indexed_symbol(x)
+        if not bound:
+            return Piece(body, SUM if x.op == "add" else PRODUCT if x.op == "mul" else ATOM)
+        under = ",".join(_index(b) for b in bound)
+        return Piece(rf"\sum_{{{under}}} {body}" if self.tex else f"sum_{{{under}}} {body}", PRODUCT)
+
+    def indexed_symbol(self, x: Node) -> str:
+        known = self.names.get(x)
+        y = known if isinstance(known, Node) else x
+        if isinstance(known, str):
+            name, kind, axes = known, "let", x.axes
+        elif y.op == "leaf":
+            kind, name, axes = y.attrs
+        elif y.op == "eye":
+            name, kind, axes = "I", "chunk", y.axes
+        else:
+            name, kind, axes = y.op, "chunk", y.axes
+        shown = self.symbol(name, kind, len(axes))
+        index = ",".join(_index(a) for a in axes)
+        if not axes:
+            return shown
+        if "_" not in shown:
+            return f"{shown}_{{{index}}}" if self.tex or len(index) > 1 else f"{shown}_{index}"
+        return f"[{shown}]_{{{index}}}" if self.tex or len(index) > 1 else f"[{shown}]_{index}"
+
+
+def _index(axis: str) -> str:
+    return {ROW: "i", COL: "j"}.get(axis, axis.lstrip("%"))
+
+
+def _scaled(ratio: Fraction, named: Node) -> list[Node]:
+    """ratio * named, kept as a product so that the name survives."""
+    from .ir import make
+
+    return [named] if ratio == 1 else [make("mul", (const(ratio), named), (), named.axes)]
+
+
+def _is_scalar_product(p: Piece) -> bool:
+    return p.level == PRODUCT and "^" in p.text and not p.text.endswith(")")

@@ -1,0 +1,295 @@
+"""The chunk programs of all sweeps as matrix formulas: `O = diag(a) Q S_0 + ((Q K^T) . M) V`.
+
+A quantity of each step becomes a matrix whose row i holds step i of the chunk (Q for q, V for v; a scalar becomes a vector).
+Products of decays get symbols, each defined once; a sweep that runs backwards in time uses the transposes of the same masks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from .chunk import ChunkProgram
+from .derivation import Formula, Reader, Section, formula, order_of, sentence
+from .ir import COL, ROW, Node, canonical_axis, factors_of, leaf, make, rebuild, rename, walk
+from .normal_form import NormalForm
+from .pipeline import Compiled
+from .plan import Plan, Sweep
+from .show import Notation
+
+CANDIDATES = {  # symbols for products of decays, in the order of preference
+    "prefix": ("a", "g", "f"),
+    "suffix": ("b", "r", "h"),
+    "mask": ("M", "L", "N"),
+    "sum": ("P", "R", "G"),
+    "read": ("Y", "Z", "X", "G", "H"),
+    "solve": ("T", "F", "J"),
+}
+
+
+@dataclass
+class _Symbols:
+    """Symbols in use, shared by all sweeps: what each stands for, and its definition."""
+
+    taken: set[str]
+    stems: dict[str, str] = field(default_factory=dict)
+    decays: dict[tuple, tuple[str, Formula]] = field(default_factory=dict)
+    numbers: dict[str, int] = field(default_factory=dict)
+    printed: set[tuple[Node, Node]] = field(default_factory=set)
+
+    def stem(self, kind: str) -> str:
+        if kind not in self.stems:
+            free = (s for s in CANDIDATES[kind] if not {s, s.lower(), s.upper()} & self.taken)
+            self.stems[kind] = next(free, f"{CANDIDATES[kind][0]}0")
+        return self.stems[kind]
+
+    def is_numbered(self, name: str) -> bool:
+        return "read" in self.stems and name.startswith(self.stems["read"]) and name[-1].isdigit()
+
+    def numbered(self, kind: str) -> str:
+        self.numbers[kind] = self.numbers.get(kind, 0) + 1
+        return f"{self.stem(kind)}{self.numbers[kind]}"
+
+
+def chunk_sections(c: Compiled) -> Iterator[Section]:
+    """The forms over chunks: symbols, the forward sweeps, the backward sweeps."""
+    assert c.forward is not None and c.backward is not None
+    symbols = _Symbols(set(order_of(c)))
+    readers = [(plan, Reader(c, plan.form)) for plan in (c.forward, c.backward)]
+    symbols.taken |= {x.attrs[1] for _, reader in readers for x in reader.symbols.values()}
+    passes = []
+    for title, (plan, reader) in zip(("forward", "backward"), readers):
+        passes.append(Section(f"Over a chunk of C steps, {title}", tuple(_sweeps(c, plan, reader, symbols))))
+    if symbols.decays:
+        definitions = [sentence("i, j and s run over the steps of the chunk.")]
+        definitions += [f for _, f in symbols.decays.values()]
+        yield Section("Products of decays in a chunk", tuple(definitions))
+    yield from passes
+
+
+def _sweeps(c: Compiled, plan: Plan, reader: Reader, symbols: _Symbols) -> Iterator[Formula]:
+    names = _ChunkNames(c, plan.form, reader, symbols)
+    count = len(plan.sweeps)
+    for i, sweep in enumerate(plan.sweeps):
+        way = "first chunk to the last" if sweep.direction > 0 else "last chunk to the first"
+        yield sentence(f"{'The only sweep' if count == 1 else f'Sweep {i + 1}'} goes from the {way}.")
+        yield from _ChunkFormulas(c, sweep, names, symbols).formulas()
+
+
+class _ChunkNames:
+    """Names of the rows-of-steps matrices."""
+
+    def __init__(self, c: Compiled, form: NormalForm, reader: Reader, symbols: _Symbols) -> None:
+        self.c, self.form, self.reader, self.symbols = c, form, reader, symbols
+        self.declared = set(order_of(c))
+        self.known: dict[tuple, Node] = {}
+        values = {x: n for n, x in form.values.items() if x.op == "leaf"}
+        for x in form.reads:
+            if x in values:
+                self.known[x.attrs[:2]] = leaf("chunk", self.capital(values[x], len(x.axes)), (ROW, *x.attrs[2]))
+        for x, symbol in reader.symbols.items():
+            name = values.get(x, symbol.attrs[1])
+            self.known[x.attrs[:2]] = leaf("chunk", self.capital(name, len(x.axes)), (ROW, *x.attrs[2]))
+
+    def capital(self, name: str, axes: int) -> str:
+        d, base = ("d", name[1:]) if name[:1] == "d" and name[1:] in self.declared else ("", name)
+        head = base.rstrip("0123456789")
+        if axes == 0 or len(head) != 1 or head.upper() in self.declared:
+            return name
+        return d + head.upper() + base[len(head) :]
+
+    def over_rows(self, x: Node) -> Node:
+        """A step-level node over the steps of a chunk."""
+        table = {}
+        for y in walk(x):
+            if y.op != "leaf":
+                continue
+            kind, name, axes = y.attrs
+            if kind in ("read", "write"):
+                known = self.of_read(y)
+                table[y] = rename(known, dict(zip(known.attrs[2][1:], axes, strict=True)))
+            elif kind in ("input", "decay", "cotangent"):
+                table[y] = leaf("chunk", self.capital(name, len(axes)), (ROW, *axes))
+        return _substituted(x, table)
+
+    def of_read(self, y: Node) -> Node:
+        """The symbol of a read or a solved write; a read that isn't a result by itself is called Y."""
+        key = y.attrs[:2]
+        if key not in self.known:
+            self.known[key] = leaf("chunk", self.symbols.numbered("read"), (ROW, *y.attrs[2]))
+        return self.known[key]
+
+
+class _ChunkFormulas:
+    """The formulas of one sweep."""
+
+    def __init__(self, c: Compiled, sweep: Sweep, names: _ChunkNames, symbols: _Symbols) -> None:
+        self.c, self.sweep, self.names, self.symbols = c, sweep, names, symbols
+        self.chunk: ChunkProgram = sweep.chunk
+        self.streams = {x.attrs[:2]: x for x in self.chunk.streams}
+        self.inner = {x.attrs[:2]: x for x in self.chunk.definitions}
+        self.memo: dict[Node, Node] = {}
+        self.inverses: dict[Node, Node] = {}
+        self.pending: list[tuple[Node, Node]] = []  # symbols introduced on the way, with what they stand for
+        self.solved: dict[tuple, Node] = {}  # inner quantities that have been printed as a solved write
+
+    def formulas(self) -> Iterator[Formula]:
+        for x, node in self.chunk.outputs.items():
+            left = self.names.of_read(x)
+            meaning = x if x in self.names.form.reads and self.symbols.is_numbered(left.attrs[1]) else None
+            yield from self.line(left, node, left.attrs[2], meaning)
+            if node.op == "leaf" and node.attrs[0] == "inner":
+                self.solved[node.attrs[:2]] = left
+                self.memo.clear()
+        for name, node in self.chunk.states.items():
+            end = "C" if self.sweep.direction > 0 else "0"
+            axes = self.chunk.state_axes[name]
+            yield from self.line(leaf("chunk", f"{name}_{end}", axes), node, axes)
+
+    def line(self, left: Node, node: Node, axes: tuple[str, ...], meaning: Node | None = None) -> Iterator[Formula]:
+        right = self.named(self.visit(node))
+        pending, self.pending = self.pending, []
+        if (left, right) in self.symbols.printed:
+            return
+        self.symbols.printed.add((left, right))
+        for symbol, body in pending:
+            yield self.equation(symbol, body, symbol.attrs[2])
+        yield self.equation(left, right, axes, meaning)
+
+    def equation(self, left: Node, right: Node, axes: tuple[str, ...], meaning: Node | None = None) -> Formula:
+        def write(n: Notation) -> str:
+            if len(right.axes) > 2 or self.wants_indices(right):
+                return f"{n.indexed_symbol(left)} = {n.indexed(right).text}"
+            text = f"{n.text(left, axes)} = {n.text(right, axes)}"
+            if meaning is not None:
+                rows = n.text(self.names.reader.read(meaning))
+                text += rf"\quad (\mathrm{{row}}\ t:\ {rows})" if n.tex else f"   (row t: {rows})"
+            return text
+
+        return formula(self.c, write)
+
+    # --- from chunk programs to what is printed -----------------------------------------------------------------------
+
+    def visit(self, x: Node) -> Node:
+        if x not in self.memo:
+            self.memo[x] = self._visit(x)
+        return self.memo[x]
+
+    def _visit(self, x: Node) -> Node:
+        if x.op in ("decay_mask", "order_mask", "decay_in", "decay_out", "decay_all"):
+            return self.decay_symbol(x)
+        if x.op == "inverse":
+            if x not in self.inverses:
+                symbol = leaf("chunk", self.symbols.numbered("solve"), (ROW, COL))
+                self.pending.append((symbol, self.named(self.visit(x.args[0]))))
+                self.inverses[x] = make("inverse", (symbol,), (), (ROW, COL))
+            return self.inverses[x]
+        if x.op == "leaf":
+            kind, name, order = x.attrs
+            if x.attrs[:2] in self.streams:
+                own = self.streams[x.attrs[:2]]
+                value = self.names.over_rows(self.chunk.streams[own])
+                return _renamed(value, dict(zip(own.attrs[2], order, strict=True)))
+            if x.attrs[:2] in self.solved:
+                known = self.solved[x.attrs[:2]]
+                own = self.inner[x.attrs[:2]]
+                return _renamed(known, dict(zip(own.axes, x.axes, strict=True)))
+            if x.attrs[:2] in self.inner:
+                own = self.inner[x.attrs[:2]]
+                return _renamed(self.visit(self.chunk.definitions[own]), dict(zip(own.axes, x.axes, strict=True)))
+            if kind == "state in":
+                return leaf("state in", f"{name}_{'0' if self.sweep.direction > 0 else 'C'}", order)
+            return x
+        return rebuild(x, (self.visit(a) for a in x.args))
+
+    def decay_symbol(self, x: Node) -> Node:
+        """The symbol of a product of decays. A sweep backwards in time is written with the forward products."""
+        own = self.streams.get(x.args[0].attrs[:2]) if x.args else None
+        decay = self.chunk.streams[own] if own is not None else None
+        axes = decay.axes if decay is not None else ()
+        forward = self.sweep.direction > 0
+        match x.op:
+            case "decay_mask" | "order_mask":
+                late, write_late, inclusive, _ = x.attrs if x.op == "decay_mask" else (True, True, *x.attrs)
+                if not forward:
+                    late, write_late = not write_late, not late
+                if decay is None:
+                    late = write_late = True
+                kind, about = "mask", (late, write_late, inclusive)
+                order: tuple[str, ...] = (ROW, COL) if forward else (COL, ROW)
+            case "decay_in" | "decay_out":
+                late = x.attrs[0] if forward else not x.attrs[0]
+                kind = "prefix" if (x.op == "decay_in") == forward else "suffix"
+                about, order = (late,), (ROW,)
+            case _:
+                kind, about, order = "all", (), ()
+        return leaf("chunk", self.defined(kind, about, decay), (*order, *axes))
+
+    def defined(self, kind: str, about: tuple, decay: Node | None) -> str:
+        key = (kind, about, decay)
+        if key not in self.symbols.decays:
+            stem = self.symbols.stem("prefix" if kind == "all" else kind)
+            if decay is not None and decay.axes and kind != "mask":
+                stem = stem.upper()
+            primes = sum(k[0] == kind != "all" and v[0].startswith(stem) for k, v in self.symbols.decays.items())
+            name = f"{stem}_C" if kind == "all" else stem + "'" * primes
+            definition = formula(self.c, lambda n: self.definition(n, name, kind, about, decay))
+            self.symbols.decays[key] = (name, definition)
+        return self.symbols.decays[key][0]
+
+    def definition(self, n: Notation, name: str, kind: str, about: tuple, decay: Node | None) -> str:
+        at = Notation(n.tex, n.names, order=n.order, letter="s")
+        le, product = (r"\le ", r"\prod") if n.tex else ("<= ", "prod")
+        shown = "" if decay is None else at.bracket(at.piece(self.names.reader.spelled(decay)), 2)
+        symbol = n.symbol(name, "chunk", 0 if kind == "mask" or decay is None or not decay.axes else 1)
+        if kind == "mask":
+            late, write_late, inclusive = about
+            where = f"j {le if inclusive else '< '}i"
+            value = "1"
+            if decay is not None:
+                value = f"{product}_{{j {'< ' if write_late else le}s {le if late else '< '}i}} {shown}"
+            otherwise = r"\quad (" + where + r",\ \mathrm{else}\ 0)" if n.tex else f"  for {where}, else 0"
+            return f"{symbol}_{{ij}} = {value}{otherwise}"
+        if kind == "all":
+            return f"{symbol} = {product}_s {shown}"
+        (late,) = about
+        if kind == "prefix":
+            return f"{symbol}_i = {product}_{{s {le if late else '< '}i}} {shown}"
+        greater = (r"\ge " if n.tex else ">= ") if not late else "> "
+        return f"{symbol}_j = {product}_{{s {greater}j}} {shown}"
+
+    # --- what matrix notation can't say -------------------------------------------------------------------------------
+
+    def named(self, x: Node) -> Node:
+        """x with a symbol in the place of each sum in which three axes meet."""
+        done: dict[Node, Node] = {}
+        for y in walk(x):
+            node = rebuild(y, (done[a] for a in y.args)) if y.args else y
+            if self.wants_indices(node) and node is not x and len(node.axes) <= 2:
+                rows = tuple(a for a in (ROW, COL) if a in node.axes)
+                symbol = leaf("chunk", self.symbols.numbered("sum"), (*rows, *(a for a in node.axes if a not in rows)))
+                self.pending.append((symbol, node))
+                node = symbol
+            done[y] = node
+        return done[x]
+
+    def wants_indices(self, x: Node) -> bool:
+        return x.op == "sum" and any(len(f.axes) > 2 for f in factors_of(x.args[0]))
+
+
+def _substituted(x: Node, table: dict[Node, Node]) -> Node:
+    """x with leaves replaced by nodes that may have one axis more."""
+    done: dict[Node, Node] = {}
+    for y in walk(x):
+        done[y] = table.get(y, y) if not y.args else rebuild(y, (done[a] for a in y.args))
+    return done[x]
+
+
+def _renamed(x: Node, mapping: dict[str, str]) -> Node:
+    """rename, where a new name may be a bound one's or trade places."""
+    mapping = {a: b for a, b in mapping.items() if a in x.axes and a != b}
+    if set(mapping.values()) & (set(x.axes) - set(mapping)):
+        spare = {a: canonical_axis(a, {*x.axes, *mapping.values()}) for a in mapping}
+        x = rename(x, spare)
+        mapping = {spare[a]: b for a, b in mapping.items()}
+    return rename(x, mapping)
