@@ -80,7 +80,9 @@ class _Builder:
             outputs |= self.values
         for r in self.reads:
             s = next(s for s in self.group if s.name == r.state)
-            outputs[r.leaf] = self.read(s, r.side, self.stream(r.vector), r.snapshot)
+            value = self.read(s, r.side, self.stream(r.vector), r.snapshot)
+            own = s.col if r.side == "row" else s.row
+            outputs[r.leaf] = value if own is None else rename(value, {own: r.leaf.axes[0]})
         states = {s.name: self.state_out(s) for s in self.group}
         return ChunkProgram(
             self.streams,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .ir import ONE, ZERO, Node, add, const, fn, leaf, mul, number
+from .normal_form import below_one
 
 FORGET = const(-1000000)  # stands for the logarithm of zero: a reset, far below every threshold
 
@@ -26,4 +27,6 @@ def log_of(x: Node) -> Node:
             return x.args[0]
         case "fn" if x.attrs[0] == "sigmoid":
             return mul(-1, fn("softplus", mul(-1, x.args[0])))
+    if (y := below_one(x)) is not None:
+        return mul(-1, fn("softplus", y))
     return fn("log", x)

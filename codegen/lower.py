@@ -64,9 +64,7 @@ class _Lowering:
                 self.where = s.where
                 initial = expand(self.term(s.initial, *_pair(axes)), axes)
             states.append(StateVar(s.name, axes, initial))
-        updates = {
-            s.name: expand(self.equation(self.updates[s.name], s.axes), s.axes) for s in states
-        }
+        updates = {s.name: expand(self.equation(self.updates[s.name], s.axes), s.axes) for s in states}
         output_axes = {x.name: axes_of(_dims(x.term)) for x in r.outputs}
         outputs = {x.name: expand(self.equation(x, output_axes[x.name]), output_axes[x.name]) for x in r.outputs}
         variables = tuple(Var(v.name, v.kind, axes_of(v.dims), v.default) for v in r.variables)
@@ -113,6 +111,14 @@ class _Lowering:
                 return mul(*(self.term(a, row, col) for a in m.args))
             case "matmul":
                 a, b = m.args
+                for i, parts in enumerate((self._by_state(a), self._by_state(b))):
+                    if len(parts) > 1:
+                        return add(
+                            *(
+                                self.term(Matrix("matmul", (x, b) if i == 0 else (a, x), m.rows, m.cols), row, col)
+                                for x in parts
+                            )
+                        )
                 if a.cols is UNIT:
                     return mul(self.term(a, row, None), self.term(b, None, col))
                 inner = canonical_axis(a.cols.name, {x for x in (row, col) if x})
@@ -129,6 +135,34 @@ class _Lowering:
                 body, *args = m.args
                 return self.scalar(body, {entry(i): self.term(a, row, col) for i, a in enumerate(args)})
         raise AssertionError(m.op)
+
+    def _by_state(self, m: Matrix) -> list[Matrix]:
+        """A sum of several states as its terms, for a product with it is the sum of the products with each."""
+        if len(self._whole_states(m)) < 2:
+            return [m]
+        match m.op:
+            case "add":
+                return [x for a in m.args for x in self._by_state(a)]
+            case "scale":
+                return [Matrix("scale", (m.args[0], x), m.rows, m.cols) for x in self._by_state(m.args[1])]
+            case "transpose":
+                return [x.T for x in self._by_state(m.args[0])]
+            case "symbol" if m.args[0] in self.lets:
+                return self._by_state(self.lets[m.args[0]].term)
+        return [m]
+
+    def _whole_states(self, m: Any) -> frozenset[str]:
+        """The states that a matrix is a sum of."""
+        if not isinstance(m, Matrix) or m.is_vector:
+            return frozenset()
+        if m.op == "symbol":
+            name = m.args[0]
+            return (
+                self._whole_states(self.lets[name].term)
+                if name in self.lets
+                else frozenset({name.partition(".")[0]} & self.updates.keys())
+            )
+        return frozenset().union(*(self._whole_states(a) for a in m.args))
 
     def _symbol(self, name: str, axes: tuple[str, ...]) -> Node:
         base, _, which = name.partition(".")

@@ -253,10 +253,11 @@ class Interpreter:
                 return add(*(self.plain(total(mul(term, *(g for g in factors if g is not f)), b)) for term in f.args))
         values = [(f, self.form(f)) for f in factors]
         matrices = [(f, v) for f, v in values if isinstance(v, MatrixValue) and b in (v.row, v.col)]
-        if len(matrices) > 1 and all(v.row is None or v.col is None for _, v in matrices):
-            keep = matrices[0][0]
-            values = [(f, v if f is keep else self.plain(f)) for f, v in values]
-            matrices = matrices[:1]
+        vectors = [f for f, v in matrices if v.row is None or v.col is None]
+        if len(matrices) > 1 and vectors:  # vector states are read as a whole, so that at most one is contracted here
+            known = set(vectors[1:] if len(vectors) == len(matrices) else vectors)
+            values = [(f, self.plain(f) if f in known else v) for f, v in values]
+            matrices = [(f, v) for f, v in matrices if f not in known]
         if len(matrices) > 1:
             return self._pair(x, b, values, matrices)
         if not matrices:
@@ -588,13 +589,50 @@ class _Canonical:
             for n, parts in self.ports.items()
         )
         formed = [tuple(self._known(s, leaves) for s in g) for g in formed]
+        for x in (*values.values(), *(x for p in pairings for x in (p.late, p.early))):
+            self._states_in(x)  # meets every read
         reads = {
             r.leaf: dc_replace(r, vector=replace(self._rewritten(r.vector), leaves)) for r in self.reads.values()
         }
         values = {n: self._shortened(x, formed) for n, x in values.items()}
         wanted = [*values.values(), *(x for p in pairings for x in (p.late, p.early))]
         needed = self._needed(wanted, formed, reads)
-        return NormalForm(tuple(formed), {n: r for n, r in reads.items() if n in needed}, values, pairings)
+        form = NormalForm(tuple(formed), {n: r for n, r in reads.items() if n in needed}, values, pairings)
+        return self._separated(form)
+
+    def _separated(self, form: NormalForm) -> NormalForm:
+        """Reads of one vector over two axes of one dim (of a square state) get names of their own."""
+        first: dict[str, Node] = {}
+        fresh = {}
+        for x in form.reads:
+            kind, name, axes = x.attrs
+            if first.setdefault(name, x) is not x:
+                fresh[x] = leaf(kind, f"{name}.{axes[0].count(chr(39))}", axes)
+        if not fresh:
+            return form
+
+        def write(w: Write) -> Write:
+            return dc_replace(w, left=replace(w.left, fresh), right=replace(w.right, fresh))
+
+        return NormalForm(
+            tuple(
+                tuple(
+                    dc_replace(
+                        s,
+                        writes=tuple(write(w) for w in s.writes),
+                        decay=None if s.decay is None else replace(s.decay, fresh),
+                    )
+                    for s in g
+                )
+                for g in form.groups
+            ),
+            {
+                fresh.get(x, x): dc_replace(r, leaf=fresh.get(x, x), vector=replace(r.vector, fresh))
+                for x, r in form.reads.items()
+            },
+            {n: replace(x, fresh) for n, x in form.values.items()},
+            tuple(dc_replace(p, late=replace(p.late, fresh), early=replace(p.early, fresh)) for p in form.pairings),
+        )
 
     def _shortened(self, x: Node, formed: list[tuple[StateForm, ...]]) -> Node:
         """x without reads that a solved write already tells: w = c + g y gives g y = w - c, wherever g divides the term."""
@@ -741,6 +779,18 @@ class _Canonical:
         self.reads[node] = Read(node, state, side, vector, snapshot)
         return node
 
+    def _read_at(self, x: Node) -> Read | None:
+        """The read that a leaf stands for. Over another axis than the state's own (of a square state) it is one more."""
+        if x.op != "leaf" or x.attrs[0] != "read":
+            return None
+        if x not in self.reads:
+            self.reads[x] = dc_replace(self.reads[self._natural(x)], leaf=x)
+        return self.reads[x]
+
+    def _natural(self, x: Node) -> Node:
+        """The leaf of a read, over the axis that the state leaves."""
+        return next(y for y in self.reads if y.attrs[1] == x.attrs[1])
+
     # groups of states that feed one another
 
     def _groups(self) -> list[list[str]]:
@@ -764,10 +814,9 @@ class _Canonical:
         stack = [self._rewritten(x)]
         while stack:
             for y in walk(stack.pop()):
-                if y in self.reads and self.reads[y].state not in found | {None}:
-                    found.add(self.reads[y].state)
-                if y in self.reads:
-                    stack.append(self._rewritten(self.reads[y].vector))
+                if (r := self._read_at(y)) is not None:
+                    found.add(r.state)
+                    stack.append(self._rewritten(r.vector))
         return found
 
     def _group(self, names: list[str]) -> tuple[StateForm, ...]:
@@ -857,6 +906,8 @@ class _Canonical:
             r = self.reads[read]
             if r.side != "row":
                 raise NotAffine("what is written reads the state from its other side", term)
+            if read is not self._natural(read):
+                raise NotAffine("what is written reads a square state along its other axis", term)
             if self._states_in(r.vector) & own:
                 raise NotAffine("the state is read with a vector that depends on the state", term)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .evaluate import Env, evaluate
-from .ir import Node, add, leaf, mul, total, walk
+from .ir import Node, add, leaf, mul, rename, total, walk
 from .normal_form import NormalForm, StateForm
 
 
@@ -57,7 +57,9 @@ class _Step:
             s = self.form.state(r.state)
             along = s.row if r.side == "row" else s.col
             body = mul(r.vector, self.snapshot(s, r.snapshot))
-            return total(body, along) if along is not None else body
+            own = s.col if r.side == "row" else s.row
+            read = total(body, along) if along is not None else body
+            return read if own is None else rename(read, {own: r.leaf.axes[0]})
         p = self.pairings[x]
         s, ds = self.form.state(p.state), self.form.state(f"d{p.state}")
         inner = mul(self.snapshot(s, "next"), state_leaf(ds))

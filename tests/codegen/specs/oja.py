@@ -1,0 +1,12 @@
+"""Oja's rule (Irie et al. 2022, arXiv 2202.07570): what is written depends on the read twice, so nothing is affine."""
+
+from chunkform.spec.language import Recurrence
+
+r = Recurrence("oja")
+d, e = r.dims("d e")
+q, k = r.inputs("q k", d)
+v = r.inputs("v", e)
+beta = r.inputs("beta")
+W = r.state("W", d, e)
+r.update(W, W.prev + beta * (k - W.prev * v) * v.T)
+r.output("o", W.next.T * q)
