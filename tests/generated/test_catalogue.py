@@ -1,0 +1,85 @@
+"""The generated files: fresh, light to import, and right against the float64 oracle."""
+
+import ast
+import dataclasses
+import importlib
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from chunkform.codegen.build import GENERATED, build
+from chunkform.codegen.check import Case, check_op
+from chunkform.codegen.emit import emit
+from chunkform.codegen.pipeline import compile_spec
+from chunkform.spec.language import catalogue
+
+SPECS = {r.name: r for r in catalogue()}
+CASES = [
+    Case(seed=0, steps=150),
+    Case(seed=1, steps=65, batch=1, heads=3, width=20),
+    Case(seed=2, steps=129, decay="extreme"),
+]
+
+
+def op_of(name):
+    return getattr(importlib.import_module(f"chunkform.generated.{name}"), name)
+
+
+def bounded(name, case):
+    """The unstable form of inverse attention explodes, as it should: a few steps are all that float32 can hold."""
+    return dataclasses.replace(case, steps=12) if "unstable" in name else case
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: f"seed{c.seed}-{c.decay}")
+@pytest.mark.parametrize("name", SPECS)
+def test_outputs_states_and_gradients_match_the_oracle(name, case):
+    rows = check_op(compile_spec(SPECS[name]), op_of(name), bounded(name, case), backend="torch")
+    assert {r.quantity: r.error for r in rows if not r.ok} == {}
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_in_float64_nothing_but_rounding_is_left(name):
+    case = bounded(name, Case(seed=3, steps=70, width=8, dtype=torch.float64))
+    rows = check_op(compile_spec(SPECS[name]), op_of(name), case, backend="torch")
+    assert {r.quantity: r.error for r in rows if not r.ok} == {}
+
+
+@pytest.mark.parametrize("steps", [0, 1, 64])
+@pytest.mark.parametrize("name", SPECS)
+def test_short_sequences(name, steps):
+    case = bounded(name, Case(seed=4, steps=steps, width=8)) if steps > 12 else Case(seed=4, steps=steps, width=8)
+    rows = check_op(compile_spec(SPECS[name]), op_of(name), case, backend="torch")
+    assert {r.quantity: r.error for r in rows if not r.ok} == {}
+
+
+def test_committed_files_are_fresh_and_none_is_orphaned():
+    assert [b for b in build(check=True) if not b.ok] == []
+
+
+@pytest.mark.parametrize("name", ["lightning_attention", "gated_delta_rule"])
+def test_printing_twice_gives_the_same_text(name):
+    assert emit(compile_spec(SPECS[name])) == emit(compile_spec(SPECS[name])) == (GENERATED / f"{name}.py").read_text()
+
+
+def test_a_stale_and_an_orphaned_file_are_found(tmp_path):
+    some = [SPECS["linear_attention"], SPECS["retention"]]
+    build(some, tmp_path)
+    assert all(b.ok for b in build(some, tmp_path, check=True))
+    path = tmp_path / "retention.py"
+    path.write_text(path.read_text().replace("return", "return  #"))
+    assert [b.status for b in build(some, tmp_path, check=True)] == ["fresh", "stale"]
+    path.unlink()
+    assert [b.status for b in build(some, tmp_path, check=True)] == ["fresh", "missing"]
+
+
+def test_importing_an_op_loads_neither_sympy_nor_jinja2():
+    code = "import sys, chunkform.generated.lightning_attention; print({'sympy', 'jinja2'} & set(sys.modules))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_a_file_says_where_it_comes_from(name):
+    doc = ast.get_docstring(ast.parse((GENERATED / f"{name}.py").read_text()))
+    assert f"chunkform build {name}" in doc and "do not edit" in doc and "spec hash" in doc

@@ -1,0 +1,130 @@
+"""Wrong arguments get one clear error that names the argument, what was expected and what was got."""
+
+import pytest
+import torch
+
+from chunkform.errors import ArgumentError, BackendError, DoubleBackwardError
+from chunkform.generated.lightning_attention import lightning_attention
+from chunkform.generated.retention import retention
+
+B, T, H, D, E = 2, 9, 3, 4, 5
+
+
+def arguments(**changes):
+    given = {
+        "q": torch.randn(B, T, H, D),
+        "k": torch.randn(B, T, H, D),
+        "v": torch.randn(B, T, H, E),
+        "log_lam": -torch.rand(B, T, H),
+    }
+    return {**given, **changes}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"k": torch.randn(B, T, H, D + 1)}, r"k has d = 5, but q has d = 4"),
+        ({"v": torch.randn(B, T + 1, H, E)}, r"v has T = 10, but q has T = 9"),
+        ({"log_lam": -torch.rand(B, T)}, r"log_lam must have 3 axes \[B, T, H\], got the shape \[2, 9\]"),
+        ({"q": torch.randn(B, T, H, D).long()}, r"q must be float32.* got int64"),
+        ({"q": [1.0]}, r"q must be a tensor \[B, T, H, d\], got list"),
+        ({"initial_state": torch.zeros(B, H, E, D)}, r"initial_state must be \[B, H, d, e\] = \[2, 3, 4, 5\]"),
+        ({"initial_state": (torch.zeros(B, H, D, E),) * 2}, r"initial_state must hold 1 states \(S\), got 2"),
+        ({"initial_state": 0.0}, r"initial_state must be a floating-point tensor, got float"),
+        ({"backend": "cuda"}, r"backend must be 'torch', 'triton' or None, got 'cuda'"),
+    ],
+)
+def test_a_wrong_argument_is_named(changes, message):
+    with pytest.raises(ArgumentError, match=message):
+        lightning_attention(**arguments(**changes))
+
+
+def test_the_triton_backend_needs_a_gpu(monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    with pytest.raises(BackendError, match="triton"):
+        lightning_attention(**arguments(), backend="triton")
+
+
+def test_a_second_derivative_is_refused_with_a_sentence():
+    q = torch.randn(B, T, H, D, requires_grad=True)
+    o, _ = lightning_attention(**arguments(q=q))
+    (g,) = torch.autograd.grad(o.square().sum(), q, create_graph=True)
+    with pytest.raises(DoubleBackwardError, match="lightning_attention has no second derivatives"):
+        g.sum().backward()
+
+
+def test_a_gradient_with_create_graph_is_the_same():
+    q = torch.randn(B, T, H, D, requires_grad=True)
+    given = arguments(q=q)
+    (plain,) = torch.autograd.grad(lightning_attention(**given)[0].square().sum(), q)
+    (kept,) = torch.autograd.grad(lightning_attention(**given)[0].square().sum(), q, create_graph=True)
+    torch.testing.assert_close(plain, kept.detach())
+
+
+def test_layouts_that_are_not_contiguous_give_the_same():
+    given = arguments()
+    strided = {n: x.transpose(0, 1).contiguous().transpose(0, 1) for n, x in given.items()}
+    torch.testing.assert_close(lightning_attention(**given)[0], lightning_attention(**strided)[0])
+
+
+@pytest.mark.parametrize("name", ["q", "v", "log_lam"])
+def test_an_input_that_needs_no_gradient_gets_none(name):
+    given = {n: x.requires_grad_(n == name) for n, x in arguments().items()}
+    o, _ = lightning_attention(**given)
+    o.sum().backward()
+    assert [n for n, x in given.items() if x.grad is not None] == [name]
+
+
+def test_an_empty_sequence_returns_the_initial_state_and_its_gradient():
+    s = torch.randn(B, H, D, E, requires_grad=True)
+    empty = {n: x[:, :0] for n, x in arguments().items()}
+    o, last = lightning_attention(**empty, initial_state=s, output_final_state=True)
+    assert o.shape == (B, 0, H, E)
+    torch.testing.assert_close(last, s)
+    last.sum().backward()
+    torch.testing.assert_close(s.grad, torch.ones_like(s))
+
+
+def test_the_last_state_is_returned_when_asked_for_only():
+    assert lightning_attention(**arguments())[1] is None
+    assert lightning_attention(**arguments(), output_final_state=True)[1].dtype == torch.float32
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_outputs_and_gradients_keep_the_inputs_types(dtype):
+    given = {n: x.to(dtype if n != "log_lam" else x.dtype).requires_grad_() for n, x in arguments().items()}
+    o, _ = lightning_attention(**given)
+    assert o.dtype == dtype
+    o.sum().backward()
+    assert all(x.grad.dtype == x.dtype for x in given.values())
+
+
+def test_mixed_types_are_computed_in_the_wider_one():
+    given = arguments(q=torch.randn(B, T, H, D, dtype=torch.bfloat16))
+    assert lightning_attention(**given)[0].dtype == torch.float32
+
+
+@pytest.mark.parametrize("value", [-1e4, -torch.inf, 0.0, 0.1])
+def test_extreme_decays_give_what_the_recurrence_gives(value):
+    given = {n: x.double() for n, x in arguments().items()}
+    given["log_lam"][:, 4:6] = value
+    given = {n: x.requires_grad_() for n, x in given.items()}
+    o, _ = lightning_attention(**given)
+    s = torch.zeros(B, H, D, E, dtype=torch.float64)
+    steps = []
+    for t in range(T):
+        s = given["log_lam"][:, t, :, None, None].exp() * s + given["k"][:, t, :, :, None] * given["v"][:, t, :, None, :]
+        steps.append(torch.einsum("bhd,bhde->bhe", given["q"][:, t], s))
+    expected = torch.stack(steps, 1)
+    torch.testing.assert_close(o, expected)
+    weights = torch.randn_like(o)
+    got = torch.autograd.grad((o * weights).sum(), list(given.values()))
+    want = torch.autograd.grad((expected * weights).sum(), list(given.values()))
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_a_decay_of_each_head_gets_one_gradient_a_head():
+    log_gamma = (-torch.rand(H)).double().requires_grad_()
+    given = {n: x.double() for n, x in arguments().items() if n != "log_lam"}
+    assert torch.autograd.gradcheck(lambda g: retention(**given, log_gamma=g)[0], log_gamma)

@@ -1,0 +1,90 @@
+"""`chunkform.compile`: one op from a spec, and a cache that survives damage and company."""
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+
+import chunkform
+from chunkform.codegen.compile import compile_module
+from chunkform.errors import LoadError, SpecError
+
+SPEC = textwrap.dedent(
+    '''
+    """A test."""
+    from chunkform.spec.language import Recurrence
+
+    r = Recurrence("cached_recurrence")
+    d, e = r.dims("d e")
+    q, k = r.inputs("q k", d)
+    v = r.inputs("v", e)
+    lam = r.decay("lam")
+    S = r.state("S", d, e)
+    r.update(S, lam * S.prev + 2 * k * v.T)
+    r.output("o", S.next.T * q)
+    '''
+)
+
+
+@pytest.fixture
+def spec(tmp_path, monkeypatch):
+    monkeypatch.setenv("CHUNKFORM_CACHE", str(tmp_path / "cache"))
+    for name in [n for n in sys.modules if n.startswith("chunkform_cached_")]:
+        del sys.modules[name]
+    path = tmp_path / "mine.py"
+    path.write_text(SPEC)
+    return path
+
+
+def run(op):
+    torch.manual_seed(0)
+    q, k, v = torch.randn(3, 1, 70, 2, 8)
+    return op(q, k, v, -torch.rand(1, 70, 2))[0]
+
+
+def test_a_spec_file_becomes_an_op_that_computes(spec):
+    from chunkform.generated.lightning_attention import lightning_attention
+
+    torch.testing.assert_close(run(chunkform.compile(spec)), 2 * run(lightning_attention))
+
+
+def test_a_name_of_the_catalogue_is_the_generated_op(spec):
+    from chunkform.generated.lightning_attention import lightning_attention
+
+    torch.testing.assert_close(run(chunkform.compile("lightning_attention")), run(lightning_attention))
+
+
+@pytest.mark.parametrize("damage", ["", "garbage", "cut"])
+def test_a_damaged_entry_is_built_anew(spec, damage):
+    path = compile_module(spec).__file__
+    sys.modules.pop(compile_module(spec).__name__)
+    text = open(path).read()
+    with open(path, "w") as f:
+        f.write(text[: len(text) // 2] if damage == "cut" else damage)
+    run(chunkform.compile(spec))
+    assert open(path).read() == text
+
+
+def test_processes_may_fill_the_cache_at_once(spec, tmp_path):
+    code = f"import chunkform; chunkform.compile({str(spec)!r}); print('done')"
+    running = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    assert [p.communicate(timeout=120)[0].strip() for p in running] == ["done"] * 3
+
+
+def test_a_file_with_two_recurrences_asks_which(spec):
+    other = SPEC.replace("cached_recurrence", "another").replace("r = ", "s = ").replace("r.", "s.")
+    spec.write_text(SPEC + other)
+    with pytest.raises(LoadError, match=r"holds 2 recurrences \(cached_recurrence, another\)"):
+        chunkform.compile(spec)
+
+
+def test_something_else_is_refused():
+    with pytest.raises(SpecError, match="compile takes a Recurrence, a spec file or a name"):
+        chunkform.compile(3)
+
+
+def test_a_file_that_is_missing_is_named(tmp_path):
+    with pytest.raises(LoadError, match=r"there is no spec file .*nothing\.py"):
+        chunkform.compile(tmp_path / "nothing.py")
