@@ -141,6 +141,7 @@ _IMPORTS = {
         "chunk_for decay_all decay_in decay_mask decay_out decayed_apply decayed_product inverse order_mask"
     ),
     "chunkform.runtime.op": "Argument Backend Op Signature",
+    "chunkform.runtime.sequential": "block_of incoming segment_length stacked strides_of tile_of warps_for",
     "chunkform.runtime.torch_form": (
         "CHANNEL_CHUNK CHUNK dtype_of expanded from_chunks from_heads from_steps per_head reverse_sum steps_first to_chunks"
     ),

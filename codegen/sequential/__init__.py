@@ -1,0 +1,10 @@
+"""The sequential fallback: step programs that have no chunk-parallel form, printed as loops over time.
+
+The states are kept every `segment` steps; the backward pass recomputes a segment's states from there, then walks the adjoint's
+steps backwards. Both forms are printed from the step program and its derived adjoint alone.
+"""
+
+from .torch_form import sequential_torch_source
+from .triton_form import sequential_triton_source
+
+__all__ = ["sequential_torch_source", "sequential_triton_source"]
