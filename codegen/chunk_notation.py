@@ -208,6 +208,8 @@ class _ChunkFormulas:
         decay = self.chunk.streams[own] if own is not None else None
         axes = decay.axes if decay is not None else ()
         forward = self.sweep.direction > 0
+        about: tuple
+        order: tuple[str, ...]
         match x.op:
             case "decay_mask" | "order_mask":
                 late, write_late, inclusive, _ = x.attrs if x.op == "decay_mask" else (True, True, *x.attrs)
@@ -216,7 +218,7 @@ class _ChunkFormulas:
                 if decay is None:
                     late = write_late = True
                 kind, about = "mask", (late, write_late, inclusive)
-                order: tuple[str, ...] = (ROW, COL) if forward else (COL, ROW)
+                order = (ROW, COL) if forward else (COL, ROW)
             case "decay_in" | "decay_out":
                 late = x.attrs[0] if forward else not x.attrs[0]
                 kind = "prefix" if (x.op == "decay_in") == forward else "suffix"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from .adjoint import Adjoint, gradient_name
 from .ir import ONE, ZERO, Node, add, dim_of, leaf, mul, rename, replace, split_constant, total, walk
@@ -173,7 +174,7 @@ def adjoint_formulas(c: Compiled) -> Iterable[Formula]:
             yield equation(c, left, g, names, v.axes)
         else:
             whole = leaf("whole gradient", gradient_name(v), v.axes)
-            yield formula(c, lambda n, left=whole, g=g: _summed(n, left, g), names)
+            yield formula(c, partial(_summed, left=whole, g=g), names)
     for s in step.states:
         yield _boundary(c, s.name, names)
 
@@ -308,21 +309,20 @@ def form_formulas(c: Compiled, backward: bool) -> Iterator[Formula]:
         for s in c.step.states:
             if reader.has_carried(s.name):
                 yield sentence(f"d{s.name}_t^+ is the part of d{s.name}_t that comes from later steps.")
-    for group in form.groups:
-        for s in group:
-            if (s.direction < 0) == backward:
-                yield from _state_formulas(c, reader, s)
+    for one in (s for group in form.groups for s in group):
+        if (one.direction < 0) == backward:
+            yield from _state_formulas(c, reader, one)
     for name, x in form.values.items():
         axes = (c.adjoint.program if backward else c.step).output_axes[name]
         parameter = backward and not any(gradient_name(v) == name and v.per_step for v in c.step.variables)
         right = reader.spelled(x)
         if parameter:
             left = leaf("whole gradient", name, axes)
-            yield formula(c, lambda n, left=left, right=right: _summed(n, left, right))
+            yield formula(c, partial(_summed, left=left, g=right))
         else:
             yield equation(c, leaf("gradient" if backward else "let", name, axes), right, axes=axes)
     for p in form.pairings:
-        yield formula(c, lambda n, p=p: _pairing_text(c, reader, p, n))
+        yield formula(c, partial(_pairing_text, reader=reader, p=p))
 
 
 def _state_formulas(c: Compiled, reader: Reader, s: StateForm) -> Iterator[Formula]:
@@ -346,11 +346,11 @@ def _outer(reader: Reader, w: Write) -> Node:
     return mul(reader.spelled(w.left), value)
 
 
-def _pairing_text(c: Compiled, reader: Reader, p: Pairing, n: Notation) -> str:
+def _pairing_text(n: Notation, reader: Reader, p: Pairing) -> str:
     """D <S_{t-1}, dS_t> as a sum over the steps that follow."""
     s = reader.form.state(p.state)
     axes = p.leaf.attrs[2]
-    kind = "carried last" if reader.has_carried(s.name) else "last"
+    kind = "carried last" if reader.has_carried(s.name) else "gradient last"
     last = mul(leaf("last", s.name, s.axes), leaf(kind, f"d{s.name}", s.axes))
     last = total(last, *(a for a in s.axes if a not in axes))
     later = Notation(n.tex, n.names, order=n.order, letter="s")

@@ -18,7 +18,23 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace as dc_replace
 
 from .adjoint import Adjoint, trajectories
-from .ir import ONE, ZERO, Node, add, expand, factors_of, leaf, mul, power, rebuild, rename, replace, terms_of, total, walk
+from .ir import (
+    ONE,
+    ZERO,
+    Node,
+    add,
+    expand,
+    factors_of,
+    leaf,
+    mul,
+    power,
+    rebuild,
+    rename,
+    replace,
+    terms_of,
+    total,
+    walk,
+)
 from .step import StateVar, StepProgram
 
 
@@ -175,7 +191,12 @@ class Interpreter:
                 inner = self.form(x.args[0])
                 if isinstance(inner, MatrixValue):
                     raise NotAffine("a state is repeated along another axis", x)
-        if any(isinstance(self.form(a), MatrixValue) and {self.form(a).row, self.form(a).col} >= set(a.axes) and len(a.axes) == 2 for a in x.args):  # type: ignore[union-attr]
+        if any(
+            isinstance(self.form(a), MatrixValue)
+            and {self.form(a).row, self.form(a).col} >= set(a.axes)
+            and len(a.axes) == 2
+            for a in x.args
+        ):  # type: ignore[union-attr]
             raise NotAffine(f"{x.attrs[0] if x.op == 'fn' else x.op} of the state isn't affine in it", x)
         return rebuild(x, (self.plain(a) for a in x.args))
 
@@ -266,7 +287,9 @@ class Interpreter:
             if len(pairs) == 1 and not any(b in f.axes for f in plain if f is not pairs[0]):
                 key = f"{pairs[0].attrs[1]}.{b}"
                 whole = leaf("raw pairing", key)
-                self.raw_pairings[whole] = next(v for k, v in self.raw_pairings.items() if k.attrs[1] == pairs[0].attrs[1])
+                self.raw_pairings[whole] = next(
+                    v for k, v in self.raw_pairings.items() if k.attrs[1] == pairs[0].attrs[1]
+                )
                 return mul(whole, *(f for f in plain if f is not pairs[0]))
             return total(mul(*plain), b)
         _, m = matrices[0]
@@ -366,7 +389,9 @@ def scaled(m: MatrixValue, factor: Node) -> MatrixValue:
         return m
     if m.decay is None:
         return dc_replace(m, decay=factor)
-    return dc_replace(m, decay=mul(m.decay, factor), after=tuple(scaled_write(w, factor, m.row, m.col) for w in m.after))
+    return dc_replace(
+        m, decay=mul(m.decay, factor), after=tuple(scaled_write(w, factor, m.row, m.col) for w in m.after)
+    )
 
 
 def scaled_write(w: RawWrite, factor: Node, row: str | None, col: str | None) -> RawWrite:
@@ -402,8 +427,7 @@ def rank_one(x: Node, row: str | None, col: str | None) -> list[RawWrite]:
     if len(both) > 1 or both[0].op != "add":
         raise NotAffine("what is written isn't an outer product of two vectors", x)
     return [
-        RawWrite(mul(w.scalar, *scalars), mul(w.left, *rows), mul(w.right, *cols))
-        for w in rank_one(both[0], row, col)
+        RawWrite(mul(w.scalar, *scalars), mul(w.left, *rows), mul(w.right, *cols)) for w in rank_one(both[0], row, col)
     ]
 
 
@@ -422,26 +446,36 @@ class _Draft:
 
 def normalize(program: StepProgram) -> NormalForm:
     """The read-write form of a forward program."""
+    from .refusal import spelled_out
+
     to_trajectory = trajectories(program, *program.updates.values(), *program.outputs.values())
     interpreter = Interpreter({s.name: s for s in program.states}, {s.name: "trajectory" for s in program.states})
-    drafts = _drafts(interpreter, program, to_trajectory)
-    values = {n: interpreter.plain(replace(x, to_trajectory)) for n, x in program.outputs.items()}
-    return _Canonical(interpreter, drafts, values).form()
+    with spelled_out(interpreter) as spelling:
+        drafts = _drafts(interpreter, program, to_trajectory)
+        values = {n: interpreter.plain(replace(x, to_trajectory)) for n, x in program.outputs.items()}
+        canonical = _Canonical(interpreter, drafts, values)
+        spelling.reads, spelling.snapshots = canonical.reads, canonical.final
+        return canonical.form()
 
 
 def normalize_adjoint(a: Adjoint) -> NormalForm:
     """The read-write form of an adjoint program together with the forward states whose trajectory it reads."""
+    from .refusal import spelled_out
+
     to_trajectory = trajectories(a.forward, *a.forward.updates.values(), *a.forward.outputs.values())
     states = {s.name: s for s in (*a.forward.states, *a.program.states)}
     kinds = {s.name: "trajectory" for s in a.forward.states} | {s.name: "state" for s in a.program.states}
     interpreter = Interpreter(states, kinds)
-    drafts = _drafts(interpreter, a.forward, to_trajectory) + _drafts(interpreter, a.program, {})
-    values = {n: interpreter.plain(x) for n, x in a.program.outputs.items()}
-    ports = {}
-    for pair in {m.state: m for m, _ in interpreter.raw_pairings.values()}.values():
-        late, early = _ports(interpreter, a, to_trajectory, pair.state)
-        ports[pair.state] = interpreter.plain(late), interpreter.plain(early)
-    return _Canonical(interpreter, drafts, values, ports).form()
+    with spelled_out(interpreter) as spelling:
+        drafts = _drafts(interpreter, a.forward, to_trajectory) + _drafts(interpreter, a.program, {})
+        values = {n: interpreter.plain(x) for n, x in a.program.outputs.items()}
+        ports = {}
+        for pair in {m.state: m for m, _ in interpreter.raw_pairings.values()}.values():
+            late, early = _ports(interpreter, a, to_trajectory, pair.state)
+            ports[pair.state] = interpreter.plain(late), interpreter.plain(early)
+        canonical = _Canonical(interpreter, drafts, values, ports)
+        spelling.reads, spelling.snapshots = canonical.reads, canonical.final
+        return canonical.form()
 
 
 def _drafts(interpreter: Interpreter, program: StepProgram, to_trajectory: dict[Node, Node]) -> list[_Draft]:
@@ -591,9 +625,7 @@ class _Canonical:
         formed = [tuple(self._known(s, leaves) for s in g) for g in formed]
         for x in (*values.values(), *(x for p in pairings for x in (p.late, p.early))):
             self._states_in(x)  # meets every read
-        reads = {
-            r.leaf: dc_replace(r, vector=replace(self._rewritten(r.vector), leaves)) for r in self.reads.values()
-        }
+        reads = {r.leaf: dc_replace(r, vector=replace(self._rewritten(r.vector), leaves)) for r in self.reads.values()}
         values = {n: self._shortened(x, formed) for n, x in values.items()}
         wanted = [*values.values(), *(x for p in pairings for x in (p.late, p.early))]
         needed = self._needed(wanted, formed, reads)
@@ -657,9 +689,7 @@ class _Canonical:
         return dc_replace(
             s,
             writes=tuple(
-                w
-                if w.leaf is not None
-                else dc_replace(w, left=replace(w.left, leaves), right=replace(w.right, leaves))
+                w if w.leaf is not None else dc_replace(w, left=replace(w.left, leaves), right=replace(w.right, leaves))
                 for w in s.writes
             ),
         )
@@ -683,9 +713,7 @@ class _Canonical:
     def _phases(self, d: _Draft) -> MatrixValue:
         """The update with its writes before and after the decay; without a decay, before and after the snapshot read most."""
         v = d.value
-        seen = [
-            m for m, _, _ in self.i.raw_reads.values() if m.state == d.name and m.decay is None and m.before
-        ]
+        seen = [m for m, _, _ in self.i.raw_reads.values() if m.state == d.name and m.decay is None and m.before]
         if v.decay is None:
             partial = [set(m.before) for m in seen if set(m.before) < set(v.before)]
             mid: set[RawWrite] = min(partial, key=len) if partial else set()
@@ -872,7 +900,10 @@ class _Canonical:
             raw = [
                 RawWrite(self._rewritten(w.scalar), self._rewritten(w.left), self._rewritten(w.right)) for w in group
             ]
-            raw = [RawWrite(mul(w.scalar, *_scalars(w.left, w.right)), *(split_scalars(x)[1] for x in (w.left, w.right))) for w in raw]
+            raw = [
+                RawWrite(mul(w.scalar, *_scalars(w.left, w.right)), *(split_scalars(x)[1] for x in (w.left, w.right)))
+                for w in raw
+            ]
             by_left: dict[Node, list[RawWrite]] = {}
             for w in raw:
                 by_left.setdefault(w.left, []).append(w)

@@ -9,10 +9,12 @@ from chunkform.spec.language import Recurrence
 
 from .adjoint import Adjoint, adjoint
 from .gates import gate_adjoint, gate_form, gate_lower, gate_plan, gate_segments
+from .ir import Node, leaf, replace, walk
 from .lower import lower
 from .normal_form import NormalForm, NotAffine, normalize, normalize_adjoint
 from .plan import Plan, plan
 from .points import GateResult
+from .refusal import line_of
 from .show import plain
 from .step import StepProgram
 
@@ -48,7 +50,7 @@ def compile_spec(r: Recurrence) -> Compiled:
         form = normalize(step)
         adjoint_form = normalize_adjoint(backwards)
     except NotAffine as why:
-        reason, where = f"{why.reason}: {plain(why.term, step.names)}", _where(step, backwards, why)
+        reason, where = f"{why.reason}: {plain(_as_state(why.term), step.names)}", _where(step, backwards, why)
         return Compiled(r, step, backwards, "sequential", reason=reason, reason_where=where, gates=tuple(gates))
     gates += [gate_form(backwards, form, backward=False), gate_form(backwards, adjoint_form, backward=True)]
     forward = plan(form, tuple(s.name for s in step.states))
@@ -61,7 +63,15 @@ def compile_spec(r: Recurrence) -> Compiled:
 
 def _where(step: StepProgram, backwards: Adjoint, why: NotAffine) -> Any:
     """The line of the spec that holds the offending term, or the update that contains it."""
-    for origins in (step.origins, backwards.program.origins):
-        if why.term in origins:
-            return origins[why.term]
+    for program in (step, backwards.program):
+        origins = [(_as_state(x), where) for x, where in program.origins.items()]
+        if (where := line_of(_as_state(why.term), origins)) is not None:
+            return where
     return None
+
+
+def _as_state(x: Node) -> Node:
+    """x with the forward states as the spec has them."""
+    return replace(
+        x, {y: leaf("state", *y.attrs[1:]) for y in walk(x) if y.op == "leaf" and y.attrs[0] == "trajectory"}
+    )

@@ -14,29 +14,11 @@ from fractions import Fraction
 
 import sympy
 
-from .ir import COL, ROW, Node, const, dim_of, factors_of, mul, power, rename, split_constant, walk
+from .ir import COL, ROW, Node, const, dim_of, factors_of, make, mul, power, rename, split_constant, walk
+from .symbols import STATE_KINDS, Symbols
 
 Names = Mapping[Node, "str | Node"]
 
-# Kinds of leaves that only print knows: `next` a state after its step, `middle` between its early writes and its decay;
-# `gradient` a whole gradient, `carried` the part of it from later steps, either `before` a step; `last` at the last step.
-GRADIENT_KINDS = (
-    "cotangent",
-    "gradient",
-    "gradient before",
-    "carried",
-    "carried before",
-    "whole gradient",
-    "last",
-    "carried last",
-)
-TIMELESS_KINDS = ("constant", "parameter", "decay parameter", "chunk", "state in", "whole gradient")
-OFFSETS = {"state": -1, "trajectory": -1, "gradient before": -1, "carried before": -1}
-STATE_KINDS = frozenset(OFFSETS) | {"state in", "next", "middle", "gradient", "carried", "last", "carried last"}
-GREEK = frozenset(
-    "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi pi rho sigma tau upsilon phi chi psi omega "
-    "Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega".split()
-)
 SUM, HADAMARD, PRODUCT, ATOM = range(4)  # how tightly a piece of notation holds together
 
 
@@ -75,9 +57,11 @@ class Notation:
         at: int | None = None,
         letter: str = "t",
     ) -> None:
-        self.tex, self.step, self.shift, self.at, self.letter = tex, step, shift, at, letter
-        self.names = dict(names or {})
-        self.order = {n: i for i, n in enumerate(order)}
+        self.tex = tex
+        self.symbols = Symbols(tex, step, {n: i for i, n in enumerate(order)}, shift, at, letter)
+        self.symbol = self.symbols.symbol
+        self.order = tuple(order)
+        self.names: dict[Node, str | Node] = dict(names or {})
         self.top = r"^\top" if tex else "^T"
         self.times = r" \odot " if tex else " . "
         self.one = r"\mathbf{1}" if tex else "1"
@@ -123,8 +107,8 @@ class Notation:
             return self.turned(self.symbol(known, "let", len(x.axes)), x.axes, row, col)
         match x.op:
             case "leaf":
-                kind, name, order = x.attrs
-                return self.turned(self.symbol(name, kind, len(order)), order, row, col)
+                kind, symbol, order = x.attrs
+                return self.turned(self.symbol(symbol, kind, len(order)), order, row, col)
             case "const":
                 return self.const(x.attrs[0])
             case "number":
@@ -147,8 +131,8 @@ class Notation:
             case "sum":
                 return self.contraction(x, row, col)
             case "inverse":
-                inner = self.show(x.args[0], *x.args[0].attrs[2]).text
-                text = rf"(\mathbf{{I}} - {inner})^{{-1}}" if self.tex else f"(I - {inner})^-1"
+                below = self.show(x.args[0], *x.args[0].attrs[2]).text
+                text = rf"(\mathbf{{I}} - {below})^{{-1}}" if self.tex else f"(I - {below})^-1"
                 return Piece(text if (row, col) == tuple(x.axes) else f"({text}){self.top}")
         return self.indexed(x)
 
@@ -162,56 +146,6 @@ class Notation:
         if x.op == "sum" and x not in self.names and self.is_chain(x):
             return self.show(x, None, axis).text
         return self.bracket(self.show(x, axis, None), ATOM) + self.top
-
-    # --- symbols ------------------------------------------------------------------------------------------------------
-
-    def symbol(self, name: str, kind: str, axes: int) -> str:
-        base, _, sub = name.partition("_")
-        log = kind in ("log", *GRADIENT_KINDS) and base == "dlog"
-        if log:
-            base, _, sub = sub.partition("_")
-        tangent = not log and self.is_tangent(base, kind)
-        if tangent:
-            base = base[1:]
-        if match := re.fullmatch(r"([A-Za-z]+)(\d+)", base):
-            base, sub = match[1], ",".join(s for s in (match[2], sub) if s)
-        if self.tex:
-            shown = self.letters(base, axes, "d" if tangent else "")
-            shown = rf"d\log {shown}" if log else shown
-        else:
-            shown = f"dlog {base}" if log else f"d{base}" if tangent else base
-        sub = ",".join(s for s in (sub, self.when(kind)) if s)
-        if sub:
-            shown += f"_{{{sub}}}" if self.tex or len(sub) > 1 else f"_{sub}"
-        if kind == "middle":
-            shown += "'"
-        if kind.startswith("carried"):
-            shown += "^{+}" if self.tex else "^+"
-        return shown
-
-    def is_tangent(self, base: str, kind: str) -> bool:
-        return base.startswith("d") and len(base) > 1 and (kind in GRADIENT_KINDS or base[1:] in self.order)
-
-    def letters(self, base: str, axes: int, d: str) -> str:
-        if base.endswith("'"):
-            primes = len(base) - len(base.rstrip("'"))
-            return self.letters(base.rstrip("'"), axes, d) + "'" * primes
-        base = "lambda" if base == "lam" else base
-        if base in GREEK:
-            return rf"{d}\boldsymbol{{\{base}}}" if axes else rf"{d}\{base}"
-        if axes:
-            return rf"\mathbf{{{d}{base}}}"
-        return d + (base if len(base) == 1 else rf"\mathrm{{{base}}}")
-
-    def when(self, kind: str) -> str:
-        if not self.step or kind in TIMELESS_KINDS:
-            return ""
-        offset = self.shift + OFFSETS.get(kind, 0)
-        if kind.endswith("last"):
-            return "n"
-        if self.at is not None:
-            return str(self.at + offset)
-        return f"{self.letter}{offset:+d}" if offset else self.letter
 
     def const(self, c: Fraction) -> Piece:
         if c.denominator == 1:
@@ -270,21 +204,17 @@ class Notation:
         """Where x stands among its likes: by the declared names in it."""
         x = self._name_leaf(x)
         found = {y.attrs[1] for y in walk(x) if y.op == "leaf"}
-        places = sorted((self.place(n), len(n)) for n in found)
+        places = sorted((self.symbols.place(n), len(n)) for n in found)
         return (tuple(places) or ((-1, 0),), x.key)
-
-    def place(self, name: str) -> int:
-        """Where a name was declared; a matrix of steps or a gradient stands where its quantity does."""
-        for n in (name, name.lower(), name[1:], name[1:].lower()):
-            if n in self.order:
-                return self.order[n]
-        return len(self.order)
 
     # --- products -----------------------------------------------------------------------------------------------------
 
     def product(self, x: Node, row: str | None, col: str | None) -> Piece:
         coefficient, core = split_constant(x)
-        scalars, rows, cols, both = [], [], [], []
+        scalars: list[Node] = []
+        rows: list[Node] = []
+        cols: list[Node] = []
+        both: list[Node] = []
         for f in self.folded_factors(core):
             if len(f.axes) > 2 or not set(f.axes) <= {row, col}:
                 return self.indexed(x)
@@ -427,7 +357,9 @@ class Notation:
         if body.op == "sum" and (pair := self.pairing(x)) is not None:
             return pair
         coefficient, core = split_constant(body)
-        left, middle, right = [], [], []
+        left: list[Node] = []
+        middle: list[Node] = []
+        right: list[Node] = []
         for f in factors_of(core):
             others = set(f.axes) - {b}
             if b not in f.axes or len(others) > 1 or not others <= {row, col} - {None}:
@@ -549,8 +481,6 @@ def _index(axis: str) -> str:
 
 def _scaled(ratio: Fraction, named: Node) -> list[Node]:
     """ratio * named, kept as a product so that the name survives."""
-    from .ir import make
-
     return [named] if ratio == 1 else [make("mul", (const(ratio), named), (), named.axes)]
 
 
