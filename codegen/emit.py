@@ -12,10 +12,10 @@ import jinja2
 
 from chunkform.errors import BuildError
 
+from .derivation import derivation_lines, step_formulas
 from .ir import dim_of
 from .pipeline import Compiled
 from .print_torch import torch_source
-from .show import plain
 
 TEMPLATES = Path(__file__).parent / "templates"
 LINE = 120
@@ -98,27 +98,11 @@ def formatted(text: str) -> str:
 
 
 def derivation(c: Compiled) -> list[str]:
-    """The step, its adjoint and its read-write form as lines of text."""
-    p, a = c.step, c.adjoint.program
-    lines = ["The step:", ""]
-    lines += [f"    {n}_t = {plain(x, p.names)}" for n, x in p.updates.items()]
-    lines += [
-        f"    {n}_t = {plain(x, {v: k for k, v in _next_names(c).items()} | p.names)}" for n, x in p.outputs.items()
-    ]
-    lines += [
-        "",
-        "Its adjoint (dS_t: what later steps say of S_t; d log lam: the gradient of a decay's logarithm):",
-        "",
-    ]
-    lines += [f"    {n}_(t-1) = {plain(x, a.names)}" for n, x in a.updates.items()]
-    lines += [f"    {n}_t = {plain(x, a.names)}" for n, x in a.outputs.items()]
+    """The step, its adjoint, its read-write form and its form over chunks as lines of text."""
+    lines = derivation_lines(c)
     if c.reason:
         lines += ["", f"Step by step, because {c.reason}"]
     return lines
-
-
-def _next_names(c: Compiled) -> dict:
-    return {n: x for n, x in c.step.updates.items() if x.op != "leaf"}
 
 
 def _wrapped(lines: list[str]) -> list[str]:
@@ -199,11 +183,8 @@ def _title(c: Compiled) -> str:
 def docstring(c: Compiled) -> str:
     """Shapes, units and results of the op."""
     p = c.step
-    shown = {x: f"{n}_t" for n, x in _next_names(c).items()}
     lines = [f"{(c.spec.doc or c.name.replace('_', ' ')).strip().rstrip('.')}.", ""]
-    lines += [f"    {n}_t = {plain(x, p.names)}" for n, x in p.updates.items()]
-    names = p.names | {x: n.split("_t")[0] for x, n in shown.items()}
-    lines += [f"    {n}_t = {plain(x, names)}" for n, x in p.outputs.items()]
+    lines += [f"    {f.plain}" for f in step_formulas(c)]
     lines += ["", "Args:"]
     for v in p.variables:
         if v.kind == "constant":
