@@ -130,17 +130,24 @@ def _(statement: Approximates, evaluate: Evaluator) -> Failure | None:
 
 
 def environments(sides: tuple[Formula, ...], over: tuple, evaluate: Evaluator) -> Iterator[Env]:
-    """Values for the free indices of a statement."""
-    free = sorted({n for side in sides for n in free_indices(side)} | {name for name, _, _ in over})
-    ranges = [index_range(name, over, evaluate.world.setting, evaluate.world.sizes) for name in free]
-    for values in itertools.product(*ranges):
-        yield dict(zip(free, values))
+    """Values for the free indices of a statement; a range may depend on an index whose range stands before it."""
+    stated = [name for name, _, _ in over]
+    free = stated + sorted({n for side in sides for n in free_indices(side)} - set(stated))
+
+    def extend(env: dict[str, int], rest: list[str]) -> Iterator[Env]:
+        if not rest:
+            yield env
+            return
+        for value in index_range(rest[0], over, evaluate.world.setting, evaluate.world.sizes, env):
+            yield from extend({**env, rest[0]: value}, rest[1:])
+
+    return extend({}, free)
 
 
-def index_range(name: str, over: tuple, setting: Setting, sizes: dict[str, int]) -> range:
+def index_range(name: str, over: tuple, setting: Setting, sizes: dict[str, int], env: Env) -> range:
     for other, low, high in over:
         if other == name:
-            return range(integer(low, {}, sizes), integer(high, {}, sizes) + 1)
+            return range(integer(low, env, sizes), integer(high, env, sizes) + 1)
     if name in setting.index_ranges:
         low, high = setting.index_ranges[name]
         return range(integer(low, {}, sizes), integer(high, {}, sizes) + 1)

@@ -43,13 +43,15 @@ def edits(x: Formula, scope: Scope) -> Iterator[Edit]:
 def _at(x: Formula, scope: Scope, bound: tuple[str, ...], is_term: bool) -> Iterator[Edit]:
     """Edits at x or below; `is_term`: x is a summand, or stands alone."""
     yield from _here(x, scope, bound, is_term)
+    if x.op == "call":
+        yield from _arguments(x, scope, bound)
     if x.op in CLOSED:
         return
     inner = bound + (x.attrs[: BINDERS[x.op]] if x.op in BINDERS else ())
     for i, a in enumerate(x.args):
         if x.op in ("sum", "product over", "power") and (i < len(x.args) - 1 if x.op != "power" else i == 1):
             continue  # bounds and exponents are edited where they stand
-        if x.op in ("at", "gradient", "jacobian"):
+        if x.op in ("at", "gradient", "jacobian") or (x.op == "row" and i == 1):
             continue
         terms = x.op not in ("product", "negative", "transpose", "hadamard")
         for e in _at(a, scope, inner, terms):
@@ -104,6 +106,15 @@ def _here(x: Formula, scope: Scope, bound: tuple[str, ...], is_term: bool) -> It
                 shown = f"the factor {f}"
                 yield Edit(product(f, x), "factor", f"{shown} before {x}")
                 yield Edit(product(x, f), "factor", f"{shown} after {x}")
+
+
+def _arguments(x: Formula, scope: Scope, bound: tuple[str, ...]) -> Iterator[Edit]:
+    """A function such as M(Lambda) at another argument."""
+    body, *args = x.args
+    for i, a in enumerate(args):
+        for e in _at(a, scope, bound, True):
+            new = Formula("call", (substitute(body, {a: e.result}), *args[:i], e.result, *args[i + 1 :]), x.attrs)
+            yield Edit(new, e.kind, e.what)
 
 
 def _symbols(x: Formula, scope: Scope, bound: tuple[str, ...]) -> Iterator[Edit]:

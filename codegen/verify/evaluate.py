@@ -223,6 +223,13 @@ class Evaluator:
         value = self(x.args[0], env)
         return self.algebra.linear(value, lambda a: a.sum(-1, keepdims=True), value.rows, "1")
 
+    def _row(self, x: Formula, env: Env) -> Value:
+        value = self(x.args[0], env)
+        k = self.integer(x.args[1], env)
+        if not 1 <= k <= len(value.a):
+            raise OutOfRange(f"{x.args[0]} has no row {k}")
+        return self.algebra.linear(value, lambda a: a[..., k - 1 : k, :], "1", value.cols)
+
     def _inner(self, x: Formula, env: Env) -> Value:
         a, b = self._args(x, env)
         if a.shape != b.shape:

@@ -20,6 +20,7 @@ from chunkform.spec.language.claims import (
     Claim,
     Differs,
     Equal,
+    OneOf,
     Setting,
     Statement,
     Together,
@@ -31,11 +32,11 @@ from .arithmetic import FIELD, REAL, Transcendental
 from .check import Failure, check, environments
 from .conditions import rescues
 from .counterexample import smallest
-from .edits import edits, scope_of
+from .edits import edits, is_decay, scope_of
 from .evaluate import Evaluator, Unknown, open_names
 from .plans import proof_sizes
-from .properties import Finding, decide
-from .repair import Faults, Repair, Residual, Target, edited, has_value, search
+from .properties import Finding, decide, joined
+from .repair import Faults, Repair, Residual, Target, edited, has_value, ranked, search
 from .verdict import Condition, Counterexample, Verdict
 from .world import GENERIC, Special, World
 
@@ -59,8 +60,10 @@ class Judge:
         return replace(verdict, seconds=time.monotonic() - started)
 
     def _judge(self, claim: Claim) -> Verdict:
-        readings = self.readings(claim)
-        findings = [(label, bodies, self.decide(claim, bodies)) for label, bodies in readings]
+        if isinstance(claim.statement, OneOf):
+            findings = [(label, {}, self.decided(x, claim.setting, {})) for label, x in claim.statement.alternatives]
+        else:
+            findings = [(label, bodies, self.decide(claim, bodies)) for label, bodies in self.readings(claim)]
         good = [f for f in findings if f[2].failure is None and not f[2].mixed]
         if len(good) == len(findings):
             return self.held(claim, findings)
@@ -79,7 +82,7 @@ class Judge:
         verdict = (
             "depends" if rescued and not repairs and finding.failure and finding.failure.kind == "value" else "fails"
         )
-        full = self.repaired_formula(claim, repairs[0], bodies) if repairs else ("", "")
+        full = self.repaired_formula(claim, repairs[0]) if repairs else ("", "")
         if repairs and claim.defines:
             self.repaired[claim.setting.name, claim.defines] = (claim.id, repairs[0].result)
         return Verdict(
@@ -133,9 +136,14 @@ class Judge:
         return self.evaluators[key]
 
     def decide(self, claim: Claim, bodies: Bodies) -> Finding:
-        if not isinstance(claim.statement, Equal | Differs | Together) or has_property(claim.statement):
-            return decide(claim.statement, claim.setting, bodies)
-        return self.decide_exactly(claim.statement, claim.setting, bodies)
+        return self.decided(claim.statement, claim.setting, bodies)
+
+    def decided(self, statement: Statement, setting: Setting, bodies: Bodies) -> Finding:
+        if isinstance(statement, Equal | Differs | Together) and not has_property(statement):
+            return self.decide_exactly(statement, setting, bodies)
+        if isinstance(statement, Together):
+            return joined([self.decided(part, setting, bodies) for part in statement.parts])
+        return decide(statement, setting, bodies)
 
     def decide_exactly(self, statement: Statement, setting: Setting, bodies: Bodies) -> Finding:
         failure, real = self.first_failure(statement, setting, bodies)
@@ -160,7 +168,7 @@ class Judge:
         conditions = [Condition(label, True) for label, _, _ in findings if label]
         for _, _, f in findings:
             conditions += f.conditions
-        conditions += [Condition(f"{d} is not 0", True, "where defined") for d in denominators(claim.statement)]
+        conditions += [Condition(f"{d} is not 0", True, "where defined") for d in denominators(claim.statement, claim.setting)]
         return Verdict(claim, "holds", findings[0][2].how, conditions=tuple(dict.fromkeys(conditions)))
 
     # --- what is wrong, and what would be right
@@ -202,25 +210,51 @@ class Judge:
                 beside=beside,
                 seconds=seconds,
             )
+        if isinstance(claim.statement, Together):
+            return self.repair_parts(claim, bodies, seconds)
+        return self.repair_equation(claim.statement, setting, bodies, seconds)
+
+    def repair_parts(self, claim: Claim, bodies: Bodies, seconds: float) -> list[Repair]:
+        """Each false part of a system is repaired by itself, under the same reading."""
+        shown: list[Formula] = []
+        what: list[str] = []
+        cost = 0
+        for part in parts_of(claim.statement):
+            if not isinstance(part, Equal):
+                return []
+            failure, _ = self.first_failure(part, claim.setting, bodies)
+            if failure is not None:
+                found = self.repair_equation(part, claim.setting, bodies, seconds)
+                if not found:
+                    return []
+                cost += found[0].cost
+                what += found[0].edits
+                shown.append(found[0].result)
+            else:
+                shown += [Formula("equation", pair) for pair in itertools.pairwise(part.sides)]
+        return [Repair(Formula("all", tuple(shown)), tuple(what), cost)] if what else []
+
+    def repair_equation(self, statement: Statement, setting: Setting, bodies: Bodies, seconds: float) -> list[Repair]:
+        """Repairs of one equation, as whole equations: of its last side, or of what stands on its left."""
+        if not isinstance(statement, Equal):
+            return []
         found: list[Repair] = []
-        for rebuilt, statement, position in places(claim.statement):
+        last = len(statement.sides) - 1
+        for position in (0, *range(last, 0, -1)):
             stated = statement.sides[position]
             known = statement.sides[position - 1] if position else statement.sides[1]
 
-            def statement_with(
-                x: Formula, rebuilt=rebuilt, statement=statement, position=position
-            ) -> tuple[Statement, Bodies]:
-                return rebuilt(edited(statement, position, x)), bodies
+            def statement_with(x: Formula, position: int = position) -> tuple[Statement, Bodies]:
+                return edited(statement, position, x), bodies
 
             names = scope_names(setting, heads(known, stated))
             target = self.target(statement_with, setting, statement, position, known, bodies)
             residual = self.residual(statement, known, stated, setting, bodies)
             beside = tuple(s for s in statement.sides if s is not stated)
-            head = position == 0 and len(statement.sides) > 1
-            found += search(stated, setting, names, target, residual, beside, head, seconds)
-            if found:
-                break
-        return found
+            for r in search(stated, setting, names, target, residual, beside, position == 0, seconds):
+                pair = (r.result, known) if position == 0 else (known, r.result)
+                found.append(replace(r, result=Formula("equation", pair), cost=r.cost + (position == 0)))
+        return ranked(found)
 
     def residual(
         self, statement: Equal, known: Formula, stated: Formula, setting: Setting, bodies: Bodies
@@ -289,17 +323,14 @@ class Judge:
 
         return Target(quick, lambda x: all(true_in(x, v) for v in range(3)))
 
-    def repaired_formula(self, claim: Claim, repair: Repair, bodies: Bodies) -> tuple[str, str]:
+    def repaired_formula(self, claim: Claim, repair: Repair) -> tuple[str, str]:
         shown = {q.name: q.shown for q in claim.setting.quantities.values() if q.shown}
+        whole = repair.result
         if claim.defines:
             q = claim.setting.quantities[claim.defines]
             head = Formula("at", tuple(Formula("index", (), (p,)) for p in q.parameters), (q.name,))
-            return f"{head} = {repair.result}", f"{latex(head, shown)} = {latex(repair.result, shown)}"
-        for _, statement, position in places(claim.statement):
-            other = statement.sides[position - 1] if position else statement.sides[1]
-            if repair.result != other:
-                return f"{other} = {repair.result}", f"{latex(other, shown)} = {latex(repair.result, shown)}"
-        return str(repair.result), latex(repair.result, shown)
+            whole = Formula("equation", (head, repair.result))
+        return str(whole), latex(whole, shown)
 
 
 # --- helpers ------------------------------------------------------------------------------------------------------
@@ -406,16 +437,34 @@ def formulas_of(statement: object) -> list[Formula]:
     return found
 
 
-def denominators(statement: Statement) -> list[str]:
-    """What must not vanish for the formula to have a value."""
+def denominators(statement: Statement, setting: Setting) -> list[str]:
+    """What must not vanish for the formula to have a value, where it can."""
     found = []
     for x in formulas_of(statement):
         for y in walk(x):
-            if y.op == "divide" and y.args[1].op != "number":
+            if y.op == "divide" and not always_positive(y.args[1], setting):
                 found.append(str(y.args[1]))
             elif y.op == "inverse":
                 found.append(f"the determinant of {y.args[0]}")
     return list(dict.fromkeys(found))
+
+
+def always_positive(x: Formula, setting: Setting) -> bool:
+    """Whether x is made of positive numbers and decays only, by products, quotients, sums and roots."""
+    if x.op == "number":
+        return x.attrs[0] > 0
+    if x.op == "at":
+        q = setting.quantities[x.attrs[0]]
+        if q.domain in ("decay", "positive") or is_decay(setting, q.name):
+            return True
+        return q.body is not None and q.start is None and always_positive(q.body, setting)
+    if x.op == "exp":
+        return True
+    if x.op in ("product", "hadamard", "divide", "sqrt", "add"):
+        return all(always_positive(a, setting) for a in x.args)
+    if x.op == "power":
+        return always_positive(x.args[0], setting)
+    return x.op in ("product over", "stack", "sum") and always_positive(x.args[-1], setting)
 
 
 def contains(x: Formula, part: Formula) -> bool:

@@ -248,15 +248,17 @@ def term_pool(
         return pool
     deadline = time.monotonic() + seconds
     bodies = list(chains(bases, wanted))
+    short = [x for x in bodies if x.op != "product" or len(x.args) < 3]
+    long = [x for x in bodies if x.op == "product" and len(x.args) > 2]
     pairs = [product(a, b) for a, b in itertools.combinations(scope.scalars, 2)]
-    for s in (None, *scope.scalars, *pairs):
-        for body in bodies:
+    for group, factors in ((short, (None, *scope.scalars)), (long, (None, *scope.scalars)), (short, pairs), (long, pairs)):
+        for s, body in itertools.product(factors, group):
             term = body if s is None else product(s, body)
             key = residual.key_of(term)
             if key is not None:
                 pool.setdefault(key, term)
-        if time.monotonic() > deadline:
-            break
+            if time.monotonic() > deadline:
+                return pool
     return pool
 
 
@@ -273,6 +275,9 @@ def base_quantities(
         for args in indices.get(len(setting.quantities[name].parameters), [])
     ]
     bodies += [y for y in used if y.op == "named"]
+    unindexed = any(y.op == "at" and not y.args for y in used)
+    if not unindexed:
+        bodies = [x for x in bodies if x.args]
     for x in dict.fromkeys(bodies):
         shape = shape_of(x, evaluate)
         if shape is None or shape == ("1", "1"):

@@ -7,4 +7,6 @@ from chunkform.spec.language.claims import Document
 
 def documents() -> list[Document]:
     """The documents, in order."""
-    return []
+    from . import inverse_attention, lightning_attention
+
+    return [inverse_attention.DOCUMENT, lightning_attention.DOCUMENT]

@@ -114,13 +114,21 @@ class Eigenvalues(Statement):
 
 
 @dataclass(frozen=True)
+class OneOf(Statement):
+    """A sentence that can be read as several statements: (reading, statement)."""
+
+    alternatives: tuple[tuple[str, Statement], ...]
+
+
+@dataclass(frozen=True)
 class Bounded(Statement):
-    """Every product of the square matrices `of`, over steps within the domain, stays bounded; or each alone (`products`
-    False): its spectral radius is at most 1."""
+    """Products of the square matrices `of`, over steps with any vectors left and right whose inner product is at most
+    `bound` in absolute value, stay bounded."""
 
     of: Formula
-    index: Formula
-    products: bool
+    left: Formula
+    right: Formula
+    bound: int = 1
 
 
 @dataclass(frozen=True)
@@ -167,6 +175,7 @@ class Quantity:
     body: Formula | None = None
     start: tuple[int, Formula] | None = None
     alternatives: tuple[tuple[str, Formula], ...] = ()
+    between: tuple[Formula, Formula] | None = None
     shown: str = ""
 
     def __call__(self, *indices: Any) -> Formula:
@@ -218,13 +227,16 @@ class Setting:
         self.derived_sizes[LENGTH] = count * c
         return c, count
 
-    def given(self, names: str, *dims: Any, over: Any = None, domain: str = "real", shown: str = "") -> Any:
+    def given(
+        self, names: str, *dims: Any, over: Any = None, domain: str = "real", between: Any = None, shown: str = ""
+    ) -> Any:
         """Quantities to sample: scalars, vectors over one dim or matrices over two; `over=(t, 1, n)` one for each
         step."""
         shape = (*(str(x) for x in dims), "1", "1")[:2]
         parameters, ranges = _over(over)
+        limits = None if between is None else (formula(between[0]), formula(between[1]))
         return self._declare(
-            names, lambda name: Quantity(name, "given", shape, parameters, ranges, domain, shown=shown)
+            names, lambda name: Quantity(name, "given", shape, parameters, ranges, domain, between=limits, shown=shown)
         )
 
     def define(self, name: str, parameters: Iterable[Formula], body: Any, shown: str = "") -> Any:
@@ -465,6 +477,20 @@ def within(x: Any, low: Any, high: Any) -> Statement:
 
 def equal(*sides: Any) -> Statement:
     return Equal(tuple(formula(x) for x in sides))
+
+
+def eigenvalues(of: Any, *values: tuple[Any, Any]) -> Statement:
+    """`of` has these eigenvalues, each with its multiplicity."""
+    return Eigenvalues(formula(of), tuple((formula(v), formula(m)) for v, m in values))
+
+
+def only_if(premise: Statement, left: Any, relation: str, right: Any) -> Statement:
+    return OnlyIf(premise, formula(left), relation, formula(right))
+
+
+def one_of(**readings: Statement) -> Statement:
+    """A sentence with several readings; underscores in their names stand for spaces."""
+    return OneOf(tuple((name.replace("_", " "), x) for name, x in readings.items()))
 
 
 def together(*parts: Statement) -> Statement:

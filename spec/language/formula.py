@@ -257,6 +257,11 @@ def compare(left: Any, relation: str, right: Any) -> Formula:
     return Formula("compare", (formula(left), formula(right)), (relation,))
 
 
+def row(x: Any, index: Any) -> Formula:
+    """One row of a matrix, 1 x m."""
+    return Formula("row", (formula(x), formula(index)))
+
+
 def named(name: str, body: Any, *indices: Any) -> Formula:
     """`body`, printed under a name."""
     return Formula("named", (formula(body), *(formula(x) for x in indices)), (name,))

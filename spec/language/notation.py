@@ -228,6 +228,13 @@ def _show(x: Formula, p: _Text) -> tuple[str, int]:
             return p.gradient(sub(x.args[0], UNARY), sub(x.args[1], UNARY)), UNARY
         case "ones":
             return (r"\mathbf{1}" if tex else "1") + f"_{{{x.attrs[0]}}}", ATOM
+        case "row":
+            shown = f"{sub(x.args[0], ATOM)}[{sub(x.args[1], SUM)},:]"
+            return shown, ATOM
+        case "equation":
+            return f"{sub(x.args[0], SUM)} = {sub(x.args[1], SUM)}", SUM
+        case "all":
+            return ",  ".join(sub(a, SUM) for a in x.args), SUM
         case "function":
             return p.call(x.attrs[0], [sub(a, SUM) for a in x.args]), ATOM
     return p.special(x.op, [sub(a, SUM) for a in x.args], x.attrs), ATOM
