@@ -1,0 +1,105 @@
+"""`chunkform check`: every op of a list against the float64 oracle, at several seeds and in each dtype of the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from rich.table import Table
+
+from chunkform.errors import BackendError
+from chunkform.spec.language import Recurrence
+
+from .check import Case, check_op
+from .compile import compile_module
+from .pipeline import compile_spec
+
+DTYPES = {"cpu": (torch.float32,), "cuda": (torch.float32, torch.bfloat16, torch.float16)}
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The largest relative error of one quantity of an op over the seeds, in one dtype."""
+
+    name: str
+    quantity: str
+    dtype: str
+    device: str
+    error: float
+    bound: float
+
+    @property
+    def ok(self) -> bool:
+        return self.error <= self.bound  # a NaN isn't
+
+    def json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "quantity": self.quantity,
+            "dtype": self.dtype,
+            "device": self.device,
+            "error": self.error,
+            "bound": self.bound,
+            "ok": self.ok,
+        }
+
+
+def check_all(
+    specs: Iterable[Recurrence],
+    seeds: int = 3,
+    steps: int = 150,
+    width: int = 32,
+    device: str | None = None,
+    done: Callable[[str], None] = lambda name: None,
+) -> list[Checked]:
+    """The errors of each op, in the order of the specs. `device` is cuda where there is one."""
+    has_cuda = torch.cuda.is_available()
+    device = device or ("cuda" if has_cuda else "cpu")
+    if device not in DTYPES:
+        raise BackendError(f"the device is cpu or cuda, got {device!r}")
+    if device == "cuda" and not has_cuda:
+        raise BackendError("this machine has no CUDA device: check with --device cpu")
+    found = []
+    for r in specs:
+        found += check_one(r, seeds, steps, width, device)
+        done(r.name)
+    return found
+
+
+def check_one(r: Recurrence, seeds: int, steps: int, width: int, device: str) -> list[Checked]:
+    """The largest errors of one op."""
+    c = compile_spec(r)
+    op = getattr(compile_module(r), r.name)
+    found: list[Checked] = []
+    for dtype in DTYPES[device]:
+        worst: dict[str, Checked] = {}
+        for seed in range(seeds):
+            case = Case(steps=steps, width=width, dtype=dtype, device=device, seed=seed)
+            for row in check_op(c, op, case):
+                made = Checked(r.name, row.quantity, _short(dtype), device, row.error, row.bound)
+                if row.quantity not in worst or not made.error <= worst[row.quantity].error:
+                    worst[row.quantity] = made
+        found += worst.values()
+    return found
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def check_table(rows: Iterable[Checked]) -> Table:
+    """One line for each op and dtype: its largest error, by quantity."""
+    table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
+    for name in ("op", "dtype", "device", "largest error", "of", "bound", ""):
+        table.add_column(name, justify="right" if name in ("largest error", "bound") else "left")
+    groups: dict[tuple[str, str, str], list[Checked]] = {}
+    for r in rows:
+        groups.setdefault((r.name, r.dtype, r.device), []).append(r)
+    for (name, dtype, device), group in groups.items():
+        bad = [r for r in group if not r.ok]
+        for r in bad or [max(group, key=lambda r: r.error / r.bound)]:
+            mark = "[green]ok[/]" if r.ok else "[red]too large[/]"
+            table.add_row(name, dtype, device, f"{r.error:.1e}", r.quantity, f"{r.bound:.1e}", mark)
+    return table

@@ -1,0 +1,303 @@
+"""The command line, `chunkform`. Every command takes names of the catalogue or spec files anywhere on disk.
+
+Exit codes: 0 all is well; 1 something was checked and isn't (a stale file, an error above its bound, a kernel over a limit);
+2 bad input, with one clear error on stderr.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from typer.core import TyperGroup
+
+from chunkform.errors import BuildError, ChunkformError, LoadError, NameError_
+
+if TYPE_CHECKING:
+    from chunkform.spec.language import Recurrence
+
+    from .pipeline import Compiled
+
+
+class _Commands(TyperGroup):
+    """Shows what chunkform refuses as one clear error, without a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ChunkformError as error:
+            show_error(error)
+            raise typer.Exit(2) from None
+
+
+app = typer.Typer(
+    cls=_Commands,
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Write a recurrence once: derive and prove its adjoint, find its chunk-parallel form, print fast Triton kernels.",
+)
+
+Specs = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[SPEC]..", help="names of the catalogue, or spec files; the whole catalogue when left out"),
+]
+JsonPath = Annotated[Path | None, typer.Option("--json", metavar="PATH", help="write JSON there; - for stdout")]
+
+
+def console() -> Console:
+    """The terminal; piped output keeps whole lines."""
+    found = Console()
+    return found if found.is_terminal else Console(width=200)
+
+
+# --- commands ---------------------------------------------------------------------------------------------------------
+
+
+@app.command()
+def new(name: Annotated[str, typer.Argument(help="a Python identifier; a folder may stand before it")]) -> None:
+    """Write NAME.py, a spec to start from."""
+    from .emit import environment
+
+    path = Path(name.removesuffix(".py") + ".py")
+    stem = path.stem
+    if not stem.isidentifier():
+        raise NameError_(f"a recurrence's name must be a Python identifier, got {stem!r}")
+    if path.exists():
+        raise BuildError(f"{path} exists already; nothing was written")
+    write(path, environment().get_template("new_spec.py.jinja").render(name=stem, file=path))
+    console().print(f"wrote {escape(str(path))}; next: chunkform explain {escape(str(path))}", highlight=False)
+
+
+@app.command()
+def verify(
+    specs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[SPEC]..", help="spec files or names; the claims of the five documents when left out"),
+    ] = None,
+    document: Annotated[
+        str | None, typer.Option(help="only claims of this document: its key or a part of its title")
+    ] = None,
+    verdict: Annotated[str | None, typer.Option(help="only claims with this verdict: holds, fails or depends")] = None,
+    json_path: JsonPath = None,
+    html: Annotated[Path | None, typer.Option(metavar="PATH", help="write a report as a page")] = None,
+) -> None:
+    """Judge claims: each holds, fails (with a counterexample and the nearest true formula), or depends."""
+    from .verify.command import verify as judge_claims
+
+    if verdict not in (None, "holds", "fails", "depends"):
+        raise LoadError(f"--verdict is holds, fails or depends, got {verdict!r}")
+    to_stdout = str(json_path) == "-"
+    where = Console(stderr=True) if to_stdout else console()
+    with written(json_path) as target:
+        code = judge_claims(specs or (), document, verdict, target, html, where)
+    raise typer.Exit(code)
+
+
+@app.command()
+def explain(
+    spec: Annotated[str, typer.Argument(help="a name of the catalogue, or a spec file")],
+    json_path: JsonPath = None,
+    latex: Annotated[bool, typer.Option("--latex", help="print the derivation as LaTeX, and nothing else")] = False,
+    width: Annotated[int, typer.Option(help="the size of every dim that costs are counted for", min=1)] = 64,
+    chunk: Annotated[int, typer.Option(help="the steps of a chunk that costs are counted for", min=1)] = 64,
+) -> None:
+    """Show the derived adjoint, the read-write form, the form over chunks, the sweeps and what they cost."""
+    from .explain import explanation, latex_document, show
+
+    found = [compiled(r) for r in recurrences([spec])]
+    if json_path is not None:
+        data = [explanation(c, width, chunk) for c in found]
+        write_json(json_path, data[0] if len(data) == 1 else data)
+        if str(json_path) == "-":
+            return
+    for c in found:
+        if latex:
+            print(latex_document(c), end="")
+        else:
+            show(c, console(), width, chunk)
+
+
+@app.command()
+def build(
+    specs: Specs = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="where to; the package's generated/ when left out")
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="write nothing; fail when a file is stale, missing or orphaned")
+    ] = False,
+) -> None:
+    """Write the generated file of each spec."""
+    from chunkform.spec.language.load import CATALOGUE
+
+    from .build import Built
+    from .build import build as build_files
+
+    if out is None:
+        for name in specs or ():
+            if name.endswith(".py") and CATALOGUE not in Path(name).resolve().parents:
+                raise BuildError(f"{name} isn't of the catalogue: say where its op goes, as in --out generated")
+    chosen = recurrences(specs) if specs else None
+    with progress("building", len(chosen) if chosen is not None else None) as step:
+
+        def done(b: Built) -> None:
+            step(b.name)
+
+        results = build_files(chosen, out, check, done)
+    table = plain_table("name", "file", "status")
+    for b in results:
+        table.add_row(b.name, escape(str(b.path)), f"[{'green' if b.ok else 'red'}]{b.status}[/]")
+    console().print(table)
+    bad = [b for b in results if not b.ok]
+    if bad:
+        console().print(
+            f"{len(bad)} of {len(results)} files aren't what their specs say; run: chunkform build", highlight=False
+        )
+        raise typer.Exit(1)
+
+
+@app.command()
+def check(
+    specs: Specs = None,
+    seeds: Annotated[int, typer.Option(help="how many random inputs", min=1)] = 3,
+    steps: Annotated[int, typer.Option(help="the length T of the sequences", min=0)] = 150,
+    width: Annotated[int, typer.Option(help="the size of the first dim; the next are larger by 8", min=1)] = 32,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda; cuda where there is one when left out")] = None,
+    json_path: JsonPath = None,
+) -> None:
+    """Compare each generated op with the float64 oracle: outputs, last states and every gradient, on this machine's device."""
+    from .checks import check_all, check_table
+
+    chosen = recurrences(specs)
+    with progress("checking", len(chosen)) as step:
+        rows = check_all(chosen, seeds, steps, width, device, step)
+    console().print(check_table(rows))
+    bad = [r for r in rows if not r.ok]
+    console().print(f"{len(rows)} errors measured, {len(bad)} above their bounds", highlight=False)
+    if json_path is not None:
+        write_json(json_path, [r.json() for r in rows])
+    if bad:
+        raise typer.Exit(1)
+
+
+@app.command()
+def inspect(
+    specs: Specs = None,
+    arch: Annotated[str, typer.Option(help="the GPU architecture, such as sm_80, sm_90 or sm_100")] = "sm_90",
+    json_path: JsonPath = None,
+) -> None:
+    """Compile every kernel and configuration without a GPU: registers, spills, shared memory, tensor-core instructions."""
+    from .inspect import inspect_op, inspect_table
+
+    chosen = recurrences(specs)
+    rows: list[Any] = []
+    with progress("compiling", len(chosen)) as step:
+        for r in chosen:
+            rows += inspect_op(compiled(r), arch)
+            step(r.name)
+    console().print(inspect_table(rows))
+    if json_path is not None:
+        write_json(json_path, [r.json() for r in rows])
+    if any(not r.ok for r in rows):
+        raise typer.Exit(1)
+
+
+# --- what they share --------------------------------------------------------------------------------------------------
+
+
+def recurrences(specs: Iterable[str] | None) -> list[Recurrence]:
+    """The recurrences that names and files mean; the catalogue when there are none."""
+    from chunkform.spec.language import catalogue, find
+
+    found = [r for name in specs for r in find(name)] if specs else catalogue()
+    names = [r.name for r in found]
+    for name in names:
+        if names.count(name) > 1:
+            raise LoadError(f"two of the specs are named {name!r}")
+    return found
+
+
+def compiled(r: Recurrence) -> Compiled:
+    from .pipeline import compile_spec
+
+    return compile_spec(r)
+
+
+def show_error(error: ChunkformError) -> None:
+    """`error: what is wrong`, and below it the spec's own line."""
+    where = getattr(error, "where", None)
+    message = str(error).removeprefix(f"{where}: ") if where is not None else str(error)
+    out = Console(stderr=True, highlight=False, soft_wrap=True)
+    out.print(f"[bold red]error:[/] {escape(message)}")
+    if where is not None:
+        out.print(f"  {escape(str(getattr(where, 'place', where)))}", style="dim")
+        if getattr(where, "text", ""):
+            out.print(f"    {escape(where.text)}", style="cyan")
+
+
+def write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise BuildError(f"can't write {path}: {error.strerror or error}") from error
+
+
+def write_json(path: Path, data: Any) -> None:
+    text = json.dumps(data, indent=1, ensure_ascii=False) + "\n"
+    if str(path) == "-":
+        print(text, end="")
+    else:
+        write(path, text)
+
+
+def plain_table(*columns: str) -> Table:
+    table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
+    for name in columns:
+        table.add_column(name)
+    return table
+
+
+@contextmanager
+def written(path: Path | None) -> Iterator[Path | None]:
+    """A file to write to in the place of `path`; where that is -, its text goes to stdout afterwards."""
+    if str(path) != "-":
+        if path is not None and not path.absolute().parent.is_dir():
+            raise BuildError(f"can't write {path}: there is no folder {path.parent}")
+        yield path
+        return
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "out.json"
+        yield file
+        if file.exists():
+            print(file.read_text(encoding="utf-8"), end="")
+
+
+@contextmanager
+def progress(verb: str, total: int | None) -> Iterator[Callable[[str], None]]:
+    """A progress bar on the terminal's stderr; yields the function that says what was finished."""
+    bar = Progress(
+        TextColumn(verb),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.description}"),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )
+    with bar:
+        task = bar.add_task("", total=total)
+        yield lambda name: bar.update(task, advance=1, description=name)
+
+
+if __name__ == "__main__":
+    app()
