@@ -35,6 +35,7 @@ class _Symbols:
     stems: dict[str, str] = field(default_factory=dict)
     decays: dict[tuple, tuple[str, Formula]] = field(default_factory=dict)
     numbers: dict[str, int] = field(default_factory=dict)
+    sums: dict[Node, str] = field(default_factory=dict)
     printed: set[tuple[Node, Node]] = field(default_factory=set)
 
     def stem(self, kind: str) -> str:
@@ -268,12 +269,20 @@ class _ChunkFormulas:
         for y in walk(x):
             node = rebuild(y, (done[a] for a in y.args)) if y.args else y
             if self.wants_indices(node) and node is not x and len(node.axes) <= 2:
-                rows = tuple(a for a in (ROW, COL) if a in node.axes)
-                symbol = leaf("chunk", self.symbols.numbered("sum"), (*rows, *(a for a in node.axes if a not in rows)))
-                self.pending.append((symbol, node))
-                node = symbol
+                node = self.sum_symbol(node)
             done[y] = node
         return done[x]
+
+    def sum_symbol(self, x: Node) -> Node:
+        """A symbol for a sum; it is defined with the steps named i and j, whatever x calls them."""
+        steps = sorted((a for a in x.axes if a.startswith("%")), key=lambda a: (a != ROW, a != COL, a))
+        canonical = _renamed(x, dict(zip(steps, (ROW, COL), strict=False)))
+        others = tuple(a for a in x.axes if a not in steps)
+        if canonical not in self.symbols.sums:
+            name = self.symbols.numbered("sum")
+            self.symbols.sums[canonical] = name
+            self.pending.append((leaf("chunk", name, (*(ROW, COL)[: len(steps)], *others)), canonical))
+        return leaf("chunk", self.symbols.sums[canonical], (*steps, *others))
 
     def wants_indices(self, x: Node) -> bool:
         return x.op == "sum" and any(len(f.axes) > 2 for f in factors_of(x.args[0]))

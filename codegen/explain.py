@@ -230,10 +230,8 @@ def _tables(data: dict[str, Any]) -> Iterator[tuple[str, Table]]:
         yield "Gates that it passed", gates
 
 
-def _table(title: str, *columns: str) -> Table:
-    table = Table(
-        title=title, title_justify="left", title_style="bold", header_style="dim", box=None, padding=(0, 3, 0, 0)
-    )
+def _table(*columns: str) -> Table:
+    table = Table(header_style="dim", box=None, padding=(0, 3, 0, 0))
     for name in columns:
         table.add_column(name, justify="right" if name in ("bytes", "floor", "FLOPs", "FLOPs a token") else "left")
     return table
