@@ -8,6 +8,8 @@ import torch
 import triton
 import triton.language as tl
 
+from .launch import launch, strides
+
 LOG2E = tl.constexpr(1.4426950408889634)
 RESET = tl.constexpr(-50.0)  # natural log of a decay that counts as zero
 
@@ -145,8 +147,6 @@ def suffix_sum_kernel(
 
 def cumulate(log: torch.Tensor, chunk: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Cumulative log2 decays within chunks and their resets, [B, H, T, X] float32 and int8, from log decays [B, T, H, (X)]."""
-    from .launch import launch, strides
-
     if log.ndim == 3:
         log = log.unsqueeze(-1)
     if log.stride(-1) != 1 and log.shape[-1] != 1:
@@ -162,8 +162,6 @@ def cumulate(log: torch.Tensor, chunk: int) -> tuple[torch.Tensor, torch.Tensor]
 
 def suffix_sum(late: torch.Tensor, early: torch.Tensor | None, start: torch.Tensor | None) -> torch.Tensor:
     """out_t = start + sum_{s >= t} late_s + sum_{s > t} early_s, over axis 1 of [B, T, H, (X)] float32; start [B, H, (X)]."""
-    from .launch import launch
-
     B, T, H = late.shape[:3]
     X = late.shape[3] if late.ndim == 4 else 1
     late = late.contiguous()

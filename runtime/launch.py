@@ -9,6 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
+cdiv = triton.cdiv
 DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 
 
@@ -21,6 +22,11 @@ class Config:
     block: int
     warps: int
     stages: int
+
+    @property
+    def levels(self) -> int:
+        """log2 of the chunk."""
+        return self.chunk.bit_length() - 1
 
 
 def choose(dtype: torch.dtype, sizes: tuple[int, ...]) -> Config:
@@ -52,6 +58,28 @@ def strides(x: torch.Tensor) -> tuple[int, int, int]:
 def steps(x: torch.Tensor) -> torch.Tensor:
     """[B, T, H, X] with X contiguous; the other strides are free."""
     return x if x.ndim == 3 or x.shape[-1] == 1 or x.stride(-1) == 1 else x.contiguous()
+
+
+def whole(x: torch.Tensor | None) -> torch.Tensor | None:
+    """A state as kernels take it: float32 and contiguous."""
+    return None if x is None else x.to(torch.float32).contiguous()
+
+
+def spread(x: torch.Tensor | float, shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
+    """A tensor or number, over all of `shape`."""
+    return torch.as_tensor(x, dtype=torch.float32, device=like.device).expand(shape)
+
+
+def cotangent(x: torch.Tensor | None, like: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    """The incoming gradient of an output; zeros where there is none."""
+    return like.new_zeros(shape) if x is None else steps(x)
+
+
+def pair(x: torch.Tensor, y: torch.Tensor | None, dims: tuple[int, ...]) -> torch.Tensor | None:
+    """<x, y> summed over `dims`, for two states [B, H, ...]."""
+    if y is None:
+        return None
+    return (x * y).sum(dims) if dims else x * y
 
 
 def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> None:

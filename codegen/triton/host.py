@@ -1,0 +1,411 @@
+"""The functions that launch the kernels of a plan: `triton_forward` and `triton_backward`, as the op calls them."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+from ..adjoint import gradient_name
+from ..ir import ZERO, Node, dim_of, leaf, walk
+from ..log_decay import log_of
+from ..normal_form import Pairing
+from ..pipeline import Compiled
+from ..plan import Accumulate, Plan, Sweep
+from ..print_nodes import NodePrinter, Torch
+from ..step import StateVar
+from .fuse import Fused, Store, fuse, is_made
+from .kernels import Kernel, prepare_kernel, sweep_kernel
+from .opened import Opened, opened
+from .tile import Argument, axis_name, block_name, size_name
+
+RESERVED = frozenset(
+    "B T H C DT LEVELS tl triton torch i c h b n bh t0 at step last chunks tile given states constants saved needs "
+    "cotangents final_cotangents config dtype some start late early gradients initial outputs finals "
+    "inverse weights span halves decayed_product decayed_sum cumulate suffix_sum launch steps strides padded choose pair "
+    "new zeros grid".split()
+)
+SUFFIXES = re.compile(r"_(p|b|t|h|a|n|sums|resets|end|before|ok|in|out|first|last|next|start|late|early)$")
+STEMS = {"read": "read", "write": "write", "matrix": "matrix", "scaled": "scaled", "ahead": "ahead"}
+
+
+class Names:
+    """Python names of leaves: those of the spec where they are free, numbered ones for what the compiler found."""
+
+    def __init__(self, c: Compiled) -> None:
+        self.reserved = set(RESERVED) | {size_name(d) for d in c.step.dims} | {axis_name(d) for d in c.step.dims}
+        self.known: dict[object, str] = {}
+        self.counts: Counter[str] = Counter()
+
+    def __call__(self, x: Node) -> str:
+        key: object = x.attrs[:2] if x.op == "leaf" else x
+        if x.op == "leaf" and x.attrs[0].startswith("log "):
+            key = (x.attrs[0].removeprefix("log "), x.attrs[1])
+        if key not in self.known:
+            self.known[key] = self._new(x)
+        return self.known[key]
+
+    def _new(self, x: Node) -> str:
+        kind = x.attrs[0] if x.op == "leaf" else "decay_of"
+        if kind in STEMS or x.op != "leaf":
+            stem = STEMS.get(kind, "decay")
+            self.counts[stem] += 1
+            name = f"{stem}{self.counts[stem]}"
+        else:
+            name = re.sub(r"\W", "_", x.attrs[1])
+        if name in self.reserved or SUFFIXES.search(name):
+            name += "_"
+        while name in self.known.values():
+            name += "_"
+        return name
+
+
+class Host:
+    """Prints one of the two functions, and the kernels that it launches."""
+
+    def __init__(self, c: Compiled, plan: Plan, backward: bool) -> None:
+        self.c, self.plan, self.backward = c, plan, backward
+        self.kind = "backward" if backward else "forward"
+        self.names = Names(c)
+        saved = () if backward else tuple(plan.form.write_leaves())
+        self.fused: Fused = fuse(plan, saved)
+        self.kernels: list[Kernel] = []
+        self.opened: dict[int, Opened] = {}
+        self.lines: list[str] = []
+        self.ready: set[str] = set()
+        self.prepared: dict[str, set[str]] = {}  # what a kernel ahead made, and for which gradients
+        self.printer = NodePrinter(
+            Torch(lambda d: size_name(d), like="some"), taken=self.names.reserved | {"some"}
+        )
+        for v in (*c.step.variables, *c.adjoint.program.variables):
+            if v.kind != "trajectory":
+                self.names(v.leaf)
+        for s in (*c.step.states, *c.adjoint.program.states):
+            self.names(leaf("state", s.name))
+
+    def text(self) -> str:
+        self._open()
+        for k, stage in enumerate(self.plan.stages):
+            if isinstance(stage, Sweep):
+                self._sweep(k, stage)
+        if self.backward:
+            self._gradients()
+        else:
+            self._outputs()
+        head = "(given, states, constants)"
+        doc = "Outputs, last states and what the backward pass uses."
+        if self.backward:
+            head, doc = "(given, states, constants, saved, cotangents, final_cotangents, needs)", "Gradients."
+        body = "\n".join(f"    {x}" for x in self.lines)
+        return f'def triton_{self.kind}{head}:\n    """{doc}"""\n{body}\n'
+
+    # --- inputs -----------------------------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        p, add = self.c.step, self.lines.append
+        for v in p.variables:
+            if v.kind != "constant":
+                how = "steps" if v.per_step else ""
+                text = f'given["{v.name}"]'
+                add(f"{self.names(v.leaf)} = {how}({text})" if how else f"{self.names(v.leaf)} = {text}.contiguous()")
+        stepwise = next(v for v in p.variables if v.per_step)
+        first = next((v for v in p.variables if v.kind == "input"), stepwise)
+        add(f"some = {self.names(first.leaf)}")
+        add(f"B, T, H = {self.names(stepwise.leaf)}.shape[:3]")
+        for d in p.dims:
+            v = next((v for v in p.variables if d in map(dim_of, v.axes)), None)
+            if v is None:
+                s = next(s for s in p.states if d in map(dim_of, s.axes))
+                at = [dim_of(a) for a in s.axes].index(d) - len(s.axes)
+                add(f'{size_name(d)} = states["{s.name}"].shape[{at}]')
+            else:
+                at = [dim_of(a) for a in v.axes].index(d) - len(v.axes)
+                add(f"{size_name(d)} = {self.names(v.leaf)}.shape[{at}]")
+        add(f"config = choose(some.dtype, ({', '.join(size_name(d) for d in p.dims)}{',' if len(p.dims) == 1 else ''}))")
+        for s in p.states:
+            self._first_state(s)
+        if self.backward:
+            for s in p.states:
+                name = self.names(leaf("state", f"d{s.name}"))
+                add(f'{name}_first = whole(final_cotangents.get("{s.name}"))')
+            for x in self.plan.saved:
+                add(f'{self.names(x)} = saved["{x.attrs[1]}"]')
+            for name, axes in self.c.step.output_axes.items():
+                x = leaf("cotangent", f"d{name}", axes)
+                shape = ", ".join(["B", "T", "H", *(size_name(dim_of(a)) for a in axes)])
+                add(f'{self.names(x)} = cotangent(cotangents.get("{name}"), some, ({shape}))')
+
+    def _first_state(self, s: StateVar) -> None:
+        name = self.names(leaf("state", s.name))
+        self.lines.append(f'{name}_first = whole(states.get("{s.name}"))')
+        if s.initial is None:
+            return
+        lines, results = self.printer.statements({"first": s.initial}, self.torch_leaf, orders={"first": s.axes})
+        shape = ", ".join(["B", "H", *(size_name(dim_of(a)) for a in s.axes)])
+        self.lines.append(f"if {name}_first is None:")
+        self.lines += [f"    {x}" for x in lines]
+        self.lines.append(f"    {name}_first = whole(spread({results['first']}, ({shape}), some))")
+
+    def torch_leaf(self, x: Node) -> str:
+        """A step-level leaf as [B, T, H, *axes] float32 (per head: [H, *axes])."""
+        kind, name, _ = x.attrs
+        if kind == "constant":
+            return f'constants["{name}"]'
+        if kind == "sums":
+            return f"{self.names(x)}.sum(-1)"
+        if kind == "pairing":
+            return f"{self.names(leaf('state', name))}_pairing"
+        text = f"{self.names(x)}.float()"
+        return f"{text}.exp()" if kind.startswith("decay") else text
+
+    def torch_text(self, nodes: dict[str, Node], orders: dict[str, tuple[str, ...]]) -> dict[str, str]:
+        lines, results = self.printer.statements(nodes, self.torch_leaf, orders=orders)
+        self.lines += lines
+        return results
+
+    # --- sweeps -----------------------------------------------------------------------------------------------------
+
+    def _sweep(self, k: int, sweep: Sweep) -> None:
+        o = self.opened[k] = opened(sweep)
+        stores = self.fused.stores[k]
+        number = sum(x.walks for x in self.kernels) + 1
+        kernel = sweep_kernel(f"{self.kind}_sweep_{number}", sweep, o, stores, self.names)
+        everyone = {v.name for v in self.c.step.variables if v.kind != "constant"} | {s.name for s in self.c.step.states}
+        wanted = self._wanted_by(k) if self.backward else everyone
+        ahead = [x for x in o.prepared if not wanted <= self.prepared.get(self.names(x), set())]
+        inner: list[str] = []
+        if ahead:
+            o.matrices = {x: n for x, n in o.matrices.items() if x in ahead}
+            o.scaled = {x: n for x, n in o.scaled.items() if x in ahead}
+            prepare = prepare_kernel(f"{self.kind}_prepare_{number}", o, self.names)
+            self._inputs(prepare)
+            for x in ahead:
+                self.prepared[self.names(x)] = wanted
+                own = [a for a in x.axes if not a.startswith("%")]
+                shape = "B, H, cdiv(T, config.chunk), config.chunk, config.chunk"
+                if own:
+                    shape = f"B, H, T, {size_name(dim_of(own[0]))}"
+                inner.append(f"{self.names(x)} = some.new_empty(({shape}))")
+            inner += self._launch(prepare, "B * H * cdiv(T, config.chunk)")
+            self.kernels.append(prepare)
+        self._inputs(kernel)
+        inner += [self._allocated(k, s) for s in stores]
+        for s in sweep.group:
+            if s.name in sweep.finals:
+                shape = ", ".join(["B", "H", *(size_name(dim_of(a)) for a in s.axes)])
+                name = self.names(leaf("state", s.name))
+                inner.append(f"{name}_last = some.new_empty(({shape}), dtype=torch.float32)")
+        grid = "B * H"
+        if kernel.tiled is not None:
+            grid += f" * cdiv({size_name(dim_of(kernel.tiled))}, {self._block(kernel, kernel.tiled)})"
+        inner += self._launch(kernel, grid)
+        self.kernels.append(kernel)
+        if wanted == everyone:
+            self.lines += inner
+        else:
+            names = ", ".join(f'"{n}"' for n in sorted(wanted))
+            self.lines += [f"if needs & {{{names}}}:", *(f"    {x}" for x in inner)]
+
+    def _inputs(self, kernel: Kernel) -> None:
+        """What torch computes ahead of a kernel."""
+        for a in kernel.arguments:
+            x = a.source
+            assert x is not None
+            if a.name.endswith("_sums") and a.name not in self.ready:
+                self.ready.add(a.name)
+                log = self._log(x)
+                self.lines.append(f"{a.name}, {a.name.removesuffix('_sums')}_resets = cumulate({log}, config.chunk)")
+            if x.op == "leaf" and x.attrs[0] == "ahead" and self.names(x) not in self.ready:
+                self.ready.add(self.names(x))
+                node = self._ahead(x)
+                results = self.torch_text({"x": node}, {"x": x.attrs[2]})
+                shape = ", ".join(["B", "T", "H", *(size_name(dim_of(z)) for z in x.attrs[2])])
+                self.lines.append(f"{self.names(x)} = steps(({results['x']}).expand({shape}))")
+
+    def _ahead(self, x: Node) -> Node:
+        for o in (opened_ for opened_ in self.opened.values()):
+            for stream, node in o.streams.items():
+                if node is x:
+                    return o.origins[stream]
+        raise AssertionError(x)
+
+    def _log(self, x: Node) -> str:
+        if x.op == "leaf" and x.attrs[0] == "decay":
+            return self.names(x)
+        axes = x.axes
+        results = self.torch_text({"x": log_of(x)}, {"x": axes})
+        shape = ", ".join(["B", "T", "H", *(size_name(dim_of(a)) for a in axes)])
+        return f"spread({results['x']}, ({shape}), some)"
+
+    def _allocated(self, k: int, s: Store) -> str:
+        x = s.leaf
+        name = self.names(x)
+        shape = ["B", "T", "H", *(size_name(dim_of(a)) for a in x.axes)]
+        dtype = "some.dtype"
+        if s.kind == "sums":
+            tile = self.opened[k].tile
+            shape.append(f"cdiv({size_name(dim_of(tile[0]))}, {self._tile(tile[0])})" if len(tile) == 1 else "1")
+        if s.kind in ("sums", "part") or (s.kind == "final" and self._wide(s.root)):
+            dtype = "torch.float32"
+        return f"{name} = some.new_empty(({', '.join(shape)}), dtype={dtype})"
+
+    def _wide(self, root: str) -> bool:
+        """Is this value float32 whatever the inputs are?"""
+        if not self.backward:
+            return False
+        v = next((v for v in self.c.step.variables if gradient_name(v) == root), None)
+        return v is None or v.kind != "input"
+
+    def _tile(self, axis: str) -> str:
+        return f"min(config.tile, padded({size_name(dim_of(axis))}))"
+
+    def _block(self, kernel: Kernel, axis: str) -> str:
+        return self._tile(axis) if axis == kernel.tiled else f"padded({size_name(dim_of(axis))})"
+
+    def _launch(self, kernel: Kernel, grid: str) -> list[str]:
+        lines: list[str] = []
+        add = lines.append
+        add("launch(")
+        add(f"    {kernel.name}, ({grid},),")
+        for a in kernel.arguments:
+            add(f"    {self._passed(a)},")
+        sizes = dict.fromkeys(size_name(dim_of(x)) for x in (*kernel.axes, *kernel.parts))
+        words = [f"{n}={n}" for n in sizes]
+        words += [f"{block_name(a)}={self._block(kernel, a)}" for a in kernel.axes]
+        words += [f"part_{axis_name(a)}=min(config.block, padded({size_name(dim_of(a))}))" for a in kernel.parts]
+        words += ["C=config.chunk", "LEVELS=config.levels", "DT=DTYPES[some.dtype]"]
+        stages = "config.stages" if kernel.walks else "1"
+        add(f"    T, H, {', '.join(words)}, num_warps=config.warps, num_stages={stages},")
+        add(")")
+        return lines
+
+    def _passed(self, a: Argument) -> str:
+        x = a.source
+        assert x is not None
+        if a.layout == "step":
+            name = self.names(x)
+            return f"{name}, *strides({name})"
+        if a.layout == "number":
+            return f'constants["{x.attrs[1]}"]'
+        if a.layout in ("sums", "out", "matrix", "head") or (a.layout == "chunked" and x.op == "leaf" and x.attrs[0] == "scaled"):
+            return self.names(x)
+        return a.name
+
+    # --- results ----------------------------------------------------------------------------------------------------
+
+    def _outputs(self) -> None:
+        orders = self.c.step.output_axes
+        results = self._values({n: x for n, x in self.fused.values.items()}, orders)
+        outputs = ", ".join(f'"{n}": {results[n]}' for n in orders)
+        finals = ", ".join(f'"{s.name}": {self.names(leaf("state", s.name))}_last' for s in self.c.step.states)
+        saved = ", ".join(f'"{x.attrs[1]}": {self.names(x)}' for x in self.plan.form.write_leaves())
+        self.lines.append(f"return {{{outputs}}}, {{{finals}}}, {{{saved}}}")
+
+    def _values(self, values: dict[str, Node], orders: dict[str, tuple[str, ...]]) -> dict[str, str]:
+        """Texts of whole values: tensors as stored, or torch expressions over them."""
+        out = {}
+        for name, node in values.items():
+            if node.op == "leaf" and (node.attrs[0] == "stored" or is_made(node)) and len(orders[name]) < 2:
+                out[name] = self.names(node)
+                continue
+            results = self.torch_text({"x": node}, {"x": orders[name]})
+            shape = ", ".join(["B", "T", "H", *(size_name(dim_of(a)) for a in orders[name])])
+            out[name] = f"spread({results['x']}, ({shape}), some)"
+            if not self._wide(name):
+                out[name] += ".to(some.dtype)"
+        return out
+
+    def _gradients(self) -> None:
+        add = self.lines.append
+        add("gradients, initial = {}, {}")
+        for stage in self.plan.stages:
+            if isinstance(stage, Accumulate):
+                self._pairing(stage.pairing)
+        for v in self.c.step.variables:
+            if v.kind == "constant":
+                continue
+            add(f'if "{v.name}" in needs:')
+            before, self.lines = self.lines, []
+            name = gradient_name(v)
+            text = self._values({name: self.fused.values[name]}, {name: v.axes})[name]
+            if not v.per_step:
+                text = f"{text}.float().sum((0, 1))"
+            self.lines.append(f'gradients["{v.name}"] = {text}.to(given["{v.name}"].dtype)')
+            inner, self.lines = self.lines, before
+            self.lines += [f"    {x}" for x in inner]
+        for s in self.c.step.states:
+            add(f'if "{s.name}" in needs:')
+            add(f'    initial["{s.name}"] = {self.names(leaf("state", f"d{s.name}"))}_last')
+        add("return gradients, initial")
+
+    def _pairing(self, p: Pairing) -> None:
+        wanted = self._paired(p.state)
+        if not wanted:
+            return
+        state, axes = self.c.step.state(p.state), p.leaf.axes
+        names = ", ".join(f'"{n}"' for n in sorted(wanted))
+        self.lines.append(f"if needs & {{{names}}}:  # the decay times <{p.state}_(t-1), d{p.state}_t>")
+        before, self.lines = self.lines, []
+        late, early = self.fused.pairings[p.state]
+        shape = ", ".join(["B", "T", "H", *(size_name(dim_of(a)) for a in axes)])
+        texts = self.torch_text({"late": late, "early": early}, {"late": axes, "early": axes})
+        dims = tuple(n - len(state.axes) for n, a in enumerate(state.axes) if a not in axes)
+        name = self.names(leaf("state", p.state))
+        first = self.names(leaf("state", f"d{p.state}"))
+        early_text = "None" if early is ZERO else f"spread({texts['early']}, ({shape}), some)"
+        self.lines.append(f"late = spread({texts['late']}, ({shape}), some)")
+        self.lines.append(f"early = {early_text}")
+        self.lines.append(f"{name}_pairing = suffix_sum(late, early, pair({name}_last, {first}_first, {dims}))")
+        inner, self.lines = self.lines, before
+        self.lines += [f"    {x}" for x in inner]
+
+    # --- who needs what ---------------------------------------------------------------------------------------------
+
+    def _paired(self, state: str) -> set[str]:
+        """The variables whose gradients use the pairing of a state."""
+        return {
+            v.name
+            for v in self.c.step.variables
+            if v.kind != "constant"
+            and any(
+                y.op == "leaf" and y.attrs[:2] == ("pairing", state) for y in walk(self.fused.values[gradient_name(v)])
+            )
+        }
+
+    def _root_wants(self, root: str) -> set[str]:
+        if "." in root:
+            return self._paired(root.split(".")[0])
+        return {v.name for v in self.c.step.variables if gradient_name(v) == root}
+
+    def _wanted_by(self, k: int) -> set[str]:
+        """The variables and states whose gradients need stage k."""
+        stage = self.plan.stages[k]
+        assert isinstance(stage, Sweep)
+        wanted: set[str] = set()
+        for name in stage.finals:
+            wanted |= self._paired(name) if any(name == s.name for s in self.c.step.states) else {name[1:]}
+        for s in self.fused.stores[k]:
+            wanted |= self._root_wants(s.root)
+            if s.kind == "kept":
+                wanted |= self._kept_wants(k, s.leaf)
+        return wanted
+
+    def _kept_wants(self, k: int, x: Node) -> set[str]:
+        wanted: set[str] = set()
+        for j, stage in enumerate(self.plan.stages):
+            if j > k and isinstance(stage, Sweep):
+                for s in self.fused.stores[j]:
+                    if _uses(s.node, x):
+                        wanted |= self._root_wants(s.root)
+                if any(_uses(n, x) for n in stage.chunk.streams.values()):
+                    wanted |= self._wanted_by(j)
+        for name, node in self.fused.values.items():
+            if _uses(node, x):
+                wanted |= self._root_wants(name)
+        for state, pair in self.fused.pairings.items():
+            if any(_uses(n, x) for n in pair):
+                wanted |= self._paired(state)
+        return wanted
+
+
+def _uses(node: Node, x: Node) -> bool:
+    return any(y.op == "leaf" and y.attrs[:2] == x.attrs[:2] for y in walk(node))

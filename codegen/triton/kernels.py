@@ -1,0 +1,257 @@
+"""Kernels of one sweep: the walk over chunks, and the kernel ahead of it that takes all chunks at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..ir import COL, ROW, Node, dim_of, factors_of, leaf
+from ..normal_form import StateForm
+from ..plan import Sweep
+from .fuse import Store
+from .opened import Opened
+from .tile import STEPS, Argument, Tiles, Value, at_row, axis_name, block_name, plain_text, size_name
+
+NameOf = Callable[[Node], str]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A printed kernel. `tiled` is the axis whose tiles have programs of their own, None for none."""
+
+    name: str
+    lines: dict[str, list[str]]
+    doc: str
+    arguments: tuple[Argument, ...]
+    axes: tuple[str, ...]  # axes with an index, a size and a block
+    tiled: str | None
+    walks: bool
+    parts: tuple[str, ...] = ()  # axes that are walked in blocks
+
+    def signature(self) -> list[str]:
+        """The parameters, a few to a line."""
+        lines = []
+        for a in self.arguments:
+            lines.append(", ".join(parameters(a)) + ",")
+        sizes = dict.fromkeys(size_name(dim_of(x)) for x in (*self.axes, *self.parts))
+        lines.append("T, H,")
+        words = [*sizes, *(block_name(x) for x in self.axes), *(f"part_{axis_name(x)}" for x in self.parts)]
+        words += ["C", "LEVELS", "DT"]
+        lines.append(", ".join(f"{w}: tl.constexpr" for w in words) + ",")
+        return lines
+
+
+def parameters(a: Argument) -> list[str]:
+    if a.layout == "step":
+        base = a.name.removesuffix("_p")
+        return [a.name, f"{base}_b", f"{base}_t", f"{base}_h"]
+    return [a.name]
+
+
+def sweep_kernel(name: str, sweep: Sweep, o: Opened, stores: list[Store], name_of: NameOf) -> Kernel:
+    """The walk over the sequence in chunks, with the states in registers."""
+    tiled = o.tile[0] if len(o.tile) == 1 else None
+    tiles = Tiles(o.full, o.tile, o.direction, o.decays, o.streams, o.definitions, name_of)
+    axes = (*o.full, *o.tile)
+    setup = _header(axes, tiled, walks=True)
+    after: list[str] = []
+    carried = {s.name: name_of(leaf("state", s.name)) for s in sweep.group}
+    tiles.names |= set(carried.values())
+    for s in sweep.group:
+        own, state = tiles.ordered(s.axes), carried[s.name]
+        tiles.memo[leaf("state in", s.name, s.axes)] = Value(state, own)
+        setup += _load_state(s, state, own, tiles)
+        if s.name in sweep.finals:
+            tiles.argument(f"{state}_last", "state", leaf("last", s.name, s.axes), s.axes)
+            where, mask = _state_place(s, own)
+            after.append(f"tl.store({state}_last + {where}, {state}{mask})")
+    for x, node in o.outputs.items():
+        v = tiles.value(node)
+        if not v.text.isidentifier():
+            v = tiles.assign("y" if x.attrs[0] == "read" else "w", v.over(v.axes), v.axes, note=plain_text(node))
+        tiles.memo[leaf(x.attrs[0], x.attrs[1], (ROW, *x.axes))] = v
+    for store in stores:
+        tiles.lines.append(_store(store, tiles, tiled, name_of))
+    new = []
+    for s in sweep.group:
+        v = tiles.value(o.states[s.name])
+        new.append((carried[s.name], v.over(tiles.ordered(s.axes)), plain_text(o.states[s.name])))
+    if len(new) == 1:
+        tiles.lines.append(f"{new[0][0]} = {new[0][1]}  # {new[0][2]}")
+    else:
+        tiles.lines += [f"{n}_next = {text}  # {note}" for n, text, note in new]
+        tiles.lines += [f"{n} = {n}_next" for n, _, _ in new]
+    setup += _bases(tiles)
+    way = "forwards" if o.direction > 0 else "backwards"
+    states = ", ".join(sweep.states)
+    doc = f"A walk {way} over chunks, carrying a tile of {states}."
+    loop = [*_chunk_header(o.direction), *tiles.lines]
+    return Kernel(
+        name, {"setup": setup, "loop": loop, "after": after}, doc, tuple(tiles.arguments.values()), axes, tiled, True
+    )
+
+
+def prepare_kernel(name: str, o: Opened, name_of: NameOf) -> Kernel:
+    """What needs no state, for each chunk on its own."""
+    tiles = Tiles(o.full, o.tile, o.direction, o.decays, o.streams, o.ahead, name_of)
+    lines: list[str] = []
+    parts: list[str] = []
+    for axis in o.full:
+        lines += _blocks(axis, o, tiles, name_of, parts)
+    tiles.lines = []
+    for x, node in o.matrices.items():
+        target = tiles.argument(name_of(x), "matrix", x)
+        v = tiles.value(node)
+        at = f"{target} + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :]"
+        tiles.lines.append(f"tl.store({at}, {v.over((ROW, COL))})  # {plain_text(node)}")
+    text = "\n".join(tiles.lines)
+    axes = tuple(a for a in o.full if f"{axis_name(a)}_ok" in text)
+    setup = [*_header(axes, None, walks=False), *_bases(tiles), *_chunk_header(o.direction, walks=False)]
+    return Kernel(
+        name,
+        {"setup": [*setup, *lines, *tiles.lines], "loop": [], "after": []},
+        "What needs no state, for all chunks at once.",
+        tuple(tiles.arguments.values()),
+        axes,
+        None,
+        False,
+        tuple(parts),
+    )
+
+
+def _blocks(axis: str, o: Opened, tiles: Tiles, name_of: NameOf, parts: list[str]) -> list[str]:
+    """Contractions over an axis with a decay of its own, and quantities times decays, in blocks of the axis."""
+    products = {x: n for x, n in o.products.items() if n.attrs[0] == axis}
+    scaled = {x: n for x, n in o.scaled.items() if axis in x.axes}
+    if not products and not scaled:
+        return []
+    parts.append(axis)
+    index, width = axis_name(axis), size_name(dim_of(axis))
+    inside = Tiles(o.full, o.tile, o.direction, o.decays, o.streams, {}, name_of)
+    inside.arguments, inside.names = tiles.arguments, tiles.names
+    before = []
+    for x, node in products.items():
+        total = tiles.fresh("t")
+        before.append(f"{total} = tl.zeros([C, C], tl.float32)")
+        tiles.memo[x] = Value(total, (ROW, COL))
+        factors = factors_of(node.args[0])
+        mask = next(f for f in factors if f.op == "decay_mask")
+        writes = [f for f in factors if COL in f.axes and f is not mask]
+        reads = [f for f in factors if f not in writes and f is not mask]
+        r, w = (_over(inside, part, step, axis) for part, step in ((reads, ROW), (writes, COL)))
+        inside.lines.append(f"# {plain_text(node)}")
+        inside.lines.append(
+            f"{total} = decayed_product({total}, {r}, {w}, {inside.halves(mask, axis)}, "
+            f"C, LEVELS, {inside.forward}, {mask.attrs[2]}, DT)"
+        )
+    for x, node in scaled.items():
+        target = tiles.argument(f"{name_of(x)}_p", "chunked", x, (axis,))
+        v = inside.value(node)
+        place = f"{target} + at * {width} + i[:, None] * {width} + {index}[None, :]"
+        mask_text = f"i_ok[:, None] & {index}_ok[None, :]"
+        inside.lines.append(f"tl.store({place}, {v.over((ROW, axis))}, mask={mask_text})  # {plain_text(node)}")
+    head = [
+        f"for {index}_start in range(0, {width}, part_{index}):",
+        f"    {index} = {index}_start + tl.arange(0, part_{index})",
+        f"    {index}_ok = {index} < {width}",
+    ]
+    return [*before, *head, *("    " + x for x in inside.lines)]
+
+
+def _over(tiles: Tiles, factors: list[Node], step: str, axis: str) -> str:
+    if not factors:
+        return f"tl.full([C, part_{axis_name(axis)}], 1.0, tl.float32)"
+    v = tiles._product(tuple(factors))
+    text = v.over(tiles.ordered((step, axis)))
+    return text
+
+
+# --- parts of a kernel ------------------------------------------------------------------------------------------------
+
+
+def _header(axes: tuple[str, ...], tiled: str | None, walks: bool) -> list[str]:
+    lines = []
+    if walks and tiled is not None:
+        count = f"tl.cdiv({size_name(dim_of(tiled))}, {block_name(tiled)})"
+        lines += [f"tile = tl.program_id(0) % {count}", f"bh = (tl.program_id(0) // {count}).to(tl.int64)"]
+    elif walks:
+        lines += ["bh = tl.program_id(0).to(tl.int64)"]
+    lines.append("chunks = tl.cdiv(T, C)")
+    if not walks:
+        lines += ["c = tl.program_id(0) % chunks", "bh = (tl.program_id(0) // chunks).to(tl.int64)"]
+    lines += ["b = bh // H", "h = bh % H", "i = tl.arange(0, C)"]
+    for a in axes:
+        start = f"tile * {block_name(a)} + " if a == tiled else ""
+        lines += [
+            f"{axis_name(a)} = {start}tl.arange(0, {block_name(a)})",
+            f"{axis_name(a)}_ok = {axis_name(a)} < {size_name(dim_of(a))}",
+        ]
+    return lines
+
+
+def _bases(tiles: Tiles) -> list[str]:
+    """The tensors' places for this batch entry and head."""
+    lines = []
+    for a in tiles.arguments.values():
+        if a.layout == "step":
+            base = a.name.removesuffix("_p")
+            lines.append(f"{a.name} += b * {base}_b + h * {base}_h")
+    return lines
+
+
+def _chunk_header(direction: int, walks: bool = True) -> list[str]:
+    lines = [f"c = {'n' if direction > 0 else 'chunks - 1 - n'}"] if walks else []
+    return [
+        *lines,
+        "t0 = tl.cast(c, tl.int64) * C",
+        "last = tl.minimum(T - t0, C).to(tl.int32) - 1",
+        "i_ok = i <= last",
+        "at = bh * T + t0",
+        "step = (b * T + t0) * H + h",
+    ]
+
+
+def _state_place(s: StateForm, own: tuple[str, ...]) -> tuple[str, str]:
+    """(offset, mask) of a state tile over the axes `own` in a [B, H, *s.axes] tensor."""
+    whole = " * ".join(["bh", *(size_name(dim_of(a)) for a in s.axes)])
+    terms, masks = [whole], []
+    for n, a in enumerate(s.axes):
+        stride = " * ".join(size_name(dim_of(x)) for x in s.axes[n + 1 :])
+        index = axis_name(a)
+        place = "" if len(own) < 2 else "[:, None]" if own.index(a) == 0 else "[None, :]"
+        terms.append(f"{index}{place}" + (f" * {stride}" if stride else ""))
+        masks.append(f"{index}_ok{place}")
+    mask = f", mask={' & '.join(masks)}" if masks else ""
+    return " + ".join(terms), mask
+
+
+def _load_state(s: StateForm, state: str, own: tuple[str, ...], tiles: Tiles) -> list[str]:
+    tiles.argument(f"{state}_first", "state", leaf("first", s.name, s.axes), s.axes)
+    where, mask = _state_place(s, own)
+    other = ", other=0.0" if mask else ""
+    shape = ", ".join(block_name(a) for a in own)
+    zeros = f"tl.zeros([{shape}], tl.float32)" if own else "tl.full([], 0.0, tl.float32)"
+    return [
+        f"{state} = {zeros}",
+        f"if {state}_first is not None:",
+        f"    {state} += tl.load({state}_first + {where}{mask}{other})",
+    ]
+
+
+def _store(store: Store, tiles: Tiles, tiled: str | None, name_of: NameOf) -> str:
+    x = store.leaf
+    own = tuple(a for a in x.axes if a not in STEPS)
+    name = name_of(x)
+    v = tiles.value(at_row(store.node))
+    note = f"  # {store.root}" if store.root else ""
+    if store.kind == "sums":
+        count = f"tl.cdiv({size_name(dim_of(tiled))}, {block_name(tiled)})" if tiled else "1"
+        place = f"(step + i * H) * {count}" + (" + tile" if tiled else "")
+        target = tiles.argument(f"{name}_out", "sums", x)
+        return f"tl.store({target} + {place}, {v.over((ROW,))}, mask=i_ok){note}"
+    target = tiles.argument(f"{name}_out", "out", x, own)
+    if not own:
+        return f"tl.store({target} + step + i * H, {v.over((ROW,))}, mask=i_ok){note}"
+    axis, width = axis_name(own[0]), size_name(dim_of(own[0]))
+    place = f"step * {width} + i[:, None] * (H * {width}) + {axis}[None, :]"
+    return f"tl.store({target} + {place}, {v.over((ROW, *own))}, mask=i_ok[:, None] & {axis}_ok[None, :]){note}"

@@ -1,0 +1,183 @@
+"""A sweep's chunk program as a kernel wants it: streams opened into factors, and what is done ahead, chunks in parallel.
+
+Scalar factors of a stream (beta_t of beta_t k_t) are taken out of it, so that k_t goes to the tensor cores as it was loaded
+and nothing is rounded twice. Done ahead, by a kernel whose programs each take one chunk: triangular inverses, products over
+an axis along which the decay runs, and quantities over that axis times their decays.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..ir import COL, ROW, Node, factors_of, leaf, mul, rebuild, rename, replace, walk
+from ..plan import Sweep
+from .tile import STEPS, CannotPrint, at_row
+
+PREPARED = ("matrix", "scaled")
+
+
+@dataclass
+class Opened:
+    """`definitions`, `outputs` and `states` are for the sweep; `matrices`, `scaled` for the kernel ahead of it.
+
+    `products` are contractions over an axis with a decay of its own: leaves of kind `product`, computed block by block.
+    """
+
+    full: tuple[str, ...]
+    tile: tuple[str, ...]
+    direction: int
+    decays: dict[Node, Node]
+    streams: dict[Node, Node] = field(default_factory=dict)
+    origins: dict[Node, Node] = field(default_factory=dict)  # what a stream is, also where torch computes it ahead
+    definitions: dict[Node, Node] = field(default_factory=dict)
+    outputs: dict[Node, Node] = field(default_factory=dict)
+    states: dict[str, Node] = field(default_factory=dict)
+    ahead: dict[Node, Node] = field(default_factory=dict)  # definitions of the kernel ahead
+    matrices: dict[Node, Node] = field(default_factory=dict)
+    scaled: dict[Node, Node] = field(default_factory=dict)
+    products: dict[Node, Node] = field(default_factory=dict)
+
+    @property
+    def prepared(self) -> tuple[Node, ...]:
+        return (*self.matrices, *self.scaled)
+
+
+def opened(sweep: Sweep) -> Opened:
+    return _Opening(sweep).run()
+
+
+class _Opening:
+    def __init__(self, sweep: Sweep) -> None:
+        self.sweep, chunk = sweep, sweep.chunk
+        sides = [(s.row, s.col) if sweep.side == "row" else (s.col, s.row) for s in sweep.group]
+        full = tuple(dict.fromkeys(f for f, _ in sides if f is not None))
+        tile = tuple(dict.fromkeys(t for _, t in sides if t is not None))
+        if set(full) & set(tile):
+            raise CannotPrint(f"an axis is contracted in one state and kept in another: {sorted(set(full) & set(tile))}")
+        self.out = Opened(full, tile, sweep.direction, {d: chunk.streams[d] for d in chunk.decays if d in chunk.streams})
+        if any(d not in chunk.streams for d in chunk.decays):
+            raise CannotPrint("a constant decay")
+
+    def run(self) -> Opened:
+        chunk, out = self.sweep.chunk, self.out
+        raw = {x: self.open(node) for x, node in chunk.definitions.items()}
+        out.ahead = raw
+        out.definitions = {x: self.hoist(node) for x, node in raw.items()}
+        out.outputs = {x: self.hoist(self.open(node)) for x, node in chunk.outputs.items()}
+        out.states = {n: self.hoist(self.open(node)) for n, node in chunk.states.items()}
+        self.prune()
+        return out
+
+    # --- streams ----------------------------------------------------------------------------------------------------
+
+    def open(self, x: Node) -> Node:
+        """x with its streams as products of what they are made of."""
+        mapping = {}
+        for y in walk(x):
+            if y.op != "leaf" or y.attrs[0] != "stream":
+                continue
+            steps = next(a for a in y.attrs[2] if a in STEPS)
+            base = next(s for s in self.sweep.chunk.streams if s.attrs[1] == y.attrs[1])
+            if base in self.out.decays and self.sweep.chunk.streams[base].op != "leaf":
+                continue
+            if base in self.out.decays and any(
+                z.op.startswith("decay_") and y in z.args for z in walk(x)
+            ):
+                continue
+            mapping[y] = rename(self.parts(base, self.sweep.chunk.streams[base]), {ROW: steps})
+        return replace(x, mapping)
+
+    def parts(self, stream: Node, node: Node) -> Node:
+        if node.op == "leaf":
+            return self.single(node)
+        if node.op != "mul":
+            return self.opaque(stream, node)
+        scalars = [f for f in node.args if not f.axes]
+        vectors = [f for f in node.args if f.axes]
+        out = [f if f.op == "const" else self.single(f) for f in scalars]
+        if vectors:
+            out.append(self.single(mul(*vectors)))
+        return mul(*out)
+
+    def single(self, node: Node) -> Node:
+        if node.op == "leaf" and len(node.attrs[2]) <= 1:
+            return at_row(node)
+        return self.opaque(leaf("stream", node.key[:12], (ROW, *node.axes)), node)
+
+    def opaque(self, stream: Node, node: Node) -> Node:
+        """A stream computed on the tile; or ahead by torch, where it contracts something."""
+        if any(y.op in ("sum", "eye") or len(y.axes) > 1 for y in walk(node)):
+            self.out.origins[stream] = node
+            node = leaf("ahead", node.key[:12], node.axes)
+        self.out.streams[stream] = node
+        return stream
+
+    # --- what is done ahead -----------------------------------------------------------------------------------------
+
+    def hoist(self, x: Node) -> Node:
+        """x with leaves in place of what the kernel ahead computes."""
+        if x.op == "leaf" and x.attrs[0] == "inner":
+            base = next(d for d in self.sweep.chunk.definitions if d.attrs[1] == x.attrs[1])
+            if self.out.ahead[base].op == "inverse":
+                if len(x.axes) > 2:
+                    raise CannotPrint("each channel has a triangular system of its own")
+                self.out.matrices[leaf("matrix", base.attrs[1], base.attrs[2])] = base
+                return leaf("matrix", x.attrs[1], x.attrs[2])
+            return x
+        if x.op == "sum":
+            (b,) = x.attrs
+            factors = factors_of(x.args[0])
+            if b in self.out.full and any(f.op == "decay_mask" and b in f.axes for f in factors):
+                node = leaf("matrix", x.key[:12], x.axes)
+                self.out.matrices[node] = x
+                return node
+            x = rebuild(x, (self.scale(x.args[0]),))
+        return rebuild(x, (self.hoist(a) for a in x.args)) if x.args else x
+
+    def scale(self, body: Node) -> Node:
+        """A product with a decay over the full axis in it, with one leaf for what is over that axis."""
+        factors = factors_of(body)
+        for f in factors:
+            own = set(f.axes) & set(self.out.full) if f.op in ("decay_in", "decay_out") else set()
+            if own:
+                inside = [g for g in factors if set(g.axes) == {ROW, *own}]
+                node = mul(*inside)
+                x = leaf("scaled", node.key[:12], (ROW, *own))
+                self.out.scaled[x] = node
+                return mul(x, *(g for g in factors if g not in inside))
+        return body
+
+    def prune(self) -> None:
+        """Drop definitions that are not used, and name the products of the kernel ahead."""
+        out = self.out
+        out.definitions = _used(out.definitions, [*out.outputs.values(), *out.states.values()])
+        # matrices that only another matrix uses stay definitions of the kernel ahead
+        live = {y.attrs[1] for y in walk(*out.definitions.values(), *out.outputs.values(), *out.states.values()) if y.op == "leaf" and y.attrs[0] in PREPARED}
+        out.matrices = {x: n for x, n in out.matrices.items() if x.attrs[1] in live}
+        out.scaled = {x: n for x, n in out.scaled.items() if x.attrs[1] in live}
+        out.ahead = _used(out.ahead, list(out.matrices.values()))
+        out.matrices = {x: self.product(n) for x, n in out.matrices.items()}
+        out.ahead = {x: self.product(n) for x, n in out.ahead.items()}
+
+    def product(self, x: Node) -> Node:
+        if x.op == "sum" and any(f.op == "decay_mask" and x.attrs[0] in f.axes for f in factors_of(x.args[0])):
+            node = leaf("product", x.key[:12], (ROW, COL))
+            self.out.products[node] = x
+            return node
+        return rebuild(x, (self.product(a) for a in x.args)) if x.args else x
+
+
+def _used(definitions: dict[Node, Node], roots: list[Node]) -> dict[Node, Node]:
+    """The definitions that the roots need, in order."""
+    names = {d.attrs[1]: d for d in definitions}
+    needed: set[Node] = set()
+    stack = list(roots)
+    while stack:
+        for y in walk(stack.pop()):
+            if y.op == "leaf" and y.attrs[0] == "inner" and names[y.attrs[1]] not in needed:
+                needed.add(names[y.attrs[1]])
+                stack.append(definitions[names[y.attrs[1]]])
+    return {d: n for d, n in definitions.items() if d in needed}
+
+
+

@@ -1,0 +1,49 @@
+"""The Triton section of a generated file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jinja2
+
+from ..pipeline import Compiled
+from .host import Host
+from .kernels import Kernel
+
+IMPORTS = {
+    "chunkform.runtime.kernels": (
+        "cumulate decayed_product decayed_sum inverse span suffix_sum weights"
+    ),
+    "chunkform.runtime.launch": (
+        "DTYPES cdiv choose cotangent launch padded pair spread steps strides whole"
+    ),
+}
+TEMPLATES = Path(__file__).parent.parent / "templates"
+
+
+def triton_source(c: Compiled) -> str:
+    """The kernels of a chunk-parallel recurrence, `triton_forward` and `triton_backward`.
+
+    Raises `CannotPrint` for a chunk program that no kernel here computes: one triangular system for each channel.
+    """
+    assert c.forward is not None and c.backward is not None
+    parts = []
+    for backward in (False, True):
+        host = Host(c, c.backward if backward else c.forward, backward)
+        text = host.text()
+        parts += [kernel_text(k) for k in host.kernels] + [text]
+    return "\n\n".join(parts)
+
+
+def kernel_text(k: Kernel) -> str:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES), undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    return environment.get_template("triton_kernel.py.jinja").render(
+        name=k.name,
+        arguments=k.signature(),
+        doc=k.doc,
+        setup=k.lines["setup"],
+        loop=k.lines["loop"] if k.walks else None,
+        after=k.lines["after"],
+    )

@@ -1,0 +1,463 @@
+"""Chunk-level nodes as Triton statements on tiles: the one place where the kernels' mathematics is printed.
+
+A value is a tensor of at most two axes, in the order steps, full axis, tile axis. A contraction of two values that leave one
+axis each is a product on tensor cores; every other one is a sum. Elementwise work is in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import sympy
+
+from ..functions import TABLE
+from ..ir import COL, ROW, Node, dim_of, factors_of, leaf, rename, replace, walk
+from ..show import plain
+
+INNER = "%ik"
+STEPS = (ROW, INNER, COL)
+PER_STEP = ("input", "decay", "cotangent", "read", "write", "stored", "ahead", "scaled")
+PER_HEAD = ("parameter", "decay parameter")
+
+
+class CannotPrint(Exception):
+    """A node that no Triton statement here computes."""
+
+
+@dataclass(frozen=True)
+class Value:
+    """`text` has the axes in this order; `raw` says that its dtype is that of a tensor in memory, not float32."""
+
+    text: str
+    axes: tuple[str, ...]
+    raw: bool = False
+
+    def over(self, axes: tuple[str, ...]) -> str:
+        """The text in float32, to be broadcast over `axes`."""
+        text = f"{self.text}.to(tl.float32)" if self.raw else self.text
+        if self.axes == axes or not self.axes:
+            return text
+        if len(axes) == 1:
+            raise CannotPrint(f"{self.text} over {axes}")
+        return f"{text}[{', '.join(':' if a in self.axes else 'None' for a in axes)}]"
+
+
+@dataclass(frozen=True)
+class Argument:
+    """A tensor (or number) that a kernel is given. layout:
+
+    step    [B, T, H, X] with strides            sums, tile   what `Store` says
+    head    [H, X]                               number       a float
+    chunked [B, H, T, X]                         matrix       [B, H, chunks, C, C]
+    state   [B, H, *axes], or None
+    """
+
+    name: str
+    layout: str
+    source: Node | None = None
+    axes: tuple[str, ...] = ()
+
+
+class Tiles:
+    """Prints nodes as statements into `lines`, once each, and collects the kernel's arguments."""
+
+    def __init__(
+        self,
+        full: tuple[str, ...],
+        tile: tuple[str, ...],
+        direction: int,
+        decays: dict[Node, Node],
+        streams: dict[Node, Node],
+        definitions: dict[Node, Node],
+        name_of: Callable[[Node], str],
+    ) -> None:
+        self.full, self.tile, self.forward = full, tile, direction > 0
+        self.decays, self.streams, self.definitions, self.name_of = decays, streams, definitions, name_of
+        self.lines: list[str] = []
+        self.memo: dict[Node, Value] = {}
+        self.loads: dict[tuple[str, ...], str] = {}
+        self.arguments: dict[str, Argument] = {}
+        self.names: set[str] = {"i", "c", "h", "b", "bh", "t0", "at", "step", "last", "tl", "T", "H", "C", "DT"}
+        self.names |= {axis_name(a) for a in (*full, *tile)}
+
+    # --- names and axes ---------------------------------------------------------------------------------------------
+
+    def rank(self, axis: str) -> tuple[int, str]:
+        if axis in STEPS:
+            return STEPS.index(axis), ""
+        return (3 if axis in self.full else 4), axis
+
+    def ordered(self, axes: set[str] | tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(sorted(axes, key=self.rank))
+
+    def index(self, axis: str) -> str:
+        return "i" if axis in STEPS else axis_name(axis)
+
+    def fresh(self, wish: str) -> str:
+        name, n = wish, 1
+        while name in self.names:
+            n += 1
+            name = f"{wish}{n}"
+        self.names.add(name)
+        return name
+
+    def assign(self, wish: str, text: str, axes: tuple[str, ...], raw: bool = False, note: str = "") -> Value:
+        name = self.fresh(wish)
+        self.lines.append(f"{name} = {text}" + (f"  # {note}" if note else ""))
+        return Value(name, axes, raw)
+
+    def argument(self, name: str, layout: str, source: Node | None = None, axes: tuple[str, ...] = ()) -> str:
+        self.names.add(name)
+        known = self.arguments.setdefault(name, Argument(name, layout, source, axes))
+        assert known.layout == layout, name
+        return name
+
+    # --- values -----------------------------------------------------------------------------------------------------
+
+    def value(self, x: Node) -> Value:
+        if x not in self.memo:
+            steps = [a for a in x.axes if a in STEPS]
+            if len(steps) == 1 and steps[0] != ROW:
+                v = self.value(rename(x, {steps[0]: ROW}))
+                self.memo[x] = Value(v.text, self.ordered({steps[0] if a == ROW else a for a in v.axes}), v.raw)
+            else:
+                self.memo[x] = self._value(x)
+        return self.memo[x]
+
+    def _value(self, x: Node) -> Value:
+        match x.op:
+            case "leaf":
+                return self._leaf(x)
+            case "const":
+                c = x.attrs[0]
+                return Value(repr(float(c)), ())
+            case "number":
+                return Value(repr(float(sympy.N(sympy.sympify(x.attrs[0])))), ())
+            case "size":
+                return Value(size_name(x.attrs[0]), ())
+            case "add":
+                return self._add(x)
+            case "mul":
+                return self._product(x.args)
+            case "pow":
+                return self._power(x)
+            case "fn":
+                v = self.value(x.args[0])
+                return Value(f"({TABLE[x.attrs[0]].triton.format(v.over(v.axes))})", v.axes)
+            case "expand":
+                return self.value(x.args[0])
+            case "sum":
+                return self._sum(x)
+            case "order_mask":
+                inclusive, _ = x.attrs
+                return Value(f"tl.where({self._seen(inclusive)}, 1.0, 0.0)", (ROW, COL))
+            case "decay_mask":
+                return self._mask(x)
+            case "decay_in" | "decay_out" | "decay_all":
+                return self._edge(x)
+            case "inverse":
+                t = self.value(x.args[0])
+                return self.assign("x", f"inverse({t.over((ROW, COL))}, C, LEVELS, DT)", (ROW, COL), note="(I - T)^-1")
+        raise CannotPrint(f"{x.op} in {x!r}")
+
+    def _add(self, x: Node) -> Value:
+        parts = [self.value(a) for a in x.args]
+        axes = self.ordered(x.axes)
+        text = ""
+        for p in parts:
+            shown = p.over(axes)
+            text += f" - {shown[1:]}" if text and shown.startswith("-") else f" + {shown}" if text else shown
+        return Value(f"({text})", axes)
+
+    def _product(self, factors: tuple[Node, ...]) -> Value:
+        """The product of factors, those over the same axes first."""
+        if len(factors) == 1:
+            return self.value(factors[0])
+        groups: dict[tuple[str, ...], list[str]] = {}
+        sign = ""
+        for f in factors:
+            if f.op == "const" and f.attrs[0] == -1:
+                sign = "-"
+                continue
+            v = self.value(f)
+            groups.setdefault(v.axes, []).append(v.over(v.axes))
+        axes = self.ordered({a for g in groups for a in g})
+        if len(axes) > 2:
+            raise CannotPrint(f"a product over {axes}")
+        parts = []
+        for own, texts in sorted(groups.items(), key=lambda g: (len(g[0]), g[0])):
+            text = " * ".join(texts)
+            parts.append(Value(f"({text})" if len(texts) > 1 else text, own).over(axes))
+        return Value(f"({sign}{' * '.join(parts)})" if sign or len(parts) > 1 else parts[0], axes)
+
+    def _power(self, x: Node) -> Value:
+        v, n = self.value(x.args[0]), x.attrs[0]
+        base = v.over(v.axes)
+        if n.denominator == 2 and n.numerator in (1, -1):
+            root = f"tl.sqrt({base})"
+            return Value(root if n > 0 else f"(1.0 / {root})", v.axes)
+        if n.denominator != 1:
+            return Value(f"tl.exp2({float(n)} * tl.log2({base}))", v.axes)
+        text = " * ".join([base] * abs(n.numerator))
+        return Value(f"({text})" if n > 0 else f"(1.0 / ({text}))", v.axes)
+
+    # --- contractions -----------------------------------------------------------------------------------------------
+
+    def _sum(self, x: Node) -> Value:
+        (bound,), body = x.attrs, x.args[0]
+        factors = factors_of(body)
+        axes = self.ordered(x.axes)
+        note = plain_text(x)
+        if any(f.op == "decay_mask" and len(f.axes) == 3 for f in factors):
+            return self._decayed_sum(x, bound, factors)
+        if len(axes) < 2:
+            v = self._product(factors)
+            inside = self.ordered({bound, *axes})
+            text = v.over(inside)
+            if not self._zero_padded(factors, bound):
+                ok = Value(self.ok(bound), (bound,)).over(inside)
+                text = f"tl.where({ok}, {text}, 0.0)"
+            return self.assign("s", f"tl.sum({text}, axis={inside.index(bound)})", axes, note=note)
+        p, q = axes
+        left = [f for f in factors if p in f.axes]
+        right = [f for f in factors if q in f.axes]
+        if any(f in left for f in right):
+            raise CannotPrint(f"a product over three axes: {x!r}")
+        for f in factors:
+            if f not in left and f not in right:
+                # onto the side that is computed already; a tensor as loaded goes to the tensor cores as it is
+                (right if bound == ROW or not self._plain(right) else left).append(f)
+        a, b = self._product(tuple(left)), self._product(tuple(right))
+        if bound == ROW and not self._zero_padded(factors, ROW):
+            b = Value(f"tl.where(i_ok[:, None], {b.over(b.axes)}, 0.0)", b.axes)
+        text = f"tl.dot({self._operand(a, (p, bound))}, {self._operand(b, (bound, q))}, input_precision=\"tf32x3\")"
+        return self.assign("p", text, axes, note=note)
+
+    def _plain(self, factors: list[Node]) -> bool:
+        return len(factors) == 1 and self.value(factors[0]).raw
+
+    def _operand(self, v: Value, axes: tuple[str, ...]) -> str:
+        if v.axes == axes:
+            return f"{v.text}.to(DT)"
+        if v.axes == axes[::-1]:
+            return f"tl.trans({v.text}.to(DT))"
+        raise CannotPrint(f"{v.text} has the axes {v.axes}, not {axes}")
+
+    def _zero_padded(self, factors: tuple[Node, ...], axis: str) -> bool:
+        return any(
+            f.op == "leaf" and axis in f.axes and f.attrs[0] in ("input", "cotangent", "stream", "scaled", "state in")
+            for f in factors
+        )
+
+    def _decayed_sum(self, x: Node, bound: str, factors: tuple[Node, ...]) -> Value:
+        """sum_j p_ij w_jx decays_ijx, where the decay runs over the axis that is kept."""
+        masks = [f for f in factors if f.op == "decay_mask" and len(f.axes) == 3]
+        (axis,) = set(masks[0].axes) - {ROW, COL}
+        if len(masks) > 1 or bound != COL or axis not in x.axes:
+            raise CannotPrint(f"decays over three axes in {x!r}")
+        others = tuple(f for f in factors if axis not in f.axes)
+        p = self._product(others) if others else Value("tl.full([C, C], 1.0, tl.float32)", (ROW, COL))
+        if len(p.axes) < 2:
+            p = Value(f"tl.broadcast_to({p.over((ROW, COL))}, [C, C])", (ROW, COL))
+        w = self._product(tuple(f for f in factors if axis in f.axes and f is not masks[0]))
+        inclusive = masks[0].attrs[2]
+        text = (
+            f"decayed_sum({p.over((ROW, COL))}, {w.over(w.axes)}, {self.halves(masks[0], axis)}, "
+            f"C, LEVELS, {self.forward}, {inclusive}, DT)"
+        )
+        return self.assign("p", text, (ROW, axis), note=plain_text(x))
+
+    def halves(self, mask: Node, axis: str) -> str:
+        """What the helpers of `runtime/kernels.py` that work by halves take of a decay over an axis."""
+        (d,) = mask.args
+        late, write_late, _, _ = mask.attrs
+        high, low = (late, write_late) if self.forward else (not write_late, not late)
+        name = self._decay_name(d)
+        sums, counts = (f"{name}_{x} + at * {size_name(dim_of(axis))}" for x in ("sums", "resets"))
+        edges = ", ".join(", ".join(self._cumulative(d, x)) for x in (high, low))
+        index = self.index(axis)
+        return f"{sums}, {counts}, {edges}, {index}, {index}_ok, last, {size_name(dim_of(axis))}"
+
+    # --- decays -----------------------------------------------------------------------------------------------------
+
+    def _seen(self, inclusive: bool) -> str:
+        sign = (">" if self.forward else "<") + ("=" if inclusive else "")
+        return f"i[:, None] {sign} i[None, :]"
+
+    def _decay_name(self, d: Node) -> str:
+        name = self.name_of(self.decays[d])
+        own = tuple(a for a in d.axes if a not in STEPS)
+        self.argument(f"{name}_sums", "chunked", self.decays[d], own)
+        self.argument(f"{name}_resets", "chunked", self.decays[d], own)
+        return name
+
+    def _cumulative(self, d: Node, inclusive: bool, end: bool = False) -> tuple[str, str]:
+        """Cumulative log2 decay with this step (or before it; or at the chunk's end), and the resets up to there."""
+        name = self._decay_name(d)
+        own = tuple(a for a in d.axes if a not in STEPS)
+        suffix = "_end" if end else "" if inclusive else "_before"
+        names = []
+        for what, letter in (("sums", "a"), ("resets", "n")):
+            variable = f"{name}_{letter}{suffix}"
+            if (variable,) not in self.loads:
+                self.loads[variable,] = variable
+                row = "last" if end else "tl.minimum(i, last)" if inclusive else "tl.minimum(i - 1, last)"
+                masks = [] if end or inclusive else [("i > 0", 0)]
+                if own:
+                    axis = self.index(own[0])
+                    width = size_name(dim_of(own[0]))
+                    masks.append((f"{axis}_ok", 1))
+                    place = f"{row} * {width} + {axis}" if end else f"({row})[:, None] * {width} + {axis}[None, :]"
+                    base = f"at * {width}"
+                else:
+                    place, base = row, "at"
+                shown = [m if not own or end else f"({m})[{':, None' if n == 0 else 'None, :'}]" for m, n in masks]
+                mask = f", mask={' & '.join(shown)}, other=0" if shown else ""
+                self.lines.append(f"{variable} = tl.load({name}_{what} + {base} + {place}{mask})")
+            names.append(variable)
+        return names[0], names[1]
+
+    def _mask(self, x: Node) -> Value:
+        """Decays between the write of step j and the read of step i, where the read sees it."""
+        if len(x.axes) != 2:
+            raise CannotPrint(f"decays over {x.axes}")
+        late, write_late, inclusive, _ = x.attrs
+        (d,) = x.args
+        if self.forward:
+            (high, n_high), (low, n_low) = self._cumulative(d, late), self._cumulative(d, write_late)
+            edges = f"{high}[:, None], {n_high}[:, None], {low}[None, :], {n_low}[None, :]"
+        else:
+            (high, n_high), (low, n_low) = self._cumulative(d, not write_late), self._cumulative(d, not late)
+            edges = f"{high}[None, :], {n_high}[None, :], {low}[:, None], {n_low}[:, None]"
+        return self.assign("m", f"weights({edges}, {self._seen(inclusive)})", (ROW, COL), note="decays from write to read")
+
+    def _edge(self, x: Node) -> Value:
+        """Decays from the chunk's start to a read, from a write to the chunk's end, or of the whole chunk."""
+        (d,) = x.args
+        own = tuple(a for a in d.axes if a not in STEPS)
+        end = self._cumulative(d, True, end=True)
+        zero = ("0.0", "0")
+        if x.op == "decay_all":
+            high, low, axes = end, zero, own
+        else:
+            late, _ = x.attrs
+            axes = (ROW, *own)
+            if (x.op == "decay_in") == self.forward:
+                high, low = self._cumulative(d, late if x.op == "decay_in" else not late), zero
+            else:
+                high, low = end, self._cumulative(d, late if x.op == "decay_out" else not late)
+            if high is end and own:
+                high = (f"{high[0]}[None, :]", f"{high[1]}[None, :]")
+        wish = {"decay_in": "since", "decay_out": "until", "decay_all": "kept"}[x.op]
+        return self.assign(wish, f"span({high[0]}, {high[1]}, {low[0]}, {low[1]})", axes)
+
+    # --- leaves -----------------------------------------------------------------------------------------------------
+
+    def ok(self, axis: str) -> str:
+        return f"{self.index(axis)}_ok"
+
+    def _leaf(self, x: Node) -> Value:
+        kind, name, order = x.attrs
+        if kind == "inner":
+            return self._inner(x)
+        if kind == "stream":
+            return self._stream(x)
+        if kind == "matrix":
+            variable = self.argument(self.name_of(x), "matrix", x)
+            at = f"{variable} + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :]"
+            if (variable,) not in self.loads:
+                self.loads[variable,] = self.assign("t", f"tl.load({at})", order, raw=True).text
+            return Value(self.loads[variable,], order, raw=True)
+        if kind in ("constant",):
+            return Value(self.argument(self.name_of(x), "number", x), ())
+        own = tuple(a for a in order if a not in STEPS)
+        if len(own) > 1:
+            raise CannotPrint(f"{name} has two axes")
+        if kind in PER_HEAD:
+            return self._per_head(x, own)
+        if kind not in PER_STEP:
+            raise CannotPrint(f"the leaf {x!r}")
+        base = self.name_of(leaf(kind, name, own))
+        layout = "chunked" if kind == "scaled" else "step"
+        self.argument(f"{base}_p", layout, leaf(kind, name, own), own)
+        if layout == "chunked":
+            width = size_name(dim_of(own[0]))
+            place = f"{base}_p + at * {width} + i[:, None] * {width}"
+        else:
+            rows = f"i * {base}_t" if not own else f"i[:, None] * {base}_t"
+            place = f"{base}_p + t0 * {base}_t + {rows}"
+        if own:
+            axis = self.index(own[0])
+            loaded = f"tl.load({place} + {axis}[None, :], mask=i_ok[:, None] & {axis}_ok[None, :], other=0.0)"
+        else:
+            loaded = f"tl.load({place}, mask=i_ok, other=0.0)"
+        if kind == "decay":
+            v = self.assign(base, f"tl.exp({loaded}.to(tl.float32))", (ROW, *own))
+            return v
+        return self.assign(base, loaded, (ROW, *own), raw=True)
+
+    def _per_head(self, x: Node, own: tuple[str, ...]) -> Value:
+        kind, name, _ = x.attrs
+        base = self.name_of(leaf(kind, name, own))
+        self.argument(f"{base}_p", "head", leaf(kind, name, own), own)
+        if own:
+            axis, width = self.index(own[0]), size_name(dim_of(own[0]))
+            text = f"tl.load({base}_p + h * {width} + {axis}, mask={axis}_ok, other=0.0)"
+        else:
+            text = f"tl.load({base}_p + h)"
+        text = f"{text}.to(tl.float32)"
+        return self.assign(base, f"tl.exp({text})" if kind.startswith("decay") else text, own)
+
+    def _inner(self, x: Node) -> Value:
+        """A definition, perhaps over other names of its axes."""
+        base = next(d for d in self.definitions if d.attrs[1] == x.attrs[1])
+        if base not in self.memo:
+            v = self.value(self.definitions[base])
+            if not v.text.isidentifier():
+                v = self.assign("w", v.over(v.axes), v.axes)
+            self.memo[base] = v
+        v = self.memo[base]
+        names = dict(zip(base.attrs[2], x.attrs[2], strict=True))
+        return Value(v.text, tuple(names[a] for a in v.axes), v.raw)
+
+    def _stream(self, x: Node) -> Value:
+        """A step-level quantity computed on the tile; zero where there is no step or no channel."""
+        node = self.streams[x] if x in self.streams else self.decays[x]
+        v = self.value(at_row(node))
+        if node.op == "leaf":
+            return v
+        oks = [Value(self.ok(a), (a,)).over(v.axes) for a in v.axes]
+        text = f"tl.where({' & '.join(oks)}, {v.over(v.axes)}, 0.0)" if oks else v.text
+        return self.assign("x", text, v.axes, note=plain_text(node))
+
+
+def at_row(x: Node) -> Node:
+    """A step-level node over the rows of a chunk."""
+    return replace(
+        x,
+        {
+            y: leaf(y.attrs[0], y.attrs[1], (ROW, *y.attrs[2]))
+            for y in walk(x)
+            if y.op == "leaf" and y.attrs[0] in PER_STEP and ROW not in y.axes
+        },
+    )
+
+
+def axis_name(axis: str) -> str:
+    return dim_of(axis) + (str(len(axis) - len(dim_of(axis)) + 1) if axis != dim_of(axis) else "")
+
+
+def size_name(dim: str) -> str:
+    name = dim.upper()
+    return f"{dim}_size" if not dim.islower() or name in ("B", "C", "T", "H", "DT", "LEVELS") else name
+
+
+def block_name(axis: str) -> str:
+    return f"block_{axis_name(axis)}"
+
+
+def plain_text(x: Node) -> str:
+    return plain(x).replace("%ik", "m").replace("%i", "i").replace("%j", "j")
+
+
