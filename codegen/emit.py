@@ -127,7 +127,7 @@ _IMPORTS = {
     "chunkform.runtime.op": "Argument Backend Op Signature",
     "chunkform.runtime.sequential": "block_of incoming segment_length stacked strides_of tile_of warps_for",
     "chunkform.runtime.torch_form": (
-        "CHANNEL_CHUNK CHUNK dtype_of expanded from_chunks from_heads from_steps per_head reverse_sum steps_first to_chunks"
+        "CHANNEL_CHUNK CHUNK after_chunks dtype_of expanded from_chunks from_heads from_steps in_segments per_head reverse_sum steps_first to_chunks"
     ),
 }
 

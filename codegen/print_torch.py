@@ -228,6 +228,7 @@ class _Function:
         self.leaves = _Names({}, Counter())
         self.text_of = TorchText(self.leaf, self.lines, self.names)
         self.loaded: set[str] = set()
+        self.sizes: dict[str, str] = {}
         self.sweeps: list[str] = []
 
     def text(self) -> list[str]:
@@ -343,7 +344,9 @@ class _Function:
     # --- stages -----------------------------------------------------------------------------------------------------
 
     def _sweep(self, s: Sweep) -> None:
-        printer = _SweepText(self, s)
+        paired = {x for p in self.p.form.pairings for x in (p.state, f"d{p.state}")}
+        edges = tuple(n for n in s.finals if n in paired) if self.backward else ()
+        printer = _SweepText(self, s, edges)
         self.sweeps.append(printer.text())
         arguments = []
         for node in printer.stream_nodes:
@@ -354,17 +357,20 @@ class _Function:
         results = [
             self.leaves.get(x.attrs[0], x.attrs[1], {"read": "y", "write": "w"}[x.attrs[0]]) for x in s.chunk.outputs
         ]
-        for x, name in zip(s.chunk.outputs, results, strict=True):
+        size = self._size(s)
+        for x, name in zip(s.chunk.outputs, results, strict=True):  # what each result is
             if x.attrs[0] == "read":
                 self.lines.append(f"# {name}: {self.meaning(x)}")
             else:
                 solved = self.p.form.write_leaves()[x][1]
                 self.lines.append(f"# {name}: {plain(solved.right, self.read_names())}")
+        results += [f"{n}_edges" for n in edges]
         lasts = [f"{n}_last" if forward_state else f"{n}_first" for n in s.states]
         if self.backward and forward_state:
             lasts = [f"{n}_end" for n in s.states]
         sizes = ", ".join(f"size_{d}" for d in self.c.step.dims)
-        call = f"{printer.name}({', '.join([*arguments, *firsts, 'lead', 'dtype', 'device', sizes])})"
+        streams, states = (f"({', '.join(x)}{',' if len(x) == 1 else ''})" for x in (arguments, firsts))
+        call = f"in_segments({printer.name}, {streams}, {states}, lead, {s.direction}, {size}, dtype, device, {sizes})"
         self.lines.append(
             f"{', '.join([*results, *lasts])} = {call}" if len(results + lasts) > 1 else f"{lasts[0]} = {call}"
         )
@@ -393,13 +399,35 @@ class _Function:
         axes = p.leaf.axes
         self.text_of.count([p.late, p.early])
         late, early = (self._whole(x, axes) for x in (p.late, p.early))
-        product = leaf("last", s, state.axes) * leaf("last", f"d{s}", state.axes)
+        product = leaf("edge", s, state.axes) * leaf("edge", f"d{s}", state.axes)
         node = total(product, *(set(state.axes) - set(axes)))
-        names = {leaf("last", s, state.axes): f"{s}_end", leaf("last", f"d{s}", state.axes): f"d{s}_last"}
-        last = TorchText(lambda x: names[x], self.lines, {}).expression(node)
+        ends = f"after_chunks({s}_edges, {s}_end)"
+        names = {leaf("edge", s, state.axes): ends, leaf("edge", f"d{s}", state.axes): f"d{s}_edges"}
+        edges = TorchText(lambda x: names[x], self.lines, {}).expression(node)
         name = self.leaves.get("pairing", s, f"pairing_{s}")
+        size = self._size(next(x for x in self.p.sweeps if s in x.states))
         self.lines.append(f"# {name}: the decay times <{s}_(t-1), d{s}_t>, from what later steps read and wrote")
-        self.lines.append(f"{name} = reverse_sum({late}, {early}, {last})")
+        self.lines.append(f"{name} = reverse_sum({late}, {early}, {edges}, lead, {size})")
+
+    def _size(self, s: Sweep) -> str:
+        """The name of the chunk length for the states of a sweep; a state and its gradient share it."""
+        own = {n.removeprefix("d") if n not in self.c.step.updates else n for n in s.states}
+        own |= {f"d{n}" for n in own}
+        related = [x for x in self.p.sweeps if own & set(x.states)]
+        nodes = [
+            n for x in related for r in (*x.chunk.definitions.values(), *x.chunk.outputs.values()) for n in walk(r)
+        ]
+        if any(n.op == "inverse" and len(n.axes) > 2 for n in nodes):
+            return "CHANNEL_CHUNK"
+        decays = {x.decay for x in s.group if x.decay is not None and x.decay.axes}
+        if not decays:
+            return "CHUNK"
+        calls = [f"chunk_for({self.text_of.value(log_of(d))}, lead)" for d in sorted(decays)]
+        text = calls[0] if len(calls) == 1 else f"min({', '.join(calls)})"
+        if text not in self.sizes:
+            self.sizes[text] = f"size_{len(self.sizes) + 1}"
+            self.lines.append(f"{self.sizes[text]} = {text}")
+        return self.sizes[text]
 
     def _whole(self, x: Node, axes: tuple[str, ...]) -> str:
         """A step-level node as [B, H, T, *axes], also where it is constant."""
@@ -453,8 +481,9 @@ _PYTHON = frozenset(
 class _SweepText:
     """The function of one sweep."""
 
-    def __init__(self, parent: _Function, s: Sweep) -> None:
+    def __init__(self, parent: _Function, s: Sweep, edges: tuple[str, ...]) -> None:
         self.parent, self.s = parent, s
+        self.edges = edges  # states whose value before each chunk is returned too
         self.name = f"_{parent.kind}_sweep_{len(parent.sweeps) + 1}"
         self.pre: list[str] = []
         self.loop: list[str] = []
@@ -485,12 +514,7 @@ class _SweepText:
                 index = ", ".join(":" if a in node.axes else "None" for a in axes)
                 text = f"({text})[..., {index}]"
             results.append(f"from_chunks({text}, lead, {len(x.axes)})")
-        vector = [self._argument(log_of(chunk.streams[d])) for d in chunk.decays if len(d.axes) > 1]
-        inner = [x for root in roots for x in walk(root)]
-        if any(x.op == "inverse" and len(x.axes) > 2 for x in inner):
-            lines = ["size = CHANNEL_CHUNK"]
-        else:
-            lines = [f"size = {_size_text(sorted(vector))}"]
+        lines = []
         for (key, logged), name in self.stream_text.items():
             node = self._stream_node(key, logged)
             lines.append(f"{name} = to_chunks({self._argument(node)}, lead, size, {len(node.axes)})")
@@ -512,19 +536,20 @@ class _SweepText:
             lines.append(f"{INDENT}{name}_all.append({name})")
         lines.append(f"{INDENT}{', '.join(states)} = {', '.join(lasts[n] for n in states)}")
         back = "" if s.direction > 0 else "[::-1]"
-        if self.post or results:
+        if self.post or results or self.edges:
             body = "\n".join([*self.post, *results])
             for n in states:
-                if f"{n}_in" in body:
+                if f"{n}_in" in body or n in self.edges:
                     lines.append(f"{n}_in = torch.stack({n}_in{back}, 2)")
             for name in self.stacked.values():
                 lines.append(f"{name} = torch.stack({name}_all{back}, 2)")
         lines += self.post
-        lines.append(f"return {', '.join([*results, *states])}")
+        lines.append(f"return {', '.join([*results, *(f'{n}_in' for n in self.edges), *states])}")
         arguments = [
             *(self._argument(x) for x in self.stream_nodes),
             *(f"{n}_0" for n in states),
             "lead",
+            "size",
             "dtype",
             "device",
         ]
@@ -636,8 +661,3 @@ class _Phase(TorchText):
         if self.sweep.bare(x) or self is self.sweep.post_text:
             return text
         return f"{text}[:, :, n]" if not text.endswith(".mT") else f"{text[:-3]}[:, :, n].mT"
-
-
-def _size_text(decays: list[str]) -> str:
-    calls = [f"chunk_for({d})" for d in decays]
-    return "CHUNK" if not calls else calls[0] if len(calls) == 1 else f"min({', '.join(calls)})"

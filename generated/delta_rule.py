@@ -5,29 +5,65 @@ spec hash: fa951fcf7914d746
 family: chunk-parallel
 """
 
-# The step:
-#
+# The recurrence
 #     S_t = S_{t-1} + beta_t k_t (v_t - S_{t-1}^T k_t)^T
 #     o_t = S_t^T q_t
 #
-# Its adjoint (dS_t: what later steps say of S_t; d log lam: the gradient of a decay's logarithm):
+# Its adjoint
+#     dS_t = dS_{t+1} - beta_{t+1} k_{t+1} k_{t+1}^T dS_{t+1} + q_t do_t^T
+#     dq_t = S_t do_t
+#     dk_t = beta_t dS_t (v_t - S_{t-1}^T k_t) - beta_t S_{t-1} dS_t^T k_t
+#     dv_t = beta_t dS_t^T k_t
+#     dbeta_t = (v_t - S_{t-1}^T k_t)^T dS_t^T k_t
+#     dS_0 = dS_1 - beta_1 k_1 k_1^T dS_1
 #
-#     dS_(t-1) = dS_t + q_t do_t^T - beta_t k_t k_t^T (dS_t + q_t do_t^T)
-#     dq_t = (S_{t-1} + beta_t k_t (v_t - S_{t-1}^T k_t)^T) do_t
-#     dk_t = beta_t (dS_t + q_t do_t^T) (v_t - S_{t-1}^T k_t) - beta_t S_{t-1} (dS_t^T + do_t q_t^T) k_t
-#     dv_t = beta_t (dS_t^T + do_t q_t^T) k_t
-#     dbeta_t = (v_t - S_{t-1}^T k_t)^T (dS_t^T + do_t q_t^T) k_t
+# Read-write form
+#     S_t = S_{t-1} + beta_t k_t w_t^T
+#     w_t = v_t - S_{t-1}^T k_t
+#     o_t = S_t^T q_t
+#
+# Read-write form of the adjoint
+# dS_t^+ is the part of dS_t that comes from later steps.
+#     dS_t = dS_t^+ + q_t do_t^T
+#     dS_{t-1}^+ = dS_t - beta_t k_t p_t^T
+#     p_t = dS_t^T k_t
+#     dq_t = S_t do_t
+#     dk_t = beta_t dS_t w_t - beta_t S_{t-1} p_t
+#     dv_t = beta_t p_t
+#     dbeta_t = w_t^T p_t
+#
+# Products of decays in a chunk
+# i, j and s run over the steps of the chunk.
+#     M_{ij} = 1  for j < i, else 0
+#     M'_{ij} = 1  for j <= i, else 0
+#
+# Over a chunk of C steps, forward
+# The only sweep goes from the first chunk to the last.
+#     T_1 = -((K K^T) . M) diag(beta)
+#     W = (I - T_1)^-1 (V - K S_0)
+#     O = Q S_0 + ((Q K^T) . M') diag(beta) W
+#     S_C = S_0 + K^T diag(beta) W
+#
+# Over a chunk of C steps, backward
+# Sweep 1 goes from the last chunk to the first.
+#     T_2 = -((K K^T) . M^T) diag(beta)
+#     P = (I - T_2)^-1 (K dS_C + ((K Q^T) . M'^T) dO)
+#     dS_0 = dS_C + Q^T dO - K^T diag(beta) P
+# Sweep 2 goes from the last chunk to the first.
+#     Y_1 = W dS_C^T + ((W dO^T) . M'^T) Q - (M^T . (W P^T)) diag(beta) K   (row t: dS_t w_t)
+# Sweep 3 goes from the first chunk to the last.
+#     dQ = dO S_0^T + ((dO W^T) . M') diag(beta) K
+#     Y_2 = P S_0^T + (M . (P W^T)) diag(beta) K   (row t: S_{t-1} p_t)
 
 import torch
 
 from chunkform.runtime.decay import inverse, order_mask
 from chunkform.runtime.op import Argument, Backend, Op, Signature
-from chunkform.runtime.torch_form import CHUNK, dtype_of, from_chunks, from_steps, steps_first, to_chunks
+from chunkform.runtime.torch_form import CHUNK, dtype_of, from_chunks, from_steps, in_segments, steps_first, to_chunks
 
 
-def _forward_sweep_1(s1, s2, s3, s4, S_0, lead, dtype, device, size_d, size_e):
+def _forward_sweep_1(s1, s2, s3, s4, S_0, lead, size, dtype, device, size_d, size_e):
     """A walk forwards over chunks, carrying S."""
-    size = CHUNK
     x1 = to_chunks(s1, lead, size, 1)
     x2 = to_chunks(s2, lead, size, 1)
     x3 = to_chunks(s3, lead, size, 1)
@@ -73,13 +109,14 @@ def torch_forward(given, states, constants):
     q = steps_first(given["q"], dtype)
     # w: v_t - S.prev.row.3cb68fc052_t
     # y: S_t^T q_t
-    w, y, S_last = _forward_sweep_1(-k, v, k * beta[..., None], q, S_first, lead, dtype, device, size_d, size_e)
+    w, y, S_last = in_segments(
+        _forward_sweep_1, (-k, v, k * beta[..., None], q), (S_first,), lead, 1, CHUNK, dtype, device, size_d, size_e
+    )
     return {"o": from_steps(y, lead, 1, given["q"].dtype)}, {"S": S_last}, {"0c5684b44a": w}
 
 
-def _backward_sweep_1(s1, s2, s3, s4, dS_0, lead, dtype, device, size_d, size_e):
+def _backward_sweep_1(s1, s2, s3, s4, dS_0, lead, size, dtype, device, size_d, size_e):
     """A walk backwards over chunks, carrying dS."""
-    size = CHUNK
     x1 = to_chunks(s1, lead, size, 1)
     x2 = to_chunks(s2, lead, size, 1)
     x3 = to_chunks(s3, lead, size, 1)
@@ -106,9 +143,8 @@ def _backward_sweep_1(s1, s2, s3, s4, dS_0, lead, dtype, device, size_d, size_e)
     return from_chunks(b1, lead, 1), dS
 
 
-def _backward_sweep_2(s1, s2, s3, s4, s5, dS_0, lead, dtype, device, size_d, size_e):
+def _backward_sweep_2(s1, s2, s3, s4, s5, dS_0, lead, size, dtype, device, size_d, size_e):
     """A walk backwards over chunks, carrying dS."""
-    size = CHUNK
     x1 = to_chunks(s1, lead, size, 1)
     x2 = to_chunks(s2, lead, size, 1)
     x3 = to_chunks(s3, lead, size, 1)
@@ -133,9 +169,8 @@ def _backward_sweep_2(s1, s2, s3, s4, s5, dS_0, lead, dtype, device, size_d, siz
     return from_chunks((c0 + a4 + a7), lead, 1), dS
 
 
-def _backward_sweep_3(s1, s2, s3, s4, S_0, lead, dtype, device, size_d, size_e):
+def _backward_sweep_3(s1, s2, s3, s4, S_0, lead, size, dtype, device, size_d, size_e):
     """A walk forwards over chunks, carrying S."""
-    size = CHUNK
     x1 = to_chunks(s1, lead, size, 1)
     x2 = to_chunks(s2, lead, size, 1)
     x3 = to_chunks(s3, lead, size, 1)
@@ -187,14 +222,20 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     k = steps_first(given["k"], dtype)
     beta = steps_first(given["beta"], dtype)
     # w: dS.mid.row.3cb68fc052_t
-    w, dS_first = _backward_sweep_1(q, do, k, -k * beta[..., None], dS_last, lead, dtype, device, size_d, size_e)
+    w, dS_first = in_segments(
+        _backward_sweep_1, (q, do, k, -k * beta[..., None]), (dS_last,), lead, -1, CHUNK, dtype, device, size_d, size_e
+    )
     t15 = -k * beta[..., None]
     w_2 = saved["0c5684b44a"]
     # y: dS_t w_{2,t}
-    y, dS_first = _backward_sweep_2(t15, w, q, do, w_2, dS_last, lead, dtype, device, size_d, size_e)
+    y, dS_first = in_segments(
+        _backward_sweep_2, (t15, w, q, do, w_2), (dS_last,), lead, -1, CHUNK, dtype, device, size_d, size_e
+    )
     # y_2: S_t do_t
     # y_3: S_(t-1) w_t
-    y_2, y_3, S_end = _backward_sweep_3(w_2, k * beta[..., None], do, w, S_first, lead, dtype, device, size_d, size_e)
+    y_2, y_3, S_end = in_segments(
+        _backward_sweep_3, (w_2, k * beta[..., None], do, w), (S_first,), lead, 1, CHUNK, dtype, device, size_d, size_e
+    )
     gradients = {}
     gradients["q"] = from_steps(y_2, lead, 1, given["q"].dtype)
     gradients["k"] = from_steps((-beta[..., None] * y_3 + y * beta[..., None]), lead, 1, given["k"].dtype)

@@ -5,37 +5,76 @@ spec hash: 96e18f403fedd2d1
 family: chunk-parallel
 """
 
-# The step:
-#
+# The recurrence
 #     S_t = diag(alpha_t) S_{t-1} + k_t v_t^T
 #     o_t = S_t^T q_t
 #
-# Its adjoint (dS_t: what later steps say of S_t; d log lam: the gradient of a decay's logarithm):
+# Its adjoint
+#     dS_t = diag(alpha_{t+1}) dS_{t+1} + q_t do_t^T
+#     dq_t = S_t do_t
+#     dk_t = dS_t v_t
+#     dv_t = dS_t^T k_t
+#     dlog alpha_t = alpha_t . ((S_{t-1} . dS_t) 1)
+#     dS_0 = diag(alpha_1) dS_1
 #
-#     dS_(t-1) = diag(alpha_t) (dS_t + q_t do_t^T)
-#     dq_t = (diag(alpha_t) S_{t-1} + k_t v_t^T) do_t
-#     dk_t = (dS_t + q_t do_t^T) v_t
-#     dv_t = (dS_t^T + do_t q_t^T) k_t
-#     dlog_alpha_t = alpha_t . ((S_{t-1} . (dS_t + q_t do_t^T)) 1)
+# Read-write form
+#     S_t = diag(alpha_t) S_{t-1} + k_t v_t^T
+#     o_t = S_t^T q_t
+#
+# Read-write form of the adjoint
+# dS_t^+ is the part of dS_t that comes from later steps.
+#     dS_t = dS_t^+ + q_t do_t^T
+#     dS_{t-1}^+ = diag(alpha_t) dS_t
+#     dq_t = S_t do_t
+#     dk_t = dS_t v_t
+#     dv_t = dS_t^T k_t
+#     dlog alpha_t = alpha_t . ((S_{t-1} . dS_t) 1)
+#     alpha_t . ((S_{t-1} . dS_t) 1) = (S_n . dS_n^+) 1 + sum_{s >= t} (q_s . (S_s do_s) - k_s . (dS_s v_s))
+#
+# Products of decays in a chunk
+# i, j and s run over the steps of the chunk.
+#     M_{ij} = prod_{j < s <= i} alpha_s  for j <= i, else 0
+#     A_i = prod_{s <= i} alpha_s
+#     B_j = prod_{s > j} alpha_s
+#     A_C = prod_s alpha_s
+#
+# Over a chunk of C steps, forward
+# The only sweep goes from the first chunk to the last.
+#     [P_1]_{i,j} = sum_{d} Q_{i,d} K_{j,d} M_{i,j,d}
+#     O = (Q . A) S_0 + P_1 V
+#     S_C = diag(A_C) S_0 + (K . B)^T V
+#
+# Over a chunk of C steps, backward
+# Sweep 1 goes from the first chunk to the last.
+#     [P_2]_{i,d} = sum_{j} K_{j,d} [dO V^T]_{i,j} M_{i,j,d}
+#     dQ = (dO S_0^T) . A + P_2
+# Sweep 2 goes from the last chunk to the first.
+#     [P_3]_{i,j} = sum_{d} Q_{j,d} K_{i,d} M_{j,i,d}
+#     dV = (K . B) dS_C + P_3 dO
+#     dS_0 = diag(A_C) dS_C + (Q . A)^T dO
+# Sweep 3 goes from the last chunk to the first.
+#     [P_4]_{i,d} = sum_{j} Q_{j,d} [V dO^T]_{i,j} M_{j,i,d}
+#     dK = (V dS_C^T) . B + P_4
 
 import torch
 
 from chunkform.runtime.decay import chunk_for, decay_all, decay_in, decay_out, decayed_apply, decayed_product
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.torch_form import (
+    after_chunks,
     dtype_of,
     expanded,
     from_chunks,
     from_steps,
+    in_segments,
     reverse_sum,
     steps_first,
     to_chunks,
 )
 
 
-def _forward_sweep_1(s1, s2, s3, s4, S_0, lead, dtype, device, size_d, size_e):
+def _forward_sweep_1(s1, s2, s3, s4, S_0, lead, size, dtype, device, size_d, size_e):
     """A walk forwards over chunks, carrying S."""
-    size = chunk_for(s3)
     x1 = to_chunks(s1, lead, size, 1)
     x2 = to_chunks(s2, lead, size, 1)
     x3 = to_chunks(s3, lead, size, 1)
@@ -73,14 +112,16 @@ def torch_forward(given, states, constants):
     k = steps_first(given["k"], dtype)
     log_alpha = steps_first(given["alpha"], dtype)
     q = steps_first(given["q"], dtype)
+    size_1 = chunk_for(log_alpha, lead)
     # y: S_t^T q_t
-    y, S_last = _forward_sweep_1(v, k, log_alpha, q, S_first, lead, dtype, device, size_d, size_e)
+    y, S_last = in_segments(
+        _forward_sweep_1, (v, k, log_alpha, q), (S_first,), lead, 1, size_1, dtype, device, size_d, size_e
+    )
     return {"o": from_steps(y, lead, 1, given["q"].dtype)}, {"S": S_last}, {}
 
 
-def _backward_sweep_1(s1, s2, s3, s4, S_0, lead, dtype, device, size_d, size_e):
+def _backward_sweep_1(s1, s2, s3, s4, S_0, lead, size, dtype, device, size_d, size_e):
     """A walk forwards over chunks, carrying S."""
-    size = chunk_for(s3)
     x1 = to_chunks(s1, lead, size, 1)
     x2 = to_chunks(s2, lead, size, 1)
     x3 = to_chunks(s3, lead, size, 1)
@@ -99,12 +140,11 @@ def _backward_sweep_1(s1, s2, s3, s4, S_0, lead, dtype, device, size_d, size_e):
         S = a1[:, :, n] + S * (a2[:, :, n])[..., :, None]
     S_in = torch.stack(S_in, 2)
     c0 = x4 @ S_in.mT
-    return from_chunks((a4 + a5 * c0), lead, 1), S
+    return from_chunks((a4 + a5 * c0), lead, 1), S_in, S
 
 
-def _backward_sweep_2(s1, s2, s3, s4, dS_0, lead, dtype, device, size_d, size_e):
+def _backward_sweep_2(s1, s2, s3, s4, dS_0, lead, size, dtype, device, size_d, size_e):
     """A walk backwards over chunks, carrying dS."""
-    size = chunk_for(s1)
     x1 = to_chunks(s1, lead, size, 1)
     x2 = to_chunks(s2, lead, size, 1)
     x3 = to_chunks(s3, lead, size, 1)
@@ -123,12 +163,11 @@ def _backward_sweep_2(s1, s2, s3, s4, dS_0, lead, dtype, device, size_d, size_e)
         dS = a1[:, :, n] + dS * (a2[:, :, n])[..., :, None]
     dS_in = torch.stack(dS_in[::-1], 2)
     c0 = (x4 * a3) @ dS_in
-    return from_chunks((c0 + a5), lead, 1), dS
+    return from_chunks((c0 + a5), lead, 1), dS_in, dS
 
 
-def _backward_sweep_3(s1, s2, s3, s4, dS_0, lead, dtype, device, size_d, size_e):
+def _backward_sweep_3(s1, s2, s3, s4, dS_0, lead, size, dtype, device, size_d, size_e):
     """A walk backwards over chunks, carrying dS."""
-    size = chunk_for(s1)
     x1 = to_chunks(s1, lead, size, 1)
     x2 = to_chunks(s2, lead, size, 1)
     x3 = to_chunks(s3, lead, size, 1)
@@ -177,16 +216,25 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
         if do is None
         else steps_first(do, dtype)
     )
+    size_1 = chunk_for(log_alpha, lead)
     # y: S_t do_t
-    y, S_end = _backward_sweep_1(v, k, log_alpha, do, S_first, lead, dtype, device, size_d, size_e)
+    y, S_edges, S_end = in_segments(
+        _backward_sweep_1, (v, k, log_alpha, do), (S_first,), lead, 1, size_1, dtype, device, size_d, size_e
+    )
     q = steps_first(given["q"], dtype)
     # y_2: dS_t^T k_t
-    y_2, dS_first = _backward_sweep_2(log_alpha, q, do, k, dS_last, lead, dtype, device, size_d, size_e)
+    y_2, dS_edges, dS_first = in_segments(
+        _backward_sweep_2, (log_alpha, q, do, k), (dS_last,), lead, -1, size_1, dtype, device, size_d, size_e
+    )
     # y_3: dS_t v_t
-    y_3, dS_first = _backward_sweep_3(log_alpha, q, do, v, dS_last, lead, dtype, device, size_d, size_e)
-    t20 = expanded(torch.full((1,), 0.0, dtype=dtype, device=device), (size_d,))
+    y_3, dS_first = in_segments(
+        _backward_sweep_3, (log_alpha, q, do, v), (dS_last,), lead, -1, size_1, dtype, device, size_d, size_e
+    )
+    t21 = expanded(torch.full((1,), 0.0, dtype=dtype, device=device), (size_d,))
     # pairing_S: the decay times <S_(t-1), dS_t>, from what later steps read and wrote
-    pairing_S = reverse_sum((-k * y_3 + q * y), t20.expand(*lead, size_d), (dS_last * S_end).sum(-1))
+    pairing_S = reverse_sum(
+        (-k * y_3 + q * y), t21.expand(*lead, size_d), (dS_edges * after_chunks(S_edges, S_end)).sum(-1), lead, size_1
+    )
     gradients = {}
     gradients["q"] = from_steps(y, lead, 1, given["q"].dtype)
     gradients["k"] = from_steps(y_3, lead, 1, given["k"].dtype)

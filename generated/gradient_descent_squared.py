@@ -5,29 +5,67 @@ spec hash: 138f9117a6d4fd09
 family: chunk-parallel
 """
 
-# The step:
-#
+# The recurrence
+#     error_t = W_{t-1} x_t - y_t
 #     W_t = W_{t-1} - eta_t error_t x_t^T
 #     o_t = W_t z_t
 #
-# Its adjoint (dS_t: what later steps say of S_t; d log lam: the gradient of a decay's logarithm):
+# Its adjoint
+#     derror_t = -eta_t dW_t x_t
+#     dW_t = dW_{t+1} - eta_{t+1} dW_{t+1} x_{t+1} x_{t+1}^T + do_t z_t^T
+#     dx_t = -eta_t dW_t^T error_t - eta_t W_{t-1}^T dW_t x_t
+#     dz_t = W_t^T do_t
+#     dy_t = eta_t dW_t x_t
+#     deta_t = -x_t^T dW_t^T error_t
+#     dW_0 = dW_1 - eta_1 dW_1 x_1 x_1^T
 #
-#     dW_(t-1) = dW_t + do_t z_t^T - eta_t (dW_t + do_t z_t^T) x_t x_t^T
-#     dx_t = -eta_t W_{t-1}^T (dW_t + do_t z_t^T) x_t - eta_t (dW_t^T + z_t do_t^T) error_t
-#     dz_t = (W_{t-1}^T - eta_t x_t error_t^T) do_t
-#     dy_t = eta_t (dW_t + do_t z_t^T) x_t
-#     deta_t = -x_t^T (dW_t^T + z_t do_t^T) error_t
+# Read-write form
+#     W_t = W_{t-1} - eta_t error_t x_t^T
+#     error_t = W_{t-1} x_t - y_t
+#     o_t = W_t z_t
+#
+# Read-write form of the adjoint
+# dW_t^+ is the part of dW_t that comes from later steps.
+#     dW_t = dW_t^+ + do_t z_t^T
+#     dW_{t-1}^+ = dW_t - eta_t p_t x_t^T
+#     p_t = dW_t x_t
+#     dx_t = -eta_t W_{t-1}^T p_t - eta_t dW_t^T error_t
+#     dz_t = W_t^T do_t
+#     dy_t = eta_t p_t
+#     deta_t = -x_t^T dW_t^T error_t
+#
+# Products of decays in a chunk
+# i, j and s run over the steps of the chunk.
+#     M_{ij} = 1  for j < i, else 0
+#     M'_{ij} = 1  for j <= i, else 0
+#
+# Over a chunk of C steps, forward
+# The only sweep goes from the first chunk to the last.
+#     T_1 = -((X X^T) . M) diag(eta)
+#     error = (I - T_1)^-1 (X W_0^T - Y)
+#     O = Z W_0^T - ((Z X^T) . M') diag(eta) error
+#     W_C = W_0 - error^T diag(eta) X
+#
+# Over a chunk of C steps, backward
+# Sweep 1 goes from the last chunk to the first.
+#     T_2 = -((X X^T) . M^T) diag(eta)
+#     P = (I - T_2)^-1 (X dW_C^T + ((X Z^T) . M'^T) dO)
+#     dW_0 = dW_C + dO^T Z - P^T diag(eta) X
+# Sweep 2 goes from the last chunk to the first.
+#     G_1 = error dW_C + ((error dO^T) . M'^T) Z - ((error P^T) . M^T) diag(eta) X   (row t: dW_t^T error_t)
+# Sweep 3 goes from the first chunk to the last.
+#     dZ = dO W_0 - ((dO error^T) . M') diag(eta) X
+#     G_2 = P W_0 - ((P error^T) . M) diag(eta) X   (row t: W_{t-1}^T p_t)
 
 import torch
 
 from chunkform.runtime.decay import inverse, order_mask
 from chunkform.runtime.op import Argument, Backend, Op, Signature
-from chunkform.runtime.torch_form import CHUNK, dtype_of, from_chunks, from_steps, steps_first, to_chunks
+from chunkform.runtime.torch_form import CHUNK, dtype_of, from_chunks, from_steps, in_segments, steps_first, to_chunks
 
 
-def _forward_sweep_1(s1, s2, s3, s4, W_0, lead, dtype, device, size_n, size_m):
+def _forward_sweep_1(s1, s2, s3, s4, W_0, lead, size, dtype, device, size_n, size_m):
     """A walk forwards over chunks, carrying W."""
-    size = CHUNK
     x1 = to_chunks(s1, lead, size, 1)
     x2 = to_chunks(s2, lead, size, 1)
     x3 = to_chunks(s3, lead, size, 1)
@@ -73,13 +111,14 @@ def torch_forward(given, states, constants):
     z = steps_first(given["z"], dtype)
     # w: W.prev.col.8c9763a98b_t - y_t
     # y_2: W_t z_t
-    w, y_2, W_last = _forward_sweep_1(-y, x, -x * eta[..., None], z, W_first, lead, dtype, device, size_n, size_m)
+    w, y_2, W_last = in_segments(
+        _forward_sweep_1, (-y, x, -x * eta[..., None], z), (W_first,), lead, 1, CHUNK, dtype, device, size_n, size_m
+    )
     return {"o": from_steps(y_2, lead, 1, given["x"].dtype)}, {"W": W_last}, {"f73806d84e": w}
 
 
-def _backward_sweep_1(s1, s2, s3, s4, dW_0, lead, dtype, device, size_n, size_m):
+def _backward_sweep_1(s1, s2, s3, s4, dW_0, lead, size, dtype, device, size_n, size_m):
     """A walk backwards over chunks, carrying dW."""
-    size = CHUNK
     x1 = to_chunks(s1, lead, size, 1)
     x2 = to_chunks(s2, lead, size, 1)
     x3 = to_chunks(s3, lead, size, 1)
@@ -106,9 +145,8 @@ def _backward_sweep_1(s1, s2, s3, s4, dW_0, lead, dtype, device, size_n, size_m)
     return from_chunks(b1, lead, 1), dW
 
 
-def _backward_sweep_2(s1, s2, s3, s4, s5, dW_0, lead, dtype, device, size_n, size_m):
+def _backward_sweep_2(s1, s2, s3, s4, s5, dW_0, lead, size, dtype, device, size_n, size_m):
     """A walk backwards over chunks, carrying dW."""
-    size = CHUNK
     x1 = to_chunks(s1, lead, size, 1)
     x2 = to_chunks(s2, lead, size, 1)
     x3 = to_chunks(s3, lead, size, 1)
@@ -133,9 +171,8 @@ def _backward_sweep_2(s1, s2, s3, s4, s5, dW_0, lead, dtype, device, size_n, siz
     return from_chunks((c0 + a4 + a7), lead, 1), dW
 
 
-def _backward_sweep_3(s1, s2, s3, s4, W_0, lead, dtype, device, size_n, size_m):
+def _backward_sweep_3(s1, s2, s3, s4, W_0, lead, size, dtype, device, size_n, size_m):
     """A walk forwards over chunks, carrying W."""
-    size = CHUNK
     x1 = to_chunks(s1, lead, size, 1)
     x2 = to_chunks(s2, lead, size, 1)
     x3 = to_chunks(s3, lead, size, 1)
@@ -187,14 +224,20 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     )
     z = steps_first(given["z"], dtype)
     # w: dW.mid.col.8c9763a98b_t
-    w, dW_first = _backward_sweep_1(x, -x * eta[..., None], do, z, dW_last, lead, dtype, device, size_n, size_m)
+    w, dW_first = in_segments(
+        _backward_sweep_1, (x, -x * eta[..., None], do, z), (dW_last,), lead, -1, CHUNK, dtype, device, size_n, size_m
+    )
     t15 = -x * eta[..., None]
     w_2 = saved["f73806d84e"]
     # y: dW_t^T w_{2,t}
-    y, dW_first = _backward_sweep_2(w, t15, do, z, w_2, dW_last, lead, dtype, device, size_n, size_m)
+    y, dW_first = in_segments(
+        _backward_sweep_2, (w, t15, do, z, w_2), (dW_last,), lead, -1, CHUNK, dtype, device, size_n, size_m
+    )
     # y_2: W_t^T do_t
     # y_3: W_(t-1)^T w_t
-    y_2, y_3, W_end = _backward_sweep_3(w_2, t15, do, w, W_first, lead, dtype, device, size_n, size_m)
+    y_2, y_3, W_end = in_segments(
+        _backward_sweep_3, (w_2, t15, do, w), (W_first,), lead, 1, CHUNK, dtype, device, size_n, size_m
+    )
     gradients = {}
     gradients["x"] = from_steps((-eta[..., None] * y - eta[..., None] * y_3), lead, 1, given["x"].dtype)
     gradients["z"] = from_steps(y_2, lead, 1, given["z"].dtype)
@@ -221,6 +264,7 @@ OP = Op(SIGNATURE, {"torch": Backend(torch_forward, torch_backward)})
 def gradient_descent_squared(x, z, y, eta, initial_state=None, output_final_state=False, backend=None):
     """A linear layer trained by gradient descent on |W x - y|^2 / 2: the dual form of a linear layer, and a delta rule.
 
+        error_t = W_{t-1} x_t - y_t
         W_t = W_{t-1} - eta_t error_t x_t^T
         o_t = W_t z_t
 

@@ -5,30 +5,91 @@ spec hash: 1cde60c5eaaafc27
 family: chunk-parallel
 """
 
-# The step:
-#
-#     S_t = decayed_t + beta_t k_t (v_t - S_{t-1}^T (k_t . alpha_t))^T
+# The recurrence
+#     decayed_t = diag(alpha_t) S_{t-1}
+#     S_t = decayed_t + beta_t k_t (v_t - S_{t-1}^T (alpha_t . k_t))^T
 #     o_t = S_t^T q_t
 #
-# Its adjoint (dS_t: what later steps say of S_t; d log lam: the gradient of a decay's logarithm):
+# Its adjoint
+#     dS_t = diag(alpha_{t+1}) dS_{t+1} - beta_{t+1} (alpha_{t+1} . k_{t+1}) k_{t+1}^T dS_{t+1} + q_t do_t^T
+#     dq_t = S_t do_t
+#     dk_t = beta_t dS_t (v_t - S_{t-1}^T (alpha_t . k_t)) - beta_t (alpha_t . (S_{t-1} dS_t^T k_t))
+#     dv_t = beta_t dS_t^T k_t
+#     dbeta_t = (v_t - S_{t-1}^T (alpha_t . k_t))^T dS_t^T k_t
+#     dlog alpha_t = alpha_t . ((S_{t-1} . dS_t) 1) - beta_t (alpha_t . k_t . (S_{t-1} dS_t^T k_t))
+#     dS_0 = diag(alpha_1) dS_1 - beta_1 (alpha_1 . k_1) k_1^T dS_1
 #
-#     dS_(t-1) = diag(alpha_t) ddecayed_t - beta_t (k_t . alpha_t) k_t^T ddecayed_t
-#     dq_t = (decayed_t + beta_t k_t (v_t - S_{t-1}^T (k_t . alpha_t))^T) do_t
-#     dk_t = beta_t ddecayed_t (v_t - S_{t-1}^T (k_t . alpha_t)) - beta_t (alpha_t . (S_{t-1} ddecayed_t^T k_t))
-#     dv_t = beta_t ddecayed_t^T k_t
-#     dbeta_t = (v_t - S_{t-1}^T (k_t . alpha_t))^T ddecayed_t^T k_t
-#     dlog_alpha_t = alpha_t . ((S_{t-1} . ddecayed_t) 1) - beta_t (k_t . alpha_t . (S_{t-1} ddecayed_t^T k_t))
+# Read-write form
+#     S_t = diag(alpha_t) S_{t-1} + beta_t k_t w_t^T
+#     w_t = v_t - S_{t-1}^T (alpha_t . k_t)
+#     o_t = S_t^T q_t
+#
+# Read-write form of the adjoint
+# dS_t^+ is the part of dS_t that comes from later steps.
+#     dS_t = dS_t^+ + q_t do_t^T
+#     dS_{t-1}^+ = diag(alpha_t) dS_t - beta_t (alpha_t . k_t) p_t^T
+#     p_t = dS_t^T k_t
+#     dq_t = S_t do_t
+#     dk_t = beta_t dS_t w_t - beta_t (alpha_t . (S_{t-1} p_t))
+#     dv_t = beta_t p_t
+#     dbeta_t = w_t^T p_t
+#     dlog alpha_t = alpha_t . ((S_{t-1} . dS_t) 1) - beta_t (alpha_t . k_t . (S_{t-1} p_t))
+#     alpha_t . ((S_{t-1} . dS_t) 1) = (S_n . dS_n^+) 1 + sum_{s >= t} (q_s . (S_s do_s) - beta_s (k_s . (dS_s w_s)))
+#         - sum_{s > t} beta_s (alpha_s . k_s . (S_{s-1} p_s))
+#
+# Products of decays in a chunk
+# i, j and s run over the steps of the chunk.
+#     A_i = prod_{s < i} alpha_s
+#     M_{ij} = prod_{j < s < i} alpha_s  for j < i, else 0
+#     M'_{ij} = prod_{j < s <= i} alpha_s  for j <= i, else 0
+#     A'_i = prod_{s <= i} alpha_s
+#     A_C = prod_s alpha_s
+#     B_j = prod_{s > j} alpha_s
+#
+# Over a chunk of C steps, forward
+# The only sweep goes from the first chunk to the last.
+#     [R_1]_{i,j} = sum_{d} alpha_{i,d} K_{j,d} K_{i,d} M_{i,j,d}
+#     T_1 = -R_1 diag(beta)
+#     W = (I - T_1)^-1 (V - (alpha . K . A) S_0)
+#     [R_2]_{i,j} = sum_{d} Q_{i,d} K_{j,d} M'_{i,j,d}
+#     O = (Q . A') S_0 + R_2 diag(beta) W
+#     S_C = diag(A_C) S_0 + (K . B)^T diag(beta) W
+#
+# Over a chunk of C steps, backward
+# Sweep 1 goes from the last chunk to the first.
+#     [R_3]_{i,j} = sum_{d} alpha_{j,d} K_{j,d} K_{i,d} M_{j,i,d}
+#     T_2 = -R_3 diag(beta)
+#     [R_4]_{i,j} = sum_{d} Q_{j,d} K_{i,d} M'_{j,i,d}
+#     P = (I - T_2)^-1 ((K . B) dS_C + R_4 dO)
+#     dS_0 = diag(A_C) dS_C + (Q . A')^T dO - (alpha . K . A)^T diag(beta) P
+# Sweep 2 goes from the last chunk to the first.
+#     [R_5]_{i,d} = sum_{j} beta_j alpha_{j,d} K_{j,d} M_{j,i,d} [W P^T]_{i,j}
+#     [R_6]_{i,d} = sum_{j} Q_{j,d} [W dO^T]_{i,j} M'_{j,i,d}
+#     Y_1 = B . (W dS_C^T) + R_6 - R_5   (row t: dS_t w_t)
+# Sweep 3 goes from the first chunk to the last.
+#     [R_7]_{i,d} = sum_{j} beta_j K_{j,d} [dO W^T]_{i,j} M'_{i,j,d}
+#     dQ = (dO S_0^T) . A' + R_7
+#     [R_8]_{i,d} = sum_{j} beta_j K_{j,d} M_{i,j,d} [P W^T]_{i,j}
+#     Y_2 = A . (P S_0^T) + R_8   (row t: S_{t-1} p_t)
 
 import torch
 
 from chunkform.runtime.decay import chunk_for, decay_all, decay_in, decay_out, decayed_apply, decayed_product, inverse
 from chunkform.runtime.op import Argument, Backend, Op, Signature
-from chunkform.runtime.torch_form import dtype_of, from_chunks, from_steps, reverse_sum, steps_first, to_chunks
+from chunkform.runtime.torch_form import (
+    after_chunks,
+    dtype_of,
+    from_chunks,
+    from_steps,
+    in_segments,
+    reverse_sum,
+    steps_first,
+    to_chunks,
+)
 
 
-def _forward_sweep_1(s1, s2, s3, s4, s5, S_0, lead, dtype, device, size_d, size_e):
+def _forward_sweep_1(s1, s2, s3, s4, s5, S_0, lead, size, dtype, device, size_d, size_e):
     """A walk forwards over chunks, carrying S."""
-    size = chunk_for(s1)
     x1 = to_chunks(s1, lead, size, 1)
     x2 = to_chunks(s2, lead, size, 1)
     x3 = to_chunks(s3, lead, size, 1)
@@ -77,17 +138,26 @@ def torch_forward(given, states, constants):
     v = steps_first(given["v"], dtype)
     beta = steps_first(given["beta"], dtype)
     q = steps_first(given["q"], dtype)
+    size_1 = chunk_for(log_alpha, lead)
     # w: v_t - S.prev.row.c0210b8b8f_t
     # y: S_t^T q_t
-    w, y, S_last = _forward_sweep_1(
-        log_alpha, -k * alpha, v, k * beta[..., None], q, S_first, lead, dtype, device, size_d, size_e
+    w, y, S_last = in_segments(
+        _forward_sweep_1,
+        (log_alpha, -k * alpha, v, k * beta[..., None], q),
+        (S_first,),
+        lead,
+        1,
+        size_1,
+        dtype,
+        device,
+        size_d,
+        size_e,
     )
     return {"o": from_steps(y, lead, 1, given["q"].dtype)}, {"S": S_last}, {"c0cc4e5ad4": w}
 
 
-def _backward_sweep_1(s1, s2, s3, s4, s5, dS_0, lead, dtype, device, size_d, size_e):
+def _backward_sweep_1(s1, s2, s3, s4, s5, dS_0, lead, size, dtype, device, size_d, size_e):
     """A walk backwards over chunks, carrying dS."""
-    size = chunk_for(s1)
     x1 = to_chunks(s1, lead, size, 1)
     x2 = to_chunks(s2, lead, size, 1)
     x3 = to_chunks(s3, lead, size, 1)
@@ -113,13 +183,13 @@ def _backward_sweep_1(s1, s2, s3, s4, s5, dS_0, lead, dtype, device, size_d, siz
         b2 = (x5[:, :, n] * a8[:, :, n]).mT @ b1
         b1_all.append(b1)
         dS = a1[:, :, n] + dS * (a2[:, :, n])[..., :, None] + b2
+    dS_in = torch.stack(dS_in[::-1], 2)
     b1 = torch.stack(b1_all[::-1], 2)
-    return from_chunks(b1, lead, 1), dS
+    return from_chunks(b1, lead, 1), dS_in, dS
 
 
-def _backward_sweep_2(s1, s2, s3, s4, s5, s6, dS_0, lead, dtype, device, size_d, size_e):
+def _backward_sweep_2(s1, s2, s3, s4, s5, s6, dS_0, lead, size, dtype, device, size_d, size_e):
     """A walk backwards over chunks, carrying dS."""
-    size = chunk_for(s1)
     x1 = to_chunks(s1, lead, size, 1)
     x2 = to_chunks(s2, lead, size, 1)
     x3 = to_chunks(s3, lead, size, 1)
@@ -148,9 +218,8 @@ def _backward_sweep_2(s1, s2, s3, s4, s5, s6, dS_0, lead, dtype, device, size_d,
     return from_chunks((a6 + a8 + c0 * a9), lead, 1), dS
 
 
-def _backward_sweep_3(s1, s2, s3, s4, s5, S_0, lead, dtype, device, size_d, size_e):
+def _backward_sweep_3(s1, s2, s3, s4, s5, S_0, lead, size, dtype, device, size_d, size_e):
     """A walk forwards over chunks, carrying S."""
-    size = chunk_for(s2)
     x1 = to_chunks(s1, lead, size, 1)
     x2 = to_chunks(s2, lead, size, 1)
     x3 = to_chunks(s3, lead, size, 1)
@@ -174,7 +243,7 @@ def _backward_sweep_3(s1, s2, s3, s4, s5, S_0, lead, dtype, device, size_d, size
     S_in = torch.stack(S_in, 2)
     c0 = x4 @ S_in.mT
     c1 = x5 @ S_in.mT
-    return from_chunks((a4 + a5 * c0), lead, 1), from_chunks((a7 + a8 * c1), lead, 1), S
+    return from_chunks((a4 + a5 * c0), lead, 1), from_chunks((a7 + a8 * c1), lead, 1), S_in, S
 
 
 def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs):
@@ -206,31 +275,56 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     k = steps_first(given["k"], dtype)
     alpha = log_alpha.exp()
     beta = steps_first(given["beta"], dtype)
+    size_1 = chunk_for(log_alpha, lead)
     # w: dS.mid.row.3cb68fc052_t
-    w, dS_first = _backward_sweep_1(
-        log_alpha, q, do, k, -k * alpha * beta[..., None], dS_last, lead, dtype, device, size_d, size_e
+    w, dS_edges, dS_first = in_segments(
+        _backward_sweep_1,
+        (log_alpha, q, do, k, -k * alpha * beta[..., None]),
+        (dS_last,),
+        lead,
+        -1,
+        size_1,
+        dtype,
+        device,
+        size_d,
+        size_e,
     )
-    t17 = -k * alpha * beta[..., None]
+    t18 = -k * alpha * beta[..., None]
     w_2 = saved["c0cc4e5ad4"]
     # y: dS_t w_{2,t}
-    y, dS_first = _backward_sweep_2(log_alpha, q, do, t17, w, w_2, dS_last, lead, dtype, device, size_d, size_e)
+    y, dS_first = in_segments(
+        _backward_sweep_2, (log_alpha, q, do, t18, w, w_2), (dS_last,), lead, -1, size_1, dtype, device, size_d, size_e
+    )
     # y_2: S_t do_t
     # y_3: S_(t-1) w_t
-    y_2, y_3, S_end = _backward_sweep_3(
-        w_2, log_alpha, k * beta[..., None], do, w, S_first, lead, dtype, device, size_d, size_e
+    y_2, y_3, S_edges, S_end = in_segments(
+        _backward_sweep_3,
+        (w_2, log_alpha, k * beta[..., None], do, w),
+        (S_first,),
+        lead,
+        1,
+        size_1,
+        dtype,
+        device,
+        size_d,
+        size_e,
     )
     # pairing_S: the decay times <S_(t-1), dS_t>, from what later steps read and wrote
     pairing_S = reverse_sum(
-        (-k * y * beta[..., None] + q * y_2), -k * alpha * beta[..., None] * y_3, (dS_last * S_end).sum(-1)
+        (-k * y * beta[..., None] + q * y_2),
+        -k * alpha * beta[..., None] * y_3,
+        (dS_edges * after_chunks(S_edges, S_end)).sum(-1),
+        lead,
+        size_1,
     )
     gradients = {}
     gradients["q"] = from_steps(y_2, lead, 1, given["q"].dtype)
     gradients["k"] = from_steps((-alpha * beta[..., None] * y_3 + y * beta[..., None]), lead, 1, given["k"].dtype)
     gradients["v"] = from_steps(beta[..., None] * w, lead, 1, given["v"].dtype)
-    t30 = (w_2 * w).sum(-1)
-    gradients["beta"] = from_steps(t30, lead, 0, given["beta"].dtype)
-    t32 = -k * alpha * beta[..., None] * y_3
-    gradients["alpha"] = from_steps((pairing_S + t32), lead, 1, given["alpha"].dtype)
+    t31 = (w_2 * w).sum(-1)
+    gradients["beta"] = from_steps(t31, lead, 0, given["beta"].dtype)
+    t33 = -k * alpha * beta[..., None] * y_3
+    gradients["alpha"] = from_steps((pairing_S + t33), lead, 1, given["alpha"].dtype)
     return gradients, {"S": dS_first}
 
 
@@ -252,7 +346,8 @@ OP = Op(SIGNATURE, {"torch": Backend(torch_forward, torch_backward)})
 def kimi_delta_attention(q, k, v, beta, log_alpha, initial_state=None, output_final_state=False, backend=None):
     """Kimi delta attention (Kimi Linear, arXiv 2510.26692): a decay for each key channel, then the delta rule.
 
-        S_t = decayed_t + beta_t k_t (v_t - S_{t-1}^T (k_t . alpha_t))^T
+        decayed_t = diag(alpha_t) S_{t-1}
+        S_t = decayed_t + beta_t k_t (v_t - S_{t-1}^T (alpha_t . k_t))^T
         o_t = S_t^T q_t
 
     Args:

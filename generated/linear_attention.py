@@ -5,28 +5,55 @@ spec hash: 7225237e76cc17a9
 family: chunk-parallel
 """
 
-# The step:
-#
+# The recurrence
 #     S_t = S_{t-1} + k_t v_t^T
 #     o_t = S_t^T q_t
 #
-# Its adjoint (dS_t: what later steps say of S_t; d log lam: the gradient of a decay's logarithm):
+# Its adjoint
+#     dS_t = dS_{t+1} + q_t do_t^T
+#     dq_t = S_t do_t
+#     dk_t = dS_t v_t
+#     dv_t = dS_t^T k_t
+#     dS_0 = dS_1
 #
-#     dS_(t-1) = dS_t + q_t do_t^T
-#     dq_t = (S_{t-1} + k_t v_t^T) do_t
-#     dk_t = (dS_t + q_t do_t^T) v_t
-#     dv_t = (dS_t^T + do_t q_t^T) k_t
+# Read-write form
+#     S_t = S_{t-1} + k_t v_t^T
+#     o_t = S_t^T q_t
+#
+# Read-write form of the adjoint
+# dS_t^+ is the part of dS_t that comes from later steps.
+#     dS_t = dS_t^+ + q_t do_t^T
+#     dq_t = S_t do_t
+#     dk_t = dS_t v_t
+#     dv_t = dS_t^T k_t
+#
+# Products of decays in a chunk
+# i, j and s run over the steps of the chunk.
+#     M_{ij} = 1  for j <= i, else 0
+#
+# Over a chunk of C steps, forward
+# The only sweep goes from the first chunk to the last.
+#     O = Q S_0 + ((Q K^T) . M) V
+#     S_C = S_0 + K^T V
+#
+# Over a chunk of C steps, backward
+# Sweep 1 goes from the first chunk to the last.
+#     dQ = dO S_0^T + ((dO V^T) . M) K
+# Sweep 2 goes from the last chunk to the first.
+#     dV = K dS_C + ((K Q^T) . M^T) dO
+#     dS_0 = dS_C + Q^T dO
+# Sweep 3 goes from the last chunk to the first.
+#     dK = V dS_C^T + ((V dO^T) . M^T) Q
 
 import torch
 
 from chunkform.runtime.decay import order_mask
 from chunkform.runtime.op import Argument, Backend, Op, Signature
-from chunkform.runtime.torch_form import CHUNK, dtype_of, from_chunks, from_steps, steps_first, to_chunks
+from chunkform.runtime.torch_form import CHUNK, dtype_of, from_chunks, from_steps, in_segments, steps_first, to_chunks
 
 
-def _forward_sweep_1(s1, s2, s3, S_0, lead, dtype, device, size_d, size_e):
+def _forward_sweep_1(s1, s2, s3, S_0, lead, size, dtype, device, size_d, size_e):
     """A walk forwards over chunks, carrying S."""
-    size = CHUNK
     x1 = to_chunks(s1, lead, size, 1)
     x2 = to_chunks(s2, lead, size, 1)
     x3 = to_chunks(s3, lead, size, 1)
@@ -61,13 +88,12 @@ def torch_forward(given, states, constants):
     v = steps_first(given["v"], dtype)
     q = steps_first(given["q"], dtype)
     # y: S_t^T q_t
-    y, S_last = _forward_sweep_1(k, v, q, S_first, lead, dtype, device, size_d, size_e)
+    y, S_last = in_segments(_forward_sweep_1, (k, v, q), (S_first,), lead, 1, CHUNK, dtype, device, size_d, size_e)
     return {"o": from_steps(y, lead, 1, given["q"].dtype)}, {"S": S_last}, {}
 
 
-def _backward_sweep_1(s1, s2, s3, S_0, lead, dtype, device, size_d, size_e):
+def _backward_sweep_1(s1, s2, s3, S_0, lead, size, dtype, device, size_d, size_e):
     """A walk forwards over chunks, carrying S."""
-    size = CHUNK
     x1 = to_chunks(s1, lead, size, 1)
     x2 = to_chunks(s2, lead, size, 1)
     x3 = to_chunks(s3, lead, size, 1)
@@ -86,9 +112,8 @@ def _backward_sweep_1(s1, s2, s3, S_0, lead, dtype, device, size_d, size_e):
     return from_chunks((c0 + a3), lead, 1), S
 
 
-def _backward_sweep_2(s1, s2, s3, dS_0, lead, dtype, device, size_d, size_e):
+def _backward_sweep_2(s1, s2, s3, dS_0, lead, size, dtype, device, size_d, size_e):
     """A walk backwards over chunks, carrying dS."""
-    size = CHUNK
     x1 = to_chunks(s1, lead, size, 1)
     x2 = to_chunks(s2, lead, size, 1)
     x3 = to_chunks(s3, lead, size, 1)
@@ -107,9 +132,8 @@ def _backward_sweep_2(s1, s2, s3, dS_0, lead, dtype, device, size_d, size_e):
     return from_chunks((a3 + c0), lead, 1), dS
 
 
-def _backward_sweep_3(s1, s2, s3, dS_0, lead, dtype, device, size_d, size_e):
+def _backward_sweep_3(s1, s2, s3, dS_0, lead, size, dtype, device, size_d, size_e):
     """A walk backwards over chunks, carrying dS."""
-    size = CHUNK
     x1 = to_chunks(s1, lead, size, 1)
     x2 = to_chunks(s2, lead, size, 1)
     x3 = to_chunks(s3, lead, size, 1)
@@ -155,12 +179,16 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
         else steps_first(do, dtype)
     )
     # y: S_t do_t
-    y, S_end = _backward_sweep_1(k, v, do, S_first, lead, dtype, device, size_d, size_e)
+    y, S_end = in_segments(_backward_sweep_1, (k, v, do), (S_first,), lead, 1, CHUNK, dtype, device, size_d, size_e)
     q = steps_first(given["q"], dtype)
     # y_2: dS_t^T k_t
-    y_2, dS_first = _backward_sweep_2(q, do, k, dS_last, lead, dtype, device, size_d, size_e)
+    y_2, dS_first = in_segments(
+        _backward_sweep_2, (q, do, k), (dS_last,), lead, -1, CHUNK, dtype, device, size_d, size_e
+    )
     # y_3: dS_t v_t
-    y_3, dS_first = _backward_sweep_3(q, do, v, dS_last, lead, dtype, device, size_d, size_e)
+    y_3, dS_first = in_segments(
+        _backward_sweep_3, (q, do, v), (dS_last,), lead, -1, CHUNK, dtype, device, size_d, size_e
+    )
     gradients = {}
     gradients["q"] = from_steps(y, lead, 1, given["q"].dtype)
     gradients["k"] = from_steps(y_3, lead, 1, given["k"].dtype)

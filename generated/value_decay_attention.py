@@ -5,37 +5,78 @@ spec hash: fabc3abecac2f9ea
 family: chunk-parallel
 """
 
-# The step:
-#
+# The recurrence
 #     S_t = S_{t-1} diag(beta_t) + k_t v_t^T
 #     o_t = S_t^T q_t
 #
-# Its adjoint (dS_t: what later steps say of S_t; d log lam: the gradient of a decay's logarithm):
+# Its adjoint
+#     dS_t = dS_{t+1} diag(beta_{t+1}) + q_t do_t^T
+#     dq_t = S_t do_t
+#     dk_t = dS_t v_t
+#     dv_t = dS_t^T k_t
+#     dlog beta_t = beta_t . ((S_{t-1} . dS_t)^T 1)
+#     dS_0 = dS_1 diag(beta_1)
 #
-#     dS_(t-1) = (dS_t + q_t do_t^T) diag(beta_t)
-#     dq_t = (S_{t-1} diag(beta_t) + k_t v_t^T) do_t
-#     dk_t = (dS_t + q_t do_t^T) v_t
-#     dv_t = (dS_t^T + do_t q_t^T) k_t
-#     dlog_beta_t = beta_t . ((S_{t-1}^T . (dS_t^T + do_t q_t^T)) 1)
+# Read-write form
+#     S_t = S_{t-1} diag(beta_t) + k_t v_t^T
+#     o_t = S_t^T q_t
+#
+# Read-write form of the adjoint
+# dS_t^+ is the part of dS_t that comes from later steps.
+#     dS_t = dS_t^+ + q_t do_t^T
+#     dS_{t-1}^+ = dS_t diag(beta_t)
+#     dq_t = S_t do_t
+#     dk_t = dS_t v_t
+#     dv_t = dS_t^T k_t
+#     dlog beta_t = beta_t . ((S_{t-1} . dS_t)^T 1)
+#     beta_t . ((S_{t-1} . dS_t)^T 1) = (S_n . dS_n^+)^T 1 + sum_{s >= t} (do_s . (S_s^T q_s) - v_s . (dS_s^T k_s))
+#
+# Products of decays in a chunk
+# i, j and s run over the steps of the chunk.
+#     A_i = prod_{s <= i} beta_s
+#     M_{ij} = prod_{j < s <= i} beta_s  for j <= i, else 0
+#     B_j = prod_{s > j} beta_s
+#     A_C = prod_s beta_s
+#
+# Over a chunk of C steps, forward
+# The only sweep goes from the first chunk to the last.
+#     [P_1]_{i,e} = sum_{j} [Q K^T]_{i,j} V_{j,e} M_{i,j,e}
+#     O = (Q S_0) . A + P_1
+#     S_C = S_0 diag(A_C) + K^T (V . B)
+#
+# Over a chunk of C steps, backward
+# Sweep 1 goes from the first chunk to the last.
+#     Y_1 = (Q S_0) . A + P_1   (row t: S_t^T q_t)
+# Sweep 2 goes from the first chunk to the last.
+#     [P_2]_{i,j} = sum_{e} V_{j,e} dO_{i,e} M_{i,j,e}
+#     dQ = (dO . A) S_0^T + P_2 K
+# Sweep 3 goes from the last chunk to the first.
+#     [P_3]_{i,e} = sum_{j} [K Q^T]_{i,j} dO_{j,e} M_{j,i,e}
+#     dV = (K dS_C) . B + P_3
+#     dS_0 = dS_C diag(A_C) + Q^T (dO . A)
+# Sweep 4 goes from the last chunk to the first.
+#     [P_4]_{i,j} = sum_{e} V_{i,e} dO_{j,e} M_{j,i,e}
+#     dK = (V . B) dS_C^T + P_4 Q
 
 import torch
 
 from chunkform.runtime.decay import chunk_for, decay_all, decay_in, decay_out, decayed_apply, decayed_product
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.torch_form import (
+    after_chunks,
     dtype_of,
     expanded,
     from_chunks,
     from_steps,
+    in_segments,
     reverse_sum,
     steps_first,
     to_chunks,
 )
 
 
-def _forward_sweep_1(s1, s2, s3, s4, S_0, lead, dtype, device, size_d, size_e):
+def _forward_sweep_1(s1, s2, s3, s4, S_0, lead, size, dtype, device, size_d, size_e):
     """A walk forwards over chunks, carrying S."""
-    size = chunk_for(s3)
     x1 = to_chunks(s1, lead, size, 1)
     x2 = to_chunks(s2, lead, size, 1)
     x3 = to_chunks(s3, lead, size, 1)
@@ -73,14 +114,16 @@ def torch_forward(given, states, constants):
     v = steps_first(given["v"], dtype)
     log_beta = steps_first(given["beta"], dtype)
     q = steps_first(given["q"], dtype)
+    size_1 = chunk_for(log_beta, lead)
     # y: S_t^T q_t
-    y, S_last = _forward_sweep_1(k, v, log_beta, q, S_first, lead, dtype, device, size_d, size_e)
+    y, S_last = in_segments(
+        _forward_sweep_1, (k, v, log_beta, q), (S_first,), lead, 1, size_1, dtype, device, size_d, size_e
+    )
     return {"o": from_steps(y, lead, 1, given["q"].dtype)}, {"S": S_last}, {}
 
 
-def _backward_sweep_1(s1, s2, s3, s4, S_0, lead, dtype, device, size_d, size_e):
+def _backward_sweep_1(s1, s2, s3, s4, S_0, lead, size, dtype, device, size_d, size_e):
     """A walk forwards over chunks, carrying S."""
-    size = chunk_for(s3)
     x1 = to_chunks(s1, lead, size, 1)
     x2 = to_chunks(s2, lead, size, 1)
     x3 = to_chunks(s3, lead, size, 1)
@@ -99,12 +142,11 @@ def _backward_sweep_1(s1, s2, s3, s4, S_0, lead, dtype, device, size_d, size_e):
         S = a1[:, :, n] + S * (a2[:, :, n])[..., None, :]
     S_in = torch.stack(S_in, 2)
     c0 = x4 @ S_in
-    return from_chunks((c0 * a3 + a5), lead, 1), S
+    return from_chunks((c0 * a3 + a5), lead, 1), S_in, S
 
 
-def _backward_sweep_2(s1, s2, s3, s4, S_0, lead, dtype, device, size_d, size_e):
+def _backward_sweep_2(s1, s2, s3, s4, S_0, lead, size, dtype, device, size_d, size_e):
     """A walk forwards over chunks, carrying S."""
-    size = chunk_for(s3)
     x1 = to_chunks(s1, lead, size, 1)
     x2 = to_chunks(s2, lead, size, 1)
     x3 = to_chunks(s3, lead, size, 1)
@@ -126,9 +168,8 @@ def _backward_sweep_2(s1, s2, s3, s4, S_0, lead, dtype, device, size_d, size_e):
     return from_chunks((a4 + c0), lead, 1), S
 
 
-def _backward_sweep_3(s1, s2, s3, s4, dS_0, lead, dtype, device, size_d, size_e):
+def _backward_sweep_3(s1, s2, s3, s4, dS_0, lead, size, dtype, device, size_d, size_e):
     """A walk backwards over chunks, carrying dS."""
-    size = chunk_for(s2)
     x1 = to_chunks(s1, lead, size, 1)
     x2 = to_chunks(s2, lead, size, 1)
     x3 = to_chunks(s3, lead, size, 1)
@@ -147,12 +188,11 @@ def _backward_sweep_3(s1, s2, s3, s4, dS_0, lead, dtype, device, size_d, size_e)
         dS = a1[:, :, n] + dS * (a2[:, :, n])[..., None, :]
     dS_in = torch.stack(dS_in[::-1], 2)
     c0 = x4 @ dS_in
-    return from_chunks((c0 * a3 + a5), lead, 1), dS
+    return from_chunks((c0 * a3 + a5), lead, 1), dS_in, dS
 
 
-def _backward_sweep_4(s1, s2, s3, s4, dS_0, lead, dtype, device, size_d, size_e):
+def _backward_sweep_4(s1, s2, s3, s4, dS_0, lead, size, dtype, device, size_d, size_e):
     """A walk backwards over chunks, carrying dS."""
-    size = chunk_for(s2)
     x1 = to_chunks(s1, lead, size, 1)
     x2 = to_chunks(s2, lead, size, 1)
     x3 = to_chunks(s3, lead, size, 1)
@@ -196,8 +236,11 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     v = steps_first(given["v"], dtype)
     log_beta = steps_first(given["beta"], dtype)
     q = steps_first(given["q"], dtype)
+    size_1 = chunk_for(log_beta, lead)
     # y: S_t^T q_t
-    y, S_end = _backward_sweep_1(k, v, log_beta, q, S_first, lead, dtype, device, size_d, size_e)
+    y, S_edges, S_end = in_segments(
+        _backward_sweep_1, (k, v, log_beta, q), (S_first,), lead, 1, size_1, dtype, device, size_d, size_e
+    )
     do = cotangents.get("o")
     do = (
         torch.zeros(lead[0], lead[1], lead[2], size_e, dtype=dtype, device=device)
@@ -205,14 +248,22 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
         else steps_first(do, dtype)
     )
     # y_2: S_t do_t
-    y_2, S_end = _backward_sweep_2(k, v, log_beta, do, S_first, lead, dtype, device, size_d, size_e)
+    y_2, S_end = in_segments(
+        _backward_sweep_2, (k, v, log_beta, do), (S_first,), lead, 1, size_1, dtype, device, size_d, size_e
+    )
     # y_3: dS_t^T k_t
-    y_3, dS_first = _backward_sweep_3(q, log_beta, do, k, dS_last, lead, dtype, device, size_d, size_e)
+    y_3, dS_edges, dS_first = in_segments(
+        _backward_sweep_3, (q, log_beta, do, k), (dS_last,), lead, -1, size_1, dtype, device, size_d, size_e
+    )
     # y_4: dS_t v_t
-    y_4, dS_first = _backward_sweep_4(q, log_beta, do, v, dS_last, lead, dtype, device, size_d, size_e)
-    t22 = expanded(torch.full((1,), 0.0, dtype=dtype, device=device), (size_e,))
+    y_4, dS_first = in_segments(
+        _backward_sweep_4, (q, log_beta, do, v), (dS_last,), lead, -1, size_1, dtype, device, size_d, size_e
+    )
+    t23 = expanded(torch.full((1,), 0.0, dtype=dtype, device=device), (size_e,))
     # pairing_S: the decay times <S_(t-1), dS_t>, from what later steps read and wrote
-    pairing_S = reverse_sum((y * do - v * y_3), t22.expand(*lead, size_e), (dS_last * S_end).sum(-2))
+    pairing_S = reverse_sum(
+        (y * do - v * y_3), t23.expand(*lead, size_e), (dS_edges * after_chunks(S_edges, S_end)).sum(-2), lead, size_1
+    )
     gradients = {}
     gradients["q"] = from_steps(y_2, lead, 1, given["q"].dtype)
     gradients["k"] = from_steps(y_4, lead, 1, given["k"].dtype)

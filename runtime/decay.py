@@ -93,11 +93,11 @@ def inverse(t: Tensor, direction: int, channels: bool = False) -> Tensor:
 # --- decays of each channel -----------------------------------------------------------------------------------------
 
 
-def chunk_for(g: Tensor, sizes: tuple[int, ...] = (64, 32, 16)) -> int:
+def chunk_for(g: Tensor, lead: tuple[int, int, int], sizes: tuple[int, ...] = (64, 32, 16)) -> int:
     """The largest chunk over which the log decays g, [B, H, T, d], can be split in two factors; else the smallest."""
-    steps = g.shape[2]
+    g = g.expand(g.shape[0], g.shape[1], lead[2], *g.shape[3:])
     for size in sizes:
-        pad = -steps % size
+        pad = -lead[2] % size
         padded = torch.nn.functional.pad(g, (0, 0, 0, pad)) if pad else g
         sums = padded.abs().unflatten(2, (-1, size)).sum(3) if padded.numel() else padded
         if not sums.numel() or float(sums.max()) <= RANGE:

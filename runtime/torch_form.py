@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor
 
 CHUNK = 64
+SEGMENT = 4096  # steps that are worked on at once
 CHANNEL_CHUNK = 16  # where each channel has a triangular system of its own
 
 
@@ -37,11 +41,20 @@ def from_chunks(x: Tensor, lead: tuple[int, int, int], axes: int) -> Tensor:
     return x.reshape(batch, heads, -1, *tail)[:, :, :steps]
 
 
-def reverse_sum(late: Tensor, early: Tensor, last: Tensor) -> Tensor:
-    """Sum over later steps, [B, H, T, ...]: of `late` from t on, of `early` after t, and of `last`, which holds at the end."""
-    both = late + early
-    after = both.flip(2).cumsum(2).flip(2)
-    return after - early + last.unsqueeze(2)
+def after_chunks(before: Tensor, last: Tensor) -> Tensor:
+    """States after each chunk, from the states before them, [B, H, N, ...], and the last one."""
+    return torch.cat((before[:, :, 1:], last.unsqueeze(2)), 2)
+
+
+def reverse_sum(late: Tensor, early: Tensor, edges: Tensor, lead: tuple[int, int, int], size: int) -> Tensor:
+    """Sums over later steps, [B, H, T, ...]: of `late` from t on, of `early` after t, and of what holds at the end.
+
+    `edges` [B, H, N, ...] is the sum's value after each chunk of `size` steps, so that rounding doesn't build up.
+    """
+    axes = late.dim() - 3
+    own, before = (to_chunks(x, lead, size, axes) for x in (late, early))
+    after = (own + before).to(torch.float64).flip(3).cumsum(3).flip(3) + edges.unsqueeze(3)
+    return from_chunks((after - before).to(late.dtype), lead, axes)
 
 
 def dtype_of(given: dict[str, Tensor]) -> torch.dtype:
@@ -62,3 +75,28 @@ def from_steps(x: Tensor, lead: tuple[int, int, int], axes: int, dtype: torch.dt
 def from_heads(x: Tensor, lead: tuple[int, int, int], axes: int, dtype: torch.dtype) -> Tensor:
     """The gradient of a parameter: the sum over batch and steps of [B, H, T, ...], as [H, ...]."""
     return x.expand(*lead, *x.shape[x.dim() - axes :]).sum((0, 2)).to(dtype)
+
+
+def in_segments(
+    sweep: Callable[..., Any],
+    streams: tuple[Tensor, ...],
+    states: tuple[Tensor, ...],
+    lead: tuple[int, int, int],
+    direction: int,
+    *rest: Any,
+) -> Any:
+    """Run a sweep over segments of the sequence, so that memory beside its results doesn't grow with the length."""
+    steps = lead[2]
+    if steps <= SEGMENT:
+        return sweep(*streams, *states, lead, *rest)
+    starts = range(0, steps, SEGMENT)
+    results: list[Any] = []
+    for start in starts if direction > 0 else reversed(starts):
+        size = min(SEGMENT, steps - start)
+        parts = [x.narrow(2, start, size) if x.shape[2] == steps else x for x in streams]
+        found = sweep(*parts, *states, (*lead[:2], size), *rest)
+        found = found if isinstance(found, tuple) else (found,)
+        states = found[len(found) - len(states) :]
+        results.append(found[: len(found) - len(states)])
+    outputs = [torch.cat(x if direction > 0 else x[::-1], 2) for x in zip(*results, strict=True)]
+    return (*outputs, *states) if len(outputs) + len(states) > 1 else states[0]

@@ -113,7 +113,10 @@ def test_extreme_decays_give_what_the_recurrence_gives(value):
     s = torch.zeros(B, H, D, E, dtype=torch.float64)
     steps = []
     for t in range(T):
-        s = given["log_lam"][:, t, :, None, None].exp() * s + given["k"][:, t, :, :, None] * given["v"][:, t, :, None, :]
+        s = (
+            given["log_lam"][:, t, :, None, None].exp() * s
+            + given["k"][:, t, :, :, None] * given["v"][:, t, :, None, :]
+        )
         steps.append(torch.einsum("bhd,bhde->bhe", given["q"][:, t], s))
     expected = torch.stack(steps, 1)
     torch.testing.assert_close(o, expected)
