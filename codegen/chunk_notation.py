@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from .chunk import ChunkProgram
-from .derivation import Formula, Reader, Section, formula, order_of, sentence
+from .derivation import Formula, Reader, Section, formula, order_of, sentence, stateless_names
 from .ir import COL, ROW, Node, canonical_axis, factors_of, leaf, make, rebuild, rename, walk
 from .normal_form import NormalForm
 from .pipeline import Compiled
@@ -83,6 +83,7 @@ class _ChunkNames:
     def __init__(self, c: Compiled, form: NormalForm, reader: Reader, symbols: _Symbols) -> None:
         self.c, self.form, self.reader, self.symbols = c, form, reader, symbols
         self.declared = set(order_of(c))
+        self.lets = stateless_names(c.step)
         self.known: dict[tuple, Node] = {}
         values = {x: n for n, x in form.values.items() if x.op == "leaf"}
         for x in form.reads:
@@ -103,6 +104,9 @@ class _ChunkNames:
         """A step-level node over the steps of a chunk."""
         table = {}
         for y in walk(x):
+            if y in self.lets:
+                name, axes = self.lets[y].attrs[1:]
+                table[y] = leaf("chunk", self.capital(name, len(axes)), (ROW, *axes))
             if y.op != "leaf":
                 continue
             kind, name, axes = y.attrs
@@ -292,7 +296,7 @@ def _substituted(x: Node, table: dict[Node, Node]) -> Node:
     """x with leaves replaced by nodes that may have one axis more."""
     done: dict[Node, Node] = {}
     for y in walk(x):
-        done[y] = table.get(y, y) if not y.args else rebuild(y, (done[a] for a in y.args))
+        done[y] = table[y] if y in table else rebuild(y, (done[a] for a in y.args)) if y.args else y
     return done[x]
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from .adjoint import Adjoint, gradient_name
-from .ir import ONE, ZERO, Node, add, dim_of, leaf, mul, rename, replace, split_constant, total, walk
+from .ir import ONE, ZERO, Node, add, dim_of, leaf, leaves, mul, rename, replace, split_constant, total, walk
 from .normal_form import NormalForm, Pairing, StateForm, Write
 from .pipeline import Compiled
 from .show import PRODUCT, Notation
@@ -300,11 +300,21 @@ class Reader:
         return a.gradients[a.forward.updates[state]].op != "leaf"
 
 
+def stateless_names(step: StepProgram) -> dict[Node, Node]:
+    """Symbols of the auxiliary quantities that don't depend on a state."""
+    lets = {x: n for x, n in step_names(step).items() if n.attrs[0] == "let"}
+    return {x: n for x, n in lets.items() if not any(y.attrs[0] == "state" for y in leaves(x))}
+
+
 def form_formulas(c: Compiled, backward: bool) -> Iterator[Formula]:
     """The states of one direction, what is read, and what the results are made of."""
     form = c.adjoint_form if backward else c.form
     assert form is not None
     reader = Reader(c, form)
+    names = stateless_names(c.step)
+    for x, symbol in names.items():
+        if not backward:
+            yield equation(c, symbol, x, names)
     if backward:
         for s in c.step.states:
             if reader.has_carried(s.name):
@@ -318,27 +328,28 @@ def form_formulas(c: Compiled, backward: bool) -> Iterator[Formula]:
         right = reader.spelled(x)
         if parameter:
             left = leaf("whole gradient", name, axes)
-            yield formula(c, partial(_summed, left=left, g=right))
+            yield formula(c, partial(_summed, left=left, g=right), names)
         else:
-            yield equation(c, leaf("gradient" if backward else "let", name, axes), right, axes=axes)
+            yield equation(c, leaf("gradient" if backward else "let", name, axes), right, names, axes)
     for p in form.pairings:
-        yield formula(c, partial(_pairing_text, reader=reader, p=p))
+        yield formula(c, partial(_pairing_text, reader=reader, p=p), names)
 
 
 def _state_formulas(c: Compiled, reader: Reader, s: StateForm) -> Iterator[Formula]:
     """One state: how it decays, and what is written to it."""
     prev, after = reader.snapshot(s, "prev"), reader.snapshot(s, "next")
+    names = stateless_names(c.step)
     early = [_outer(reader, w) for w in s.writes if not w.late]
     late = [_outer(reader, w) for w in s.writes if w.late]
     inner = prev
     if early:
         inner = reader.snapshot(s, "mid")
-        yield equation(c, inner, add(prev, *early), axes=s.axes)
+        yield equation(c, inner, add(prev, *early), names, s.axes)
     decay = reader.spelled(s.decay) if s.decay is not None else ONE
-    yield equation(c, after, add(mul(decay, inner), *late), axes=s.axes)
+    yield equation(c, after, add(mul(decay, inner), *late), names, s.axes)
     for w in s.writes:
         if w.leaf is not None:
-            yield equation(c, reader.symbols[w.leaf], reader.spelled(w.right))
+            yield equation(c, reader.symbols[w.leaf], reader.spelled(w.right), names)
 
 
 def _outer(reader: Reader, w: Write) -> Node:

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .cost import CHUNK, Cost, Sizes, backward_cost, forward_cost, launches, sweep_flops
-from .derivation import Reader, Section, derivation, order_of
+from .derivation import Reader, Section, derivation, order_of, stateless_names
 from .ir import ZERO, dim_of, leaves, mul
 from .normal_form import StateForm
 from .pipeline import Compiled
@@ -63,6 +63,10 @@ def _states(c: Compiled, direction: int) -> list[StateForm]:
     return [s for group in form.groups for s in group if s.direction == direction]
 
 
+def _notation(c: Compiled) -> Notation:
+    return Notation(False, stateless_names(c.step), order=order_of(c))
+
+
 def decay_shape(c: Compiled, s: StateForm) -> str:
     """none, scalar, or the dim that it runs over; `constant` where it doesn't change with time."""
     if s.decay is None:
@@ -78,7 +82,7 @@ def writes(c: Compiled) -> list[dict[str, Any]]:
     """The rank-one writes of each state: left right^T."""
     if c.form is None:
         return []
-    reader, n = Reader(c, c.form), Notation(False, order=order_of(c))
+    reader, n = Reader(c, c.form), _notation(c)
     out = []
     for s in _states(c, 1):
         for w in s.writes:
@@ -100,7 +104,7 @@ def reads(c: Compiled) -> list[dict[str, Any]]:
     """What the step reads of its states."""
     if c.form is None:
         return []
-    reader, n = Reader(c, c.form), Notation(False, order=order_of(c))
+    reader, n = Reader(c, c.form), _notation(c)
     return [
         {
             "state": r.state,
@@ -116,7 +120,7 @@ def saved(c: Compiled) -> list[str]:
     """Quantities of each step that the forward pass keeps for the backward pass, besides the op's arguments."""
     if c.backward is None or c.form is None:
         return []
-    reader, n = Reader(c, c.form), Notation(False, order=order_of(c))
+    reader, n = Reader(c, c.form), _notation(c)
     return [n.text(reader.spelled(x)) for x in c.backward.saved]
 
 
@@ -134,7 +138,7 @@ def _pass(c: Compiled, plan: Plan | None, cost: Cost, sizes: Sizes) -> dict[str,
 
 
 def _sweep(c: Compiled, plan: Plan, sweep: Sweep, sizes: Sizes) -> dict[str, Any]:
-    reader, n = Reader(c, plan.form), Notation(False, order=order_of(c))
+    reader, n = Reader(c, plan.form), _notation(c)
     values = {x: name for name, x in plan.form.values.items()}
     outputs = []
     for x in sweep.chunk.outputs:

@@ -262,11 +262,11 @@ class Notation:
         if not below:
             if size != 1:
                 front.append(self.const(size))
-            front += [self.show(f, None, None) for f in above]
+            front += self.scalars(above, bool(parts))
         else:
             top = [self.const(Fraction(size.numerator))] if size.numerator != 1 else []
             bottom = [self.const(Fraction(size.denominator))] if size.denominator != 1 else []
-            top += [self.show(f, None, None) for f in above] if self.tex or not parts else []
+            top += self.scalars(above, False) if self.tex or not parts else []
             bottom += [
                 self.show(power(f.args[0], -f.attrs[0]), None, None) for f in sorted(below, key=self.scalar_rank)
             ]
@@ -277,7 +277,7 @@ class Notation:
             else:
                 text = f"{self.bracket(upper, PRODUCT)} / {self.bracket(lower, ATOM)}"
                 if parts:  # a vector over a scalar reads best with the scalar behind
-                    body = self.juxtaposed([*([self.show(f, None, None) for f in above]), *parts])
+                    body = self.juxtaposed([*self.scalars(above, True), *parts])
                     text = f"{self.bracket(body, PRODUCT)} / {self.bracket(lower, ATOM)}"
                     if top:
                         text = f"{self.juxtaposed(top).text} {text}"
@@ -286,17 +286,20 @@ class Notation:
         piece = self.juxtaposed(everything) if everything else Piece("1")
         return Piece(sign + piece.text, SUM) if sign else piece
 
+    def scalars(self, factors: list[Node], followed: bool) -> list[Piece]:
+        """Scalar factors; an inner product is put in brackets where something follows it."""
+        pieces = [self.show(f, None, None) for f in factors]
+        last = len(pieces) - 1
+        return [Piece(self.bracket(p, ATOM)) if followed or i < last else p for i, p in enumerate(pieces)]
+
     def juxtaposed(self, parts: list[Piece]) -> Piece:
         if len(parts) == 1:
             return parts[0]
-        shown = [
-            self.bracket(p, ATOM if i < len(parts) - 1 and _is_scalar_product(p) else PRODUCT)
-            for i, p in enumerate(parts)
-        ]
-        return Piece(" ".join(shown), PRODUCT)
+        return Piece(" ".join(self.bracket(p, PRODUCT) for p in parts), PRODUCT)
 
     def scalar_rank(self, f: Node) -> tuple:
-        return f.op == "fn", f.op in ("sum", "add"), self.rank(f)
+        op = self._name_leaf(f).op
+        return op == "sum", op == "add", op == "fn", self.rank(f)
 
     def diag(self, factors: list[Node], axis: str | None) -> Piece:
         return Piece((r"\mathrm{diag}" if self.tex else "diag") + f"({self.vector(factors, axis).text})")
@@ -482,7 +485,3 @@ def _index(axis: str) -> str:
 def _scaled(ratio: Fraction, named: Node) -> list[Node]:
     """ratio * named, kept as a product so that the name survives."""
     return [named] if ratio == 1 else [make("mul", (const(ratio), named), (), named.axes)]
-
-
-def _is_scalar_product(p: Piece) -> bool:
-    return p.level == PRODUCT and "^" in p.text and not p.text.endswith(")")
