@@ -118,7 +118,8 @@ class _Builder:
     def decay(self, s: StateForm) -> Node | None:
         if s.decay is None:
             return None
-        x = self.stream(s.decay)
+        x = leaf("stream", s.decay.key[:12], (ROW, *s.decay.axes))  # also where it is a number
+        self.streams[x] = s.decay
         self.decays.add(x)
         return x
 

@@ -210,8 +210,8 @@ def scalar_node(
     if x.is_Float:
         return const(Fraction(str(x)))
     if x.is_number and not x.free_symbols:
-        if not x.is_finite:
-            raise FunctionError(f"{x} is not a finite number", where)
+        if not x.is_finite or x.is_real is False:
+            raise FunctionError(f"{x} is not a finite real number", where)
         return number(str(x))
     if x.is_Add:
         return add(*(go(a) for a in x.args))

@@ -492,7 +492,7 @@ def _drafts(interpreter: Interpreter, program: StepProgram, to_trajectory: dict[
             raise NotAffine("the state is transposed in each step", node)
         if value.decay is not None and len(value.decay.axes) > 1:
             raise NotAffine("the decay runs over both axes of the state, entry by entry", value.decay)
-        if value.decay is not None and not positive(value.decay):
+        if value.decay not in (None, ZERO) and not positive(value.decay):
             raise NotAffine(
                 "this decay may be zero or negative: declare it with r.decay, or write it as exp(...) or sigmoid(...)",
                 value.decay,

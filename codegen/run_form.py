@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .evaluate import Env, evaluate
-from .ir import Node, add, leaf, mul, rename, total, walk
+from .ir import Node, add, expand, leaf, mul, rename, total, walk
 from .normal_form import NormalForm, StateForm
 
 
@@ -15,7 +15,7 @@ def run_form(
     """(values, states after the step), axes sorted as in `node.axes`. `env` holds the step's leaves and each state."""
     step = _Step(form, env, arithmetic, sizes)
     values = {n: step.value(x) for n, x in form.values.items()}
-    states = {s.name: step.value(step.snapshot(s, "next")) for group in form.groups for s in group}
+    states = {s.name: step.value(expand(step.snapshot(s, "next"), s.axes)) for group in form.groups for s in group}
     return values, states
 
 

@@ -88,7 +88,8 @@ class _Step:
         m = self.m
         match x.op:
             case "symbol":
-                return self.named(x.args[0]).reshape(self.size(x.rows), self.size(x.cols))
+                value = self.named(x.args[0])
+                return value.reshape(self.size(x.rows), self.size(x.cols)) if value.ndim else value
             case "add":
                 return m.add(self.term(x.args[0]), self.term(x.args[1]))
             case "scale":

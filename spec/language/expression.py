@@ -28,10 +28,19 @@ class Dim:
     def __str__(self) -> str:
         return self.name
 
+    __repr__ = __str__
+
 
 ONE = Dim("1")
 Scalar = sympy.Expr
 Term = Union["Matrix", sympy.Expr]
+
+
+class NotAScalar(DimensionError, sympy.SympifyError):
+    """A matrix or a state was given to SymPy, which knows scalars only."""
+
+    def __str__(self) -> str:
+        return str(self.expr)
 
 
 class Atom(sympy.Symbol):
@@ -51,6 +60,10 @@ class Atom(sympy.Symbol):
 
     def _hashable_content(self) -> Any:
         return (self.name, self.kind, self.ref)
+
+    @property
+    def T(self) -> Any:
+        raise DimensionError(f"{self} is a scalar, which has no transpose", caller())
 
 
 class Contraction(sympy.Symbol):
@@ -112,13 +125,15 @@ class Matrix:
     def __add__(self, other: Any) -> Any:
         if isinstance(other, Matrix):
             if other.shape != self.shape:
+                hint = "; write .T after one of them" if other.shape == self.shape[::-1] else ""
                 raise DimensionError(
-                    f"can't add {shape_text(self)} and {shape_text(other)}: both terms must have the same dims", caller()
+                    f"can't add {shape_text(self)} and {shape_text(other)}: both terms must have the same dims{hint}",
+                    caller(),
                 )
             return Matrix("add", (self, other), self.rows, self.cols)
         value = scalar_of(other)
         if value is None:
-            return NotImplemented
+            return foreign(self, other)
         if value == 0:
             return self
         if not self.is_vector:
@@ -143,16 +158,17 @@ class Matrix:
         if isinstance(other, Matrix):
             return matmul(self, other)
         value = scalar_of(other)
-        return NotImplemented if value is None else scale(value, self)
+        return foreign(self, other) if value is None else scale(value, self)
 
     def __rmul__(self, other: Any) -> Any:
         value = scalar_of(other)
-        return NotImplemented if value is None else scale(value, self)
+        return foreign(self, other) if value is None else scale(value, self)
 
     __matmul__ = __mul__
 
     def __truediv__(self, other: Any) -> Any:
         if isinstance(other, Matrix):
+            other._refuse_division()
             if other.shape != self.shape:
                 raise DimensionError(
                     f"can't divide {shape_text(self)} by {shape_text(other)}: only a scalar, or a vector of the same dim, "
@@ -161,24 +177,64 @@ class Matrix:
                 )
             return hadamard(self, other**-1)
         value = scalar_of(other)
-        return NotImplemented if value is None else scale(1 / value, self)
+        return foreign(self, other) if value is None else scale(1 / value, self)
 
     def __rtruediv__(self, other: Any) -> Any:
         value = scalar_of(other)
-        return NotImplemented if value is None else scale(value, self**-1)
+        self._refuse_division()
+        return foreign(self, other) if value is None else scale(value, self**-1)
+
+    def _refuse_division(self) -> None:
+        if not self.is_vector:
+            raise DimensionError(f"can't divide by {shape_text(self)}: a matrix has no inverse here", caller())
 
     def __pow__(self, exponent: Any) -> Matrix:
         power = scalar_of(exponent)
         if power is None or not power.is_number:
-            raise SpecError(f"the exponent of {self} must be a number, got {exponent!r}", caller())
+            hint = ""
+            if self.is_vector and power is not None:
+                hint = f"; for a power of each entry write `exp({exponent} * log({self}))`"
+            elif self.is_vector and isinstance(exponent, Matrix) and exponent.shape == self.shape:
+                hint = f"; for a power of each entry write `exp(hadamard({exponent}, log({self})))`"
+            raise SpecError(f"the exponent of {self} must be a number, got {exponent!r}{hint}", caller())
         if not self.is_vector:
-            raise SpecError(f"** acts on each entry of a vector; {shape_text(self)} is a matrix", caller())
+            raise SpecError(
+                f"** acts on each entry of a vector; {shape_text(self)} is a matrix: write a product of matrices with *, "
+                "of entries with hadamard",
+                caller(),
+            )
         return apply(lambda x: x**power, self)
 
+    def __rpow__(self, base: Any) -> Matrix:
+        number = scalar_of(base)
+        if number is None or not number.is_positive or not self.is_vector:
+            raise SpecError(
+                f"{shape_text(self)} can't be the exponent of {base}: write `exp({self} * log({base}))`", caller()
+            )
+        return apply(lambda x: number**x, self)
+
+    def __getitem__(self, index: Any) -> Any:
+        raise SpecError(
+            f"{self} has no entries in a spec: write it with dot, total, hadamard, diag, and products", caller()
+        )
+
+    def __iter__(self) -> Any:
+        raise SpecError(
+            f"{self} is one term over {self.rows} x {self.cols}: it can't be unpacked or looped over", caller()
+        )
+
+    __array_ufunc__ = None  # numpy then leaves `array * Matrix` to us, which refuses it
+
     def _sympy_(self) -> Any:
-        raise sympy.SympifyError(
-            f"{self} is a {self.rows} x {self.cols} matrix, not a scalar: use the functions of chunkform.spec.language, "
-            "which act on each entry"
+        raise NotAScalar(
+            f"{shape_text(self)} isn't a scalar, so SymPy's functions can't be applied to it: use those of "
+            "chunkform.spec.language, which act on each entry",
+            caller(),
+        )
+
+    def __float__(self) -> float:
+        raise SpecError(
+            f"{self} has no value: use the functions of chunkform.spec.language, not those of math", caller()
         )
 
     def __bool__(self) -> bool:
@@ -197,6 +253,17 @@ def scalar_of(value: Any) -> sympy.Expr | None:
     if isinstance(value, numbers.Number):
         return sympy.nsimplify(value, rational=True) if isinstance(value, float) else sympy.sympify(value)
     return None
+
+
+def foreign(m: Matrix, other: Any) -> Any:
+    """The result of an operator on something that isn't a term: what is ours may answer for itself, the rest is refused."""
+    if type(other).__module__.startswith("chunkform."):
+        return NotImplemented
+    raise SpecError(
+        f"can't combine {m} with {str(other)[:60]!r}, a {type(other).__name__}: a spec has symbols, numbers, and the "
+        "functions of chunkform.spec.language",
+        caller(),
+    )
 
 
 def shape_text(m: Matrix) -> str:
@@ -221,23 +288,34 @@ def matmul(a: Matrix, b: Matrix) -> Any:
         hint = ""
         if a.shape == b.shape and a.is_vector:
             hint = f"; for a scalar write `{a}.T * {b}`, for the product of entries `hadamard({a}, {b})`"
-        elif a.cols is ONE and b.cols == a.rows:
-            hint = f"; to scale rows write `diag({a})`"
+        elif a.cols is ONE and not b.is_vector and b.rows == a.rows:
+            hint = f"; to scale rows write `diag({a}) * {b}`"
+        elif b.cols is ONE and not a.is_vector and a.rows == b.rows:
+            hint = f"; write `{_factor(a, tight=True)}.T * {b}`"
+        elif a.cols is ONE and b.cols is ONE:
+            hint = f"; for the outer product write `{a} * {b}.T`"
         raise DimensionError(
-            f"can't multiply {shape_text(a)} by {shape_text(b)}: {a.cols} and {b.rows} must be the same dim{hint}", caller()
+            f"can't multiply {shape_text(a)} by {shape_text(b)}: {a.cols} and {b.rows} must be the same dim{hint}",
+            caller(),
         )
     return lift(Matrix("matmul", (a, b), a.rows, b.cols))
 
 
 def dot(a: Matrix, b: Matrix) -> sympy.Expr:
     """The inner product of two vectors of one dim, a scalar."""
-    return matmul(column(a).T, column(b))
+    return matmul(column(a, "dot").T, column(b, "dot"))
 
 
-def column(a: Matrix) -> Matrix:
-    if not isinstance(a, Matrix) or not a.is_vector:
-        raise DimensionError(f"expected a vector, got {a}", caller())
-    return a if a.cols is ONE else a.T
+def column(a: Any, user: str) -> Matrix:
+    """A vector as a column. `user` is what needs one."""
+    if isinstance(a, Matrix) and a.is_vector:
+        return a if a.cols is ONE else a.T
+    if isinstance(a, Matrix):
+        raise DimensionError(f"{user} takes a vector, got the matrix {shape_text(a)}", caller())
+    if scalar_of(a) is not None:
+        raise DimensionError(f"{user} takes a vector, got the scalar {a}", caller())
+    hint = f": write {a}.prev or {a}.next" if hasattr(a, "prev") else ""
+    raise DimensionError(f"{user} takes a vector, got {a}{hint}", caller())
 
 
 def hadamard(a: Any, b: Any) -> Any:
@@ -256,7 +334,7 @@ def diag(a: Any) -> Any:
     """The diagonal matrix of a vector: `diag(a) * S` scales rows of S, `S * diag(a)` columns."""
     if isinstance(a, formulas.Formula):
         return formulas.diag(a)
-    a = column(a)
+    a = column(a, "diag")
     return Matrix("diag", (a,), a.rows, a.rows)
 
 
@@ -269,12 +347,14 @@ def eye(dim: Dim) -> Matrix:
 
 def ones(dim: Dim) -> Matrix:
     """The vector of ones over `dim`."""
+    if not isinstance(dim, Dim):
+        raise DimensionError(f"ones takes a dim, got {dim!r}", caller())
     return Matrix("full", (sympy.Integer(1),), dim, ONE)
 
 
 def total(a: Matrix) -> sympy.Expr:
     """The sum of a vector's entries."""
-    a = column(a)
+    a = column(a, "total")
     return matmul(ones(a.rows).T, a)
 
 
@@ -283,6 +363,8 @@ def apply(function: Any, *args: Matrix) -> Matrix:
 
     >>> apply(lambda x, y: x / (1 + y**2), a, b)
     """
+    if not args:
+        raise DimensionError("apply takes a function and one or more vectors", caller())
     for m in args:
         if not isinstance(m, Matrix) or m.shape != args[0].shape:
             raise DimensionError(f"apply takes vectors of one shape, got {', '.join(str(x) for x in args)}", caller())

@@ -6,8 +6,11 @@ from typing import Any
 
 import sympy
 
-from .expression import Matrix, apply, total
+from chunkform.errors import SpecError
+
+from .expression import Matrix, apply, column, scalar_of, total
 from .formula import Formula, entrywise
+from .source import caller
 
 
 class sigmoid_(sympy.Function):
@@ -50,7 +53,13 @@ def _entrywise(function: Any) -> Any:
     def call(x: Any) -> Any:
         if isinstance(x, Formula):
             return entrywise(function.__name__.strip("_"), x)
-        return apply(function, x) if isinstance(x, Matrix) else function(sympy.sympify(x))
+        if isinstance(x, Matrix):
+            return apply(function, x)
+        value = scalar_of(x)
+        if value is None:
+            hint = f": write {x}.prev or {x}.next" if hasattr(x, "prev") else ""
+            raise SpecError(f"a function takes a term of the spec, got {x!r}{hint}", caller())
+        return function(value)
 
     call.__doc__ = f"{getattr(function, '__name__', function)} of a scalar, or of each entry of a vector."
     return call
@@ -72,15 +81,17 @@ silu = _entrywise(lambda x: x * sigmoid_(x))
 
 def norm(a: Matrix) -> sympy.Expr:
     """The Euclidean norm of a vector."""
-    return sympy.sqrt(total(a**2))
+    return sympy.sqrt(total(column(a, "norm") ** 2))
 
 
 def normalize(a: Matrix, eps: float = 1e-6) -> Matrix:
     """A vector over its Euclidean norm: a / sqrt(a.a + eps)."""
+    column(a, "normalize")
     return a / sympy.sqrt(total(a**2) + sympy.nsimplify(eps, rational=True))
 
 
 def softmax(a: Matrix) -> Matrix:
     """exp of each entry over the sum of them."""
+    column(a, "softmax")
     weights = exp(a)
     return weights / total(weights)

@@ -12,6 +12,7 @@ from typing import Any
 from chunkform.errors import ChunkformError, LoadError
 
 from .recurrence import Recurrence
+from .source import Source
 
 CATALOGUE = Path(__file__).resolve().parent.parent
 
@@ -32,16 +33,33 @@ def load(path: str | os.PathLike) -> list[Recurrence]:
     except ChunkformError:
         raise
     except Exception as error:
-        lines = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == str(file)]
-        place = f"{file.name}:{lines[-1].lineno}" if lines else str(file)
-        raise LoadError(f"{type(error).__name__}: {error}", place) from error
+        lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == str(file)]
+        if isinstance(error, SyntaxError) and error.filename == str(file):
+            lines.append(error.lineno)
+        place = Source(str(file), lines[-1]) if lines and lines[-1] is not None else file
+        raise LoadError(f"{type(error).__name__}: {_told(error)}{_hint(error, str(place))}", place) from error
     return recurrences(module, str(file))
+
+
+def _told(error: Exception) -> str:
+    return error.msg if isinstance(error, SyntaxError) else str(error)
+
+
+def _hint(error: Exception, place: str) -> str:
+    """What to write instead, where Python's own message doesn't say it."""
+    if isinstance(error, NameError):
+        return ": declare it with r.inputs, r.parameters, r.decay, ..., or import it from chunkform.spec.language"
+    if "truth value" in str(error):
+        return ": a spec has no branches; write Max, Min, relu or sigmoid"
+    if any(x in place for x in ("math.", "np.", "numpy.", "torch.")):
+        return ": a spec is symbolic; use the functions of chunkform.spec.language"
+    return ""
 
 
 def recurrences(module: Any, where: str) -> list[Recurrence]:
     found = [x for x in vars(module).values() if isinstance(x, Recurrence)]
     if not found:
-        raise LoadError("holds no Recurrence: write `r = Recurrence(\"name\")` at its top level", where)
+        raise LoadError('holds no Recurrence: write `r = Recurrence("name")` at its top level', where)
     unique = list(dict.fromkeys(found))
     names = [x.name for x in unique]
     for name in names:

@@ -1,13 +1,13 @@
 """`Recurrence`: a recurrence declared as equations about one step.
 
-    r = Recurrence("lightning_attention")
-    d, e = r.dims("d e")
-    q, k = r.inputs("q k", d)
-    v = r.inputs("v", e)
-    lam = r.decay("lam")
-    S = r.state("S", d, e)
-    r.update(S, lam * S.prev + k * v.T)
-    r.output("o", S.next.T * q)
+r = Recurrence("lightning_attention")
+d, e = r.dims("d e")
+q, k = r.inputs("q k", d)
+v = r.inputs("v", e)
+lam = r.decay("lam")
+S = r.state("S", d, e)
+r.update(S, lam * S.prev + k * v.T)
+r.output("o", S.next.T * q)
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Variable:
     default: float | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class State:
     """A state: `prev` is its value before the step, `next` after it."""
 
@@ -61,8 +61,17 @@ class State:
     def _refuse(self, *_: Any) -> Any:
         raise SpecError(f"{self.name} is a state: write {self.name}.prev or {self.name}.next", caller())
 
-    __mul__ = __rmul__ = __add__ = __radd__ = __sub__ = __rsub__ = __neg__ = __truediv__ = _refuse
+    __mul__ = __rmul__ = __add__ = __radd__ = __sub__ = __rsub__ = __neg__ = __truediv__ = __rtruediv__ = _refuse
+    __matmul__ = __rmatmul__ = __pow__ = __rpow__ = __getitem__ = __iter__ = _sympy_ = _refuse
     T = property(_refuse)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):  # Python and SymPy look for these
+            raise AttributeError(name)
+        raise SpecError(f"the state {self.name} has no {name!r}: write {self.name}.prev or {self.name}.next", caller())
+
+    def __repr__(self) -> str:
+        return self.name
 
 
 @dataclass(frozen=True)
@@ -99,7 +108,7 @@ class Recurrence:
         """Named dimensions: `d, e = r.dims("d e")`."""
         made = []
         for name in _split(names, "dims"):
-            self._check_new(name)
+            self._check_new(name, dim=True)
             made.append(Dim(name))
             self.dim_list.append(made[-1])
         return made[0] if len(made) == 1 else tuple(made)
@@ -108,9 +117,9 @@ class Recurrence:
         """Quantities given at each step: scalars, vectors over one dim, or matrices over two."""
         return self._declare(names, "input", dims)
 
-    def decay(self, name: str, dim: Dim | None = None) -> Any:
-        """A decay in (0, 1], given to the op as its natural logarithm `log_<name>`: a scalar, or a vector over `dim`."""
-        return self._declare(name, "decay", () if dim is None else (dim,))
+    def decay(self, names: str, *dim: Dim) -> Any:
+        """A decay in (0, 1], given to the op as its natural logarithm `log_<name>`: a scalar, or a vector over one dim."""
+        return self._declare(names, "decay", dim)
 
     def parameters(self, names: str, *dims: Dim) -> Any:
         """Quantities given once per head, the same at each step."""
@@ -118,14 +127,17 @@ class Recurrence:
 
     parameter = parameters
 
-    def head_decay(self, name: str, dim: Dim | None = None) -> Any:
+    def head_decay(self, names: str, *dim: Dim) -> Any:
         """A decay that is constant in time, given per head as its natural logarithm `log_<name>`."""
-        return self._declare(name, "decay parameter", () if dim is None else (dim,))
+        return self._declare(names, "decay parameter", dim)
 
     def constant(self, name: str, default: float | None = None) -> sympy.Expr:
         """A number given to the op as a keyword, with an optional default."""
-        if default is not None and scalar_of(default) is None:
-            raise SpecError(f"the default of constant {name} must be a number, got {default!r}", caller())
+        number = None if default is None else scalar_of(default)
+        if default is not None and not (
+            number is not None and number.is_number and number.is_finite and number.is_real
+        ):
+            raise SpecError(f"the default of constant {name} must be a finite number, got {default!r}", caller())
         return self._declare(name, "constant", (), default)
 
     def state(self, name: str, *dims: Dim, initial: Term | float | None = None) -> State:
@@ -136,15 +148,14 @@ class Recurrence:
         if initial is not None:
             start = initial if isinstance(initial, Matrix) else scalar_of(initial)
             if start is None:
-                raise SpecError(f"the initial value of {name} must be a term of the spec, got {initial!r}", caller())
-            self._check_term(start, f"the initial value of {name}", states=False)
+                raise SpecError(f"the initial value of {name} must be a number or a term, got {initial!r}", caller())
             for s in atoms(start):
-                if _kind_of(s) not in ("constant", "parameter"):
+                if _kind_of(s) not in ("constant", "parameter", None):
                     raise CausalityError(
-                        f"the initial value of {name} reads {_name_of(s)}, which is known at a step only; "
-                        "constants and parameters are allowed",
+                        f"the initial value of {name} reads {_name_of(s)}: only constants and parameters may stand here",
                         caller(),
                     )
+            self._check_term(start, f"the initial value of {name}")
             self._check_shape(start, dims, f"the initial value of {name}", zero_ok=True)
         made = State(name, dims, caller(), start)
         self.states.append(made)
@@ -156,17 +167,27 @@ class Recurrence:
         value = self._term(term, f"{name}")
         self._check_term(value, name)
         self.lets.append(Equation(name, value, caller()))
-        dims = _dims_of(value)
+        return self._let(name)
+
+    def _let(self, name: str) -> Any:
+        """The symbol of an auxiliary quantity."""
+        value = next(x.term for x in self.lets if x.name == name)
         if isinstance(value, Matrix) and value.rows is ONE:
             return Matrix("symbol", (name, "let"), value.rows, value.cols)
-        return _symbol(name, "let", dims)
+        return _symbol(name, "let", _dims_of(value))
 
     def update(self, state: State, term: Any) -> None:
         """`state.next = term`; the term may read previous states, and next states that were updated above."""
         if not isinstance(state, State) or state not in self.states:
-            raise SpecError(f"update takes one of this recurrence's states, got {state!r}", caller())
-        if any(u.name == state.name for u in self.updates):
-            raise NameError_(f"the state {state.name} is updated twice", caller())
+            known = ", ".join(x.name for x in self.states) or "none declared"
+            raise SpecError(
+                f"update takes a state of {self.name} ({known}) and its next value, got {state!r}: write "
+                f"r.update({self.states[0].name if self.states else 'S'}, ...)",
+                caller(),
+            )
+        for earlier in self.updates:
+            if earlier.name == state.name:
+                raise NameError_(f"the state {state.name} is updated twice, first at {earlier.where}", caller())
         value = self._term(term, f"the update of {state.name}")
         self._check_term(value, f"the update of {state.name}", updating=state.name)
         self._check_shape(value, state.dims, f"the update of {state.name}", zero_ok=True)
@@ -174,9 +195,13 @@ class Recurrence:
 
     def output(self, name: str, term: Any) -> None:
         """An output of the op, one value a step."""
-        self._check_new(name, equation=True)
         value = self._term(term, f"the output {name}")
+        its_own_let = any(x.name == name for x in self.lets) and value == self._let(name)
+        if not its_own_let or any(x.name == name for x in self.outputs):
+            self._check_new(name)
         self._check_term(value, f"the output {name}")
+        if all(_kind_of(s) in ("constant", "parameter", "decay parameter") for s in atoms(value)):
+            raise SpecError(f"the output {name} is {value} at each step: it reads no input and no state", caller())
         self.outputs.append(Equation(name, value, caller()))
 
     # --- claiming ---------------------------------------------------------------------------------------------------
@@ -222,29 +247,52 @@ class Recurrence:
 
     # --- checks -----------------------------------------------------------------------------------------------------
 
-    def _names(self) -> set[str]:
-        return {x.name for x in (*self.dim_list, *self.variables, *self.states, *self.lets, *self.outputs)}
+    def _names(self) -> dict[str, str]:
+        """Every name in use, with where it was declared."""
+        declared: tuple[Any, ...] = (*self.variables, *self.states, *self.lets, *self.outputs)
+        return {x.name: f", first as a dim of {self.name}" for x in self.dim_list} | {
+            x.name: f", first at {x.where}" for x in reversed(declared)
+        }
 
-    def _check_new(self, name: str, equation: bool = False) -> None:
+    def _check_new(self, name: Any, dim: bool = False) -> None:
+        if not isinstance(name, str):
+            raise NameError_(f"a name must be a string, got {name!r}", caller())
         if not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_") or name.endswith("_"):
-            raise NameError_(f"{name!r} can't be a name here: use a Python identifier without outer underscores", caller())
+            raise NameError_(
+                f"{name!r} can't be a name here: use a Python identifier without outer underscores", caller()
+            )
         if name in RESERVED or name in FUNCTION_NAMES:
             raise NameError_(f"the name {name!r} is reserved: choose another", caller())
-        if name in self._names():
-            raise NameError_(f"the name {name!r} is used twice in {self.name}", caller())
+        known = self._names()
+        if name in known:
+            raise NameError_(f"the name {name!r} is used twice in {self.name}{known[name]}", caller())
+        if dim:
+            return
+        values = known.keys() - {x.name for x in self.dim_list}
+        for prefix, what in (("d", "the gradient"), ("log_", "the logarithm")):
+            one, other = name.removeprefix(prefix), prefix + name
+            taken = (one, name) if one != name and one in values else (name, other) if other in values else None
+            if taken is not None:
+                raise NameError_(
+                    f"the names {taken[0]!r} and {taken[1]!r} can't both be used, for {taken[1]} is {what} of {taken[0]}: "
+                    "choose another",
+                    caller(),
+                )
 
     def _declare(self, names: str, kind: str, dims: tuple, default: float | None = None) -> Any:
         made = []
         for name in _split(names, kind):
             self._check_new(name)
-            self._check_dims(dims, name)
+            self._check_dims(dims, name, decay=kind.startswith("decay"))
             self.variables.append(Variable(name, kind, dims, caller(), default))
             made.append(_symbol(name, kind, dims))
         return made[0] if len(made) == 1 else tuple(made)
 
-    def _check_dims(self, dims: tuple, name: str) -> None:
-        if len(dims) > 2:
-            raise DimensionError(f"{name} has {len(dims)} dims; at most two are possible", caller())
+    def _check_dims(self, dims: tuple, name: str, decay: bool = False) -> None:
+        most = 1 if decay else 2
+        if len(dims) > most:
+            hint = ": for a decay over both, declare two and write `diag(a) * S.prev * diag(b)`" if decay else ""
+            raise DimensionError(f"{name} has {len(dims)} dims; at most {most} possible{hint}", caller())
         for dim in dims:
             if not isinstance(dim, Dim) or dim not in self.dim_list:
                 known = ", ".join(x.name for x in self.dim_list) or "none declared"
@@ -253,29 +301,34 @@ class Recurrence:
     def _term(self, term: Any, what: str) -> Term:
         value = term if isinstance(term, Matrix) else scalar_of(term)
         if value is None:
-            hint = "; write .prev or .next" if isinstance(term, State) else ""
+            hint = f": write {term}.prev or {term}.next" if isinstance(term, State) else ""
             raise SpecError(f"{what} must be a term of the spec, got {term!r}{hint}", caller())
         return value
 
-    def _check_term(self, term: Term, what: str, updating: str | None = None, states: bool = True) -> None:
+    def _check_term(self, term: Term, what: str, updating: str | None = None) -> None:
         known = {v.name for v in self.variables} | {x.name for x in self.lets}
         known_dims = {*self.dim_list, ONE}
         for s in atoms(term):
             name, kind = _name_of(s), _kind_of(s)
             if kind is None:
-                raise NameError_(f"{what} uses the unknown symbol {name}: declare it with r.inputs, r.decay, ...", caller())
+                raise NameError_(
+                    f"{what} uses the unknown symbol {name}: declare it with r.inputs, r.decay, ...", caller()
+                )
             if isinstance(s, Matrix) and not {s.rows, s.cols} <= known_dims:
                 raise DimensionError(f"{what} uses {name}, whose dims are not of {self.name}", caller())
             if kind == "state":
                 base, _, which = name.partition(".")
-                if not states or base not in {x.name for x in self.states}:
+                if base not in {x.name for x in self.states}:
                     raise NameError_(f"{what} reads {name}, which is not a state of {self.name}", caller())
                 if which == "next" and (base == updating or not any(u.name == base for u in self.updates)):
                     raise CausalityError(
                         f"{what} reads {name} before it is known; write {base}.prev, or update {base} first", caller()
                     )
             elif name not in known:
-                raise NameError_(f"{what} uses {name}, which is not declared in {self.name}", caller())
+                raise NameError_(
+                    f"{what} uses {name}, which is not declared in {self.name}: declare it with r.inputs, r.decay, ...",
+                    caller(),
+                )
 
     def _check_shape(self, term: Term, dims: tuple[Dim, ...], what: str, zero_ok: bool = False) -> None:
         if not isinstance(term, Matrix):
@@ -342,5 +395,5 @@ def _shape_of(dims: tuple[Dim, ...]) -> str:
 
 def _split(names: str, what: str) -> list[str]:
     if not isinstance(names, str) or not names.replace(",", " ").split():
-        raise NameError_(f"{what} takes names in one string, such as 'q k', got {names!r}", caller())
+        raise NameError_(f"names are given in one string, such as 'q k'; got {names!r} ({what})", caller())
     return names.replace(",", " ").split()

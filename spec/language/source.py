@@ -6,6 +6,7 @@ import linecache
 import os
 import sys
 from dataclasses import dataclass
+from types import FrameType
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -31,8 +32,16 @@ class Source:
 
 
 def caller() -> Source:
-    """The innermost line outside of this package: the line the user wrote."""
+    """The innermost line outside of this package and of SymPy: the line the user wrote."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and os.path.dirname(os.path.abspath(frame.f_code.co_filename)) == _HERE:
+    while frame.f_back is not None and _is_ours(frame):
         frame = frame.f_back
     return Source(frame.f_code.co_filename, frame.f_lineno)
+
+
+def _is_ours(frame: FrameType) -> bool:
+    """Is this a line of the language, or of SymPy, which calls the language back?"""
+    module = frame.f_globals.get("__name__", "")
+    return module.partition(".")[0] in ("sympy", "numpy", "functools") or (
+        os.path.dirname(os.path.abspath(frame.f_code.co_filename)) == _HERE
+    )
