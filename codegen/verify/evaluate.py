@@ -240,8 +240,8 @@ class Evaluator:
     def _differences(self, x: Formula, env: Env) -> Value:
         """x[:, None] - y[None, :]."""
         a, b = self._args(x, env)
-        if "1" not in a.shape or "1" not in b.shape:
-            raise ShapeFault(f"the difference of all pairs takes vectors, got {a.shown} and {b.shown} in {x}")
+        if a.cols != "1" or b.cols != "1":
+            raise ShapeFault(f"the difference of all pairs takes columns, got {a.shown} and {b.shown} in {x}")
         if a.log and b.log:
             below = self.algebra.reciprocal(self.algebra.transpose(Value(*b.shape, b.a, b.slope)))
             ratio = self.algebra.entrywise(Value(*a.shape, a.a, a.slope), below, str(x))

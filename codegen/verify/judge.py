@@ -41,6 +41,7 @@ from .verdict import Condition, Counterexample, Verdict
 from .world import GENERIC, Special, World
 
 Bodies = Mapping[str, Formula]
+AND = "; "  # between the choices of a reading
 
 
 class Judge:
@@ -67,7 +68,7 @@ class Judge:
         good = [f for f in findings if f[2].failure is None and not f[2].mixed]
         if len(good) == len(findings):
             return self.held(claim, findings)
-        conditions = [Condition(label, f.failure is None and not f.mixed) for label, _, f in findings if label]
+        conditions = told(claim, findings)
         for label, _, f in findings:
             conditions += [replace(c, text=f"{label}: {c.text}" if label else c.text) for c in f.conditions]
         label, bodies, finding = next(f for f in findings if f[2].failure is not None or f[2].mixed)
@@ -107,7 +108,7 @@ class Judge:
         found = []
         for choice in itertools.product(*choices):
             bodies = {name: body for _, name, body in choice if body is not None}
-            found.append((", ".join(label for label, _, _ in choice), bodies))
+            found.append((AND.join(label for label, _, _ in choice), bodies))
         return found
 
     # --- deciding
@@ -165,7 +166,7 @@ class Judge:
         return None, real
 
     def held(self, claim: Claim, findings: list) -> Verdict:
-        conditions = [Condition(label, True) for label, _, _ in findings if label]
+        conditions = told(claim, findings)
         for _, _, f in findings:
             conditions += f.conditions
         conditions += [Condition(f"{d} is not 0", True, "where defined") for d in denominators(claim.statement, claim.setting)]
@@ -180,18 +181,21 @@ class Judge:
         return found or Counterexample(failure.message)
 
     def repairs(self, claim: Claim, findings: list) -> tuple[list[Repair], str]:
-        """The nearest repairs over all readings, and the reading under which they are right."""
-        best: list[Repair] = []
-        where = ""
-        for label, bodies, finding in findings:
-            if finding.failure is None or not finding.exact:
-                continue
-            found = self.repair(claim, bodies)
-            if found and (not best or found[0].cost < best[0].cost):
-                best, where = found, label
-        return best, where
+        """The nearest repairs over all readings, and the reading under which they are right. First what is near, then the rest."""
+        for near in (True, False):
+            best: list[Repair] = []
+            where = ""
+            for label, bodies, finding in findings:
+                if finding.failure is None or not finding.exact:
+                    continue
+                found = self.repair(claim, bodies, near)
+                if found and (not best or found[0].cost < best[0].cost):
+                    best, where = found, label
+            if best:
+                return best, where
+        return [], ""
 
-    def repair(self, claim: Claim, bodies: Bodies, seconds: float = 2.5) -> list[Repair]:
+    def repair(self, claim: Claim, bodies: Bodies, near: bool, seconds: float = 2.5) -> list[Repair]:
         setting = claim.setting
         if claim.defines:
             q = setting.quantities[claim.defines]
@@ -211,10 +215,10 @@ class Judge:
                 seconds=seconds,
             )
         if isinstance(claim.statement, Together):
-            return self.repair_parts(claim, bodies, seconds)
-        return self.repair_equation(claim.statement, setting, bodies, seconds)
+            return self.repair_parts(claim, bodies, near, seconds)
+        return self.repair_equation(claim.statement, setting, bodies, near, seconds)
 
-    def repair_parts(self, claim: Claim, bodies: Bodies, seconds: float) -> list[Repair]:
+    def repair_parts(self, claim: Claim, bodies: Bodies, near: bool, seconds: float) -> list[Repair]:
         """Each false part of a system is repaired by itself, under the same reading."""
         shown: list[Formula] = []
         what: list[str] = []
@@ -224,7 +228,7 @@ class Judge:
                 return []
             failure, _ = self.first_failure(part, claim.setting, bodies)
             if failure is not None:
-                found = self.repair_equation(part, claim.setting, bodies, seconds)
+                found = self.repair_equation(part, claim.setting, bodies, near, seconds)
                 if not found:
                     return []
                 cost += found[0].cost
@@ -234,7 +238,9 @@ class Judge:
                 shown += [Formula("equation", pair) for pair in itertools.pairwise(part.sides)]
         return [Repair(Formula("all", tuple(shown)), tuple(what), cost)] if what else []
 
-    def repair_equation(self, statement: Statement, setting: Setting, bodies: Bodies, seconds: float) -> list[Repair]:
+    def repair_equation(
+        self, statement: Statement, setting: Setting, bodies: Bodies, near: bool, seconds: float
+    ) -> list[Repair]:
         """Repairs of one equation, as whole equations: of its last side, or of what stands on its left."""
         if not isinstance(statement, Equal):
             return []
@@ -251,7 +257,7 @@ class Judge:
             target = self.target(statement_with, setting, statement, position, known, bodies)
             residual = self.residual(statement, known, stated, setting, bodies)
             beside = tuple(s for s in statement.sides if s is not stated)
-            for r in search(stated, setting, names, target, residual, beside, position == 0, seconds):
+            for r in search(stated, setting, names, target, residual, beside, position == 0, seconds, near):
                 pair = (r.result, known) if position == 0 else (known, r.result)
                 found.append(replace(r, result=Formula("equation", pair), cost=r.cost + (position == 0)))
         return ranked(found)
@@ -334,6 +340,25 @@ class Judge:
 
 
 # --- helpers ------------------------------------------------------------------------------------------------------
+
+
+def told(claim: Claim, findings: list) -> list[Condition]:
+    """The readings, with what is true under each; a choice that makes no difference is left out."""
+    rows = [(tuple(label.split(AND)), f.failure is None and not f.mixed) for label, _, f in findings if label]
+    if not rows:
+        return []
+    keep = list(range(len(rows[0][0])))
+    for k in list(keep):
+        others = [m for m in keep if m != k]
+        outcomes: dict[tuple, set[bool]] = {}
+        for labels, good in rows:
+            outcomes.setdefault(tuple(labels[m] for m in others), set()).add(good)
+        if others and all(len(x) == 1 for x in outcomes.values()):
+            keep = others
+    seen: dict[str, bool] = {}
+    for labels, good in rows:
+        seen.setdefault(AND.join(labels[m] for m in keep), good)
+    return [Condition(label, good) for label, good in seen.items()]
 
 
 def refuse_empty(claim: Claim) -> None:

@@ -26,6 +26,9 @@ from .world import OutOfRange
 Faults = (ShapeFault, Undefined, Transcendental, Unknown, RecursionError)
 
 
+Pool = dict[Any, list[Formula]]  # terms by their fingerprint
+
+
 @dataclass(frozen=True)
 class Repair:
     """A true formula near the one that was stated, and the edits that lead there."""
@@ -55,6 +58,7 @@ def search(
     beside: tuple[Formula, ...] = (),
     head: bool = False,
     seconds: float = 3.0,
+    near: bool = False,
 ) -> list[Repair]:
     """Repairs of `stated`, nearest first; empty when none is found within two edits and the time. `beside` are the
     other sides, whose indices may be used; `head`: the side is what the formula is for, so that only its symbol and
@@ -68,7 +72,7 @@ def search(
     if found or head:
         return ranked(found)
     found = two_edits([e for e in first if COSTS[e.kind] == 1], scope, target, deadline, cheap=True)
-    if found:
+    if found or near:
         return ranked(found)
     if residual is not None:
         terms = term_pool(stated, setting, names, residual, scope, beside)
@@ -126,38 +130,40 @@ def with_missing_term(
     before: tuple[str, ...],
     cost: int,
     residual: Residual,
-    terms: dict[Any, Formula],
+    terms: Pool,
     target: Target,
 ) -> Iterator[Repair]:
     """`stated` with one term more, read off from what is left over."""
     key, scale = residual(stated)
-    term = terms.get(key) if key is not None else None
-    if term is None:
+    if key not in terms:
         return
-    other_scale = residual.scale_of(term)
     own = stated.args if stated.op == "add" else (stated,)
-    if other_scale is None or any(residual.key_of(x) == key for x in own):
+    if any(residual.key_of(x) == key and residual.ratio(scale, x) for x in own):
         return
-    ratio = small_ratio(scale * pow(other_scale, -1, PRIME) % PRIME)
-    if ratio is None:
-        return
-    added = term if abs(ratio) == 1 else product(formula(abs(ratio)), term)
-    result = add(stated, negative(added) if ratio < 0 else added)
-    if target.proved(result):
-        yield Repair(result, (*before, f"the missing term {'-' if ratio < 0 else ''}{added}"), cost + 3)
+    for term in terms[key]:
+        ratio = residual.ratio(scale, term)
+        if ratio is not None:
+            added = scaled(abs(ratio), term)
+            result = add(stated, negative(added) if ratio < 0 else added)
+            if target.proved(result):
+                yield Repair(result, (*before, f"the missing term {'-' if ratio < 0 else ''}{added}"), cost + 3)
+                return
 
 
-def instead(residual: Residual, terms: dict[Any, Formula], target: Target) -> Iterator[Repair]:
+def instead(residual: Residual, terms: Pool, target: Target) -> Iterator[Repair]:
     """A product of quantities in scope that is the whole other side."""
     key, scale = residual.normalised(residual.all_known())
-    term = terms.get(key) if key is not None else None
-    other = residual.scale_of(term) if term is not None else None
-    ratio = small_ratio(scale * pow(other, -1, PRIME) % PRIME) if other else None
-    if term is None or ratio is None:
-        return
-    result = term if ratio == 1 else negative(term) if ratio == -1 else product(formula(ratio), term)
-    if target.true(result):
-        yield Repair(result, (f"{result} in place of the whole",), 6)
+    for term in terms.get(key, ()):
+        ratio = residual.ratio(scale, term)
+        if ratio is not None:
+            result = negative(scaled(-ratio, term)) if ratio < 0 else scaled(ratio, term)
+            if target.true(result):
+                yield Repair(result, (f"{result} in place of the whole",), 6)
+                return
+
+
+def scaled(ratio: Fraction, term: Formula) -> Formula:
+    return term if ratio == 1 else product(formula(ratio), term)
 
 
 def small_ratio(x: int) -> Fraction | None:
@@ -226,8 +232,10 @@ class Residual:
     def key_of(self, term: Formula) -> Any:
         return self.normalised(self.vector(term, False))[0]
 
-    def scale_of(self, term: Formula) -> int | None:
-        return self.normalised(self.vector(term, False))[1] or None
+    def ratio(self, scale: int, term: Formula) -> Fraction | None:
+        """What a term must be multiplied with to have this scale, if that is a small fraction."""
+        own = self.normalised(self.vector(term, False))[1]
+        return small_ratio(scale * pow(own, -1, PRIME) % PRIME) if own else None
 
 
 def term_pool(
@@ -238,12 +246,12 @@ def term_pool(
     scope: Scope,
     beside: tuple[Formula, ...] = (),
     seconds: float = 1.5,
-) -> dict[Any, Formula]:
+) -> Pool:
     """Products of up to three quantities in scope, with a scalar factor, in the shape that is wanted; by
     fingerprint."""
     bases = base_quantities((stated, *beside), setting, names, residual.evaluate)
     wanted = residual.shape
-    pool: dict[Any, Formula] = {}
+    pool: Pool = {}
     if wanted is None:
         return pool
     deadline = time.monotonic() + seconds
@@ -255,8 +263,8 @@ def term_pool(
         for s, body in itertools.product(factors, group):
             term = body if s is None else product(s, body)
             key = residual.key_of(term)
-            if key is not None:
-                pool.setdefault(key, term)
+            if key is not None and len(pool.setdefault(key, [])) < 12:
+                pool[key].append(term)
             if time.monotonic() > deadline:
                 return pool
     return pool
