@@ -47,6 +47,10 @@ class Dialect(Protocol):
 
     def sum(self, value: Text, position: int, rank: int) -> Text: ...
     def mask(self, value: Text, dims: tuple[str, ...], position: int) -> Text: ...
+    def spread(self, value: Text, dims: tuple[str, ...]) -> Text:
+        """A value that may lack axes, as one that has them all."""
+        ...
+
     def power(self, value: Text, n: Fraction, uniform: bool) -> Text: ...
     def repeats(self, name: str) -> bool:
         """Does the text of this function repeat its argument?"""
@@ -105,6 +109,9 @@ class Torch:
     def mask(self, value: Text, dims: tuple[str, ...], position: int) -> Text:
         return value
 
+    def spread(self, value: Text, dims: tuple[str, ...]) -> Text:
+        raise NotImplementedError("batch axes have no names: expand the value where it is used")
+
     def power(self, value: Text, n: Fraction, uniform: bool) -> Text:
         if uniform:
             return Text(f"{value.at(ATOM)} ** {n if n.denominator == 1 else float(n)}", UNARY)
@@ -132,11 +139,12 @@ class Torch:
 
 @dataclass(frozen=True)
 class Triton:
-    """Triton text. For a dim: the text of its size, of its indices (a range), and of their mask."""
+    """Triton text. For a dim: the text of its size, of its indices (a range), of their mask, and of the tile's width."""
 
     size_text: Callable[[str], str]
     index_text: Callable[[str], str]
     mask_text: Callable[[str], str]
+    block_text: Callable[[str], str]
     masked = True
 
     def align(self, value: Text, own: Positions, target: Positions) -> Text:
@@ -171,6 +179,12 @@ class Triton:
     def mask(self, value: Text, dims: tuple[str, ...], position: int) -> Text:
         mask = self.align(Text(self.mask_text(dims[position])), (position,), tuple(range(len(dims))))
         return Text(f"tl.where({mask.text}, {value.text}, 0.0)")
+
+    def spread(self, value: Text, dims: tuple[str, ...]) -> Text:
+        if not dims:
+            return Text(f"tl.cast({value.text}, tl.float32)")
+        blocks = ", ".join(self.block_text(d) for d in dims)
+        return Text(f"tl.zeros([{blocks}], tl.float32) + {value.at(MUL)}", ADD)
 
     def power(self, value: Text, n: Fraction, uniform: bool) -> Text:
         if n.denominator > 2 or abs(n) > 16:

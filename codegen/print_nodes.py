@@ -12,7 +12,7 @@ after any batch axes, `node.axes` (sorted), or those asked for with `orders`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from fractions import Fraction
 
 import mpmath
@@ -32,11 +32,11 @@ KEEP_ZERO = frozenset("tanh sin relu abs erf sign step".split())  # f(0) = 0
 
 
 class NodePrinter:
-    """Prints nodes in one dialect. Names that it invents start with `prefix`; none of `taken` is used."""
+    """Prints nodes in one dialect. Names that it invents start with `prefix`; they are not in `taken`, and join that set."""
 
     def __init__(self, dialect: Dialect, prefix: str = "t", taken: Iterable[str] = ()) -> None:
         self.dialect, self.prefix = dialect, prefix
-        self.taken = set(taken)
+        self.taken = taken if isinstance(taken, set) else set(taken)
 
     def statements(
         self,
@@ -46,9 +46,10 @@ class NodePrinter:
         names: Mapping[Node, str] | None = None,
         orders: Mapping[str, Axes] | None = None,
         padding: Callable[[Node], int] | None = None,
+        whole: Container[str] = (),
     ) -> tuple[list[str], dict[str, str]]:
         """(statements, text of each result). `names` suggests names for inner nodes; `padding` says what a leaf holds
-        beyond its size (Triton only): ZERO unless given, or FINITE."""
+        beyond its size: ZERO unless given, or FINITE; results in `whole` are full tiles with zeros there (Triton only)."""
         job = _Job(self, leaf_text, padding or (lambda _: ZERO), storage_order(*nodes.values()))
         uses = {name: job.terms.of(node) for name, node in nodes.items()}
         suggested = {job.terms.of(node)[0]: name for node, name in (names or {}).items() if _printable(node)}
@@ -56,9 +57,9 @@ class NodePrinter:
         results = {}
         for name, (term, axes) in uses.items():
             target = (orders or {}).get(name, nodes[name].axes)
-            value = job.value(term)
             places = tuple(target.index(a) for a in axes)
-            results[name] = self.dialect.align(value, places, tuple(range(len(target)))).text
+            text = job.placed(term, places, tuple(range(len(target))), split=False)
+            results[name] = (job.whole(text, term, places) if name in whole else text).text
         return job.lines, results
 
     def fresh(self, wanted: str | None = None) -> str:
@@ -130,7 +131,7 @@ class _Job:
             self.done[term] = text = self._name(term, text)
         return text
 
-    def placed(self, term: Term, places: Positions, target: Positions) -> Text:
+    def placed(self, term: Term, places: Positions, target: Positions, split: bool = True) -> Text:
         """The text of a term whose own positions lie at `places`, so that it broadcasts over `target`."""
         if (
             term.op in ("add", "mul", "expand")
@@ -140,13 +141,23 @@ class _Job:
             args = [(arg, tuple(places[p] for p in own)) for arg, own in term.args]
             local = tuple(p for p in target if p in places)
             text = self._entrywise(term.op, args, local)
-            if len(text.text) > LONGEST and local == places:
+            if split and len(text.text) > LONGEST and local == places:
                 self.done[term] = text = self._name(term, text)
             return text if self.uniform[term] else self.dialect.align(text, local, target)
         text = self.value(term)
-        if len(text.text) > LONGEST and term.args:
+        if split and len(text.text) > LONGEST and term.args:
             self.done[term] = text = self._name(term, text)
         return text if self.uniform[term] else self.dialect.align(text, places, target)
+
+    def whole(self, text: Text, term: Term, places: Positions) -> Text:
+        """The text of a term placed at `places`, with all axes, and zeros in the padding."""
+        dims = tuple(term.dims[places.index(i)] for i in range(term.rank))
+        if term.op == "expand" or self.uniform[term]:
+            text = self.dialect.spread(text, dims)
+        for position, held in zip(places, self.padding[term]):
+            if held != ZERO:
+                text = self.dialect.mask(text, dims, position)
+        return text
 
     # --- one operation
 

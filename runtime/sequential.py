@@ -23,9 +23,10 @@ def block_of(size: int, smallest: int = 1) -> int:
     return max(smallest, 1 << (size - 1).bit_length())
 
 
-def tile_of(size: int, others: int, entries: int) -> int:
-    """The width of a tile of an axis, a power of two, for about `entries` entries together with `others` ones beside it."""
-    return max(1, min(block_of(size), 1 << max(0, (entries // max(1, others)).bit_length() - 1)))
+def tile_of(size: int, others: int, entries: int, smallest: int = 1) -> int:
+    """The width of a tile of an axis, a power of two: `entries` entries or fewer, where there are `others` beside it."""
+    widest = 1 << max(0, (entries // others).bit_length() - 1)
+    return max(smallest, min(block_of(size), widest))
 
 
 def warps_for(entries: int) -> int:

@@ -24,7 +24,7 @@ def start_lines(c: Compiled, names: Names) -> list[str]:
         lines.append(f"if {name} is None:")
         value = f"like.new_zeros({shape})"
         if s.initial is not None:
-            printer = NodePrinter(Torch(lambda d: f"size_{d}", "like"), taken=names.taken)
+            printer = NodePrinter(Torch(lambda d: f"size_{d}", "like"), taken=set(names.taken))
             inner, results = printer.statements({"value": s.initial}, names.leaf, orders={"value": s.axes})
             lines += [f"    {x}" for x in inner]
             value = f"(like.new_zeros({shape}) + {results['value']})"

@@ -11,10 +11,11 @@ from ..pipeline import Compiled
 from ..step import StepProgram, Var
 
 OWN = (
-    "batch steps heads segment segments start stop now t i torch tl triton given states constants saved "
-    "cotangents final_cotangents needs dtype like outputs finals gradients initial_gradients program tile "
-    "head tiles first launch entries length index sequences checkpoints before initial incoming block_of "
-    "tile_of warps_for strides_of stacked segment_length dtype_of"
+    "batch steps heads checkpoint offset rest back rows once segment segments start stop now t i torch tl "
+    "triton given states constants saved cotangents final_cotangents needs dtype like outputs finals "
+    "gradients initial_gradients program tile head tiles first launch entries length index sequences "
+    "checkpoints before initial incoming block_of tile_of warps_for strides_of stacked segment_length "
+    "dtype_of"
 ).split()
 
 
@@ -41,6 +42,21 @@ class Names:
             name, n = f"{wanted}_{n}", n + 1
         self.taken.add(name)
         return name
+
+
+def names_of(program: StepProgram, reserved: set[str]) -> Names:
+    """Names for all quantities of a forward program and its adjoint."""
+    names = Names()
+    names.taken |= reserved
+    for v in program.variables:
+        names.of(v.kind, v.name)
+    for s in program.states:
+        names.of("state", s.name)
+    for s in program.states:
+        names.of("state", f"d{s.name}")
+    for name in program.outputs:
+        names.of("cotangent", f"d{name}")
+    return names
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from ..pipeline import Compiled
 from ..print_nodes import NodePrinter, Torch
 from ..step import StepProgram, Var
 from .initial import gradient_lines, parameters, start_lines
-from .names import Names, first_input, shape_text, sizes, tensors
+from .names import Names, first_input, names_of, shape_text, sizes, tensors
 from .template import render
 
 
@@ -18,16 +18,7 @@ def sequential_torch_source(c: Compiled) -> str:
     """Text that defines `torch_forward` and `torch_backward`."""
     program = c.step
     layout = sizes(program)
-    names = Names()
-    names.taken |= {f"size_{d}" for d in layout.dims}
-    for v in program.variables:
-        names.of(v.kind, v.name)
-    for s in program.states:
-        names.of("state", s.name)
-    for s in program.states:
-        names.of("state", f"d{s.name}")
-    for name in program.outputs:
-        names.of("cotangent", f"d{name}")
+    names = names_of(program, {f"size_{d}" for d in layout.dims})
     return render(
         "sequential_torch.py.jinja",
         lead=layout.lead,
@@ -78,7 +69,7 @@ def _outputs(c: Compiled, names: Names) -> list[dict[str, Any]]:
 def _print(
     program: StepProgram, nodes: dict[str, Node], orders: dict[str, tuple[str, ...]], names: Names
 ) -> tuple[list[str], dict[str, str]]:
-    printer = NodePrinter(Torch(lambda d: f"size_{d}", "like"), taken=names.taken)
+    printer = NodePrinter(Torch(lambda d: f"size_{d}", "like"), taken=set(names.taken))
     return printer.statements(nodes, names.leaf, names=program.names, orders=orders)
 
 

@@ -1,2 +1,193 @@
-def sequential_triton_source(c):
-    raise NotImplementedError
+"""The Triton form of a step program: one GPU program for each batch entry and head, with the state in registers.
+
+Two kernels: forwards, with checkpoints of the states in global memory; and backwards, which recomputes the states of a
+segment from its checkpoint into a workspace, then walks the adjoint's steps. Where an axis of the state can be tiled
+(`tiling.py`), each tile is a program of its own. Nothing is added atomically: parts are written apart, and summed in torch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..adjoint import gradient_name
+from ..ir import Node, dim_of, leaves
+from ..pipeline import Compiled
+from .initial import depends_on_parameters
+from .kernel import Axes, Kernel
+from .names import first_input, shape_text, sizes, tensors
+from .template import render
+from .tiling import PART, WHOLE, tiling
+
+STEPS, HEADS = "batch, steps, heads", "batch, heads"
+
+
+def sequential_triton_source(c: Compiled) -> str:
+    """Text that defines `triton_forward` and `triton_backward`; it uses `torch_start` of the torch form beside it."""
+    layout = sizes(c.step)
+    return render(
+        "sequential_triton.py.jinja",
+        lead=layout.lead,
+        sizes=layout.dims,
+        like=first_input(c),
+        forward=_forward(c),
+        backward=_backward(c),
+        start_gradients=depends_on_parameters(c),
+    )
+
+
+def _read(*nodes: Node) -> set[tuple[str, str]]:
+    return {x.attrs[:2] for x in leaves(*nodes)}
+
+
+def _result(key: str, lead: str, axes: Axes, kind: str) -> dict[str, Any]:
+    """A tensor that the launcher allocates; `part` where it holds one part a tile."""
+    return {"key": key, "shape": shape_text(lead, axes), "part": kind == PART}
+
+
+# --- forwards -------------------------------------------------------------------------------------------------------
+
+
+def _forward(c: Compiled) -> dict[str, Any]:
+    p = c.step
+    k = Kernel(c, tiling(list(p.updates.values()), p.outputs, [s.axes for s in p.states]))
+    nodes = p.updates | {f"out {n}": x for n, x in k.tiling.outputs.items()}
+    read = _read(*nodes.values())
+    k.constants = [v for v in p.variables if v.kind == "constant" and (v.kind, v.name) in read]
+    before: list[str] = []
+    loads: list[str] = []
+    for v in tensors(p):
+        if (v.kind, v.name) in read:
+            x = k.strided(v.name, f'given["{v.name}"]', len(v.axes) + (3 if v.per_step else 1))
+            before.append(k.advance(x, v.per_step))
+            line = f"{k.names.of(v.kind, v.name)} = {k.load_strided(x, v.axes, v.per_step, v.is_decay)}"
+            (loads if v.per_step else before).append(line)
+    checkpoints, last = [], []
+    for s in p.states:
+        start = k.contiguous(f"{s.name}_start", f'start["{s.name}"]')
+        kept = k.contiguous(f"{s.name}_checkpoints", f'saved["{s.name}"]')
+        final = k.contiguous(f"{s.name}_final", f'finals["{s.name}"]')
+        name, kind = k.names.of("state", s.name), k.kind(s.axes)
+        before.append(f"{name} = {k.load(k.address(start, 'index', s.axes), s.axes)}")
+        checkpoints.append(k.store(k.address(kept, "index * segments + checkpoint", s.axes), s.axes, name, kind))
+        last.append(k.store(k.address(final, "index", s.axes), s.axes, name, kind))
+    orders = {s.name: s.axes for s in p.states} | {f"out {n}": axes for n, axes in p.output_axes.items()}
+    lines, results = k.print(p, nodes, orders, set(p.updates))
+    outputs, stores = [], []
+    for n, axes in p.output_axes.items():
+        kind = k.tiling.kinds[n]
+        out = k.contiguous(n, f'{"parts" if kind == PART else "outputs"}["{n}"]')
+        stores.append(k.store(k.address(out, k.row_now(kind), axes), axes, results[f"out {n}"], kind))
+        outputs.append(_result(n, STEPS, axes, kind))
+    return k.launch(lines) | {
+        "before": before,
+        "checkpoints": checkpoints,
+        "step": [*loads, *lines, *stores, *k.assign({s.name: results[s.name] for s in p.states})],
+        "last": last,
+        "outputs": outputs,
+        "finals": [_result(s.name, HEADS, s.axes, WHOLE) for s in p.states],
+        "saved": [_result(s.name, "batch * heads, segments", s.axes, WHOLE) for s in p.states],
+    }
+
+
+# --- backwards ------------------------------------------------------------------------------------------------------
+
+
+def _backward(c: Compiled) -> dict[str, Any]:
+    p, a = c.step, c.adjoint.program
+    updates = [*p.updates.values(), *a.updates.values()]
+    k = Kernel(c, tiling(updates, a.outputs, [s.axes for s in p.states]))
+    nodes = a.updates | {f"out {n}": x for n, x in k.tiling.outputs.items()}
+    forward_read, backward_read = _read(*p.updates.values()), _read(*nodes.values())
+    read = forward_read | backward_read
+    k.constants = [v for v in p.variables if v.kind == "constant" and (v.kind, v.name) in read]
+    before, forward_loads, loads = _loads(k, forward_read, backward_read)
+    states = _states(k)
+    before += states.pop("before")
+    sums = {gradient_name(v): v for v in p.variables if v.kind.endswith("parameter")}
+    orders = {s.name: s.axes for s in p.states} | {s.name: s.axes for s in a.states}
+    forward_lines, forward_results = k.print(p, dict(p.updates), orders, set(p.updates))
+    orders |= {f"out {n}": axes for n, axes in a.output_axes.items()}
+    lines, results = k.print(a, nodes, orders, {*a.updates, *(f"out {n}" for n in sums)})
+    stores, per_step, per_head = [], [], []
+    for v in tensors(p):
+        name = gradient_name(v)
+        kind = k.tiling.kinds[name]
+        out = k.contiguous(f"d{v.name}", f'{"parts" if kind == PART else "gradients"}["{v.name}"]')
+        if v.per_step:
+            stores.append(k.store(k.address(out, k.row_now(kind), v.axes), v.axes, results[f"out {name}"], kind))
+            per_step.append(_result(v.name, STEPS, v.axes, kind))
+            continue
+        total = k.names.fresh(f"d{v.name}")
+        blocks = ", ".join(f"BLOCK_{dim_of(x)}" for x in v.axes)
+        before.append(f"{total} = " + (f"tl.zeros([{blocks}], tl.float32)" if v.axes else "tl.cast(0.0, tl.float32)"))
+        stores.append(f"{total} += {results[f'out {name}']}")
+        row = "index + tile * rows" if kind == PART else "index"
+        states["last"].append(k.store(k.address(out, row, v.axes), v.axes, total, kind))
+        per_head.append(_result(v.name, HEADS, v.axes, kind))
+    forward_assign = k.assign({s.name: forward_results[s.name] for s in p.states})
+    assign = k.assign({s.name: results[s.name] for s in a.states})
+    return k.launch([*forward_lines, *lines]) | {
+        "before": before,
+        "restart": states["restart"],
+        "forward_step": [*states["keep"], *forward_loads, *forward_lines, *forward_assign],
+        "step": [*states["back"], *loads, *lines, *stores, *assign],
+        "last": states["last"],
+        "per_step": per_step,
+        "per_head": per_head,
+        "cotangents": [_result(n, STEPS, axes, WHOLE) for n, axes in p.output_axes.items()],
+        "states": [_result(s.name, HEADS, s.axes, WHOLE) for s in p.states],
+        "workspace": [
+            _result(s.name, f"batch * heads * segment{' * tiles' if _copies(k, s.axes) else ''}", s.axes, WHOLE)
+            for s in p.states
+        ],
+    }
+
+
+def _loads(k: Kernel, forward: set[Any], backward: set[Any]) -> tuple[list[str], list[str], list[str]]:
+    """Statements before the loops, in the loop over a segment's states, and in the loop over the adjoint's steps."""
+    before: list[str] = []
+    recompute: list[str] = []
+    adjoint: list[str] = []
+    for v in tensors(k.c.step):
+        key = (v.kind, v.name)
+        if key not in forward | backward:
+            continue
+        x = k.strided(v.name, f'given["{v.name}"]', len(v.axes) + (3 if v.per_step else 1))
+        before.append(k.advance(x, v.per_step))
+        line = f"{k.names.of(*key)} = {k.load_strided(x, v.axes, v.per_step, v.is_decay)}"
+        if not v.per_step:
+            before.append(line)
+        if v.per_step and key in forward:
+            recompute.append(line)
+        if v.per_step and key in backward:
+            adjoint.append(line)
+    for n, axes in k.c.step.output_axes.items():
+        if ("cotangent", f"d{n}") in backward:
+            x = k.strided(f"d{n}", f'incoming_steps["{n}"]', len(axes) + 3)
+            before.append(k.advance(x, True))
+            adjoint.append(f"{k.names.of('cotangent', f'd{n}')} = {k.load_strided(x, axes, True)}")
+    return before, recompute, adjoint
+
+
+def _states(k: Kernel) -> dict[str, list[str]]:
+    """Statements that move states between registers, checkpoints and the workspace, by where they stand."""
+    out: dict[str, list[str]] = {"before": [], "restart": [], "keep": [], "back": [], "last": []}
+    for s in k.c.step.states:
+        kept = k.contiguous(f"{s.name}_checkpoints", f'saved["{s.name}"]')
+        space = k.contiguous(f"{s.name}_states", f'workspace["{s.name}"]')
+        end = k.contiguous(f"d{s.name}_final", f'ends["{s.name}"]')
+        start = k.contiguous(f"d{s.name}_start", f'initial_gradients["{s.name}"]')
+        name, gradient = k.names.of("state", s.name), k.names.of("state", f"d{s.name}")
+        own = "(index * TILES + tile)" if _copies(k, s.axes) else "index"
+        here = k.address(space, f"{own} * segment + offset", s.axes)
+        out["before"].append(f"{gradient} = {k.load(k.address(end, 'index', s.axes), s.axes)}")
+        out["restart"].append(f"{name} = {k.load(k.address(kept, 'index * segments + checkpoint', s.axes), s.axes)}")
+        out["keep"].append(k.store(here, s.axes, name))
+        out["back"].append(f"{name} = {k.load(here, s.axes)}")
+        out["last"].append(k.store(k.address(start, "index", s.axes), s.axes, gradient, k.kind(s.axes)))
+    return out
+
+
+def _copies(k: Kernel, axes: Axes) -> bool:
+    """Does each tile's program keep a copy of a state of its own, since the state isn't cut?"""
+    return k.tiling.dim is not None and k.kind(axes) == WHOLE

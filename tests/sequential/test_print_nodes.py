@@ -29,7 +29,7 @@ def printed(nodes: dict, env: dict, names: dict | None = None, orders: dict | No
     """Run the printed statements."""
     variables = {f"{kind.replace(' ', '_')}_{name}": x for (kind, name), x in env.items()}
     variables = {n: x if x.dim() else x.item() for n, x in variables.items()}
-    printer = NodePrinter(Torch(lambda d: str(SIZES[d]), like="like"), taken=variables)
+    printer = NodePrinter(Torch(lambda d: str(SIZES[d]), like="like"), taken=set(variables))
     lines, results = printer.statements(
         nodes, lambda x: f"{x.attrs[0].replace(' ', '_')}_{x.attrs[1]}", names=names, orders=orders
     )

@@ -1,0 +1,177 @@
+"""The text of one kernel: its names, its arguments, where they lie in memory, and its statements.
+
+In a kernel, `at_d` are a program's indices along dim d, `in_d` says which of them exist, `wide_d` are the indices in 64 bits;
+`at_d_e` and `in_d_e` are the same for a contiguous block over d and e. `index` counts batch entries times heads, `now` steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..ir import Node, dim_of
+from ..pipeline import Compiled
+from ..print_nodes import FINITE, ZERO, NodePrinter, Triton
+from ..step import StepProgram, Var
+from .names import names_of, sizes
+from .tiling import OWN, PART, WHOLE, Tiling
+
+Axes = tuple[str, ...]
+
+
+@dataclass
+class Pointer:
+    """A tensor that a kernel is given: its name there, what the launcher passes, and the names of its strides, if any."""
+
+    name: str
+    call: str
+    strides: list[str] = field(default_factory=list)
+
+
+class Kernel:
+    """Collects what a kernel needs while its parts are printed."""
+
+    def __init__(self, c: Compiled, tiling: Tiling) -> None:
+        self.c, self.tiling = c, tiling
+        self.dims = list(sizes(c.step).dims)
+        reserved = {f"{p}_{d}" for d in self.dims for p in ("at", "wide", "in", "SIZE", "BLOCK", "size", "block")}
+        self.names = names_of(c.step, {*reserved, "TILES"})
+        self.names.known["tile", "first"] = "once"
+        self.pointers: list[Pointer] = []
+        self.blocks: list[Axes] = []
+        self.constants: list[Var] = []
+        self.printer = NodePrinter(
+            Triton(lambda d: f"SIZE_{d}", lambda d: f"at_{d}", lambda d: f"in_{d}", lambda d: f"BLOCK_{d}"),
+            taken=self.names.taken,
+        )
+
+    # --- arguments
+
+    def strided(self, name: str, call: str, count: int) -> Pointer:
+        """A tensor with any strides."""
+        strides = [self.names.fresh(f"{name}_stride{i}") for i in range(count)]
+        return self._add(Pointer(self.names.fresh(f"{name}_at"), call, strides))
+
+    def contiguous(self, name: str, call: str) -> Pointer:
+        return self._add(Pointer(self.names.fresh(f"{name}_at"), call))
+
+    def _add(self, x: Pointer) -> Pointer:
+        self.pointers.append(x)
+        return x
+
+    def advance(self, x: Pointer, per_step: bool) -> str:
+        """Move a pointer to this program's batch entry and head."""
+        if per_step:
+            return f"{x.name} += batch * {x.strides[0]} + head * {x.strides[2]}"
+        return f"{x.name} += head * {x.strides[0]}"
+
+    # --- addresses, loads and stores
+
+    def address(self, x: Pointer, row: str, axes: Axes) -> str:
+        """The start of block number `row` in a contiguous tensor of blocks over `axes`."""
+        if not axes:
+            return f"{x.name} + {row}"
+        count = " * ".join(f"SIZE_{dim_of(a)}" for a in axes)
+        return f"{x.name} + {f'({row})' if ' ' in row else row} * {f'({count})' if len(axes) > 1 else count}"
+
+    def row_now(self, kind: str) -> str:
+        """The row of step `now` in a contiguous [B, T, H, ...]; parts lie one after the other, a tensor for each tile."""
+        return "(batch * steps + now) * heads + head" + (" + tile * rows * steps" if kind == PART else "")
+
+    def load(self, address: str, axes: Axes, offsets: str | None = None) -> str:
+        if not axes:
+            return f"tl.load({address}).to(tl.float32)"
+        offsets = f"at_{self._block(axes)}" if offsets is None else offsets
+        return f"tl.load({address} + {offsets}, mask=in_{self._block(axes)}, other=0.0).to(tl.float32)"
+
+    def load_strided(self, x: Pointer, axes: Axes, per_step: bool, decay: bool = False) -> str:
+        """The value of a variable, at step `now` where it has steps; a decay from its logarithm."""
+        own = x.strides[3:] if per_step else x.strides[1:]
+        offsets = " + ".join(f"{at} * {s}" for at, s in zip(_over(axes, "wide_{}"), own, strict=True))
+        text = self.load(f"{x.name} + now * {x.strides[1]}" if per_step else x.name, axes, offsets)
+        return f"tl.exp({text})" if decay else text
+
+    def store(self, address: str, axes: Axes, value: str, kind: str = OWN) -> str:
+        masks = ["first"] if kind == WHOLE and self.tiling.dim else []
+        if axes:
+            masks.append(f"in_{self._block(axes)}")
+            address += f" + at_{self._block(axes)}"
+        mask = f", mask={' & '.join(masks)}" if masks else ""
+        return f"tl.store({address}, {value}{mask})"
+
+    def kind(self, axes: Axes) -> str:
+        """Is a tensor over these axes cut into tiles, or does each program have the whole?"""
+        return OWN if any(dim_of(a) == self.tiling.dim for a in axes) else WHOLE
+
+    def _block(self, axes: Axes) -> str:
+        """The end of the names of the offsets and the mask of a contiguous block."""
+        if len(axes) > 1 and axes not in self.blocks:
+            self.blocks.append(axes)
+        return "_".join(dim_of(a) for a in axes)
+
+    def block_lines(self) -> list[str]:
+        """Statements that define the offsets and masks of all blocks in use."""
+        lines = []
+        for axes in self.blocks:
+            parts = [
+                " * ".join([at, *(f"SIZE_{dim_of(a)}" for a in axes[i + 1 :])])
+                for i, at in enumerate(_over(axes, "at_{}"))
+            ]
+            lines.append(f"at_{self._block(axes)} = {' + '.join(parts)}")
+            lines.append(f"in_{self._block(axes)} = {' & '.join(_over(axes, 'in_{}'))}")
+        return lines
+
+    # --- statements
+
+    def print(
+        self, program: StepProgram, nodes: dict[str, Node], orders: dict[str, Axes], whole: set[str]
+    ) -> tuple[list[str], dict[str, str]]:
+        """Statements for nodes, and the text of each result."""
+        return self.printer.statements(
+            nodes,
+            self.names.leaf,
+            names=program.names,
+            orders=orders,
+            padding=lambda x: FINITE if x.attrs[0].startswith("decay") else ZERO,
+            whole=whole,
+        )
+
+    def assign(self, results: dict[str, str]) -> list[str]:
+        """The new states, none of which is set before the last is known."""
+        if len(results) == 1:
+            return [f"{self.names.of('state', n)} = {text}" for n, text in results.items()]
+        fresh = {n: self.names.fresh(f"next_{n}") for n in results}
+        lines = [f"{fresh[n]} = {text}" for n, text in results.items()]
+        return lines + [f"{self.names.of('state', n)} = {name}" for n, name in fresh.items()]
+
+    # --- what the launcher needs
+
+    def launch(self, lines: Iterable[str]) -> dict[str, Any]:
+        """Arguments by their roles, the widths of tiles, and the size of the largest one."""
+        states = [s.axes for s in self.c.step.states]
+        heavy = states + [v.axes for v in self.c.step.variables if v.kind.endswith("parameter")]
+        largest = sorted({" * ".join(sorted(f"block_{dim_of(a)}" for a in axes)) for axes in heavy if axes})
+        others = [[f"block_{dim_of(a)}" for a in axes if dim_of(a) != self.tiling.dim] for axes in states]
+        return {
+            "dims": self.dims,
+            "blocks": self.block_lines(),
+            "tiled": self.tiling.dim,
+            "beside": " * ".join(max(others, key=lambda x: len(x))) or "1",
+            "pointers": [x.name for x in self.pointers],
+            "strides": [s for x in self.pointers for s in x.strides],
+            "calls": [x.call for x in self.pointers],
+            "strided": [x.call for x in self.pointers if x.strides],
+            "constants": [(self.names.of("constant", v.name), v.name) for v in self.constants],
+            "smallest": 16 if any("tl.dot" in x for x in lines) else 1,
+            "entries": f"max({', '.join(largest)}, 1)" if largest else "1",
+        }
+
+
+def _over(axes: Axes, form: str) -> list[str]:
+    """`form`, such as in_{}, for each axis, as a vector that broadcasts over all of them."""
+    texts = []
+    for i, axis in enumerate(axes):
+        index = f"[{', '.join(':' if j == i else 'None' for j in range(len(axes)))}]" if len(axes) > 1 else ""
+        texts.append(form.format(dim_of(axis)) + index)
+    return texts
