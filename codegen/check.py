@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,8 @@ from .ir import dim_of
 from .oracle import oracle
 from .pipeline import Compiled
 
+# Where a problem is ill-conditioned, an error of AMPLIFIED times what one rounding of the inputs makes is allowed as well.
+AMPLIFIED = 16.0
 BOUND = {torch.float64: 1e-10, torch.float32: 1e-5, torch.bfloat16: 1.5e-2, torch.float16: 2e-3}
 
 
@@ -40,10 +43,14 @@ class Row:
     case: Case
     error: float
     bound: float
+    rounding: float | None = (
+        None  # what one rounding of the inputs makes of the reference; taken where `bound` isn't met
+    )
 
     @property
     def ok(self) -> bool:
-        return self.error <= self.bound  # NaN fails
+        allowed = self.bound if self.rounding is None else max(self.bound, AMPLIFIED * self.rounding)
+        return self.error <= allowed  # NaN fails
 
 
 @dataclass(frozen=True)
@@ -113,7 +120,10 @@ def _log_decay(x: Tensor, how: str, g: torch.Generator) -> Tensor:
 
 
 def check_op(c: Compiled, op: Callable[..., Any], case: Case, backend: str | None = None) -> list[Row]:
-    """The errors of one call, forward and backward. `op` is the generated function."""
+    """The errors of one call, forward and backward. `op` is the generated function.
+
+    A quantity that misses its bound is judged by the problem's own conditioning (see `Row.rounding`).
+    """
     s = sample(c, case)
     arguments = {n: x.detach().clone().requires_grad_() for n, x in s.given.items()}
     states = {n: None if x is None else x.detach().clone().requires_grad_() for n, x in s.states.items()}
@@ -136,27 +146,51 @@ def check_op(c: Compiled, op: Callable[..., Any], case: Case, backend: str | Non
         [*(s.cotangents[n] for n in named), *(s.final_cotangents[n] for n in lasts)],
         inputs=wanted,
     )
-    ref_out, ref_last, ref_grad, ref_initial = oracle(
-        c, s.given, s.states, s.constants, s.cotangents, s.final_cotangents
+    computed = {**named, **{f"final {n}": x for n, x in lasts.items()}}
+    computed |= {f"d{keys[n]}": x.grad for n, x in arguments.items()}
+    computed |= {f"d initial {n}": x.grad for n, x in states.items() if x is not None}
+    reference = _reference(c, s, keys)
+    rows = [
+        Row(c.name, n, case, relative_error(torch.zeros_like(reference[n]) if x is None else x, reference[n]), bound)
+        for n, x in computed.items()
+        for bound in [BOUND[case.dtype]]
+    ]
+    if all(r.ok for r in rows):
+        return rows
+    rounded = _reference(c, _rounded(s, case), keys)
+    return [
+        r if r.ok else dataclasses.replace(r, rounding=relative_error(rounded[r.quantity], reference[r.quantity]))
+        for r in rows
+    ]
+
+
+def _reference(c: Compiled, s: Sample, keys: dict[str, str]) -> dict[str, Tensor]:
+    """Every quantity of the oracle, by the names of rows."""
+    outputs, lasts, gradients, initial = oracle(c, s.given, s.states, s.constants, s.cotangents, s.final_cotangents)
+    return {
+        **outputs,
+        **{f"final {n}": x for n, x in lasts.items()},
+        **{f"d{keys[n]}": x for n, x in gradients.items()},
+        **{f"d initial {n}": x for n, x in initial.items()},
+    }
+
+
+def _rounded(s: Sample, case: Case) -> Sample:
+    """The sample with each input off by half a unit in the last place."""
+    g = torch.Generator().manual_seed(case.seed + 1)
+    unit = torch.finfo(case.dtype).eps / 2
+
+    def off(x: Tensor | None) -> Tensor | None:
+        if x is None:
+            return None
+        sign = torch.where(torch.rand(x.shape, generator=g) < 0.5, -1.0, 1.0).to(x.device, torch.float64)
+        return x.to(torch.float64) * (1 + unit * sign)
+
+    return dataclasses.replace(
+        s,
+        given={n: off(x) for n, x in s.given.items()},  # type: ignore[misc]
+        states={n: off(x) for n, x in s.states.items()},
     )
-    rows = []
-
-    def row(quantity: str, value: Tensor | None, reference: Tensor) -> None:
-        bound = BOUND[case.dtype]
-        if value is None:
-            value = torch.zeros_like(reference)
-        rows.append(Row(c.name, quantity, case, relative_error(value, reference), bound))
-
-    for n, x in named.items():
-        row(n, x, ref_out[n])
-    for n, x in lasts.items():
-        row(f"final {n}", x, ref_last[n])
-    for n, x in arguments.items():
-        row(f"d{keys[n]}", x.grad, ref_grad[n])
-    for n, x in states.items():
-        if x is not None:
-            row(f"d initial {n}", x.grad, ref_initial[n])
-    return rows
 
 
 def relative_error(value: Tensor, reference: Tensor) -> float:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import jinja2
@@ -16,6 +18,9 @@ from .derivation import derivation_lines, step_formulas
 from .ir import dim_of
 from .pipeline import Compiled
 from .print_torch import torch_source
+from .sequential import sequential_torch_source, sequential_triton_source
+from .triton import IMPORTS as TRITON_IMPORTS
+from .triton import CannotPrint, triton_source
 
 TEMPLATES = Path(__file__).parent / "templates"
 LINE = 120
@@ -23,14 +28,9 @@ LINE = 120
 
 def emit(c: Compiled, tidy: bool = True) -> str:
     """The generated file of a spec, formatted where `tidy`."""
-    backends = {"torch": "Backend(torch_forward, torch_backward)"}
-    if c.family == "chunk-parallel":
-        body = [torch_source(c)]
-    else:
-        from .sequential import sequential_torch_source
-
-        body = [sequential_torch_source(c)]
-    text = "\n\n\n".join(body)
+    sections = _sections(c)
+    text = "\n\n\n".join(x.text for x in sections)
+    backends = {x.backend: f"Backend({x.backend}_forward, {x.backend}_backward)" for x in sections}
     page = environment().get_template("generated.py.jinja")
     out = page.render(
         title=_title(c),
@@ -38,7 +38,7 @@ def emit(c: Compiled, tidy: bool = True) -> str:
         hash=spec_hash(c),
         family=c.family,
         derivation=_wrapped(derivation(c)),
-        imports=_imports(text + "\n" + " ".join(backends.values())),
+        imports=_imports(sections),
         body=text,
         signature=signature_text(c),
         backends="{" + ", ".join(f'"{n}": {b}' for n, b in backends.items()) + "}",
@@ -120,26 +120,55 @@ def _wrapped(lines: list[str]) -> list[str]:
     return out
 
 
-_IMPORTS = {
+@dataclass(frozen=True)
+class _Section:
+    """The text of one backend, and the runtime modules whose names it may use: module -> names."""
+
+    backend: str
+    text: str
+    modules: dict[str, str]
+
+
+_TORCH = {
     "chunkform.runtime.decay": (
-        "chunk_for decay_all decay_in decay_mask decay_out decayed_apply decayed_product inverse order_mask"
+        "chunk_for decay_all decay_in decay_mask decay_out channel_apply channel_product triangular_inverse order_mask"
     ),
-    "chunkform.runtime.op": "Argument Backend Op Signature",
-    "chunkform.runtime.sequential": "block_of incoming segment_length stacked strides_of tile_of warps_for",
     "chunkform.runtime.torch_form": (
-        "CHANNEL_CHUNK CHUNK after_chunks dtype_of expanded from_chunks from_heads from_steps in_segments per_head reverse_sum steps_first to_chunks"
+        "CHANNEL_CHUNK CHUNK after_chunks dtype_of expanded from_chunks from_heads from_steps in_segments per_head "
+        "reverse_sum steps_first to_chunks"
     ),
+}
+_SEQUENTIAL = {
+    "chunkform.runtime.launch": "launch",
+    "chunkform.runtime.sequential": "block_of incoming segment_length stacked strides_of tile_of warps_for",
+    "chunkform.runtime.torch_form": "dtype_of",
 }
 
 
-def _imports(text: str) -> str:
-    """The import lines that the text needs."""
-    used = set(re.findall(r"\w+", text)) | {"Argument", "Op", "Signature", "Backend"}
-    lines = ["import torch", ""] if "torch" in used else []
-    for module, names in _IMPORTS.items():
-        wanted = [n for n in names.split() if n in used]
-        if wanted:
-            lines.append(f"from {module} import {', '.join(wanted)}")
+def _sections(c: Compiled) -> list[_Section]:
+    """The backends of a recurrence. Where no Triton kernel can be printed, its torch form serves a GPU as well."""
+    if c.family != "chunk-parallel":
+        return [
+            _Section("torch", sequential_torch_source(c), _SEQUENTIAL),
+            _Section("triton", sequential_triton_source(c), _SEQUENTIAL),
+        ]
+    sections = [_Section("torch", torch_source(c), _TORCH)]
+    with contextlib.suppress(CannotPrint):
+        sections.append(_Section("triton", triton_source(c), TRITON_IMPORTS))
+    return sections
+
+
+def _imports(sections: list[_Section]) -> str:
+    """The import lines that the sections need."""
+    wanted: dict[str, set[str]] = {"chunkform.runtime.op": {"Argument", "Backend", "Op", "Signature"}}
+    lines = ["import torch"]
+    for section in sections:
+        used = set(re.findall(r"\w+", section.text))
+        if "tl" in used:
+            lines += ["import triton", "import triton.language as tl"]
+        for module, names in section.modules.items():
+            wanted.setdefault(module, set()).update(used & set(names.split()))
+    lines += [""] + [f"from {m} import {', '.join(sorted(names))}" for m, names in sorted(wanted.items()) if names]
     return "\n".join(lines)
 
 
