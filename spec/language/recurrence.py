@@ -307,15 +307,19 @@ class Recurrence:
 
     def _check_term(self, term: Term, what: str, updating: str | None = None) -> None:
         known = {v.name for v in self.variables} | {x.name for x in self.lets}
-        known_dims = {*self.dim_list, ONE}
+        for m in matrices(term):
+            for dim in m.shape:
+                if dim not in (*self.dim_list, ONE):
+                    known_dims = ", ".join(x.name for x in self.dim_list)
+                    raise DimensionError(
+                        f"{what} uses {m}, but {dim} is not a dim of {self.name} ({known_dims})", caller()
+                    )
         for s in atoms(term):
             name, kind = _name_of(s), _kind_of(s)
             if kind is None:
                 raise NameError_(
                     f"{what} uses the unknown symbol {name}: declare it with r.inputs, r.decay, ...", caller()
                 )
-            if isinstance(s, Matrix) and not {s.rows, s.cols} <= known_dims:
-                raise DimensionError(f"{what} uses {name}, whose dims are not of {self.name}", caller())
             if kind == "state":
                 base, _, which = name.partition(".")
                 if base not in {x.name for x in self.states}:
@@ -342,6 +346,16 @@ class Recurrence:
 
 def atoms(term: Term) -> Iterator[Any]:
     """The named quantities in a term: `symbol` matrices and SymPy symbols."""
+    return (x for x in _parts(term) if not isinstance(x, Matrix) or x.op == "symbol")
+
+
+def matrices(term: Term) -> Iterator[Matrix]:
+    """The matrices and vectors that a term is made of, the smallest last."""
+    return (x for x in _parts(term) if isinstance(x, Matrix))
+
+
+def _parts(term: Term) -> Iterator[Any]:
+    """Every matrix in a term, and every SymPy symbol."""
     seen: set[Any] = set()
     stack: list[Any] = [term]
     while stack:
@@ -350,9 +364,10 @@ def atoms(term: Term) -> Iterator[Any]:
             continue
         seen.add(x)
         if isinstance(x, Matrix):
+            yield x
             if x.op == "symbol":
-                yield x
-            elif x.op == "map":
+                continue
+            if x.op == "map":
                 stack.extend(x.args[1:])
                 slots = {f"x{i}_" for i in range(len(x.args) - 1)}
                 stack.extend(s for s in x.args[0].free_symbols if s.name not in slots)

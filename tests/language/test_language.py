@@ -1,0 +1,116 @@
+"""What a spec may say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import sympy
+
+from chunkform.codegen.pipeline import compile_spec
+from chunkform.errors import NameError_
+from chunkform.spec.language import Recurrence, catalogue, find, load, relu, sigmoid
+
+
+def test_the_example_of_the_design_works_as_printed(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("""
+from chunkform.spec.language import Recurrence
+r = Recurrence("lightning_attention")
+d, e = r.dims("d e")
+q, k = r.inputs("q k", d)
+v = r.inputs("v", e)
+lam = r.decay("lam")
+S = r.state("S", d, e)
+r.update(S, lam * S.prev + k * v.T)
+r.output("o", S.next.T * q)
+""")
+    (r,) = load(file)
+    assert compile_spec(r).family == "chunk-parallel"
+
+
+def test_every_file_of_the_catalogue_is_short() -> None:
+    for r in catalogue():
+        lines = Path(r.where.file).read_text().splitlines()
+        assert len(lines) <= 40, r.name
+
+
+def test_the_catalogue_is_found_by_name() -> None:
+    assert [r.name for r in find("delta_rule")] == ["delta_rule"]
+
+
+def test_an_output_may_have_the_name_of_the_let_that_it_is() -> None:
+    r = Recurrence("named")
+    d = r.dims("d")
+    k = r.inputs("k", d)
+    s = r.state("s", d)
+    y = r.let("y", s.prev + k)
+    r.update(s, y)
+    r.output("y", y)
+    compiled = compile_spec(r)
+    assert list(compiled.step.outputs) == ["y"]
+    assert compiled.family == "chunk-parallel"
+
+
+def test_an_output_may_not_have_the_name_of_another_let() -> None:
+    r = Recurrence("named")
+    d = r.dims("d")
+    k = r.inputs("k", d)
+    r.let("y", 2 * k)
+    with pytest.raises(NameError_, match="'y' is used twice"):
+        r.output("y", k)
+
+
+def test_several_decays_in_one_line() -> None:
+    r = Recurrence("two")
+    d = r.dims("d")
+    a, b = r.decay("a b", d)
+    assert a.shape == b.shape and [v.kind for v in r.variables] == ["decay", "decay"]
+
+
+def test_any_function_with_a_derivative_may_be_a_coefficient() -> None:
+    r = Recurrence("functions")
+    d = r.dims("d")
+    k = r.inputs("k", d)
+    a, b = r.inputs("a b")
+    s = r.state("s", d)
+    weight = sympy.Max(a, b, 1) + sympy.tan(a) + sympy.cosh(b) + sympy.sqrt(1 + a**2) + relu(a) + 2**b
+    r.update(s, sigmoid(a) * s.prev + weight * k)
+    r.output("o", s.next)
+    compiled = compile_spec(r)
+    assert compiled.family == "chunk-parallel"
+
+
+def test_a_number_to_the_power_of_a_vector() -> None:
+    r = Recurrence("powers")
+    d = r.dims("d")
+    k = r.inputs("k", d)
+    s = r.state("s", d)
+    r.update(s, s.prev + 2**k)
+    r.output("o", s.next)
+    assert compile_spec(r).family == "chunk-parallel"
+
+
+def test_a_state_that_is_forgotten_and_one_with_a_constant_decay() -> None:
+    r = Recurrence("extremes")
+    d, e = r.dims("d e")
+    q, k = r.inputs("q k", d)
+    v = r.inputs("v", e)
+    F = r.state("F", d, e)
+    G = r.state("G", d, e)
+    r.update(F, k * v.T)
+    r.update(G, G.prev / 2 + k * v.T)
+    r.output("o", F.next.T * q + G.next.T * q)
+    assert compile_spec(r).family == "chunk-parallel"
+
+
+def test_a_term_prints_as_it_was_written() -> None:
+    r = Recurrence("printed")
+    d, e = r.dims("d e")
+    q, k = r.inputs("q k", d)
+    v = r.inputs("v", e)
+    beta = r.inputs("beta")
+    S = r.state("S", d, e)
+    assert str(S.prev + beta * k * (v - S.prev.T * k).T) == "S.prev + beta * k * (v - S.prev.T * k).T"
+    assert repr(S) == "S" and repr(d) == "d"
+    assert str(q.T * k) == "(q.T * k)"

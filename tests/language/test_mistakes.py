@@ -1,0 +1,194 @@
+"""Each mistake in a spec gets one error, which names the file, the line, the term, and what to write instead."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from chunkform.codegen.pipeline import compile_spec
+from chunkform.errors import (
+    CausalityError,
+    ChunkformError,
+    DimensionError,
+    FunctionError,
+    LoadError,
+    NameError_,
+    SpecError,
+)
+from chunkform.spec.language import load
+
+HEAD = """\
+from chunkform.spec.language import *
+import sympy
+r = Recurrence("bad")
+d, e = r.dims("d e")
+q, k = r.inputs("q k", d)
+v = r.inputs("v", e)
+beta = r.inputs("beta")
+lam = r.decay("lam")
+S = r.state("S", d, e)
+"""
+TAIL = """
+r.update(S, lam * S.prev + k * v.T)
+r.output("o", S.next.T * q)
+"""
+HEAD_LINES = HEAD.count("\n")
+
+# (what is wrong, the lines, the error, what its message says). The last line that isn't part of TAIL is the wrong one.
+MISTAKES: list[tuple[str, str, type[ChunkformError], tuple[str, ...]]] = [
+    # dims
+    ("sum of a matrix and its transpose's shape", "r.update(S, S.prev + v * k.T)", DimensionError, ("S.prev (d x e)", "v * k.T (e x d)", ".T")),
+    ("sum of a matrix and a vector", "r.update(S, S.prev + k)", DimensionError, ("S.prev (d x e)", "k (d x 1)")),
+    ("outer product without a transpose", "r.update(S, S.prev + k * v)", DimensionError, ("k (d x 1)", "`k * v.T`")),
+    ("inner product without a transpose", "r.update(S, k * q)", DimensionError, ("`k.T * q`", "`hadamard(k, q)`")),
+    ("vector decay without diag", "a = r.decay('a', d); r.update(S, a * S.prev)", DimensionError, ("`diag(a) * S.prev`",)),
+    ("read without a transpose", "r.output('x', S.prev * q)", DimensionError, ("S.prev (d x e)", "`S.prev.T * q`")),
+    ("update of another shape", "r.update(S, q * q.T)", DimensionError, ("the update of S", "q * q.T (d x d)", "d x e")),
+    ("update by a scalar", "r.update(S, beta)", DimensionError, ("the update of S is a scalar", "d x e")),
+    ("scalar plus matrix", "r.update(S, S.prev + 1)", DimensionError, ("the scalar 1", "S.prev (d x e)", "`eye(d)`")),
+    ("scalar minus matrix", "r.update(S, beta - S.prev)", DimensionError, ("the scalar beta", "`eye(d)`")),
+    ("dot of two dims", "x = dot(k, v)", DimensionError, ("k.T (1 x d)", "v (e x 1)")),
+    ("hadamard of two dims", "x = hadamard(k, v)", DimensionError, ("k (d x 1)", "v (e x 1)")),
+    ("hadamard with a scalar", "x = hadamard(beta, k)", DimensionError, ("the scalar beta", "use *")),
+    ("quotient of two dims", "x = k / v", DimensionError, ("k (d x 1)", "v (e x 1)")),
+    ("division by a matrix", "x = 1 / S.prev", DimensionError, ("S.prev (d x e)", "no inverse")),
+    ("diag of a scalar", "x = diag(beta)", DimensionError, ("diag takes a vector", "the scalar beta")),
+    ("diag of a matrix", "x = diag(S.prev)", DimensionError, ("diag takes a vector", "the matrix S.prev (d x e)")),
+    ("softmax of a scalar", "x = softmax(beta)", DimensionError, ("softmax takes a vector", "the scalar beta")),
+    ("norm of a matrix", "x = norm(S.prev)", DimensionError, ("norm takes a vector", "S.prev (d x e)")),
+    ("normalize of a scalar", "x = normalize(beta)", DimensionError, ("normalize takes a vector", "beta")),
+    ("transpose of a scalar", "x = beta.T", DimensionError, ("beta is a scalar",)),
+    ("foreign dim", "f = Dim('f'); r.inputs('w', f)", DimensionError, ("the dims of w", "(d, e)", "got f")),
+    ("foreign dim in eye", "x = r.let('x', eye(Dim('f')))", DimensionError, ("x uses eye(f)", "f is not a dim of bad (d, e)")),
+    ("dim as text", "r.inputs('w', 'd')", DimensionError, ("the dims of w", "'d'")),
+    ("three dims", "r.inputs('w', d, d, e)", DimensionError, ("w has 3 dims", "at most 2")),
+    ("apply to two shapes", "x = apply(lambda x, y: x * y, k, v)", DimensionError, ("one shape", "k, v")),
+    # decays
+    ("decay over two dims", "r.decay('a', d, e)", DimensionError, ("a has 2 dims", "`diag(a) * S.prev * diag(b)`")),
+    ("decay over a vector", "r.decay('a', k)", DimensionError, ("the dims of a", "got k")),
+    ("log of a decay as a name", "r.inputs('log_lam')", NameError_, ("'log_lam'", "the logarithm of lam")),
+    # names
+    ("unknown symbol", "r.update(S, sympy.Symbol('z') * S.prev)", NameError_, ("the update of S", "unknown symbol z", "r.inputs")),
+    ("unknown symbol in apply", "x = r.let('x', apply(lambda a: a * sympy.Symbol('z'), k))", NameError_, ("unknown symbol z",)),
+    ("undefined name", "r.update(S, z * S.prev)", LoadError, ("'z' is not defined", "r.inputs")),
+    ("input of another recurrence", "z = Recurrence('p').inputs('z'); r.update(S, z * S.prev)", NameError_, ("uses z", "not declared in bad")),
+    ("state of another recurrence", "P = Recurrence('p').state('P'); r.update(S, P.prev * S.prev)", NameError_, ("reads P.prev", "not a state of bad")),
+    ("name used twice", "r.inputs('q', d)", NameError_, ("'q' is used twice", "bad.py:5")),
+    ("name used twice in one line", "r.inputs('x x', d)", NameError_, ("'x' is used twice",)),
+    ("name of a dim", "r.inputs('d')", NameError_, ("'d' is used twice", "a dim of bad")),
+    ("output with an input's name", "r.output('q', S.prev.T * q)", NameError_, ("'q' is used twice", "bad.py:5")),
+    ("name of a gradient", "r.inputs('dq', d)", NameError_, ("'q' and 'dq'", "the gradient of q", "choose another")),
+    ("reserved name", "r.inputs('backend')", NameError_, ("'backend' is reserved", "choose another")),
+    ("name of a function", "r.inputs('exp')", NameError_, ("'exp' is reserved",)),
+    ("Python keyword", "r.inputs('lambda')", NameError_, ("'lambda'", "identifier")),
+    ("not an identifier", "r.inputs('2x')", NameError_, ("'2x'", "identifier")),
+    ("list of names", "r.inputs(['x', 'y'])", NameError_, ("one string", "['x', 'y']")),
+    ("term as a name", "r.output(k, k)", NameError_, ("a name must be a string", "k")),
+    # causality and states
+    ("update that reads itself", "r.update(S, lam * S.next)", CausalityError, ("the update of S reads S.next", "S.prev")),
+    ("output before the update", "r.output('x', S.next.T * q)", CausalityError, ("the output x reads S.next", "S.prev", "update S first")),
+    ("state without prev or next", "r.update(S, S * 2)", SpecError, ("S is a state", "S.prev or S.next")),
+    ("scalar times a state", "r.update(S, beta * S)", SpecError, ("S is a state", "S.prev or S.next")),
+    ("transpose of a state", "r.output('x', S.T * q)", SpecError, ("S is a state", "S.prev or S.next")),
+    ("state alone", "r.update(S, S)", SpecError, ("got S", "S.prev or S.next")),
+    ("function of a state", "x = exp(S)", SpecError, ("got S", "S.prev or S.next")),
+    ("SymPy function of a state", "x = sympy.exp(S)", SpecError, ("S is a state", "S.prev or S.next")),
+    ("dot with a state", "x = dot(S, q)", SpecError, ("got S", "S.prev or S.next")),
+    ("misspelled prev", "r.update(S, S.previous)", SpecError, ("no 'previous'", "S.prev or S.next")),
+    ("updated twice", "r.update(S, S.prev); r.update(S, S.prev)", NameError_, ("S is updated twice", "first at")),
+    ("update of what isn't a state", "r.update(q, q)", SpecError, ("got q", "r.update(S, ...)")),
+    ("update of a next state", "r.update(S.next, S.prev)", SpecError, ("got S.next", "r.update(S, ...)")),
+    ("initial value that reads an input", "r.state('Z', d, initial=k)", CausalityError, ("the initial value of Z reads k", "constants and parameters")),
+    ("initial value of another shape", "r.state('Z', d, e, initial=eye(d))", DimensionError, ("the initial value of Z", "eye(d) (d x d)", "d x e")),
+    ("initial value as text", "r.state('Z', d, initial='x')", SpecError, ("the initial value of Z", "'x'")),
+    # functions and numbers
+    ("function without a derivative", "x = r.let('x', sympy.gamma(beta)); r.output('y', x)", FunctionError, ("gamma(beta)", "no derivative", "sigmoid")),
+    ("function of a vector without one", "r.output('y', apply(sympy.floor, k))", FunctionError, ("floor(k", "no derivative")),
+    ("function of the user", "r.output('y', sympy.Function('f')(beta))", FunctionError, ("f(beta)", "no derivative")),
+    ("sign", "r.output('y', sympy.sign(beta))", FunctionError, ("sign(beta)", "no derivative")),
+    ("cases", "r.output('y', sympy.Piecewise((beta, beta > 0), (0, True)))", FunctionError, ("Piecewise", "Max, Min")),
+    ("SymPy function of a vector", "x = sympy.exp(k)", DimensionError, ("k (d x 1)", "chunkform.spec.language")),
+    ("function of math", "import math; x = math.exp(k)", SpecError, ("k has no value", "chunkform.spec.language")),
+    ("function of math of a scalar", "import math; x = math.exp(beta)", LoadError, ("chunkform.spec.language",)),
+    ("function of numpy", "import numpy as np; x = np.exp(k)", LoadError, ("chunkform.spec.language",)),
+    ("array", "import numpy as np; x = np.eye(3) * S.prev", SpecError, ("S.prev", "ndarray", "symbols, numbers")),
+    ("comparison", "x = (beta > 0) * S.prev", SpecError, ("beta > 0", "symbols, numbers")),
+    ("branch", "x = q if beta > 0 else k", LoadError, ("beta > 0", "Max, Min, relu")),
+    ("branch on a vector", "x = q if k else q", SpecError, ("k has no truth value",)),
+    ("entry of a vector", "x = k[0]", SpecError, ("k has no entries", "dot")),
+    ("unpacked vector", "x, y = k", SpecError, ("k is one term", "d x 1")),
+    ("power of a matrix", "x = S.prev ** 2", SpecError, ("S.prev (d x e)", "hadamard")),
+    ("exponent that is a matrix", "x = S.prev ** S.prev", SpecError, ("the exponent of S.prev must be a number",)),
+    ("exponent that is a vector", "x = k ** q", SpecError, ("the exponent of k", "`exp(hadamard(q, log(k)))`")),
+    ("exponent that is a scalar", "x = k ** beta", SpecError, ("the exponent of k", "`exp(beta * log(k))`")),
+    ("power with a vector on top", "x = beta ** k", SpecError, ("k (d x 1)", "`exp(k * log(beta))`")),
+    ("infinite constant", "r.output('y', sympy.oo * k)", FunctionError, ("oo is not a finite real number",)),
+    ("infinite float", "r.output('y', float('inf') * k)", FunctionError, ("oo is not a finite real number",)),
+    ("nan", "r.output('y', float('nan') * k)", FunctionError, ("nan is not a finite real number",)),
+    ("division by zero", "r.output('y', k / 0)", FunctionError, ("not a finite real number",)),
+    ("imaginary constant", "r.output('y', sympy.sqrt(-1) * beta * k)", FunctionError, ("I is not a finite real number",)),
+    ("default that is no number", "r.constant('c', 'x')", SpecError, ("the default of constant c", "'x'")),
+    ("infinite default", "r.constant('c', float('inf'))", SpecError, ("the default of constant c", "inf")),
+    ("function that returns nothing", "x = apply(lambda x: None, k)", SpecError, ("must return a SymPy expression",)),
+    ("let that is text", "r.let('x', 'S.prev')", SpecError, ("x must be a term", "'S.prev'")),
+    ("output that is nothing", "r.output('x', None)", SpecError, ("the output x must be a term", "None")),
+    ("output that reads nothing", "r.output('x', 1)", SpecError, ("the output x is 1", "no input and no state")),
+    # Python
+    ("missing module", "import nowhere_to_be_found", LoadError, ("nowhere_to_be_found",)),
+    ("syntax", "r.update(S, S.prev +", LoadError, ("never closed",)),
+]  # fmt: skip
+
+
+def refused(tmp_path: Path, text: str) -> ChunkformError:
+    file = tmp_path / "bad.py"
+    file.write_text(text)
+    with pytest.raises(ChunkformError) as error:
+        for r in load(file):
+            compile_spec(r)
+    return error.value
+
+
+@pytest.mark.parametrize("line, error, says", [pytest.param(*x[1:], id=x[0].replace(" ", "-")) for x in MISTAKES])
+def test_one_clear_error(tmp_path: Path, line: str, error: type[ChunkformError], says: tuple[str, ...]) -> None:
+    refusal = refused(tmp_path, HEAD + line + TAIL)
+    assert isinstance(refusal, error)
+    message = str(refusal)
+    assert f'bad.py:{HEAD_LINES + 1} "{line}"' in message
+    assert [x for x in says if x not in message] == []
+    assert "\n" not in message and "Source(" not in message and "Dim(name" not in message
+
+
+@pytest.mark.parametrize(
+    "text, line, says",
+    [
+        (HEAD + 'r.output("o", S.prev.T * q)\n', 9, ("the state S is never updated", "r.update(S, ...)")),
+        (HEAD + "r.update(S, S.prev + k * v.T)\n", 3, ("bad has no output", "r.output")),
+        ('from chunkform.spec.language import *\nr = Recurrence("bad")\n', 2, ("bad has no state", "r.state")),
+        ('from chunkform.spec.language import *\nr = Recurrence("my spec")\n', 2, ("Python identifier", "'my spec'")),
+    ],
+    ids=["state never updated", "no output", "no state", "name of the recurrence"],
+)
+def test_what_only_the_whole_spec_shows(tmp_path: Path, text: str, line: int, says: tuple[str, ...]) -> None:
+    message = str(refused(tmp_path, text))
+    assert f'bad.py:{line} "{text.splitlines()[line - 1]}"' in message
+    assert [x for x in says if x not in message] == []
+
+
+def test_a_file_without_a_recurrence(tmp_path: Path) -> None:
+    assert "holds no Recurrence" in str(refused(tmp_path, "x = 1\n"))
+
+
+def test_two_recurrences_of_one_name(tmp_path: Path) -> None:
+    one = HEAD + TAIL
+    assert "two recurrences named 'bad'" in str(refused(tmp_path, one + "first = r\n" + one))
+
+
+def test_no_file(tmp_path: Path) -> None:
+    with pytest.raises(LoadError, match="there is no spec file"):
+        load(tmp_path / "nothing.py")
+
+
+def test_the_first_mistake_wins(tmp_path: Path) -> None:
+    message = str(refused(tmp_path, HEAD + "r.update(S, S.prev + k)\nr.update(S, S.prev + 1)\n"))
+    assert f"bad.py:{HEAD_LINES + 1}" in message and "scalar" not in message
