@@ -48,15 +48,17 @@ def compile_spec(r: Recurrence) -> Compiled:
     gates.append(gate_adjoint(backwards))
     try:
         form = normalize(step)
+        gates.append(gate_form(backwards, form, backward=False))
         adjoint_form = normalize_adjoint(backwards)
+        gates.append(gate_form(backwards, adjoint_form, backward=True))
+        forward = plan(form, tuple(s.name for s in step.states))
+        gates.append(gate_plan(backwards, forward))
+        saved = tuple(form.write_leaves())
+        backward = plan(adjoint_form, tuple(s.name for s in (*step.states, *backwards.program.states)), saved)
+        gates.append(gate_plan(backwards, forward, backward))
     except NotAffine as why:
         reason, where = f"{why.reason}: {plain(_as_state(why.term), step.names)}", _where(step, backwards, why)
         return Compiled(r, step, backwards, "sequential", reason=reason, reason_where=where, gates=tuple(gates))
-    gates += [gate_form(backwards, form, backward=False), gate_form(backwards, adjoint_form, backward=True)]
-    forward = plan(form, tuple(s.name for s in step.states))
-    saved = tuple(form.write_leaves())
-    backward = plan(adjoint_form, tuple(s.name for s in (*step.states, *backwards.program.states)), saved)
-    gates += [gate_plan(backwards, forward), gate_plan(backwards, forward, backward)]
     gates.append(gate_segments(backwards, forward, backward))
     return Compiled(r, step, backwards, "chunk-parallel", form, adjoint_form, forward, backward, gates=tuple(gates))
 

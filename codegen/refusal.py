@@ -78,9 +78,10 @@ def spelled_out(interpreter: Interpreter) -> Iterator[Spelling]:
 def line_of(term: Node, origins: Iterable[tuple[Node, Any]]) -> Any:
     """Where the spec says `term`, or else the smallest term around it. `origins` gives terms and their places."""
     core = split_constant(term)[1]
-    best: tuple[int, Any] | None = None
-    for node, where in origins:
-        parts = list(walk(node))
-        if (term in parts or core in parts) and where is not None and (best is None or len(parts) < best[0]):
-            best = len(parts), where
-    return best[1] if best else None
+    pieces = {x for x in core.args if x.op != "const"} if core.op in ("mul", "add") else {core}
+    around = [(set(walk(node)), where) for node, where in origins if where is not None]
+    for wanted in ({term}, {core}, pieces):  # part of a longer product or sum has no node of its own: its pieces have
+        holding = [(len(parts), n) for n, (parts, _) in enumerate(around) if wanted <= parts]
+        if holding:
+            return around[min(holding)[1]][1]
+    return None

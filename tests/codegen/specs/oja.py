@@ -1,4 +1,4 @@
-"""Oja's rule (Irie et al. 2022, arXiv 2202.07570): what is written depends on the read twice, so nothing is affine."""
+"""Oja's rule for keys (Irie et al. 2022, arXiv 2202.07570): a delta rule on the other side of the state."""
 
 from chunkform.spec.language import Recurrence
 

@@ -2,7 +2,7 @@
 
 from chunkform.spec.language import Recurrence
 
-r = Recurrence("oja_true")
+r = Recurrence("oja_subspace")
 d, e = r.dims("d e")
 q, k = r.inputs("q k", d)
 beta = r.inputs("beta")
