@@ -18,9 +18,9 @@ from .plan import Plan, Sweep
 from .show import Notation
 
 CANDIDATES = {  # symbols for products of decays, in the order of preference
-    "prefix": ("a", "g", "f"),
-    "suffix": ("b", "r", "h"),
-    "mask": ("M", "L", "N"),
+    "prefix": ("a", "g", "f", "m"),
+    "suffix": ("b", "r", "h", "c"),
+    "mask": ("M", "N", "L", "B", "D"),
     "sum": ("P", "R", "G"),
     "read": ("Y", "Z", "X", "G", "H"),
     "solve": ("T", "F", "J"),
@@ -40,9 +40,15 @@ class _Symbols:
 
     def stem(self, kind: str) -> str:
         if kind not in self.stems:
-            free = (s for s in CANDIDATES[kind] if not {s, s.lower(), s.upper()} & self.taken)
-            self.stems[kind] = next(free, f"{CANDIDATES[kind][0]}0")
+            self.stems[kind] = self.fresh(kind)
         return self.stems[kind]
+
+    def fresh(self, kind: str) -> str:
+        """A letter that nothing else is called by."""
+        found = next((s for s in CANDIDATES[kind] if not {s, s.lower(), s.upper()} & self.taken), None)
+        found = found or next(n for n in (f"{CANDIDATES[kind][0]}{i}" for i in range(99)) if n not in self.taken)
+        self.taken.add(found)
+        return found
 
     def is_numbered(self, name: str) -> bool:
         return "read" in self.stems and name.startswith(self.stems["read"]) and name[-1].isdigit()
@@ -62,7 +68,9 @@ def chunk_sections(c: Compiled) -> Iterator[Section]:
     for title, (plan, reader) in zip(("forward", "backward"), readers):
         passes.append(Section(f"Over a chunk of C steps, {title}", tuple(_sweeps(c, plan, reader, symbols))))
     if symbols.decays:
-        definitions = [sentence("i, j and s run over the steps of the chunk.")]
+        definitions = [
+            sentence("i, j and s run over the steps of the chunk.", "$i$, $j$ and $s$ run over the steps of the chunk.")
+        ]
         definitions += [f for _, f in symbols.decays.values()]
         yield Section("Products of decays in a chunk", tuple(definitions))
     yield from passes
@@ -235,11 +243,13 @@ class _ChunkFormulas:
     def defined(self, kind: str, about: tuple, decay: Node | None) -> str:
         key = (kind, about, decay)
         if key not in self.symbols.decays:
-            stem = self.symbols.stem("prefix" if kind == "all" else kind)
-            if decay is not None and decay.axes and kind != "mask":
-                stem = stem.upper()
-            primes = sum(k[0] == kind != "all" and v[0].startswith(stem) for k, v in self.symbols.decays.items())
-            name = f"{stem}_C" if kind == "all" else stem + "'" * primes
+            if kind == "all":
+                inclusive = ("prefix", (True,), decay)
+                first = self.symbols.decays[inclusive][0] if inclusive in self.symbols.decays else None
+                name = f"{first or self.defined('prefix', (True,), decay)}_C"
+            else:
+                name = self.symbols.fresh(kind)
+                name = name.upper() if decay is not None and decay.axes and kind != "mask" else name
             definition = formula(self.c, lambda n: self.definition(n, name, kind, about, decay))
             self.symbols.decays[key] = (name, definition)
         return self.symbols.decays[key][0]

@@ -56,8 +56,9 @@ def derivation_lines(c: Compiled) -> list[str]:
     return lines
 
 
-def sentence(text: str) -> Formula:
-    return Formula(text, text, text=True)
+def sentence(text: str, latex: str = "") -> Formula:
+    """Words between formulas; `latex` has the mathematics in them between dollar signs."""
+    return Formula(text, latex or text, text=True)
 
 
 def order_of(c: Compiled) -> tuple[str, ...]:
@@ -70,12 +71,16 @@ def order_of(c: Compiled) -> tuple[str, ...]:
 
 
 def formula(
-    c: Compiled, write: Callable[[Notation], str], names: dict[Node, Node] | None = None, **about: object
+    c: Compiled,
+    write: Callable[[Notation], str],
+    names: dict[Node, Node] | None = None,
+    text: bool = False,
+    **about: object,
 ) -> Formula:
     """Both texts of what `write` says with a notation."""
     order = order_of(c)
     plain, tex = (write(Notation(t, names or {}, order=order, **about)) for t in (False, True))  # type: ignore[arg-type]
-    return Formula(plain, tex)
+    return Formula(plain, tex, text)
 
 
 def equation(
@@ -318,7 +323,8 @@ def form_formulas(c: Compiled, backward: bool) -> Iterator[Formula]:
     if backward:
         for s in c.step.states:
             if reader.has_carried(s.name):
-                yield sentence(f"d{s.name}_t^+ is the part of d{s.name}_t that comes from later steps.")
+                part, whole = (leaf(kind, f"d{s.name}", s.axes) for kind in ("carried", "gradient"))
+                yield formula(c, partial(_part_text, part=part, whole=whole), text=True)
     for one in (s for group in form.groups for s in group):
         if (one.direction < 0) == backward:
             yield from _state_formulas(c, reader, one)
@@ -333,6 +339,11 @@ def form_formulas(c: Compiled, backward: bool) -> Iterator[Formula]:
             yield equation(c, leaf("gradient" if backward else "let", name, axes), right, names, axes)
     for p in form.pairings:
         yield formula(c, partial(_pairing_text, reader=reader, p=p), names)
+
+
+def _part_text(n: Notation, part: Node, whole: Node) -> str:
+    mark = "$" if n.tex else ""
+    return f"{mark}{n.text(part)}{mark} is the part of {mark}{n.text(whole)}{mark} that comes from later steps."
 
 
 def _state_formulas(c: Compiled, reader: Reader, s: StateForm) -> Iterator[Formula]:

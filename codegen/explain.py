@@ -249,7 +249,7 @@ def latex_document(c: Compiled) -> str:
         block: list[str] = []
         for f in section.formulas:
             if f.text:
-                parts += [*_align(block), _prose(f.plain)]
+                parts += [*_align(block), f.latex]
                 block = []
             else:
                 block.append(f.latex.replace(" = ", " &= ", 1))
@@ -261,9 +261,3 @@ def _align(block: list[str]) -> list[str]:
     if not block:
         return []
     return [r"\begin{align*}", ",\\\\\n".join(block) + ".", r"\end{align*}"]
-
-
-def _prose(text: str) -> str:
-    """A sentence, with its symbols in math mode."""
-    words = [f"${w}$" if "_" in w or "^" in w else w for w in text.split(" ")]
-    return " ".join(words)
