@@ -66,8 +66,9 @@ def oracle(
     constants: dict[str, float] | None = None,
     cotangents: dict[str, Tensor | None] | None = None,
     final_cotangents: dict[str, Tensor | None] | None = None,
+    dtype: torch.dtype = torch.float64,
 ) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
-    """(outputs, final states, gradients, gradients of the initial states), all float64.
+    """(outputs, final states, gradients, gradients of the initial states), computed in `dtype`.
 
     Arguments as in the contract of generated ops: [B, T, H, *dims], decays as natural logarithms, states [B, H, *dims].
     Gradients are given where `cotangents` or `final_cotangents` are.
@@ -75,23 +76,28 @@ def oracle(
     program = c.step
     device = next(iter(given.values())).device
     differentiate = cotangents is not None or final_cotangents is not None
-    leaves = {n: x.detach().to(torch.float64).requires_grad_(differentiate) for n, x in given.items()}
+    leaves = {n: x.detach().to(dtype).requires_grad_(differentiate) for n, x in given.items()}
     batch, steps, heads, sizes = _sizes(program, leaves)
     start: dict[str, Tensor] = {}
     for s in program.states:
-        value = states.get(s.name)
-        if value is None:
+        given_state = states.get(s.name)
+        if given_state is None:
             value = initial_state(program, s.name, leaves, constants or {}, sizes, batch, heads, device)
-        start[s.name] = value.detach().to(torch.float64).requires_grad_(differentiate)
+        else:
+            value = given_state.detach().to(dtype)
+        if not value.requires_grad:  # an initial value made of parameters hands its gradient on to them
+            value = value.requires_grad_(differentiate)
+        start[s.name] = value
+    start = {n: x.to(dtype) for n, x in start.items()}
     outputs, finals = _run(program, leaves, start, constants or {}, sizes, steps, batch, heads, device)
     if not differentiate:
         return outputs, finals, {}, {}
-    loss = torch.zeros((), dtype=torch.float64, device=device)
+    loss = torch.zeros((), dtype=dtype, device=device)
     for values, incoming in ((outputs, cotangents), (finals, final_cotangents)):
         for name, value in values.items():
             g = (incoming or {}).get(name)
             if g is not None and value.numel():
-                loss = loss + (value * g.to(torch.float64)).sum()
+                loss = loss + (value * g.to(dtype)).sum()
     wanted = [*leaves.values(), *start.values()]
     grads: list[Any] = [None] * len(wanted)
     if loss.requires_grad:
@@ -159,7 +165,7 @@ def _run(
     heads: int,
     device: Any,
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    numbers = TorchNumbers(device)
+    numbers = TorchNumbers(device, next(iter(given.values())).dtype)
     values = {
         v.name: given[v.name].exp() if v.is_decay else given[v.name] for v in program.variables if v.kind != "constant"
     }

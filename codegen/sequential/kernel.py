@@ -152,12 +152,12 @@ class Kernel:
         states = [s.axes for s in self.c.step.states]
         heavy = states + [v.axes for v in self.c.step.variables if v.kind.endswith("parameter")]
         largest = sorted({" * ".join(sorted(f"block_{dim_of(a)}" for a in axes)) for axes in heavy if axes})
-        others = [[f"block_{dim_of(a)}" for a in axes if dim_of(a) != self.tiling.dim] for axes in states]
+        beside = [" * ".join(f"block_{dim_of(a)}" for a in axes if dim_of(a) != self.tiling.dim) for axes in states]
         return {
             "dims": self.dims,
             "blocks": self.block_lines(),
             "tiled": self.tiling.dim,
-            "beside": " * ".join(max(others, key=lambda x: len(x))) or "1",
+            "beside": max(beside, key=lambda text: text.count("block_")) or "1",
             "pointers": [x.name for x in self.pointers],
             "strides": [s for x in self.pointers for s in x.strides],
             "calls": [x.call for x in self.pointers],
