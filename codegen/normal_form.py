@@ -23,6 +23,7 @@ from .ir import (
     ZERO,
     Node,
     add,
+    canonical_axis,
     expand,
     factors_of,
     leaf,
@@ -268,6 +269,8 @@ class Interpreter:
 
     def _sum(self, x: Node) -> Node:
         (b,) = x.attrs
+        if (swapped := self._swapped(x)) is not None:
+            return self.plain(swapped)
         factors = factors_of(x.args[0])
         for f in factors:  # a read of several states at once is the sum of its reads
             if f.op == "add" and b in f.axes and len(self._matrix_states(f)) > 1:
@@ -302,6 +305,23 @@ class Interpreter:
         if any(kept in o.axes for o in others) and kept is None:
             raise NotAffine("a broadcast of a state", x)
         return mul(self.read(m, side, mul(*inside)), *(o for o in others if b not in o.axes))
+
+    def _swapped(self, x: Node) -> Node | None:
+        """sum_b sum_c w_c S dS as sum_c w_c sum_b S dS, which is a pairing over c with weights."""
+        (b,), body = x.attrs, x.args[0]
+        factors = factors_of(body)
+        for f in factors:
+            rest = [g for g in factors if g is not f]
+            if f.op != "sum" or b not in f.axes or any(b in g.axes for g in rest):
+                continue
+            (c,), inner = f.attrs, factors_of(f.args[0])
+            weights = [g for g in inner if g.axes == (c,)]
+            if not weights or sum(bool(self._matrix_states(g)) for g in inner) != 2:
+                continue
+            fresh = {c: canonical_axis(c, {*body.axes, b})}
+            pair = total(mul(*(rename(g, fresh) for g in inner if g not in weights)), b)
+            return total(mul(*rest, *(rename(g, fresh) for g in weights), pair), fresh[c])
+        return None
 
     def _pair(
         self, x: Node, b: str, values: list[tuple[Node, Node | MatrixValue]], matrices: list[tuple[Node, MatrixValue]]
