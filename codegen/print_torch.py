@@ -8,11 +8,13 @@ from dataclasses import dataclass
 
 import sympy
 
+from .adjoint import gradient_name
 from .functions import TABLE
 from .ir import ROW, Node, dim_of, expand, factors_of, leaf, total, walk
 from .log_decay import log_of
 from .pipeline import Compiled
 from .plan import Accumulate, Map, Plan, Sweep
+from .sequential.initial import initial_adjoints
 from .show import plain
 from .step import StateVar
 
@@ -153,10 +155,10 @@ class TorchText:
         row, col, channel = mask.axes
         if b == channel:
             right = [f for f in factors if col in f.axes]
-            sides, function = ((row, channel), (col, channel)), "decayed_product"
+            sides, function = ((row, channel), (col, channel)), "channel_product"
         else:
             right = [f for f in factors if channel in f.axes]
-            sides, function = ((row, col), (col, channel)), "decayed_apply"
+            sides, function = ((row, col), (col, channel)), "channel_apply"
         left = [f for f in factors if f not in right]
         texts = [
             " * ".join(self.aligned(f, axes) for f in group) or "1.0"
@@ -304,7 +306,11 @@ class _Function:
         kind, name, _ = x.attrs
         add = self.lines.append
         if kind == "constant":
-            return f'constants["{name}"]'
+            text = self.leaves.get(kind, name, f"{name}_" if name in _PYTHON else name)
+            if text not in self.loaded:
+                self.loaded.add(text)
+                add(f'{text} = torch.tensor(constants["{name}"], dtype=dtype, device=device)')
+            return text
         if kind in ("input", "decay", "log decay", "log decay parameter", "parameter", "decay parameter"):
             log = kind.startswith("log ")
             text = f"log_{name}" if log else name
@@ -462,15 +468,35 @@ class _Function:
         for v in self.c.step.variables:
             if v.kind == "constant":
                 continue
-            from .adjoint import gradient_name
-
             node = stage.values[gradient_name(v)]
             self.text_of.count([node])
             text = swapped(self._whole(node, tuple(sorted(v.axes))), v.axes)
             how = "from_steps" if v.per_step else "from_heads"
             add(f'gradients["{v.name}"] = {how}({text}, lead, {len(v.axes)}, given["{v.name}"].dtype)')
+        self._initial_gradients()
         firsts = ", ".join(f'"{s.name}": d{s.name}_first' for s in self.c.step.states)
         add(f"return gradients, {{{firsts}}}")
+
+    def _initial_gradients(self) -> None:
+        """Gradients of parameters through the spec's own initial states."""
+        for state, program in initial_adjoints(self.c).items():
+            lines: list[str] = []
+
+            def text(x: Node, state: str = state) -> str:
+                return f"d{state}_first.unsqueeze(2)" if x.attrs[0] == "cotangent" else self.leaf(x)
+
+            printer = TorchText(text, lines, {}, f"d{state}_t")
+            for v in program.variables:
+                if gradient_name(v) not in program.outputs:
+                    continue
+                node = program.outputs[gradient_name(v)]
+                value = swapped(printer.value(node), v.axes)
+                one = "(lead[0], lead[1], 1)"
+                lines.append(
+                    f'gradients["{v.name}"] += from_heads({value}, {one}, {len(v.axes)}, gradients["{v.name}"].dtype)'
+                )
+            self.lines.append(f'if states.get("{state}") is None:')
+            self.lines += [INDENT + x for x in lines]
 
 
 _PYTHON = frozenset(
@@ -608,7 +634,7 @@ class _SweepText:
                 return f"order_mask(size, {x.attrs[0]}, {direction}, {like})"
             case "inverse":
                 channels = "" if len(x.axes) == 2 else ", channels=True"
-                return f"inverse({self.pre_text.value(x.args[0])}, {direction}{channels})"
+                return f"triangular_inverse({self.pre_text.value(x.args[0])}, {direction}{channels})"
         g = self._stream(x.args[0], logged=True)
         dim = ", dim=-2" if len(x.args[0].axes) > 1 else ""
         flags = "".join(f", {a}" for a in x.attrs[:-1])

@@ -11,7 +11,7 @@ from .names import Names, shape_text
 
 def depends_on_parameters(c: Compiled) -> bool:
     """Is any state's initial value made of parameters?"""
-    return bool(_gradients_of(c))
+    return bool(initial_adjoints(c))
 
 
 def start_lines(c: Compiled, names: Names) -> list[str]:
@@ -39,7 +39,7 @@ def gradient_lines(c: Compiled, names: Names, cotangents: dict[str, str]) -> tup
     """
     lines: list[str] = ["initial = {}"]
     touched: list[str] = []
-    for state, program in _gradients_of(c).items():
+    for state, program in initial_adjoints(c).items():
         local = Names(set(names.taken), dict(names.known))
         local.known["cotangent", f"d{state}"] = cotangents[state]
         printer = NodePrinter(Torch(lambda d: f"size_{d}", "like"), taken=local.taken)
@@ -57,7 +57,7 @@ def gradient_lines(c: Compiled, names: Names, cotangents: dict[str, str]) -> tup
     return lines, list(dict.fromkeys(touched))
 
 
-def _gradients_of(c: Compiled) -> dict[str, StepProgram]:
+def initial_adjoints(c: Compiled) -> dict[str, StepProgram]:
     """For each state, the adjoint of its initial value as a program of its own."""
     out: dict[str, StepProgram] = {}
     for s in c.step.states:
