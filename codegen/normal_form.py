@@ -15,7 +15,8 @@ adjoint needs of the forward states are the same nodes.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace as dc_replace
+from dataclasses import dataclass
+from dataclasses import replace as dc_replace
 
 from .adjoint import Adjoint, trajectories
 from .ir import (
