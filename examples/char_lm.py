@@ -140,28 +140,33 @@ def train(
     model: CharacterModel,
     text: Text,
     steps: int,
+    seconds: float = math.inf,
     batch: int = 16,
     length: int = 128,
     rate: float = 4e-3,
-    every: int = 50,
+    every: int = 25,
 ) -> Iterator[Progress]:
-    """Train, yielding once a step."""
+    """Train for `steps`, or for so many seconds if that is less; yields once a step."""
     device = next(model.parameters()).device
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=0.05)
     random = torch.Generator().manual_seed(0)
     start = time.perf_counter()
     for step in range(1, steps + 1):
+        elapsed = time.perf_counter() - start
+        done = max(step / steps, elapsed / seconds)
+        last = done >= 1
         for group in optimizer.param_groups:
-            warm = min(1.0, step / 20)
-            group["lr"] = rate * warm * (0.05 + 0.95 * 0.5 * (1 + math.cos(math.pi * step / steps)))
+            group["lr"] = rate * min(1.0, step / 20) * (0.05 + 0.475 * (1 + math.cos(math.pi * min(done, 1.0))))
         x = windows(text.training, batch, length, random).to(device)
         loss = nats(model, x)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        held_out = evaluate(model, text.held_out) if step % every == 0 or step == steps else None
+        held_out = evaluate(model, text.held_out) if step % every == 0 or last else None
         yield Progress(step, loss.item(), held_out, time.perf_counter() - start)
+        if last:
+            return
 
 
 def nats(model: CharacterModel, x: Tensor) -> Tensor:
