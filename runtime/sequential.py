@@ -23,10 +23,13 @@ def block_of(size: int, smallest: int = 1) -> int:
     return max(smallest, 1 << (size - 1).bit_length())
 
 
-def tile_of(size: int, others: int, entries: int, smallest: int = 1) -> int:
-    """The width of a tile of an axis, a power of two: `entries` entries or fewer, where there are `others` beside it."""
+def tile_of(size: int, others: int, entries: int, smallest: int = 1, most: int = 256) -> int:
+    """The width of a tile of an axis, a power of two: `entries` entries or fewer, where there are `others` beside it.
+
+    But not so narrow that there are more than `most` tiles: where each writes a part of a result, parts take memory.
+    """
     widest = 1 << max(0, (entries // others).bit_length() - 1)
-    return max(smallest, min(block_of(size), widest))
+    return max(smallest, block_of(size) // most, min(block_of(size), widest))
 
 
 def warps_for(entries: int) -> int:

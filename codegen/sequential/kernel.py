@@ -163,6 +163,7 @@ class Kernel:
             "calls": [x.call for x in self.pointers],
             "strided": [x.call for x in self.pointers if x.strides],
             "constants": [(self.names.of("constant", v.name), v.name) for v in self.constants],
+            "parts": PART in self.tiling.kinds.values(),
             "smallest": 16 if any("tl.dot" in x for x in lines) else 1,
             "entries": f"max({', '.join(largest)}, 1)" if largest else "1",
         }

@@ -39,7 +39,7 @@ def agreement(c, module) -> dict[str, float]:
     return errors
 
 
-def small_tiles(size: int, others: int, entries: int, smallest: int = 1) -> int:
+def small_tiles(size: int, others: int, entries: int, smallest: int = 1, most: int = 0) -> int:
     return max(2, smallest)
 
 
