@@ -278,13 +278,10 @@ class Interpreter:
                 return add(*(self.plain(total(mul(term, *(g for g in factors if g is not f)), b)) for term in f.args))
         values = [(f, self.form(f)) for f in factors]
         matrices = [(f, v) for f, v in values if isinstance(v, MatrixValue) and b in (v.row, v.col)]
-        declared = list(self.states).index
-        found = [(f, v) for f, v in matrices if v.row is None or v.col is None]
-        vectors = [f for f, _ in sorted(found, key=lambda pair: declared(pair[1].state))]
-        if len(matrices) > 1 and vectors:  # vector states are read as a whole, so that at most one is contracted here
-            known = set(vectors[1:] if len(vectors) == len(matrices) else vectors)
-            values = [(f, self.plain(f) if f in known else v) for f, v in values]
-            matrices = [(f, v) for f, v in matrices if f not in known]
+        vectors = [f for f, v in matrices if v.row is None or v.col is None]
+        if len(matrices) > 1 and vectors:  # vector states are read as a whole, so that none waits for another
+            values = [(f, self.plain(f) if f in vectors else v) for f, v in values]
+            matrices = [(f, v) for f, v in matrices if f not in vectors]
         if len(matrices) > 1:
             return self._pair(x, b, values, matrices)
         if not matrices:
@@ -859,7 +856,9 @@ class _Canonical:
         condensed = nx.condensation(graph)
         declared = list(self.drafts).index
         members = {c: sorted(condensed.nodes[c]["members"], key=declared) for c in condensed}
-        return [members[c] for c in nx.lexicographical_topological_sort(condensed, key=lambda c: declared(members[c][0]))]
+        return [
+            members[c] for c in nx.lexicographical_topological_sort(condensed, key=lambda c: declared(members[c][0]))
+        ]
 
     def _states_in(self, x: Node) -> set[str]:
         found: set[str] = set()
