@@ -1,12 +1,14 @@
-"""`chunkform check`: every op of a list against the float64 oracle, at several seeds and in each dtype of the device."""
+"""`chunkform check` and `chunkform inspect` over a list of recurrences, and their tables for the terminal."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+from rich.markup import escape
 from rich.table import Table
 
 from chunkform.errors import BackendError
@@ -15,6 +17,9 @@ from chunkform.spec.language import Recurrence
 from .check import Case, check_op
 from .compile import compile_module
 from .pipeline import compile_spec
+
+if TYPE_CHECKING:
+    from .inspect import InspectRow
 
 DTYPES = {"cpu": (torch.float32,), "cuda": (torch.float32, torch.bfloat16, torch.float16)}
 
@@ -102,4 +107,54 @@ def check_table(rows: Iterable[Checked]) -> Table:
         for r in bad or [max(group, key=lambda r: r.error / r.bound)]:
             mark = "[green]ok[/]" if r.ok else "[red]too large[/]"
             table.add_row(name, dtype, device, f"{r.error:.1e}", r.quantity, f"{r.bound:.1e}", mark)
+    return table
+
+
+# --- inspect ----------------------------------------------------------------------------------------------------------
+
+
+def inspect_all(
+    specs: Iterable[Recurrence],
+    arch: str,
+    dtypes: Iterable[str] | None = None,
+    widths: Iterable[int] | None = None,
+    done: Callable[[str], None] = lambda name: None,
+) -> list[tuple[str, InspectRow]]:
+    """(name of the op, one kernel in one configuration), for every kernel that a call of each op launches."""
+    from . import inspect
+
+    if not re.fullmatch(r"sm_\d+", arch):
+        raise BackendError(f"the architecture is sm_80, sm_90, ..., got {arch!r}")
+    chosen = tuple(dtypes or inspect.DTYPES)
+    if unknown := set(chosen) - set(inspect.DTYPES):
+        raise BackendError(f"the dtype is one of {', '.join(inspect.DTYPES)}, got {', '.join(sorted(unknown))}")
+    rows = []
+    for r in specs:
+        rows += [
+            (r.name, row) for row in inspect.inspect_op(compile_spec(r), arch, chosen, tuple(widths or inspect.WIDTHS))
+        ]
+        done(r.name)
+    return rows
+
+
+def inspect_table(rows: Iterable[tuple[str, InspectRow]]) -> Table:
+    """One line for each kernel and configuration."""
+    table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
+    for name in ("op", "kernel", "dtype", "width", "configuration", "registers", "spills", "shared", "tensor core", ""):
+        table.add_column(
+            name, justify="right" if name in ("width", "registers", "spills", "shared", "tensor core") else "left"
+        )
+    for name, r in rows:
+        table.add_row(
+            name,
+            r.kernel,
+            r.dtype,
+            str(r.width),
+            r.config,
+            str(r.registers),
+            str(r.spill_bytes),
+            str(r.shared_bytes),
+            f"{r.tensor_core} for {r.dots} products",
+            "[green]ok[/]" if r.ok else f"[red]{escape(r.problem)}[/]",
+        )
     return table

@@ -181,11 +181,12 @@ def check(
     chosen = recurrences(specs)
     with progress("checking", len(chosen)) as step:
         rows = check_all(chosen, seeds, steps, width, device, step)
-    console().print(check_table(rows))
     bad = [r for r in rows if not r.ok]
-    console().print(f"{len(rows)} errors measured, {len(bad)} above their bounds", highlight=False)
     if json_path is not None:
         write_json(json_path, [r.json() for r in rows])
+    if str(json_path) != "-":
+        console().print(check_table(rows))
+        console().print(f"{len(rows)} errors measured, {len(bad)} above their bounds", highlight=False)
     if bad:
         raise typer.Exit(1)
 
@@ -194,21 +195,25 @@ def check(
 def inspect(
     specs: Specs = None,
     arch: Annotated[str, typer.Option(help="the GPU architecture, such as sm_80, sm_90 or sm_100")] = "sm_90",
+    dtype: Annotated[list[str] | None, typer.Option(help="only this dtype; may be given several times")] = None,
+    width: Annotated[
+        list[int] | None, typer.Option(help="only this size of the dims; may be given several times")
+    ] = None,
     json_path: JsonPath = None,
 ) -> None:
     """Compile every kernel and configuration without a GPU: registers, spills, shared memory, tensor-core instructions."""
-    from .inspect import inspect_op, inspect_table
+    from .checks import inspect_all, inspect_table
 
     chosen = recurrences(specs)
-    rows: list[Any] = []
     with progress("compiling", len(chosen)) as step:
-        for r in chosen:
-            rows += inspect_op(compiled(r), arch)
-            step(r.name)
-    console().print(inspect_table(rows))
+        rows = inspect_all(chosen, arch, dtype, width, step)
     if json_path is not None:
-        write_json(json_path, [r.json() for r in rows])
-    if any(not r.ok for r in rows):
+        write_json(json_path, [{"name": name, "arch": arch, **row.as_dict()} for name, row in rows])
+    if str(json_path) != "-":
+        console().print(inspect_table(rows))
+    bad = sum(not row.ok for _, row in rows)
+    if bad:
+        Console(stderr=True).print(f"{bad} of {len(rows)} kernels are over a limit", style="red", highlight=False)
         raise typer.Exit(1)
 
 
@@ -285,14 +290,16 @@ def written(path: Path | None) -> Iterator[Path | None]:
 @contextmanager
 def progress(verb: str, total: int | None) -> Iterator[Callable[[str], None]]:
     """A progress bar on the terminal's stderr; yields the function that says what was finished."""
+    stderr = Console(stderr=True)
     bar = Progress(
         TextColumn(verb),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("{task.description}"),
         TimeElapsedColumn(),
-        console=Console(stderr=True),
+        console=stderr,
         transient=True,
+        disable=not stderr.is_terminal,
     )
     with bar:
         task = bar.add_task("", total=total)

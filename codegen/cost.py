@@ -1,19 +1,24 @@
 """What a plan costs: bytes and floating-point operations per token and head, from shapes alone.
 
-Bytes: each sweep reads each of its quantities once and writes its results once, inputs and outputs in the op's dtype, decays
-and everything between the sweeps in float32. FLOPs: the contractions of each chunk, two for a multiplication and an addition;
-elementwise work is left out. States stay in registers, and cost nothing per token. The floor reads each argument once and
-writes each result once: no implementation can do with less.
+Bytes: each sweep reads each of its quantities once and writes its results once, as the Triton kernels do: inputs, outputs and
+what one sweep keeps for another in the op's dtype; decays and unfinished sums in float32. A tile that reads again what its
+neighbour has read finds it in the cache, and isn't counted. FLOPs: the contractions of each chunk, two for a multiplication
+and an addition; elementwise work is left out. States stay in registers, and cost nothing per token. The floor reads each
+argument once and writes each result once: no implementation can do with less.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from .ir import COL, ROW, Node, dim_of, walk
 from .pipeline import Compiled
-from .plan import Accumulate, Map, Plan, Sweep
+from .plan import Plan, Sweep
+from .sequential import sequential_triton_source
+from .triton import CannotPrint, triton_source
+from .triton.fuse import Store, fuse
 
 WIDE = 4  # bytes of a float32
 CHUNK = 64
@@ -71,9 +76,18 @@ def backward_cost(c: Compiled, sizes: Sizes) -> Cost:
     return _plan_cost(c, c.backward, sizes, floor)
 
 
-def launches(plan: Plan) -> int:
-    """Kernels that a pass starts: one for each sweep, and one for each sum over the sequence that follows them."""
-    return len(plan.sweeps) + sum(isinstance(s, Accumulate) for s in plan.stages)
+def launches(c: Compiled) -> tuple[int | None, int | None]:
+    """Triton kernels that a forward and a backward call start; None where there are none. Torch's own kernels for what is left
+    over, such as a sum of two results, aren't counted."""
+    try:
+        text = triton_source(c) if c.forward is not None else sequential_triton_source(c)
+    except CannotPrint:
+        return None, None
+    counts = []
+    for name in ("forward", "backward"):
+        body = text[text.index(f"def triton_{name}(") :].split("\ndef ", 1)[0].split("\n@", 1)[0]
+        counts.append(len(re.findall(r"\b(?:launch|cumulate|suffix_sum)\(", body)))
+    return counts[0], counts[1]
 
 
 def sweep_flops(sweep: Sweep, sizes: Sizes) -> float:
@@ -84,40 +98,82 @@ def sweep_flops(sweep: Sweep, sizes: Sizes) -> float:
 
 
 def _plan_cost(c: Compiled, plan: Plan, sizes: Sizes, floor: float) -> Cost:
-    results = {x.attrs[:2] for x in plan.form.values.values() if x.op == "leaf"}
+    saved = tuple(plan.form.write_leaves()) if plan is c.forward else ()
+    fused = fuse(plan, saved)
     read = written = flops = 0.0
-    for stage in plan.stages:
-        match stage:
-            case Sweep():
-                read += _bytes(_sources(stage.chunk.streams.values()), results, sizes)
-                written += _bytes(stage.chunk.outputs, results, sizes)
-                flops += sweep_flops(stage, sizes)
-            case Accumulate(pairing):
-                read += _bytes(_sources([pairing.late, pairing.early]), results, sizes)
-                written += sizes.of(pairing.leaf.axes) * WIDE
-            case Map(values):
-                made = {n: x for n, x in values.items() if x.op != "leaf"}
-                read += _bytes(_sources(made.values()), results, sizes)
-                written += sum(sizes.of(x.axes) * _element(c, n, sizes) for n, x in made.items())
+    for k, stage in enumerate(plan.stages):
+        if not isinstance(stage, Sweep):
+            continue
+        made = {x.attrs[:2] for x in stage.chunk.outputs}
+        stores = fused.stores[k]
+        needed = _sources([*stage.chunk.streams.values(), *(s.node for s in stores)])
+        read += _bytes((x for x in needed if x.attrs[:2] not in made), sizes)
+        written += sum(_stored(c, s, sizes) for s in stores)
+        inverses = _inverses(stage)
+        moved = len(inverses) * sizes.chunk * sizes.element  # a row of each, which a kernel ahead writes
+        read += moved + _bytes(_sources(stage.chunk.streams[x] for x in _streams(inverses, stage)), sizes)
+        written += moved
+        flops += sweep_flops(stage, sizes)
+    for axes in {s.decay.axes for stage in plan.sweeps for s in stage.group if s.decay is not None}:
+        read += WIDE * sizes.of(axes)  # the sums of log decays inside each chunk, by a kernel ahead
+        written += WIDE * sizes.of(axes)
+    for late, early in fused.pairings.values():
+        read += _bytes(_sources([late, early]), sizes)
+        written += WIDE * sizes.of({*late.axes, *early.axes})
+    for name, x in fused.values.items():
+        if not (x.op == "leaf" and x.attrs[0] == "stored"):  # torch finishes it
+            read += _bytes(_sources([x]), sizes)
+            written += sizes.of(x.axes) * _element(c, name, sizes)
     return Cost(read, written, flops, floor)
+
+
+def _inverses(sweep: Sweep) -> list[Node]:
+    chunk = sweep.chunk
+    return [x for x in walk(*chunk.definitions.values(), *chunk.outputs.values()) if x.op == "inverse"]
+
+
+def _streams(nodes: list[Node], sweep: Sweep) -> set[Node]:
+    """The streams below nodes, through the inner quantities of a sweep."""
+    streams = {x.attrs[:2]: x for x in sweep.chunk.streams}
+    inner = {x.attrs[:2]: node for x, node in sweep.chunk.definitions.items()}
+    found, stack, seen = set(), list(nodes), set()
+    while stack:
+        for y in walk(stack.pop()):
+            if y.op != "leaf" or y.attrs[:2] in seen:
+                continue
+            seen.add(y.attrs[:2])
+            if y.attrs[:2] in streams:
+                found.add(streams[y.attrs[:2]])
+            elif y.attrs[:2] in inner:
+                stack.append(inner[y.attrs[:2]])
+    return found
+
+
+def _stored(c: Compiled, s: Store, sizes: Sizes) -> float:
+    """Bytes that a sweep writes for one of its results."""
+    if s.kind == "sums":
+        return WIDE
+    element = sizes.element if s.kind == "kept" else _element(c, s.root, sizes) if s.kind == "final" else WIDE
+    return sizes.of(s.leaf.attrs[2]) * element
 
 
 def _element(c: Compiled, name: str, sizes: Sizes) -> int:
     """Bytes of one entry of a result: the gradient of a decay is float32, everything else as the inputs are."""
-    return WIDE if name.startswith("dlog_") and c.step.variable(name[5:]).is_decay else sizes.element
+    decays = {f"dlog_{v.name}" for v in c.step.variables if v.is_decay}
+    return WIDE if name in decays else sizes.element
 
 
 def _sources(nodes: Iterable[Node]) -> set[Node]:
     """The quantities of each step below nodes."""
-    kinds = ("input", "decay", "cotangent", "read", "write", "pairing")
+    kinds = ("input", "decay", "cotangent", "read", "write", "pairing", "stored", "sums")
     return {y for x in nodes for y in walk(x) if y.op == "leaf" and y.attrs[0] in kinds}
 
 
-def _bytes(leaves: Iterable[Node], results: set[tuple], sizes: Sizes) -> float:
+def _bytes(leaves: Iterable[Node], sizes: Sizes) -> float:
     total = 0
     for x in {y.attrs[:2]: y for y in leaves}.values():
-        narrow = x.attrs[0] in ("input", "cotangent") or x.attrs[:2] in results
-        total += sizes.of(a for a in x.attrs[2] if not a.startswith("%")) * (sizes.element if narrow else WIDE)
+        narrow = x.attrs[0] in ("input", "cotangent", "read", "write")
+        total += sizes.of(x.axes) * (sizes.element if narrow else WIDE)
     return total
 
 

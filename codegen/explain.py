@@ -22,6 +22,7 @@ def explanation(c: Compiled, width: int = 64, chunk: int = CHUNK) -> dict[str, A
     """Everything as plain data. `width` is the size of every dim and `chunk` the number of steps that costs are counted for."""
     sizes = Sizes({d: width for d in c.step.dims}, chunk)
     where = c.reason_where
+    ahead, back = launches(c)
     return {
         "name": c.name,
         "doc": next(iter((c.spec.doc or "").strip().splitlines()), ""),
@@ -38,8 +39,8 @@ def explanation(c: Compiled, width: int = 64, chunk: int = CHUNK) -> dict[str, A
         "decay_shape": {s.name: decay_shape(c, s) for s in _states(c, 1)},
         "writes": writes(c),
         "reads": reads(c),
-        "forward": _pass(c, c.forward, forward_cost(c, sizes), sizes),
-        "backward": _pass(c, c.backward, backward_cost(c, sizes), sizes),
+        "forward": _pass(c, c.forward, forward_cost(c, sizes), sizes, ahead),
+        "backward": _pass(c, c.backward, backward_cost(c, sizes), sizes, back),
         "saved_for_backward": saved(c),
         "counted_for": {"dims": sizes.dims, "chunk": sizes.chunk, "input_bytes": sizes.element},
         "gates": [{"name": g.name, "what": g.what, "points": g.points, "error_bound": g.error_bound} for g in c.gates],
@@ -127,9 +128,9 @@ def saved(c: Compiled) -> list[str]:
 # --- sweeps and costs -------------------------------------------------------------------------------------------------
 
 
-def _pass(c: Compiled, plan: Plan | None, cost: Cost, sizes: Sizes) -> dict[str, Any]:
+def _pass(c: Compiled, plan: Plan | None, cost: Cost, sizes: Sizes, started: int | None) -> dict[str, Any]:
     return {
-        "launches": None if plan is None else launches(plan),
+        "launches": started,
         "bytes_per_token": round(cost.bytes),
         "flops_per_token": round(cost.flops),
         "floor_bytes_per_token": round(cost.floor),
@@ -220,7 +221,7 @@ def _tables(data: dict[str, Any]) -> Iterator[tuple[str, Table]]:
         p = data[name]
         costs.add_row(
             name,
-            "1 a pass" if p["launches"] is None else str(p["launches"]),
+            "torch only" if p["launches"] is None else str(p["launches"]),
             f"{p['bytes_per_token']:,}",
             f"{p['floor_bytes_per_token']:,}",
             f"{p['flops_per_token']:,}",

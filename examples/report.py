@@ -78,8 +78,9 @@ def write_page(report: Report, path: Path) -> Path:
         claims=[_claim(v) for v in report.verdicts],
         errors=safe(errors_plot(report.rows)),
         losses=safe(loss_plot(report)),
-        worst=max(r.error for r in report.rows),
-        bound=max(r.bound for r in report.rows),
+        worst=safe(_power(max(r.error for r in report.rows))),
+        bound=safe(_power(max(r.bound for r in report.rows))),
+        power=lambda x: safe(_power(x)),
         report=report,
         kernel_lines=len(report.kernels.read_text().splitlines()),
         last=report.training[-1],
@@ -120,6 +121,15 @@ def _claim(v: Verdict) -> dict[str, object]:
     }
 
 
+def _power(x: float) -> str:
+    """7 x 10^-7 as HTML."""
+    if x == 0:
+        return "0"
+    digit, exponent = f"{x:.0e}".split("e")
+    factor = "" if digit == "1" else f"{digit}\N{MULTIPLICATION SIGN}"
+    return f"{factor}10<sup>{int(exponent)}</sup>".replace("-", "\N{MINUS SIGN}")
+
+
 # --- code -------------------------------------------------------------------------------------------------------------
 
 _TOKEN = re.compile(
@@ -148,13 +158,13 @@ def _svg(figure: plt.Figure) -> str:
 
 
 def _axes(width: float, height: float) -> tuple[plt.Figure, plt.Axes]:
-    plt.rcParams.update({"font.family": "sans-serif", "font.size": 10, "svg.fonttype": "path", "svg.hashsalt": "demo"})
+    plt.rcParams.update({"font.family": "sans-serif", "font.size": 9, "svg.fonttype": "path", "svg.hashsalt": "demo"})
     figure, axes = plt.subplots(figsize=(width, height))
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     for side in ("left", "bottom"):
         axes.spines[side].set_color(FAINT)
-    axes.tick_params(colors=INK, color=FAINT, length=3)
+    axes.tick_params(which="both", colors=INK, color=FAINT, length=3)
     return figure, axes
 
 
@@ -168,7 +178,7 @@ def errors_plot(rows: list[Row]) -> str:
         axes.scatter(errors, [i] * len(errors), s=22, color=ACCENT, zorder=2, lw=0)
     bound = rows[0].bound
     axes.axvline(bound, color=BAD, lw=1, ls=(0, (4, 3)))
-    axes.text(bound * 0.9, -0.75, "bound", color=BAD, ha="right", va="center", fontsize=9)
+    axes.text(bound * 0.9, -0.75, "bound", color=BAD, ha="right", va="center", fontsize=8.5)
     axes.set_xscale("log")
     axes.set_xlim(1e-8, bound * 2)
     axes.set_ylim(len(quantities) - 0.5, -1.1)
@@ -188,10 +198,10 @@ def loss_plot(report: Report) -> str:
         [p.step for p in held], [p.held_out for p in held], color=ACCENT, lw=2, marker="o", ms=3.5, label="held out"
     )
     axes.axhline(report.text.unigram, color=BAD, lw=1, ls=(0, (4, 3)))
-    axes.text(steps[-1], report.text.unigram + 0.05, "without memory", color=BAD, ha="right", va="bottom", fontsize=9)
+    axes.text(steps[-1], report.text.unigram + 0.05, "without memory", color=BAD, ha="right", va="bottom", fontsize=8.5)
     axes.set_xlim(0, steps[-1] * 1.01)
     axes.set_ylim(0, max(p.training for p in report.training) * 1.03)
     axes.set_xlabel("training step", color=INK)
     axes.set_ylabel("nats a character", color=INK)
-    axes.legend(frameon=False, loc="upper right", labelcolor=INK, bbox_to_anchor=(1, 0.62))
+    axes.legend(frameon=False, loc="lower left", labelcolor=INK, ncols=2)
     return _svg(figure)
