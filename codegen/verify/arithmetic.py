@@ -104,7 +104,11 @@ class Arithmetic:
         """A random number. Decays and positive numbers of the field are squares, as they have roots in the reals."""
         if self.kind == "field":
             x = rng.randrange(2, PRIME)
-            return x * x % PRIME if domain in ("decay", "positive") else x
+            return x * x % PRIME if domain in ("decay", "slow decay", "positive") else x
+        if domain == "slow decay":
+            if self.kind == "fraction":
+                return Fraction(rng.randrange(2, 5), 5) ** 2
+            return mpf(rng.randrange(6000, 10000)) / 10000
         if domain == "decay":
             k = rng.randrange(2, 5) if self.kind == "fraction" else rng.uniform(1.05, 2.0)
             return self.real(1 / Fraction(k) ** 2) if self.kind == "fraction" else mpf(1) / mpf(k)

@@ -1,8 +1,8 @@
 """Proves inequalities between rational functions on a box, exactly, or finds a point where they are false.
 
-The variables of the domain are written over the unit interval (0 < lambda <= 1 is one, c > 0 is w / (1 - w), |u| <= c is c (2 w - 1)); the
-difference is factored; a factor has one sign on the unit box when its Bernstein coefficients do, after some halvings.
-"""
+The variables of the domain are written over the unit interval (0 < lambda <= 1 is one, c > 0 is w / (1 - w), |u| <= c
+is c (2 w - 1)); the difference is factored; a factor has one sign on the unit box when its Bernstein coefficients do,
+after some halvings."""
 
 from __future__ import annotations
 
@@ -53,7 +53,9 @@ def decide_bound(statement: AtMost, setting: Setting, fixed: Mapping[str, Fracti
         point = {n: substituted(symbols[n], substitution).subs(at) for n in names}
         sides = [f.subs({symbols[n]: v for n, v in point.items()}) for f in (left, right)]
         if sides[0] > sides[1]:
-            return Bound(False, tuple((n, fraction(v)) for n, v in point.items()), (fraction(sides[0]), fraction(sides[1])))
+            return Bound(
+                False, tuple((n, fraction(v)) for n, v in point.items()), (fraction(sides[0]), fraction(sides[1]))
+            )
     return Bound(False)
 
 
@@ -87,7 +89,9 @@ def fraction(x: Any) -> Fraction:
     return Fraction(int(x.p), int(x.q))
 
 
-def unit_box(names: list[str], setting: Setting, symbols: dict[str, Any], fixed: Mapping[str, Fraction]) -> tuple[list, list]:
+def unit_box(
+    names: list[str], setting: Setting, symbols: dict[str, Any], fixed: Mapping[str, Fraction]
+) -> tuple[list, list]:
     """Unit variables, and the substitutions that write the quantities over them, in order."""
     box: list[Any] = []
     first: list[tuple[Any, Any]] = []

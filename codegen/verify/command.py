@@ -140,9 +140,8 @@ def reason(v: Verdict) -> str:
         if c.kind == "where defined":
             lines.append(f"where {c.text}")
         else:
-            lines.append(
-                f"{'true' if c.holds else 'false'} with {c.text}" if c.kind == "reading" else f"true when {c.text}"
-            )
+            word = "true" if c.holds else "false"
+            lines.append(f"{word} {'if read:' if c.kind == 'reading' else 'when'} {c.text}")
     return "\n".join(lines)
 
 

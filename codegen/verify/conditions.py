@@ -6,12 +6,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 
-from chunkform.spec.language.claims import LENGTH, Setting, Statement
+from chunkform.spec.language.claims import Setting, Statement
 from chunkform.spec.language.formula import Formula
 
 from .arithmetic import FIELD, REAL, Transcendental
 from .check import check
 from .evaluate import Evaluator
+from .names import used_names
 from .plans import proof_sizes
 from .repair import Faults
 from .world import Special, World
@@ -21,16 +22,15 @@ def rescues(statement: Statement, setting: Setting, bodies: Mapping[str, Formula
     """The conditions under which the statement is true; of two at once only if `pairs`, and none alone suffices."""
     vocabulary = list(specials(statement, setting))
     found = [s.text for s in vocabulary if true_under(s, statement, setting, bodies)]
-    if found or not pairs:
+    if not pairs:
         return found
-    both = [a | b for a, b in itertools.combinations(vocabulary, 2)]
-    return [s.text for s in both[:200] if true_under(s, statement, setting, bodies)]
+    rest = [s for s in vocabulary if s.text not in found]
+    both = [a | b for a, b in itertools.combinations(rest, 2)]
+    return found + [s.text for s in both[:200] if true_under(s, statement, setting, bodies)]
 
 
 def specials(statement: Statement, setting: Setting) -> list[Special]:
-    from .judge import used_names
-
-    used = used_names(statement, setting, {})
+    used = used_names(statement, setting)
     found: list[Special] = []
     kinds: dict[tuple, list[str]] = {}
     r = setting.recurrence
@@ -69,7 +69,3 @@ def true_under(special: Special, statement: Statement, setting: Setting, bodies:
             except Faults:
                 return False
     return True
-
-
-def length_name() -> str:
-    return LENGTH

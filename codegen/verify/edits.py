@@ -13,7 +13,7 @@ from chunkform.spec.language.claims import Setting
 from chunkform.spec.language.formula import BINDERS, Formula, formula, negative, product, rebuild, substitute, walk
 
 CLOSED = ("number", "index", "size", "infinity", "otherwise", "eye", "ones", "named", "call", "compare")
-COSTS = {"index": 1, "sign": 1, "transpose": 1, "symbol": 2, "factor": 2, "drop": 2, "root": 2, "number": 2, "bound": 1}
+COSTS = {"index": 1, "sign": 1, "transpose": 1, "symbol": 2, "factor": 2, "drop": 3, "root": 2, "number": 2, "bound": 1}
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,16 @@ class Scope:
     scalars: tuple[Formula, ...]
     diagonals: dict[str, tuple[Formula, ...]]
     dims: tuple[str, ...]
+    components: tuple[Formula, ...] = ()
 
 
 def edits(x: Formula, scope: Scope) -> Iterator[Edit]:
-    """Every formula that is one edit away from x."""
+    """Every formula that is one edit away from x; a part that is there several times may be edited everywhere at once."""
     yield from _at(x, scope, (), True)
+    parts = [y for y in walk(x) if y.op in ("divide", "product", "call", "at") and y != x]
+    for part in dict.fromkeys(y for y in parts if parts.count(y) > 1):
+        for e in _here(part, scope, (), False):
+            yield Edit(substitute(x, {part: e.result}), e.kind, f"{e.what}, in every place")
 
 
 def _at(x: Formula, scope: Scope, bound: tuple[str, ...], is_term: bool) -> Iterator[Edit]:
@@ -93,6 +98,9 @@ def _here(x: Formula, scope: Scope, bound: tuple[str, ...], is_term: bool) -> It
         yield Edit(1 / x, "root", f"one over {x}")
         yield Edit(Formula("sqrt", (x,)), "root", f"the root of {x}")
         yield Edit(Formula("inverse", (x,)), "root", f"the inverse of {x}")
+    for dim_index in scope.components:
+        if x.op in ("at", "transpose", "product"):
+            yield Edit(Formula("row", (x, dim_index)), "index", f"component {dim_index} of {x}")
     if is_term:
         if x.op != "negative":
             yield Edit(negative(x), "sign", f"the sign of {x}")
@@ -194,6 +202,9 @@ def _bounds(x: Formula) -> Iterator[Edit]:
         if high.op != "infinity":
             end = shifted(high, shift)
             yield Edit(Formula(x.op, (low, end, body), x.attrs), "bound", f"{name} up to {end}")
+    for other in sorted({y.attrs[0] for y in walk(body) if y.op == "index"} - {name}):
+        renamed = substitute(body, {Formula("index", (), (other,)): Formula("index", (), (name,))})
+        yield Edit(Formula(x.op, (low, high, renamed), x.attrs), "index", f"the index {name} for {other}")
     if high.op != "infinity":
         last = substitute(body, {Formula("index", (), (name,)): high})
         yield Edit(last, "drop", f"the last term of the {'sum' if x.op == 'sum' else 'product'} alone")
@@ -214,6 +225,7 @@ def _scaled(x: Formula, scope: Scope) -> Iterator[Edit]:
         yield Edit(product(f, x), "factor", f"the factor {f} on {x}")
         if f.op != "add":
             yield Edit(product(1 / f, x), "factor", f"{x} over {f}")
+            yield Edit(negative(product(f, x)), "factor", f"the factor -{f} on {x}")
     for f in (Fraction(2), Fraction(1, 2)):
         yield Edit(product(formula(f), x), "factor", f"the factor {f} on {x}")
 
@@ -270,7 +282,9 @@ def scope_of(x: Formula, setting: Setting, names: tuple[str, ...], beside: tuple
             less = Formula("diag", (1 - Formula("at", (), (name,)),))
             diagonals.setdefault("n", []).extend([here, less])
     sizes = tuple(d for q in (quantities[n] for n in names) for d in q.dims if d != "1")
-    return Scope(same, tuple(scalars), {k: tuple(v) for k, v in diagonals.items()}, tuple(dict.fromkeys(sizes)))
+    components = dict.fromkeys(y.args[1] for z in (x, *beside) for y in walk(z) if y.op == "row")
+    there = {k: tuple(v) for k, v in diagonals.items()}
+    return Scope(same, tuple(scalars), there, tuple(dict.fromkeys(sizes)), tuple(components))
 
 
 def indices_of(there: tuple[Formula, ...], setting: Setting) -> dict[int, list[tuple[Formula, ...]]]:

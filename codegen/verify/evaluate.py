@@ -26,8 +26,10 @@ class Unknown(Exception):
 class Evaluator:
     """Values of formulas in one world; with `vary`, their derivatives by one quantity as well."""
 
-    def __init__(self, world: World, vary: tuple[str, tuple[int, ...]] | None = None) -> None:
-        self.world, self.vary = world, vary
+    def __init__(
+        self, world: World, vary: tuple[str, tuple[int, ...]] | None = None, plain: Evaluator | None = None
+    ) -> None:
+        self.world, self.vary, self.plain = world, vary, plain
         self.algebra = Algebra(world.arithmetic)
         self.memo: dict[Any, Value | Exception] = {}
         self.free: dict[Formula, tuple[str, ...]] = {}
@@ -90,6 +92,8 @@ class Evaluator:
     def _defined(self, q: Quantity, index: tuple[int, ...]) -> Value:
         key = (q.name, index)
         known = self.memo.get(key)
+        if known is None and self.plain is not None and self.vary == key:
+            return self._nudged(q.name, index, self.plain._defined(q, index))
         if known is None:
             inner = dict(zip(q.parameters, index))
             body = self.world.bodies.get(q.name, q.body)
@@ -230,6 +234,20 @@ class Evaluator:
             raise OutOfRange(f"{x.args[0]} has no row {k}")
         return self.algebra.linear(value, lambda a: a[..., k - 1 : k, :], "1", value.cols)
 
+    def _unit(self, x: Formula, env: Env) -> Value:
+        dim = x.attrs[0]
+        a = self.algebra.full(0, dim, "1", self.world.size(dim), 1)
+        k = self.integer(x.args[0], env)
+        if not 1 <= k <= len(a.a):
+            raise OutOfRange(f"there is no unit vector {k} over {dim}")
+        a.a[k - 1, 0] = self.world.arithmetic.number(1)
+        return a
+
+    def _constant(self, x: Formula, env: Env) -> Value:
+        rows, cols, entries = x.attrs
+        a = np.array([[self.world.arithmetic.number(v) for v in r] for r in entries], dtype=object)
+        return Value(rows, cols, a)
+
     def _inner(self, x: Formula, env: Env) -> Value:
         a, b = self._args(x, env)
         if a.shape != b.shape:
@@ -351,19 +369,19 @@ class Evaluator:
             return self._gradient_by_product(of, by, env)
         value, slope = self._varied(of, by, env)
         if not value.is_scalar:
-            raise ShapeFault(f"a gradient is of a scalar, got {value.shown} in {x}")
+            raise ShapeFault(f"a gradient is of a scalar, got {value.shown} in {of}")
         at = self(by, env)
         return Value(*at.shape, slope.reshape(at.a.shape))
 
     def _varied(self, of: Formula, by: Formula, env: Env) -> tuple[Value, np.ndarray]:
         index = tuple(self.integer(a, env) for a in by.args)
         if self.vary is not None:
-            raise Undefined("a second derivative")
+            raise Undefined(f"a second derivative, of {of}")
         key = ("varied", by.attrs[0], index)
         inner = self.memo.get(key)
         if inner is None:
-            inner = self.memo[key] = Evaluator(self.world, (by.attrs[0], index))  # type: ignore[assignment]
-        value = inner(of, env)  # type: ignore[operator,misc]
+            inner = self.memo[key] = Evaluator(self.world, (by.attrs[0], index), self)  # type: ignore[assignment]
+        value = self.algebra.settled(inner(of, env))  # type: ignore[operator,misc]
         count = self(by, env).a.size
         zero = np.full((count, *value.a.shape), self.world.arithmetic.number(0), dtype=object)
         return value, zero if value.slope is None else value.slope

@@ -11,8 +11,8 @@ from __future__ import annotations
 import copy
 import itertools
 import time
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 from chunkform.errors import SpecError
 from chunkform.spec.language.claims import (
@@ -20,20 +20,23 @@ from chunkform.spec.language.claims import (
     Claim,
     Differs,
     Equal,
+    Number,
     OneOf,
     Setting,
     Statement,
     Together,
 )
-from chunkform.spec.language.formula import Formula, walk
+from chunkform.spec.language.formula import Formula, free_indices, substitute, walk
 from chunkform.spec.language.notation import latex
 
+from . import analysis  # noqa: F401  (its decisions register themselves)
 from .arithmetic import FIELD, REAL, Transcendental
 from .check import Failure, check, environments
-from .conditions import rescues
+from .conditions import rescues, specials, true_under
 from .counterexample import smallest
 from .edits import edits, is_decay, scope_of
-from .evaluate import Evaluator, Unknown, open_names
+from .evaluate import Evaluator, open_names
+from .names import formulas_of, used_names
 from .plans import proof_sizes
 from .properties import Finding, decide, joined
 from .repair import Faults, Repair, Residual, Target, edited, has_value, ranked, search
@@ -42,6 +45,20 @@ from .world import GENERIC, Special, World
 
 Bodies = Mapping[str, Formula]
 AND = "; "  # between the choices of a reading
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One way to read a claim, and what was found under it."""
+
+    label: str
+    bodies: Bodies
+    statement: Statement
+    finding: Finding
+
+    @property
+    def true(self) -> bool:
+        return self.finding.failure is None and not self.finding.mixed
 
 
 class Judge:
@@ -61,54 +78,74 @@ class Judge:
         return replace(verdict, seconds=time.monotonic() - started)
 
     def _judge(self, claim: Claim) -> Verdict:
-        if isinstance(claim.statement, OneOf):
-            findings = [(label, {}, self.decided(x, claim.setting, {})) for label, x in claim.statement.alternatives]
-        else:
-            findings = [(label, bodies, self.decide(claim, bodies)) for label, bodies in self.readings(claim)]
-        good = [f for f in findings if f[2].failure is None and not f[2].mixed]
+        findings = [
+            Reading(label, bodies, statement, self.decided(statement, claim.setting, bodies))
+            for label, bodies, statement in self.readings(claim)
+        ]
+        good = [f for f in findings if f.true]
         if len(good) == len(findings):
             return self.held(claim, findings)
-        conditions = told(claim, findings)
-        for label, _, f in findings:
-            conditions += [replace(c, text=f"{label}: {c.text}" if label else c.text) for c in f.conditions]
-        label, bodies, finding = next(f for f in findings if f[2].failure is not None or f[2].mixed)
-        counter = finding.counterexample or self.counterexample(claim, bodies, finding.failure)
-        if good or any(f.mixed for _, _, f in findings):
-            return Verdict(claim, "depends", finding.how, counter, conditions=tuple(conditions))
+        conditions = told(findings)
+        for f in findings:
+            conditions += [replace(c, text=f"{f.label}: {c.text}" if f.label else c.text) for c in f.finding.conditions]
+        worst = next(f for f in findings if not f.true)
+        counter = worst.finding.counterexample or self.counterexample(worst, claim.setting)
+        how = "; ".join(dict.fromkeys(f.finding.how for f in findings))
+        if good or any(f.finding.mixed for f in findings):
+            conditions += [
+                Condition(text, True, "condition") for f in findings for text in self.rescued(f, claim, True)
+            ]
+            return Verdict(claim, "depends", how, counter, conditions=tuple(conditions))
         repairs, where = self.repairs(claim, findings)
-        if finding.repairs:
-            repairs = list(finding.repairs)
-        rescued = rescues(claim.statement, claim.setting, bodies, pairs=not repairs) if finding.exact else []
-        conditions += [Condition(text, True, "condition") for text in rescued]
-        verdict = (
-            "depends" if rescued and not repairs and finding.failure and finding.failure.kind == "value" else "fails"
-        )
+        rescued = [text for f in findings for text in self.rescued(f, claim, not repairs)]
+        conditions += [Condition(text, True, "condition") for text in dict.fromkeys(rescued)]
         full = self.repaired_formula(claim, repairs[0]) if repairs else ("", "")
         if repairs and claim.defines:
             self.repaired[claim.setting.name, claim.defines] = (claim.id, repairs[0].result)
         return Verdict(
-            claim, verdict, finding.how, counter, tuple(repairs), *full, where, tuple(conditions), searched=True
+            claim,
+            "depends" if rescued and not repairs else "fails",
+            how,
+            counter,
+            tuple(repairs),
+            *full,
+            where,
+            tuple(conditions),
+            searched=True,
         )
+
+    def rescued(self, reading: Reading, claim: Claim, pairs: bool) -> list[str]:
+        """Side conditions under which a reading that is false becomes true."""
+        failure = reading.finding.failure
+        if not reading.finding.exact or failure is None or failure.kind != "value" or claim.defines:
+            return []
+        found = rescues(reading.statement, claim.setting, reading.bodies, pairs)
+        several = isinstance(claim.statement, OneOf)
+        return [f"{reading.label}: {text}" if several else text for text in found]
 
     # --- readings
 
-    def readings(self, claim: Claim) -> list[tuple[str, dict[str, Formula]]]:
-        """Each way to read the claim: a label, and the definitions that it chooses."""
+    def readings(self, claim: Claim) -> list[tuple[str, dict[str, Formula], Statement]]:
+        """Each way to read the claim: a label, the definitions that it chooses, and what is then stated. Quantities
+        with the same readings are read alike."""
+        if isinstance(claim.statement, OneOf):
+            return [(label, {}, statement) for label, statement in claim.statement.alternatives]
         setting = claim.setting
-        choices: list[list[tuple[str, str, Formula | None]]] = []
-        for name in used_names(claim.statement, setting, {}):
+        choices: dict[tuple[str, ...], dict[str, dict[str, Formula]]] = {}
+        for name in used_names(claim.statement, setting):
             q = setting.quantities[name]
             if q.alternatives:
-                choices.append([(label, name, body) for label, body in q.alternatives])
+                group = choices.setdefault(tuple(label for label, _ in q.alternatives), {})
+                for label, body in q.alternatives:
+                    group.setdefault(label, {})[name] = body
             fixed = self.repaired.get((setting.name, name))
             if fixed is not None and name != claim.defines:
-                choices.append(
-                    [(f"{name} as displayed", name, None), (f"{name} as repaired in {fixed[0]}", name, fixed[1])]
-                )
+                labels = f"{name} as displayed", f"{name} as repaired in {fixed[0]}"
+                choices[labels] = {labels[0]: {}, labels[1]: {name: fixed[1]}}
         found = []
-        for choice in itertools.product(*choices):
-            bodies = {name: body for _, name, body in choice if body is not None}
-            found.append((AND.join(label for label, _, _ in choice), bodies))
+        for choice in itertools.product(*(group.items() for group in choices.values())):
+            bodies = {name: body for _, chosen in choice for name, body in chosen.items()}
+            found.append((AND.join(label for label, _ in choice), bodies, claim.statement))
         return found
 
     # --- deciding
@@ -136,11 +173,8 @@ class Judge:
             self.evaluators[key] = Evaluator(world)
         return self.evaluators[key]
 
-    def decide(self, claim: Claim, bodies: Bodies) -> Finding:
-        return self.decided(claim.statement, claim.setting, bodies)
-
     def decided(self, statement: Statement, setting: Setting, bodies: Bodies) -> Finding:
-        if isinstance(statement, Equal | Differs | Together) and not has_property(statement):
+        if isinstance(statement, Equal | Differs | Number | Together) and not has_property(statement):
             return self.decide_exactly(statement, setting, bodies)
         if isinstance(statement, Together):
             return joined([self.decided(part, setting, bodies) for part in statement.parts])
@@ -148,10 +182,15 @@ class Judge:
 
     def decide_exactly(self, statement: Statement, setting: Setting, bodies: Bodies) -> Finding:
         failure, real = self.first_failure(statement, setting, bodies)
+        conditions: list[Condition] = []
+        if isinstance(statement, Differs) and failure is None:
+            conditions = [
+                Condition(x, False, "condition") for x in where_equal(statement, setting)
+            ]
         how = (
             "50-digit arithmetic at 3 random points" if real else "exact arithmetic at 3 random points of a prime field"
         )
-        return Finding(failure, how, exact=True)
+        return Finding(failure, how, tuple(conditions), exact=True)
 
     def first_failure(self, statement: Statement, setting: Setting, bodies: Bodies) -> tuple[Failure | None, bool]:
         real = False
@@ -165,70 +204,79 @@ class Judge:
                 return failure, real
         return None, real
 
-    def held(self, claim: Claim, findings: list) -> Verdict:
-        conditions = told(claim, findings)
-        for _, _, f in findings:
-            conditions += f.conditions
-        conditions += [Condition(f"{d} is not 0", True, "where defined") for d in denominators(claim.statement, claim.setting)]
-        return Verdict(claim, "holds", findings[0][2].how, conditions=tuple(dict.fromkeys(conditions)))
+    def held(self, claim: Claim, findings: list[Reading]) -> Verdict:
+        conditions = told(findings)
+        for f in findings:
+            conditions += f.finding.conditions
+        for f in findings:
+            conditions += [
+                Condition(f"{d} is not 0", True, "where defined") for d in denominators(f.statement, claim.setting)
+            ]
+        how = "; ".join(dict.fromkeys(f.finding.how for f in findings))
+        return Verdict(claim, "holds", how, conditions=tuple(dict.fromkeys(conditions)))
 
     # --- what is wrong, and what would be right
 
-    def counterexample(self, claim: Claim, bodies: Bodies, failure: Failure | None) -> Counterexample | None:
+    def counterexample(self, reading: Reading, setting: Setting) -> Counterexample | None:
+        failure = reading.finding.failure
         if failure is None or failure.kind != "value":
             return Counterexample(failure.message) if failure else None
-        found = smallest(claim.statement, claim.setting, bodies)
+        found = smallest(reading.statement, setting, reading.bodies)
         return found or Counterexample(failure.message)
 
-    def repairs(self, claim: Claim, findings: list) -> tuple[list[Repair], str]:
-        """The nearest repairs over all readings, and the reading under which they are right. First what is near, then the rest."""
+    def repairs(self, claim: Claim, findings: list[Reading]) -> tuple[list[Repair], str]:
+        """The nearest repairs over all readings, and the reading under which they are right. First what is near, then
+        the rest."""
         for near in (True, False):
             best: list[Repair] = []
             where = ""
-            for label, bodies, finding in findings:
-                if finding.failure is None or not finding.exact:
+            for f in findings:
+                if f.finding.failure is None:
                     continue
-                found = self.repair(claim, bodies, near)
+                found = list(f.finding.repairs) or (self.repair(claim, f, near) if f.finding.exact else [])
                 if found and (not best or found[0].cost < best[0].cost):
-                    best, where = found, label
+                    best, where = found, f.label
             if best:
                 return best, where
         return [], ""
 
-    def repair(self, claim: Claim, bodies: Bodies, near: bool, seconds: float = 2.5) -> list[Repair]:
-        setting = claim.setting
+    def repair(self, claim: Claim, reading: Reading, near: bool, seconds: float = 2.5) -> list[Repair]:
+        setting, bodies, statement = claim.setting, reading.bodies, reading.statement
         if claim.defines:
             q = setting.quantities[claim.defines]
             assert q.body is not None
+            beside = tuple(formulas_of(statement))
+
+            def defined_as(x: Formula) -> tuple[Statement, Bodies]:
+                return statement, {**bodies, claim.defines: x}
+
+            names = scope_names(setting, {claim.defines})
             stated = bodies.get(claim.defines, q.body)
-            beside = tuple(formulas_of(claim.statement))
+            target = self.target(defined_as, setting)
+            return search(stated, setting, names, target, beside=beside, seconds=seconds, near=near)
+        if isinstance(statement, Number):
 
-            def statement_with(x: Formula) -> tuple[Statement, Bodies]:
-                return claim.statement, {**bodies, claim.defines: x}
+            def number(x: Formula) -> tuple[Statement, Bodies]:
+                return Number(x), bodies
 
-            return search(
-                stated,
-                setting,
-                scope_names(setting, {claim.defines}),
-                self.target(statement_with, setting),
-                beside=beside,
-                seconds=seconds,
-            )
-        if isinstance(claim.statement, Together):
-            return self.repair_parts(claim, bodies, near, seconds)
-        return self.repair_equation(claim.statement, setting, bodies, near, seconds)
+            return search(statement.of, setting, (), self.target(number, setting), seconds=seconds, near=near)
+        if isinstance(statement, Together):
+            return self.repair_parts(statement, setting, bodies, near, seconds)
+        return self.repair_equation(statement, setting, bodies, near, seconds)
 
-    def repair_parts(self, claim: Claim, bodies: Bodies, near: bool, seconds: float) -> list[Repair]:
+    def repair_parts(
+        self, whole: Together, setting: Setting, bodies: Bodies, near: bool, seconds: float
+    ) -> list[Repair]:
         """Each false part of a system is repaired by itself, under the same reading."""
         shown: list[Formula] = []
         what: list[str] = []
         cost = 0
-        for part in parts_of(claim.statement):
+        for part in parts_of(whole):
             if not isinstance(part, Equal):
                 return []
-            failure, _ = self.first_failure(part, claim.setting, bodies)
+            failure, _ = self.first_failure(part, setting, bodies)
             if failure is not None:
-                found = self.repair_equation(part, claim.setting, bodies, near, seconds)
+                found = self.repair_equation(part, setting, bodies, near, seconds)
                 if not found:
                     return []
                 cost += found[0].cost
@@ -280,54 +328,49 @@ class Judge:
         known: Formula | None = None,
         bodies: Bodies | None = None,
     ) -> Target:
-        real = False
-        try:
-            probe, inner = statement_with(known if known is not None else Formula("number", (), (1,)))
-            check(probe, self.evaluator(setting, 0, inner, False))
-        except Transcendental:
-            real = True
-        except Faults:
-            pass
-        needed = []
+        kinds = [False]  # whether 50-digit arithmetic is needed; found out on the way
+
+        def evaluator(variant: int, inner: Bodies) -> Evaluator:
+            return self.evaluator(setting, variant, inner, kinds[0])
+
+        def retried(attempt: Callable[[], bool]) -> bool:
+            try:
+                return attempt()
+            except Transcendental:
+                if kinds[0]:
+                    return False
+            except Faults:
+                return False
+            kinds[0] = True
+            return retried(attempt)
+
+        needed: list[Mapping[str, int]] = []
         if statement is not None and known is not None and bodies is not None:
-            evaluate = self.evaluator(setting, 0, bodies, real)
+            evaluate = evaluator(0, bodies)
             for env in environments(statement.sides, statement.over, evaluate):
                 if has_value(statement.sides[position], env, evaluate) and has_value(known, env, evaluate):
                     needed.append(env)
+        stated = statement.sides[position] if statement is not None else None
 
-        def quick(x: Formula) -> bool:
-            if (
-                known is not None
-                and x != known
-                and contains(x, known)
-                and statement is not None
-                and not contains(statement.sides[position], known)
-            ):
-                return False
-            if x == known:
-                return False
-            if statement is None or known is None:
-                return true_in(x, 0)
-            evaluate = self.evaluator(setting, 0, bodies or {}, real)
-            try:
-                for env in needed:
-                    a, b = evaluate(known, env), evaluate(x, env)
-                    if a.shape != b.shape or not evaluate.world.arithmetic.equal(
-                        evaluate.algebra.settled(a).a, evaluate.algebra.settled(b).a
-                    ):
-                        return False
-            except Faults:
-                return False
+        def same_as_known(x: Formula) -> bool:
+            evaluate = evaluator(0, bodies or {})
+            for env in needed:
+                a, b = evaluate(known, env), evaluate(x, env)  # type: ignore[arg-type]
+                settled = evaluate.algebra.settled(a).a, evaluate.algebra.settled(b).a
+                if a.shape != b.shape or not evaluate.world.arithmetic.equal(*settled):
+                    return False
             return bool(needed)
 
         def true_in(x: Formula, variant: int) -> bool:
-            try:
-                whole, inner = statement_with(x)
-                return check(whole, self.evaluator(setting, variant, inner, real)) is None
-            except Faults:
-                return False
+            whole, inner = statement_with(x)
+            return check(whole, evaluator(variant, inner)) is None
 
-        return Target(quick, lambda x: all(true_in(x, v) for v in range(3)))
+        def quick(x: Formula) -> bool:
+            if known is not None and (x == known or (contains(x, known) and not contains(stated, known))):  # type: ignore[arg-type]
+                return False
+            return retried(lambda: same_as_known(x) if known is not None else true_in(x, 0))
+
+        return Target(quick, lambda x: all(retried(lambda v=v: true_in(x, v)) for v in range(3)))
 
     def repaired_formula(self, claim: Claim, repair: Repair) -> tuple[str, str]:
         shown = {q.name: q.shown for q in claim.setting.quantities.values() if q.shown}
@@ -342,9 +385,9 @@ class Judge:
 # --- helpers ------------------------------------------------------------------------------------------------------
 
 
-def told(claim: Claim, findings: list) -> list[Condition]:
+def told(findings: list[Reading]) -> list[Condition]:
     """The readings, with what is true under each; a choice that makes no difference is left out."""
-    rows = [(tuple(label.split(AND)), f.failure is None and not f.mixed) for label, _, f in findings if label]
+    rows = [(tuple(f.label.split(AND)), f.true) for f in findings if f.label]
     if not rows:
         return []
     keep = list(range(len(rows[0][0])))
@@ -359,6 +402,18 @@ def told(claim: Claim, findings: list) -> list[Condition]:
     for labels, good in rows:
         seen.setdefault(AND.join(labels[m] for m in keep), good)
     return [Condition(label, good) for label, good in seen.items()]
+
+
+def where_equal(statement: Differs, setting: Setting) -> list[str]:
+    """When the sides of an inequation are equal after all."""
+    same = Equal((statement.left, statement.right), over=statement.over)
+    found = [s.text for s in specials(same, setting) if true_under(s, same, setting, {})]
+    indices = sorted({n for side in same.sides for n in free_indices(side)})
+    for a, b in itertools.combinations(indices, 2):
+        merged = [substitute(x, {Formula("index", (), (b,)): Formula("index", (), (a,))}) for x in same.sides]
+        if true_under(Special(), Equal((merged[0], merged[1])), setting, {}):
+            found.append(f"{a} = {b}")
+    return found
 
 
 def refuse_empty(claim: Claim) -> None:
@@ -391,7 +446,7 @@ def parts_of(statement: Statement) -> list[Statement]:
 def has_property(statement: Statement) -> bool:
     if isinstance(statement, Equal):
         return any(y.op == "infinity" for s in statement.sides for y in walk(s))
-    return any(isinstance(p, AtMost) or not isinstance(p, Equal | Differs) for p in parts_of(statement))
+    return any(isinstance(p, AtMost) or not isinstance(p, Equal | Differs | Number) for p in parts_of(statement))
 
 
 def places(statement: Statement) -> list:
@@ -426,40 +481,6 @@ def scope_names(setting: Setting, without: set[str]) -> tuple[str, ...]:
         for x in (*r.states, *r.outputs):
             setting.lookup(f"d{x.name}")
     return tuple(name for name in setting.quantities if name not in without)
-
-
-def used_names(statement: Statement, setting: Setting, bodies: Bodies) -> list[str]:
-    """Quantities that a statement speaks of, directly or through definitions."""
-    found: list[str] = []
-
-    def visit(x: Formula) -> None:
-        for y in walk(x):
-            if y.op == "at" and y.attrs[0] not in found:
-                q = setting.quantities.get(y.attrs[0])
-                if q is None:
-                    raise Unknown(f"{setting.name} has no quantity {y.attrs[0]}")
-                found.append(q.name)
-                for body in (q.body, *(b for _, b in q.alternatives), q.start[1] if q.start else None):
-                    if body is not None:
-                        visit(body)
-
-    for x in formulas_of(statement):
-        visit(x)
-    return found
-
-
-def formulas_of(statement: object) -> list[Formula]:
-    found: list[Formula] = []
-    for value in vars(statement).values():
-        items = value if isinstance(value, tuple) else (value,)
-        for item in items:
-            if isinstance(item, Formula):
-                found.append(item)
-            elif isinstance(item, Statement):
-                found += formulas_of(item)
-            elif isinstance(item, tuple):
-                found += [y for y in item if isinstance(y, Formula)]
-    return found
 
 
 def denominators(statement: Statement, setting: Setting) -> list[str]:

@@ -1,4 +1,5 @@
-"""Statements that are not plain equations: bounds, eigenvalues, stability, existence; analysis.py has those of calculus."""
+"""Statements that are not plain equations: bounds, eigenvalues, stability, existence; analysis.py has those of
+calculus."""
 
 from __future__ import annotations
 
@@ -145,7 +146,8 @@ def eigenvalue_counterexample(statement: Eigenvalues, setting: Setting, bodies: 
 
 @decide.register
 def _(statement: Bounded, setting: Setting, bodies: Bodies) -> Finding:
-    """Looks for two steps within the bound whose product, repeated, grows; exact rational numbers, and the trace or determinant tells."""
+    """Looks for two steps within the bound whose product, repeated, grows; exact rational numbers, and the trace or
+    determinant tells."""
     how = "a search for two steps whose product has a spectral radius above 1"
     found = growing_pair(statement, setting, bodies, lambda k, q: True)
     vocabulary = (
@@ -270,7 +272,11 @@ def _(statement: Factors, setting: Setting, bodies: Bodies) -> Finding:
     found = rank(FRACTION, matrix)
     how = f"the rank, exactly: {found}"
     if found <= statement.terms:
-        witness = f"with V = W, K = I, and {statement.terms - matrix.shape[1]} zero columns" if statement.terms >= matrix.shape[1] else ""
+        witness = (
+            f"with V = W, K = I, and {statement.terms - matrix.shape[1]} zero columns"
+            if statement.terms >= matrix.shape[1]
+            else ""
+        )
         return Finding(None, f"{how}, at most {statement.terms} {witness}".rstrip())
     message = f"{array_text(matrix)} has the rank {found}; a product of {statement.terms} columns has at most {statement.terms}"
     shown = Formula("compare", (Formula("index", (), ("T",)), Formula("number", (), (Fraction(found),))), (">=",))

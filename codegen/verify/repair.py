@@ -65,7 +65,7 @@ def search(
     indices are in doubt."""
     deadline = time.monotonic() + seconds
     scope = scope_of(stated, setting, names, beside)
-    first = sorted(unique(edits(stated, scope), stated), key=lambda e: (COSTS[e.kind], len(str(e.result))))
+    first = sorted(unique(itertools.chain(edits(stated, scope), nothing(stated)), stated), key=lambda e: (COSTS[e.kind], len(str(e.result))))
     if head:
         first = [e for e in first if e.kind in ("symbol", "index", "transpose")]
     found = [Repair(e.result, (e.what,), COSTS[e.kind]) for e in first if target.true(e.result)]
@@ -75,6 +75,9 @@ def search(
     if found or near:
         return ranked(found)
     if residual is not None:
+        found = ranked(list(two_terms(stated, scope, residual, target)))
+        if found:
+            return found
         terms = term_pool(stated, setting, names, residual, scope, beside)
         found = list(with_missing_term(stated, (), 0, residual, terms, target))
         if not found:
@@ -107,6 +110,38 @@ def two_edits(first: list[Edit], scope: Scope, target: Target, deadline: float, 
         if time.monotonic() > deadline:
             break
     return found
+
+
+def two_terms(stated: Formula, scope: Scope, residual: Residual, target: Target) -> Iterator[Repair]:
+    """One edit in each of two terms of a sum: for every edit of one term, the other's is looked up by what it must be."""
+    if stated.op != "add":
+        return
+    known = residual.all_known()
+    vectors = [residual.vector(x, False) for x in stated.args]
+    if None in vectors:
+        return
+    variants: list[list[tuple[Edit, tuple]]] = []
+    for x in stated.args:
+        mine = [(e, residual.vector(e.result, False)) for e in unique(edits(x, scope), x)]
+        variants.append([(e, v) for e, v in mine if v is not None and None not in v])
+    for i, j in itertools.combinations(range(len(stated.args)), 2):
+        rest = [vectors[k] for k in range(len(vectors)) if k not in (i, j)]
+        wanted = tuple((a - sum(others)) % PRIME for a, *others in zip(known, *rest))  # type: ignore[misc]
+        table: dict[tuple, Edit] = {}
+        for e, v in sorted(variants[j], key=lambda pair: -COSTS[pair[0].kind]):
+            table[v] = e
+        for e, v in variants[i]:
+            other = table.get(tuple((a - b) % PRIME for a, b in zip(wanted, v)))
+            if other is not None:
+                args = list(stated.args)
+                args[i], args[j] = e.result, other.result
+                result = add(*args)
+                if target.true(result):
+                    yield Repair(result, (e.what, other.what), COSTS[e.kind] + COSTS[other.kind])
+
+
+def nothing(stated: Formula) -> Iterator[Edit]:
+    yield Edit(product(formula(0), stated), "drop", "nothing at all there")
 
 
 def unique(candidates: Iterator[Edit], stated: Formula) -> Iterator[Edit]:
@@ -259,7 +294,12 @@ def term_pool(
     short = [x for x in bodies if x.op != "product" or len(x.args) < 3]
     long = [x for x in bodies if x.op == "product" and len(x.args) > 2]
     pairs = [product(a, b) for a, b in itertools.combinations(scope.scalars, 2)]
-    for group, factors in ((short, (None, *scope.scalars)), (long, (None, *scope.scalars)), (short, pairs), (long, pairs)):
+    for group, factors in (
+        (short, (None, *scope.scalars)),
+        (long, (None, *scope.scalars)),
+        (short, pairs),
+        (long, pairs),
+    ):
         for s, body in itertools.product(factors, group):
             term = body if s is None else product(s, body)
             key = residual.key_of(term)

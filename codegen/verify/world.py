@@ -98,9 +98,8 @@ class World:
             a[:] = self.arithmetic.number(dict(self.special.value)[name])
         if (name in self.special.symmetric or domain == "symmetric") and shape[0] == shape[1]:
             a = self.arithmetic.reduce(a + a.T)
-        if domain == "one-hot":
-            a[:] = self.arithmetic.number(0)
-            a[rng.randrange(shape[0]), rng.randrange(shape[1])] = self.arithmetic.number(1)
+        if domain == "matrix" and self.arithmetic.kind == "real":
+            a = around_identity(a, (0.3, 0.6, 0.8, 1.2, 1.6, 2.5)[self.seed % 6])
         return a
 
     def given(self, q: Quantity, index: tuple[int, ...]) -> np.ndarray:
@@ -212,6 +211,12 @@ class World:
         if run.loss.slope is None:
             return np.full(shape, self.arithmetic.number(0), dtype=object)
         return run.loss.slope.reshape(shape)
+
+
+def around_identity(a: np.ndarray, radius: float) -> np.ndarray:
+    """I - G, with G scaled so that its eigenvalues reach this radius: on both sides of where a Neumann series converges."""
+    own = max(abs(np.linalg.eigvals(a.astype(float))))
+    return np.array([[int(i == j) for j in range(len(a))] for i in range(len(a))], dtype=object) - a * radius / own
 
 
 def dims_of(dims: Any) -> tuple[str, str]:

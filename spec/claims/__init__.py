@@ -7,6 +7,6 @@ from chunkform.spec.language.claims import Document
 
 def documents() -> list[Document]:
     """The documents, in order."""
-    from . import inverse_attention, lightning_attention
+    from . import dual_form, inverse_attention, lightning_attention, mesa, self_attention
 
-    return [inverse_attention.DOCUMENT, lightning_attention.DOCUMENT]
+    return [m.DOCUMENT for m in (inverse_attention, mesa, lightning_attention, self_attention, dual_form)]

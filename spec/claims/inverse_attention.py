@@ -39,10 +39,12 @@ def notation(s: Setting) -> tuple:
     t, q, k, v, o, lam = s.names("t q k v o lam")
     i, j, n = s.names("i j n")
     Q, K, V = s.rows("Q", q), s.rows("K", k), s.rows("V", v)
-    O = s.rows("O", o)  # noqa: E741
+    O = s.rows("O", o)
     alpha = s.define("alpha", (i,), product_over(t, 1, i, lam(t)))
     A = s.define("A", (), diag(stack(i, n, alpha(i))), shown=r"\mathrm{A}")
-    M = s.define("M", (), matrix(i, j, n, n, cases((compare(i, ">=", j), product_over(t, j + 1, i, lam(t))), (None, 0))))
+    M = s.define(
+        "M", (), matrix(i, j, n, n, cases((compare(i, ">=", j), product_over(t, j + 1, i, lam(t))), (None, 0)))
+    )
     s.define("Lam", (), stack(t, n, lam(t)))
     S0 = s.names("s")(0)
     absorbed = s.ambiguous(
@@ -114,7 +116,7 @@ s = setting_of(stable_form)
 Q, K, V, O, A, M, S0, Oabsorbed, alpha = notation(s)
 t, n, d, q, k, v, o, lam, st = s.names("t n d q k v o lam s")
 claim = DOCUMENT.section("forward", s)
-I = eye("n")  # noqa: E741
+I = eye("n")
 
 claim(
     "stab-LA",
@@ -203,11 +205,11 @@ claim(
 )
 
 
-def low(c):  # noqa: ANN001, ANN201
+def low(c):
     return la - la * (1 - la) * c
 
 
-def high(c):  # noqa: ANN001, ANN201
+def high(c):
     return la + la * (1 - la) * c
 
 
@@ -300,7 +302,8 @@ claim(
 )
 claim(
     "bw-ds-3",
-    NEXT + r" - \lambda_{t+1} (1-\lambda_{t+1}) \mathbf q_{t+1} \left[\mathbf{ds}_{t+1}^\top \mathbf k_{t+1}\right]^\top"
+    NEXT
+    + r" - \lambda_{t+1} (1-\lambda_{t+1}) \mathbf q_{t+1} \left[\mathbf{ds}_{t+1}^\top \mathbf k_{t+1}\right]^\top"
     r" - \lambda_{t+1} \mathbf q_{t+1} \mathbf{dv}_{t+1}^\top",
     ds(t),
     lam(t + 1) * ds(t + 1)
@@ -310,7 +313,8 @@ claim(
 )
 claim(
     "bw-ds-4",
-    NEXT + r" - \lambda_{t+1} \mathbf q_{t+1} \mathbf p_{t+1}^\top - \lambda_{t+1} \mathbf q_{t+1} \mathbf{dv}_{t+1}^\top",
+    NEXT
+    + r" - \lambda_{t+1} \mathbf q_{t+1} \mathbf p_{t+1}^\top - \lambda_{t+1} \mathbf q_{t+1} \mathbf{dv}_{t+1}^\top",
     ds(t),
     lam(t + 1) * ds(t + 1) - lam(t + 1) * q(t + 1) * p(t + 1).T - lam(t + 1) * q(t + 1) * dv(t + 1).T,
     over=inside,

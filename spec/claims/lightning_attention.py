@@ -53,7 +53,7 @@ def chunk(name: str, of: Any, shown: str) -> Any:
 
 
 Q, K, V = chunk("Q", q, r"\mathbf Q"), chunk("K", k, r"\mathbf K"), chunk("V", v, r"\mathbf V")
-O, dO = chunk("O", o, r"\mathbf O"), chunk("dO", do, r"\mathbf{dO}")  # noqa: E741
+O, dO = chunk("O", o, r"\mathbf O"), chunk("dO", do, r"\mathbf{dO}")
 dQ, dK, dV = chunk("dQ", dq, r"\mathbf{dQ}"), chunk("dK", dk, r"\mathbf{dK}"), chunk("dV", dv, r"\mathbf{dV}")
 M = x.define("M", (), matrix(u, s, c, c, cases((compare(u, ">=", s), 1), (None, 0))), r"\mathbf M")
 
@@ -210,8 +210,7 @@ claim(
     r"\mathbf{dQ}_i = \mathrm{diag}(\Lambda_i)[\mathbf{dO}_i] \mathbf S_i^\top"
     r" + \mathrm{diag}(\Lambda_i)[[\mathbf{dO}_i \mathbf V_i^\top] \odot \mathbf M] \mathrm{diag}(1/\Lambda_i) \mathbf K_i",
     dQ(i),
-    (diag(Lambda(i)) * dO(i)) * Sc(i).T
-    + diag(Lambda(i)) * hadamard(dO(i) * V(i).T, M) * diag(1 / Lambda(i)) * K(i),
+    (diag(Lambda(i)) * dO(i)) * Sc(i).T + diag(Lambda(i)) * hadamard(dO(i) * V(i).T, M) * diag(1 / Lambda(i)) * K(i),
 )
 claim(
     "dq-diag",
@@ -239,9 +238,7 @@ claim(
 # --- dK -------------------------------------------------------------------------------------------------------------
 
 claim = DOCUMENT.section("dK", x)
-dKbar = x.define(
-    "dKbar", (i,), V(i) * dSc(i).T + hadamard(V(i) * dO(i).T, M.T) * Qtilde(i), r"\mathbf{d\bar K}"
-)
+dKbar = x.define("dKbar", (i,), V(i) * dSc(i).T + hadamard(V(i) * dO(i).T, M.T) * Qtilde(i), r"\mathbf{d\bar K}")
 claim(
     "dk-dKbar",
     r"\mathbf{d\bar K}_i = \mathbf V_i \mathbf{dS}_i^\top + [[\mathbf V_i \mathbf{dO}_i^\top] \odot \mathbf M^\top] \tilde{\mathbf Q}_i,"

@@ -77,6 +77,13 @@ class Approximates(Statement):
 
 
 @dataclass(frozen=True)
+class Number(Statement):
+    """The formula is a number, and not a vector or a matrix."""
+
+    of: Formula
+
+
+@dataclass(frozen=True)
 class Integral(Statement):
     """The integral of exp(`exponent`) over the vector `by` is finite, or infinite."""
 

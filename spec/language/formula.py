@@ -137,9 +137,10 @@ def negative(x: Formula) -> Formula:
 
 
 def product(*factors: Formula) -> Formula:
+    """The product from left to right; a product on the right stays in brackets, as a scalar there has no fitting shape."""
     flat: list[Formula] = []
-    for x in factors:
-        flat.extend(x.args if x.op == "product" else (x,))
+    for i, x in enumerate(factors):
+        flat.extend(x.args if x.op == "product" and i == 0 else (x,))
     if flat and flat[0].op == "negative":
         return negative(product(flat[0].args[0], *flat[1:]))
     return Formula("product", tuple(flat)) if len(flat) > 1 else flat[0]
@@ -241,7 +242,7 @@ def stack(i: Formula, rows: Any, body: Any) -> Formula:
 
 def columns(i: Formula, cols: Any, body: Any) -> Formula:
     """The matrix whose column i is the vector `body`."""
-    return stack(i, cols, body).T
+    return stack(i, cols, formula(body).T).T
 
 
 def cases(*pairs: tuple[Formula | None, Any]) -> Formula:
@@ -255,6 +256,16 @@ def cases(*pairs: tuple[Formula | None, Any]) -> Formula:
 def compare(left: Any, relation: str, right: Any) -> Formula:
     """A condition on indices, `compare(i, ">=", j)`."""
     return Formula("compare", (formula(left), formula(right)), (relation,))
+
+
+def unit(dim: Any, index: Any) -> Formula:
+    """The unit vector e_i of a dim."""
+    return Formula("unit", (formula(index),), (str(dim),))
+
+
+def constant(rows: Any, cols: Any, entries: tuple[tuple[int, ...], ...]) -> Formula:
+    """A matrix of numbers."""
+    return Formula("constant", (), (str(rows), str(cols), entries))
 
 
 def row(x: Any, index: Any) -> Formula:

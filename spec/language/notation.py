@@ -228,6 +228,14 @@ def _show(x: Formula, p: _Text) -> tuple[str, int]:
             return p.gradient(sub(x.args[0], UNARY), sub(x.args[1], UNARY)), UNARY
         case "ones":
             return (r"\mathbf{1}" if tex else "1") + f"_{{{x.attrs[0]}}}", ATOM
+        case "unit":
+            return f"e_{{{sub(x.args[0], SUM)}}}" if tex else f"e_{sub(x.args[0], ATOM)}", ATOM
+        case "constant":
+            rows = [" ".join(map(str, r)) for r in x.attrs[2]]
+            if tex:
+                rows = [" & ".join(map(str, r)) for r in x.attrs[2]]
+                return r"\begin{pmatrix}" + r" \\ ".join(rows) + r"\end{pmatrix}", ATOM
+            return f"[{'; '.join(rows)}]", ATOM
         case "row":
             shown = f"{sub(x.args[0], ATOM)}[{sub(x.args[1], SUM)},:]"
             return shown, ATOM
