@@ -1,7 +1,8 @@
 """A small character-level language model whose only memory is a generated op, and the text that it learns.
 
-Each block mixes over time with the recurrence of `my_recurrence.py` and over channels with a gated MLP; there is no attention,
-no convolution and no position. What the model remembers of the past is the op's state, d x e numbers a head.
+Each block mixes over time with the recurrence of `my_recurrence.py` and over channels with a gated MLP; there is no attention
+and no position. A character sees the one before it; of everything earlier the model knows what is in the op's state, d x e
+numbers a head.
 """
 
 from __future__ import annotations
