@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ..ir import Node, add, dim_of, leaf, rebuild, rename, terms_of, walk
+from ..ir import Node, add, dim_of, leaf, mul, rebuild, rename, terms_of, walk
 from ..plan import Accumulate, Map, Plan, Sweep
 
 ELEMENTWISE = ("const", "number", "size", "add", "mul", "pow", "fn", "expand")
@@ -22,7 +22,7 @@ class Store:
     kept      a read or solved write in the dtype of the operands, for later stages
     final     a whole value, in its final dtype
     part      a value's terms so far, float32, for a later sweep or for torch
-    sums      for each tile of the sweep, a sum over that tile, float32
+    sums      for each tile of the sweep, the sum of `node` over that tile, float32
     """
 
     leaf: Node  # names the stored tensor: kinds kept (read | write), stored, sums
@@ -81,18 +81,19 @@ class _Fusion:
 
     def root(self, name: str, node: Node) -> Node:
         """The node that is left of a value once its terms are given to sweeps."""
-        if is_made(node):
-            return node if node.attrs[:2] in self.given else self.final(name, node, self.made[node.attrs[:2]])
+        if is_made(node) and node.attrs[:2] not in self.given:
+            return self.final(name, node, self.made[node.attrs[:2]])
         buckets: dict[int, list[Node]] = {}
         sums: dict[int, list[Node]] = {}
         rest: list[Node] = []
         for term in terms_of(node):
             k = self.stage_of(term)
             summed = None if k is None else self.summed(term, k)
+            here = None if k is None else self.over_tile(term, k)
             if k is None:
                 rest.append(self.inside(name, term))
-            elif self.elementwise(term, k) and set(term.axes) == set(node.axes):
-                buckets.setdefault(k, []).append(term)
+            elif here is not None and set(term.axes) == set(node.axes):
+                buckets.setdefault(k, []).append(here)
             elif summed is not None:
                 sums.setdefault(k, []).append(summed)
             else:
@@ -108,12 +109,24 @@ class _Fusion:
                 return self.final(name, total, k)
             before = leaf("stored", f"{name}.{k}", node.axes)
             self.stores[k].append(Store(before, total, "part", name))
+            later = [j for j in buckets if j > k]
+            if later:
+                before = self.over_tile(before, min(later))
         return add(*rest, *([before] if before is not None else []))
 
     def final(self, name: str, node: Node, k: int) -> Node:
         x = leaf("stored", name, node.axes)
-        self.stores[k].append(Store(x, node, "final", name))
+        here = self.over_tile(node, k)
+        assert here is not None
+        self.stores[k].append(Store(x, here, "final", name))
         return x
+
+    def over_tile(self, x: Node, k: int) -> Node | None:
+        """x over the tile axis of stage k, as the states of its group name it; None where x isn't a term for that sweep."""
+        tile = self.tile[k]
+        if len(x.axes) == 1 and tile is not None and x.axes[0] != tile and dim_of(x.axes[0]) == dim_of(tile):
+            x = rename(x, {x.axes[0]: tile})
+        return x if self.elementwise(x, k) else None
 
     def inside(self, name: str, x: Node) -> Node:
         """x with the sums inside it given to sweeps."""
@@ -141,7 +154,7 @@ class _Fusion:
         )
 
     def summed(self, x: Node, k: int) -> Node | None:
-        """x as a sum over the tile axis of stage k, times scalars; None where it isn't one."""
+        """What x is the sum of, over the tile axis of stage k; None where it isn't such a sum, times scalars."""
         tile = self.tile[k]
         if x.axes or tile is None:
             return None
@@ -153,7 +166,8 @@ class _Fusion:
         if dim_of(bound) != dim_of(tile):
             return None
         body = rename(body, {bound: tile})
-        return x if self.elementwise(body, k) and tile in body.axes else None
+        outside = (f for f in factors if f is not inner[0])
+        return mul(*outside, body) if self.elementwise(body, k) and tile in body.axes else None
 
     # --- what is kept -----------------------------------------------------------------------------------------------
 
@@ -173,4 +187,5 @@ class _Fusion:
         for k, stage in enumerate(self.plan.stages):
             if isinstance(stage, Sweep):
                 own = [x for x in stage.chunk.outputs if x.attrs[:2] in wanted and x.attrs[:2] not in self.given]
-                self.stores[k] = [Store(x, x, "kept", "") for x in own] + self.stores[k]
+                kept = [Store(x, self.over_tile(x, k) or x, "kept", "") for x in own]
+                self.stores[k] = kept + self.stores[k]

@@ -12,7 +12,8 @@ from ..normal_form import Pairing
 from ..pipeline import Compiled
 from ..plan import Accumulate, Plan, Sweep
 from ..print_nodes import NodePrinter, Torch
-from ..step import StateVar
+from ..sequential.initial import initial_adjoints
+from ..step import StateVar, StepProgram
 from .fuse import Fused, Store, fuse, is_made
 from .kernels import Kernel, prepare_kernel, sweep_kernel
 from .opened import Opened, opened
@@ -52,9 +53,7 @@ class Names:
             name = f"{stem}{self.counts[stem]}"
         else:
             name = re.sub(r"\W", "_", x.attrs[1])
-        if name in self.reserved or SUFFIXES.search(name):
-            name += "_"
-        while name in self.known.values():
+        while name in self.reserved or SUFFIXES.search(name) or name in self.known.values():
             name += "_"
         return name
 
@@ -71,6 +70,7 @@ class Host:
         self.kernels: list[Kernel] = []
         self.opened: dict[int, Opened] = {}
         self.lines: list[str] = []
+        self.initial_gradient = ""
         self.ready: set[str] = set()
         self.prepared: dict[str, set[str]] = {}  # what a kernel ahead made, and for which gradients
         self.printer = NodePrinter(
@@ -154,6 +154,8 @@ class Host:
             return f"{self.names(x)}.sum(-1)"
         if kind == "pairing":
             return f"{self.names(leaf('state', name))}_pairing"
+        if kind == "cotangent" and name[1:] in {s.name for s in self.c.step.states}:
+            return self.initial_gradient
         text = f"{self.names(x)}.float()"
         return f"{text}.exp()" if kind.startswith("decay") else text
 
@@ -332,10 +334,31 @@ class Host:
             self.lines.append(f'gradients["{v.name}"] = {text}.to(given["{v.name}"].dtype)')
             inner, self.lines = self.lines, before
             self.lines += [f"    {x}" for x in inner]
+        for state, program in initial_adjoints(self.c).items():
+            self._through_initial(state, program)
         for s in self.c.step.states:
             add(f'if "{s.name}" in needs:')
             add(f'    initial["{s.name}"] = {self.names(leaf("state", f"d{s.name}"))}_last')
         add("return gradients, initial")
+
+    def _through_initial(self, state: str, program: StepProgram) -> None:
+        """What parameters get through the initial value that is made of them."""
+        known = self.names(leaf("state", f"d{state}"))
+        for v in program.variables:
+            if gradient_name(v) not in program.outputs:
+                continue
+            self.lines.append(f'if "{v.name}" in needs and states.get("{state}") is None:')
+            node = program.outputs[gradient_name(v)]
+            self.initial_gradient = f"{known}_last"
+            lines, results = self.printer.statements({"x": node}, self.torch_leaf, orders={"x": v.axes})
+            self.lines += [f"    {x}" for x in lines]
+            shape = ", ".join(["B", "H", *(size_name(dim_of(a)) for a in v.axes)])
+            self.lines.append(f'    gradients["{v.name}"] += spread({results["x"]}, ({shape}), some).sum(0)')
+
+    def _initial_wants(self, state: str) -> set[str]:
+        """Parameters that the initial value of a state is made of."""
+        programs = initial_adjoints(self.c)
+        return {v.name for v in programs[state].variables if v.kind != "constant"} if state in programs else set()
 
     def _pairing(self, p: Pairing) -> None:
         wanted = self._paired(p.state)
@@ -382,7 +405,7 @@ class Host:
         assert isinstance(stage, Sweep)
         wanted: set[str] = set()
         for name in stage.finals:
-            wanted |= self._paired(name) if any(name == s.name for s in self.c.step.states) else {name[1:]}
+            wanted |= self._paired(name) if any(name == s.name for s in self.c.step.states) else {name[1:]} | self._initial_wants(name[1:])
         for s in self.fused.stores[k]:
             wanted |= self._root_wants(s.root)
             if s.kind == "kept":

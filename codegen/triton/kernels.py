@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from ..ir import COL, ROW, Node, dim_of, factors_of, leaf
+from ..ir import COL, ROW, Node, dim_of, factors_of, leaf, rename
 from ..normal_form import StateForm
 from ..plan import Sweep
 from .fuse import Store
 from .opened import Opened
-from .tile import STEPS, Argument, Tiles, Value, at_row, axis_name, block_name, plain_text, size_name
+from .tile import Argument, Tiles, Value, at_row, axis_name, block_name, plain_text, size_name
 
 NameOf = Callable[[Node], str]
 
@@ -57,7 +57,8 @@ def sweep_kernel(name: str, sweep: Sweep, o: Opened, stores: list[Store], name_o
     after: list[str] = []
     carried = {s.name: name_of(leaf("state", s.name)) for s in sweep.group}
     tiles.names |= set(carried.values())
-    for s in sweep.group:
+    group = [replace(s, axes=tuple(o.rename.get(a, a) for a in s.axes)) for s in sweep.group]
+    for s in group:
         own, state = tiles.ordered(s.axes), carried[s.name]
         tiles.memo[leaf("state in", s.name, s.axes)] = Value(state, own)
         setup += _load_state(s, state, own, tiles)
@@ -71,9 +72,9 @@ def sweep_kernel(name: str, sweep: Sweep, o: Opened, stores: list[Store], name_o
             v = tiles.assign("y" if x.attrs[0] == "read" else "w", v.over(v.axes), v.axes, note=plain_text(node))
         tiles.memo[leaf(x.attrs[0], x.attrs[1], (ROW, *x.axes))] = v
     for store in stores:
-        tiles.lines.append(_store(store, tiles, tiled, name_of))
+        tiles.lines.append(_store(store, tiles, tiled, o, name_of))
     new = []
-    for s in sweep.group:
+    for s in group:
         v = tiles.value(o.states[s.name])
         new.append((carried[s.name], v.over(tiles.ordered(s.axes)), plain_text(o.states[s.name])))
     if len(new) == 1:
@@ -225,6 +226,10 @@ def _state_place(s: StateForm, own: tuple[str, ...]) -> tuple[str, str]:
     return " + ".join(terms), mask
 
 
+def same_size(a: str, b: str) -> bool:
+    return size_name(dim_of(a)) == size_name(dim_of(b))
+
+
 def _load_state(s: StateForm, state: str, own: tuple[str, ...], tiles: Tiles) -> list[str]:
     tiles.argument(f"{state}_first", "state", leaf("first", s.name, s.axes), s.axes)
     where, mask = _state_place(s, own)
@@ -238,17 +243,19 @@ def _load_state(s: StateForm, state: str, own: tuple[str, ...], tiles: Tiles) ->
     ]
 
 
-def _store(store: Store, tiles: Tiles, tiled: str | None, name_of: NameOf) -> str:
+def _store(store: Store, tiles: Tiles, tiled: str | None, o: Opened, name_of: NameOf) -> str:
     x = store.leaf
-    own = tuple(a for a in x.axes if a not in STEPS)
+    own = tuple(next(t for t in o.tile if same_size(a, t)) for a in x.axes)
     name = name_of(x)
-    v = tiles.value(at_row(store.node))
+    v = tiles.value(at_row(rename(store.node, o.rename)))
     note = f"  # {store.root}" if store.root else ""
     if store.kind == "sums":
         count = f"tl.cdiv({size_name(dim_of(tiled))}, {block_name(tiled)})" if tiled else "1"
         place = f"(step + i * H) * {count}" + (" + tile" if tiled else "")
         target = tiles.argument(f"{name}_out", "sums", x)
-        return f"tl.store({target} + {place}, {v.over((ROW,))}, mask=i_ok){note}"
+        axis = next(a for a in v.axes if a != ROW)
+        text = f"tl.sum(tl.where({axis_name(axis)}_ok[None, :], {v.over((ROW, axis))}, 0.0), axis=1)"
+        return f"tl.store({target} + {place}, {text}, mask=i_ok){note}"
     target = tiles.argument(f"{name}_out", "out", x, own)
     if not own:
         return f"tl.store({target} + step + i * H, {v.over((ROW,))}, mask=i_ok){note}"

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ..ir import COL, ROW, Node, factors_of, leaf, mul, rebuild, rename, replace, walk
+from ..ir import COL, ROW, Node, dim_of, factors_of, leaf, mul, rebuild, rename, replace, walk
 from ..plan import Sweep
-from .tile import STEPS, CannotPrint, at_row
+from .tile import KEPT, STEPS, CannotPrint, at_row
 
 PREPARED = ("matrix", "scaled")
 
@@ -21,12 +21,14 @@ class Opened:
     """`definitions`, `outputs` and `states` are for the sweep; `matrices`, `scaled` for the kernel ahead of it.
 
     `products` are contractions over an axis with a decay of its own: leaves of kind `product`, computed block by block.
+    `rename` gives the axes of square states names that tell the contracted one from the kept one.
     """
 
     full: tuple[str, ...]
     tile: tuple[str, ...]
     direction: int
     decays: dict[Node, Node]
+    rename: dict[str, str] = field(default_factory=dict)
     streams: dict[Node, Node] = field(default_factory=dict)
     origins: dict[Node, Node] = field(default_factory=dict)  # what a stream is, also where torch computes it ahead
     definitions: dict[Node, Node] = field(default_factory=dict)
@@ -54,17 +56,36 @@ class _Opening:
         tile = tuple(dict.fromkeys(t for _, t in sides if t is not None))
         if set(full) & set(tile):
             raise CannotPrint(f"an axis is contracted in one state and kept in another: {sorted(set(full) & set(tile))}")
-        self.out = Opened(full, tile, sweep.direction, {d: chunk.streams[d] for d in chunk.decays if d in chunk.streams})
         if any(d not in chunk.streams for d in chunk.decays):
             raise CannotPrint("a constant decay")
+        names = {a: f"{dim_of(a)}{KEPT}" for a in tile if dim_of(a) in {dim_of(f) for f in full}}
+        names |= {a: dim_of(a) for a in full if dim_of(a) != a}
+        if len(set(names.values())) < len(names):
+            raise CannotPrint("two axes of one dim are contracted, or kept")
+        self.names = names
+        self.own = {}
+        for r in sweep.reads:
+            s = next(s for s in sweep.group if s.name == r.state)
+            own = s.col if r.side == "row" else s.row
+            if own is not None and own != r.leaf.axes[0]:
+                self.own[r.leaf] = {r.leaf.axes[0]: own}
+        decays = {self.named(d): rename(chunk.streams[d], names) for d in chunk.decays}
+        self.out = Opened(
+            tuple(names.get(a, a) for a in full), tuple(names.get(a, a) for a in tile), sweep.direction, decays, names
+        )
+
+    def named(self, x: Node) -> Node:
+        return rename(x, self.names)
 
     def run(self) -> Opened:
         chunk, out = self.sweep.chunk, self.out
-        raw = {x: self.open(node) for x, node in chunk.definitions.items()}
+        raw = {self.named(x): self.open(self.named(node)) for x, node in chunk.definitions.items()}
         out.ahead = raw
         out.definitions = {x: self.hoist(node) for x, node in raw.items()}
-        out.outputs = {x: self.hoist(self.open(node)) for x, node in chunk.outputs.items()}
-        out.states = {n: self.hoist(self.open(node)) for n, node in chunk.states.items()}
+        for x, node in chunk.outputs.items():
+            back = self.own.get(x, {})
+            out.outputs[self.named(rename(x, back))] = self.hoist(self.open(self.named(rename(node, back))))
+        out.states = {n: self.hoist(self.open(self.named(node))) for n, node in chunk.states.items()}
         self.prune()
         return out
 
@@ -78,20 +99,21 @@ class _Opening:
                 continue
             steps = next(a for a in y.attrs[2] if a in STEPS)
             base = next(s for s in self.sweep.chunk.streams if s.attrs[1] == y.attrs[1])
-            if base in self.out.decays and self.sweep.chunk.streams[base].op != "leaf":
-                continue
-            if base in self.out.decays and any(
-                z.op.startswith("decay_") and y in z.args for z in walk(x)
+            if base in self.sweep.chunk.decays and (
+                self.sweep.chunk.streams[base].op != "leaf"
+                or any(z.op.startswith("decay_") and y in z.args for z in walk(x))
             ):
                 continue
-            mapping[y] = rename(self.parts(base, self.sweep.chunk.streams[base]), {ROW: steps})
+            own = dict(zip(base.attrs[2][1:], (a for a in y.attrs[2] if a not in STEPS), strict=True))
+            node = rename(self.sweep.chunk.streams[base], own)
+            mapping[y] = rename(self.parts(node), {ROW: steps})
         return replace(x, mapping)
 
-    def parts(self, stream: Node, node: Node) -> Node:
+    def parts(self, node: Node) -> Node:
         if node.op == "leaf":
             return self.single(node)
         if node.op != "mul":
-            return self.opaque(stream, node)
+            return self.opaque(node)
         scalars = [f for f in node.args if not f.axes]
         vectors = [f for f in node.args if f.axes]
         out = [f if f.op == "const" else self.single(f) for f in scalars]
@@ -102,10 +124,11 @@ class _Opening:
     def single(self, node: Node) -> Node:
         if node.op == "leaf" and len(node.attrs[2]) <= 1:
             return at_row(node)
-        return self.opaque(leaf("stream", node.key[:12], (ROW, *node.axes)), node)
+        return self.opaque(node)
 
-    def opaque(self, stream: Node, node: Node) -> Node:
+    def opaque(self, node: Node) -> Node:
         """A stream computed on the tile; or ahead by torch, where it contracts something."""
+        stream = leaf("stream", node.key[:12], (ROW, *node.axes))
         if any(y.op in ("sum", "eye") or len(y.axes) > 1 for y in walk(node)):
             self.out.origins[stream] = node
             node = leaf("ahead", node.key[:12], node.axes)
@@ -117,7 +140,7 @@ class _Opening:
     def hoist(self, x: Node) -> Node:
         """x with leaves in place of what the kernel ahead computes."""
         if x.op == "leaf" and x.attrs[0] == "inner":
-            base = next(d for d in self.sweep.chunk.definitions if d.attrs[1] == x.attrs[1])
+            base = next(d for d in self.out.ahead if d.attrs[1] == x.attrs[1])
             if self.out.ahead[base].op == "inverse":
                 if len(x.axes) > 2:
                     raise CannotPrint("each channel has a triangular system of its own")

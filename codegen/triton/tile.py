@@ -17,6 +17,7 @@ from ..show import plain
 
 INNER = "%ik"
 STEPS = (ROW, INNER, COL)
+KEPT = "~"  # ends the name of a square state's kept axis: d~ beside d
 PER_STEP = ("input", "decay", "cotangent", "read", "write", "stored", "ahead", "scaled")
 PER_HEAD = ("parameter", "decay parameter")
 
@@ -162,13 +163,36 @@ class Tiles:
         raise CannotPrint(f"{x.op} in {x!r}")
 
     def _add(self, x: Node) -> Value:
-        parts = [self.value(a) for a in x.args]
+        """A sum. Products on tensor cores are added up where they are made, onto what else there is."""
         axes = self.ordered(x.axes)
+        dots = [a for a in x.args if a not in self.memo and self._is_dot(a) and self.ordered(a.axes) == axes]
+        parts = [self.value(a) for a in x.args if a not in dots]
         text = ""
         for p in parts:
             shown = p.over(axes)
             text += f" - {shown[1:]}" if text and shown.startswith("-") else f" + {shown}" if text else shown
-        return Value(f"({text})", axes)
+        if not dots:
+            return Value(f"({text})", axes)
+        if not parts:
+            total, dots = self.value(dots[0]), dots[1:]
+        elif len(dots) > 0 and any(not set(axes) <= set(p.axes) for p in parts):
+            dots, first = dots[1:], self.value(dots[0])
+            return self._onto(Value(f"({text} + {first.over(axes)})", axes), dots)
+        else:
+            total = Value(text if len(parts) == 1 else f"({text})", axes)
+        return self._onto(total, dots)
+
+    def _onto(self, total: Value, dots: list[Node]) -> Value:
+        for a in dots:
+            total = self._dot(a, total)
+        return total
+
+    def _is_dot(self, x: Node) -> bool:
+        return (
+            x.op == "sum"
+            and len(x.axes) == 2
+            and not any(f.op == "decay_mask" and len(f.axes) == 3 for f in factors_of(x.args[0]))
+        )
 
     def _product(self, factors: tuple[Node, ...]) -> Value:
         """The product of factors, those over the same axes first."""
@@ -219,7 +243,12 @@ class Tiles:
                 ok = Value(self.ok(bound), (bound,)).over(inside)
                 text = f"tl.where({ok}, {text}, 0.0)"
             return self.assign("s", f"tl.sum({text}, axis={inside.index(bound)})", axes, note=note)
-        p, q = axes
+        return self._dot(x)
+
+    def _dot(self, x: Node, onto: Value | None = None) -> Value:
+        """A contraction that leaves two axes, added to another value where there is one."""
+        (bound,), factors = x.attrs, factors_of(x.args[0])
+        axes = p, q = self.ordered(x.axes)
         left = [f for f in factors if p in f.axes]
         right = [f for f in factors if q in f.axes]
         if any(f in left for f in right):
@@ -231,8 +260,10 @@ class Tiles:
         a, b = self._product(tuple(left)), self._product(tuple(right))
         if bound == ROW and not self._zero_padded(factors, ROW):
             b = Value(f"tl.where(i_ok[:, None], {b.over(b.axes)}, 0.0)", b.axes)
-        text = f"tl.dot({self._operand(a, (p, bound))}, {self._operand(b, (bound, q))}, input_precision=\"tf32x3\")"
-        return self.assign("p", text, axes, note=note)
+        operands = f"{self._operand(a, (p, bound))}, {self._operand(b, (bound, q))}"
+        plus = f", {onto.over(axes)}" if onto is not None else ""
+        note = ("... + " if plus else "") + plain_text(x)
+        return self.assign("p", f'tl.dot({operands}{plus}, input_precision="tf32x3")', axes, note=note)
 
     def _plain(self, factors: list[Node]) -> bool:
         return len(factors) == 1 and self.value(factors[0]).raw
@@ -444,11 +475,19 @@ def at_row(x: Node) -> Node:
     )
 
 
+INTERNAL = frozenset("i c h b n bh t0 at step last chunks tile tl m p s t x w y".split())  # names of every kernel
+
+
 def axis_name(axis: str) -> str:
-    return dim_of(axis) + (str(len(axis) - len(dim_of(axis)) + 1) if axis != dim_of(axis) else "")
+    dim = dim_of(axis).removesuffix(KEPT)
+    name = f"{dim}_" if dim in INTERNAL else dim
+    if axis.endswith(KEPT):
+        return f"{name}_kept"
+    return name if axis == dim else f"{name}_{len(axis) - len(dim) + 1}"
 
 
 def size_name(dim: str) -> str:
+    dim = dim.removesuffix(KEPT)
     name = dim.upper()
     return f"{dim}_size" if not dim.islower() or name in ("B", "C", "T", "H", "DT", "LEVELS") else name
 

@@ -1,0 +1,129 @@
+"""Errors of the Triton kernels on a GPU, against the float64 oracle, and those that rounding alone would make."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import sys
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from chunkform.codegen.check import Case, Sample, relative_error, sample
+from chunkform.codegen.oracle import oracle
+from chunkform.codegen.pipeline import Compiled, compile_spec
+from chunkform.codegen.triton import IMPORTS, triton_source
+from chunkform.spec.language import catalogue, find
+
+EXTRA = Path(__file__).parent / "codegen" / "specs"
+
+
+@functools.cache
+def compiled() -> dict[str, Compiled]:
+    """Every chunk-parallel recurrence of the catalogue and of the tests."""
+    specs = [*catalogue(), *(r for path in sorted(EXTRA.glob("*.py")) for r in find(str(path)))]
+    made = [compile_spec(r) for r in specs]
+    return {c.name: c for c in made if c.family == "chunk-parallel"}
+
+
+@functools.cache
+def module(name: str) -> Any:
+    """The Triton section of a recurrence as a module."""
+    lines = ["import torch", "import triton", "import triton.language as tl"]
+    lines += [f"from {m} import {', '.join(names.split())}" for m, names in IMPORTS.items()]
+    path = Path(tempfile.mkdtemp()) / f"{name}.py"
+    path.write_text("\n".join(lines) + "\n\n\n" + triton_source(compiled()[name]))
+    spec = importlib.util.spec_from_file_location(f"chunkform_test_{name}", path)
+    assert spec is not None and spec.loader is not None
+    made = importlib.util.module_from_spec(spec)
+    sys.modules[made.__name__] = made
+    spec.loader.exec_module(made)
+    return made
+
+
+@dataclass(frozen=True)
+class Error:
+    """`error` of the kernels and `rounding`, the error that rounding inputs and outputs alone makes."""
+
+    recurrence: str
+    quantity: str
+    dtype: str
+    shape: str
+    decay: str
+    config: str
+    error: float
+    rounding: float
+
+    @property
+    def ratio(self) -> float:
+        return self.error / self.rounding if self.rounding else float("inf")
+
+
+def run(m: Any, s: Sample, needs: frozenset[str] | None = None) -> dict[str, torch.Tensor]:
+    """Outputs, last states and gradients by Triton, from uninitialised memory full of NaN."""
+    needs = needs if needs is not None else frozenset([*s.given, *s.states])
+    with poisoned():
+        outputs, finals, saved = m.triton_forward(s.given, s.states, s.constants)
+        gradients, initial = m.triton_backward(
+            s.given, s.states, s.constants, saved, s.cotangents, s.final_cotangents, needs
+        )
+    return named(outputs, finals, gradients, initial)
+
+
+def named(outputs: Any, finals: Any, gradients: Any, initial: Any) -> dict[str, torch.Tensor]:
+    return (
+        dict(outputs)
+        | {f"final {n}": x for n, x in finals.items()}
+        | {f"d{n}": x for n, x in gradients.items()}
+        | {f"d initial {n}": x for n, x in initial.items()}
+    )
+
+
+class poisoned:
+    """Fresh memory holds NaN, so that what a kernel forgets to write is seen."""
+
+    def __enter__(self) -> None:
+        self.original = torch.Tensor.new_empty
+
+        def new_empty(x: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
+            made = self.original(x, *args, **options)
+            return made.fill_(float("nan") if made.is_floating_point() else 7)
+
+        torch.Tensor.new_empty = new_empty  # type: ignore[method-assign]
+
+    def __exit__(self, *_: Any) -> None:
+        torch.Tensor.new_empty = self.original  # type: ignore[method-assign]
+
+
+def errors(name: str, case: Case, dtype: torch.dtype, config: str = "") -> list[Error]:
+    """Errors of every quantity, where the kernels are given inputs rounded to `dtype`."""
+    c = compiled()[name]
+    exact = sample(c, replace(case, dtype=torch.float32))
+    inputs = {v.name for v in c.step.variables if v.kind == "input"}
+
+    def low(x: dict[str, Any], wanted: Any) -> dict[str, Any]:
+        return {n: v.to(dtype) if v is not None and n in wanted else v for n, v in x.items()}
+
+    given, cotangents = low(exact.given, inputs), low(exact.cotangents, exact.cotangents)
+    near = replace(exact, given=given, cotangents=cotangents)
+    out = run(module(name), near)
+
+    def reference(s: Sample) -> dict[str, torch.Tensor]:
+        return named(*oracle(c, s.given, s.states, s.constants, s.cotangents, s.final_cotangents))
+
+    ref, close = reference(exact), reference(near)
+    shape = "x".join(str(x) for x in (case.batch, case.steps, case.heads, case.width))
+    rows = []
+    for quantity, x in ref.items():
+        assert out[quantity].shape == x.shape, quantity
+        alone = relative_error(close[quantity].to(out[quantity].dtype), x)
+        rows.append(
+            Error(
+                name, quantity, str(dtype).removeprefix("torch."), shape, case.decay, config,
+                relative_error(out[quantity], x), alone,
+            )  # fmt: skip
+        )
+    return rows
