@@ -7,6 +7,16 @@ import math
 import torch
 from torch import Tensor
 
+from .torch_form import dtype_of
+
+
+def computed_in(given: dict[str, Tensor]) -> torch.dtype:
+    """The dtype of a step-by-step form's arithmetic: float64 on a CPU, whatever the inputs, elsewhere float32 at least.
+
+    A recurrence that isn't affine may amplify each step's rounding, and on a CPU the wider numbers cost little.
+    """
+    return torch.float64 if next(iter(given.values())).device.type == "cpu" else dtype_of(given)
+
 
 def segment_length(steps: int) -> int:
     """Steps between two checkpoints: about the square root, so that checkpoints and one segment's states weigh the same."""

@@ -15,7 +15,7 @@ OWN = (
     "triton given states constants saved cotangents final_cotangents needs dtype like outputs finals "
     "gradients initial_gradients program tile head tiles first launch entries length index sequences "
     "checkpoints before initial incoming block_of tile_of warps_for strides_of stacked segment_length "
-    "dtype_of"
+    "dtype_of computed_in"
 ).split()
 
 
