@@ -53,8 +53,12 @@ class Row:
     def ok(self) -> bool:
         if self.rounding == math.inf:  # the definition itself overflows in float32
             return True
-        allowed = self.bound if self.rounding is None else max(self.bound, AMPLIFIED * self.rounding)
-        return self.error <= allowed  # NaN fails
+        return self.error <= self.allowed  # NaN fails
+
+    @property
+    def allowed(self) -> float:
+        """The bound, or what the problem's own conditioning makes of rounding."""
+        return self.bound if self.rounding is None else max(self.bound, AMPLIFIED * self.rounding)
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,7 @@ def check_one(r: Recurrence, seeds: int, steps: int, width: int, device: str) ->
         for seed in range(seeds):
             case = Case(steps=steps, width=width, dtype=dtype, device=device, seed=seed)
             for row in check_op(c, op, case):
-                made = Checked(r.name, row.quantity, _short(dtype), device, row.error, row.bound)
+                made = Checked(r.name, row.quantity, _short(dtype), device, row.error, row.allowed)
                 if row.quantity not in worst or not made.error <= worst[row.quantity].error:
                     worst[row.quantity] = made
         found += worst.values()
