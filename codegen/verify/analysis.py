@@ -82,7 +82,8 @@ def value_of(world: World, name: str) -> np.ndarray:
 
 
 def predicates(setting: Setting, matrices: list[str], sequences: list[str] | None = None) -> list[Predicate]:
-    """Conditions on matrices, by which worlds may be told apart; `sequences` are defined square matrices, one for each step."""
+    """Conditions on matrices, by which worlds may be told apart; `sequences` are defined square matrices, one for
+    each step."""
     found: list[Predicate] = []
     for name in sequences or []:
 
@@ -103,8 +104,12 @@ def predicates(setting: Setting, matrices: list[str], sequences: list[str] | Non
         found.append((f"kernel({name}) = 0", lambda w, f=rank_of: f(w)[0] == f(w)[1][1]))
         found.append((f"{name} is onto (its rank is its number of rows)", lambda w, f=rank_of: f(w)[0] == f(w)[1][0]))
         if setting.quantities[name].dims[0] == setting.quantities[name].dims[1]:
-            found.append((f"|1 - eigenvalue| < 1 for every eigenvalue of {name}", lambda w, n=name: below_one(radius(w, n))))
-            found.append((f"|eigenvalue| < 1 for every eigenvalue of {name}", lambda w, n=name: below_one(radius(w, n, 0))))
+            found.append(
+                (f"|1 - eigenvalue| < 1 for every eigenvalue of {name}", lambda w, n=name: below_one(radius(w, n)))
+            )
+            found.append(
+                (f"|eigenvalue| < 1 for every eigenvalue of {name}", lambda w, n=name: below_one(radius(w, n, 0)))
+            )
             found.append((f"{name} symmetric", lambda w, n=name: bool(np.all(value_of(w, n) == value_of(w, n).T))))
     return found
 

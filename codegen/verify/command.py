@@ -4,11 +4,12 @@ help it."""
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
-from collections.abc import Callable, Iterable
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -90,22 +91,39 @@ def judged(claims: list[Claim], console: Console | None = None, jobs: int | None
         transient=True,
     ) as progress:
         task = progress.add_task("", total=len(claims))
-
-        def done(i: int, v: Verdict) -> None:
-            found[i] = v
-            progress.update(task, advance=1, description=v.claim.id)
-
-        for indices in groups.values():
-            judge_group([claims[i] for i in indices], lambda k, v, indices=indices: done(indices[k], v))
+        for i, verdict in verdicts_of(claims, list(groups.values()), jobs):
+            found[i] = verdict
+            progress.update(task, advance=1, description=claims[i].id)
     return [found[i] for i in range(len(claims))]
 
 
-def judge_group(claims: list[Claim], done: Callable[[int, Verdict], None]) -> None:
+def verdicts_of(claims: list[Claim], groups: list[list[int]], jobs: int | None) -> Iterator[tuple[int, Verdict]]:
+    """(position, verdict) as they come; in several processes where there is enough to do."""
+    jobs = min(jobs or os.cpu_count() or 1, len(groups))
+    if jobs < 2 or len(claims) < 20 or "fork" not in multiprocessing.get_all_start_methods():
+        for group in groups:
+            yield from judge_group(claims, group)
+        return
+    _WORK[:] = claims
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("fork")) as pool:
+        waiting = {pool.submit(_judge_in_worker, group) for group in sorted(groups, key=len, reverse=True)}
+        for future in as_completed(waiting):
+            for i, verdict in future.result():
+                yield i, replace(verdict, claim=claims[i])
+
+
+_WORK: list[Claim] = []  # what a forked worker finds: claims hold specs, which are not sent between processes
+
+
+def _judge_in_worker(group: list[int]) -> list[tuple[int, Verdict]]:
+    return [(i, replace(verdict, claim=None)) for i, verdict in judge_group(_WORK, group)]  # type: ignore[arg-type]
+
+
+def judge_group(claims: list[Claim], group: list[int]) -> Iterator[tuple[int, Verdict]]:
     """One setting's claims; definitions first, so that claims that use one can be read with it repaired."""
     judge = Judge()
-    order = sorted(range(len(claims)), key=lambda i: not claims[i].defines)
-    for i in order:
-        done(i, judge.judge(claims[i]))
+    for i in sorted(group, key=lambda i: not claims[i].defines):
+        yield i, judge.judge(claims[i])
 
 
 def table(verdicts: list[Verdict]) -> Table:
@@ -157,7 +175,3 @@ def summary(verdicts: list[Verdict]) -> str:
 def as_json(verdicts: list[Verdict]) -> str:
     """The stable form, a list of objects; docs/claims.md describes the fields."""
     return json.dumps([v.json() for v in verdicts], indent=1, ensure_ascii=False) + "\n"
-
-
-def pool(jobs: int | None) -> Any:
-    return ProcessPoolExecutor(jobs or os.cpu_count())

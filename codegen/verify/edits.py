@@ -37,7 +37,8 @@ class Scope:
 
 
 def edits(x: Formula, scope: Scope) -> Iterator[Edit]:
-    """Every formula that is one edit away from x; a part that is there several times may be edited everywhere at once."""
+    """Every formula that is one edit away from x; a part that is there several times may be edited everywhere at
+    once."""
     yield from _at(x, scope, (), True)
     parts = [y for y in walk(x) if y.op in ("divide", "product", "call", "at") and y != x]
     for part in dict.fromkeys(y for y in parts if parts.count(y) > 1):

@@ -184,9 +184,7 @@ class Judge:
         failure, real = self.first_failure(statement, setting, bodies)
         conditions: list[Condition] = []
         if isinstance(statement, Differs) and failure is None:
-            conditions = [
-                Condition(x, False, "condition") for x in where_equal(statement, setting)
-            ]
+            conditions = [Condition(x, False, "condition") for x in where_equal(statement, setting)]
         how = (
             "50-digit arithmetic at 3 random points" if real else "exact arithmetic at 3 random points of a prime field"
         )
@@ -227,20 +225,20 @@ class Judge:
     def repairs(self, claim: Claim, findings: list[Reading]) -> tuple[list[Repair], str]:
         """The nearest repairs over all readings, and the reading under which they are right. First what is near, then
         the rest."""
-        for near in (True, False):
+        for depth in (1, 2, 3):
             best: list[Repair] = []
             where = ""
             for f in findings:
                 if f.finding.failure is None:
                     continue
-                found = list(f.finding.repairs) or (self.repair(claim, f, near) if f.finding.exact else [])
+                found = list(f.finding.repairs) or (self.repair(claim, f, depth) if f.finding.exact else [])
                 if found and (not best or found[0].cost < best[0].cost):
                     best, where = found, f.label
             if best:
                 return best, where
         return [], ""
 
-    def repair(self, claim: Claim, reading: Reading, near: bool, seconds: float = 2.5) -> list[Repair]:
+    def repair(self, claim: Claim, reading: Reading, depth: int) -> list[Repair]:
         setting, bodies, statement = claim.setting, reading.bodies, reading.statement
         if claim.defines:
             q = setting.quantities[claim.defines]
@@ -253,20 +251,18 @@ class Judge:
             names = scope_names(setting, {claim.defines})
             stated = bodies.get(claim.defines, q.body)
             target = self.target(defined_as, setting)
-            return search(stated, setting, names, target, beside=beside, seconds=seconds, near=near)
+            return search(stated, setting, names, target, beside=beside, depth=depth)
         if isinstance(statement, Number):
 
             def number(x: Formula) -> tuple[Statement, Bodies]:
                 return Number(x), bodies
 
-            return search(statement.of, setting, (), self.target(number, setting), seconds=seconds, near=near)
+            return search(statement.of, setting, (), self.target(number, setting), depth=depth)
         if isinstance(statement, Together):
-            return self.repair_parts(statement, setting, bodies, near, seconds)
-        return self.repair_equation(statement, setting, bodies, near, seconds)
+            return self.repair_parts(statement, setting, bodies, depth)
+        return self.repair_equation(statement, setting, bodies, depth)
 
-    def repair_parts(
-        self, whole: Together, setting: Setting, bodies: Bodies, near: bool, seconds: float
-    ) -> list[Repair]:
+    def repair_parts(self, whole: Together, setting: Setting, bodies: Bodies, depth: int) -> list[Repair]:
         """Each false part of a system is repaired by itself, under the same reading."""
         shown: list[Formula] = []
         what: list[str] = []
@@ -276,7 +272,7 @@ class Judge:
                 return []
             failure, _ = self.first_failure(part, setting, bodies)
             if failure is not None:
-                found = self.repair_equation(part, setting, bodies, near, seconds)
+                found = self.repair_equation(part, setting, bodies, depth)
                 if not found:
                     return []
                 cost += found[0].cost
@@ -286,9 +282,7 @@ class Judge:
                 shown += [Formula("equation", pair) for pair in itertools.pairwise(part.sides)]
         return [Repair(Formula("all", tuple(shown)), tuple(what), cost)] if what else []
 
-    def repair_equation(
-        self, statement: Statement, setting: Setting, bodies: Bodies, near: bool, seconds: float
-    ) -> list[Repair]:
+    def repair_equation(self, statement: Statement, setting: Setting, bodies: Bodies, depth: int) -> list[Repair]:
         """Repairs of one equation, as whole equations: of its last side, or of what stands on its left."""
         if not isinstance(statement, Equal):
             return []
@@ -305,7 +299,7 @@ class Judge:
             target = self.target(statement_with, setting, statement, position, known, bodies)
             residual = self.residual(statement, known, stated, setting, bodies)
             beside = tuple(s for s in statement.sides if s is not stated)
-            for r in search(stated, setting, names, target, residual, beside, position == 0, seconds, near):
+            for r in search(stated, setting, names, target, residual, beside, position == 0, depth=depth):
                 pair = (r.result, known) if position == 0 else (known, r.result)
                 found.append(replace(r, result=Formula("equation", pair), cost=r.cost + (position == 0)))
         return ranked(found)
@@ -387,7 +381,7 @@ class Judge:
 
 def told(findings: list[Reading]) -> list[Condition]:
     """The readings, with what is true under each; a choice that makes no difference is left out."""
-    rows = [(tuple(f.label.split(AND)), f.true) for f in findings if f.label]
+    rows = [(tuple(f.label.split(AND)), f.true) for f in findings if f.label and not f.finding.mixed]
     if not rows:
         return []
     keep = list(range(len(rows[0][0])))

@@ -7,7 +7,6 @@ formula is wrong."""
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -26,6 +25,8 @@ from .world import OutOfRange
 Faults = (ShapeFault, Undefined, Transcendental, Unknown, RecursionError)
 
 
+EFFORT = 3000  # candidates tried for one formula under one reading
+POOL_LIMIT = 15000  # products of quantities tried as a missing term
 Pool = dict[Any, list[Formula]]  # terms by their fingerprint
 
 
@@ -36,6 +37,18 @@ class Repair:
     result: Formula
     edits: tuple[str, ...]
     cost: int
+
+
+class Budget:
+    """How many candidates may be tried; a count and not a time, so that the same claims always get the same
+    verdicts."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+
+    def spent(self) -> bool:
+        self.left -= 1
+        return self.left < 0
 
 
 @dataclass
@@ -57,23 +70,26 @@ def search(
     residual: Residual | None = None,
     beside: tuple[Formula, ...] = (),
     head: bool = False,
-    seconds: float = 3.0,
-    near: bool = False,
+    effort: int = EFFORT,
+    depth: int = 3,
 ) -> list[Repair]:
-    """Repairs of `stated`, nearest first; empty when none is found within two edits and the time. `beside` are the
+    """Repairs of `stated`, nearest first; empty when none is found within two edits and the effort. `beside` are the
     other sides, whose indices may be used; `head`: the side is what the formula is for, so that only its symbol and
-    indices are in doubt."""
-    deadline = time.monotonic() + seconds
+    indices are in doubt. `depth`: 1 for one edit,
+    2 for two that move an index, a sign or a transpose, 3 for missing terms and any two edits."""
+    budget = Budget(effort)
     scope = scope_of(stated, setting, names, beside)
-    first = sorted(unique(itertools.chain(edits(stated, scope), nothing(stated)), stated), key=lambda e: (COSTS[e.kind], len(str(e.result))))
+    first = sorted(
+        unique(itertools.chain(edits(stated, scope), nothing(stated)), stated),
+        key=lambda e: (COSTS[e.kind], len(str(e.result))),
+    )
     if head:
         first = [e for e in first if e.kind in ("symbol", "index", "transpose")]
-    found = [Repair(e.result, (e.what,), COSTS[e.kind]) for e in first if target.true(e.result)]
-    if found or head:
-        return ranked(found)
-    found = two_edits([e for e in first if COSTS[e.kind] == 1], scope, target, deadline, cheap=True)
-    if found or near:
-        return ranked(found)
+    if depth == 1 or head:
+        return ranked([Repair(e.result, (e.what,), COSTS[e.kind]) for e in first if target.true(e.result)])
+    if depth == 2:
+        return ranked(two_edits([e for e in first if COSTS[e.kind] == 1], scope, target, budget, cheap=True))
+    found: list[Repair] = []
     if residual is not None:
         found = ranked(list(two_terms(stated, scope, residual, target)))
         if found:
@@ -83,18 +99,18 @@ def search(
         if not found:
             for e in first:
                 found += with_missing_term(e.result, (e.what,), COSTS[e.kind], residual, terms, target)
-                if time.monotonic() > deadline:
+                if budget.spent():
                     break
     found = ranked(found)
     if found and found[0].cost <= 3:
         return found
-    found = ranked(found + two_edits(first, scope, target, deadline))
+    found = ranked(found + two_edits(first, scope, target, budget))
     if not found and residual is not None:
         found = list(instead(residual, terms, target))
     return found
 
 
-def two_edits(first: list[Edit], scope: Scope, target: Target, deadline: float, cheap: bool = False) -> list[Repair]:
+def two_edits(first: list[Edit], scope: Scope, target: Target, budget: Budget, cheap: bool = False) -> list[Repair]:
     """Pairs of edits; `cheap`: only those that move an index, a sign or a transpose."""
     found: list[Repair] = []
     seen: set[Formula] = set()
@@ -107,13 +123,14 @@ def two_edits(first: list[Edit], scope: Scope, target: Target, deadline: float, 
             seen.add(other.result)
             if target.true(other.result):
                 found.append(Repair(other.result, (e.what, other.what), COSTS[e.kind] + COSTS[other.kind]))
-        if time.monotonic() > deadline:
-            break
+            if budget.spent():
+                return found
     return found
 
 
 def two_terms(stated: Formula, scope: Scope, residual: Residual, target: Target) -> Iterator[Repair]:
-    """One edit in each of two terms of a sum: for every edit of one term, the other's is looked up by what it must be."""
+    """One edit in each of two terms of a sum: for every edit of one term, the other's is looked up by what it must
+    be."""
     if stated.op != "add":
         return
     known = residual.all_known()
@@ -280,7 +297,7 @@ def term_pool(
     residual: Residual,
     scope: Scope,
     beside: tuple[Formula, ...] = (),
-    seconds: float = 1.5,
+    limit: int = POOL_LIMIT,
 ) -> Pool:
     """Products of up to three quantities in scope, with a scalar factor, in the shape that is wanted; by
     fingerprint."""
@@ -289,7 +306,7 @@ def term_pool(
     pool: Pool = {}
     if wanted is None:
         return pool
-    deadline = time.monotonic() + seconds
+    budget = Budget(limit)
     bodies = list(chains(bases, wanted))
     short = [x for x in bodies if x.op != "product" or len(x.args) < 3]
     long = [x for x in bodies if x.op == "product" and len(x.args) > 2]
@@ -305,7 +322,7 @@ def term_pool(
             key = residual.key_of(term)
             if key is not None and len(pool.setdefault(key, [])) < 12:
                 pool[key].append(term)
-            if time.monotonic() > deadline:
+            if budget.spent():
                 return pool
     return pool
 

@@ -214,7 +214,8 @@ class World:
 
 
 def around_identity(a: np.ndarray, radius: float) -> np.ndarray:
-    """I - G, with G scaled so that its eigenvalues reach this radius: on both sides of where a Neumann series converges."""
+    """I - G, with G scaled so that its eigenvalues reach this radius: on both sides of where a Neumann series
+    converges."""
     own = max(abs(np.linalg.eigvals(a.astype(float))))
     return np.array([[int(i == j) for j in range(len(a))] for i in range(len(a))], dtype=object) - a * radius / own
 

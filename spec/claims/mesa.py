@@ -1,7 +1,7 @@
 """The mesa inverse recurrence: the formulas of its document, as displayed there.
 
-The truth is the definition s_t^-1 = lambda_t s_{t-1}^-1 + u_t u_t^T, kept as H(t) = s_t^-1, and the Neumann iteration for it.
-"""
+The truth is the definition s_t^-1 = lambda_t s_{t-1}^-1 + u_t u_t^T, kept as H(t) = s_t^-1, and the Neumann iteration
+for it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ..language.formula import (
 )
 
 DOCUMENT = Document("Mesa Inverse Recurrence", "001")
-I = eye("d")  # noqa: E741
+I = eye("d")
 
 
 def mesa(s: Setting) -> tuple:
@@ -80,7 +80,12 @@ claim(
     r"\lambda_t^{-1} \mathbf s_{t-1}}{1 + \mathbf u_t^\top \lambda_t^{-1} \mathbf s_{t-1} \mathbf u_t}",
     state(t),
     inverse(lam(t)) * state(t - 1)
-    - inverse(lam(t)) * state(t - 1) * u(t) * u(t).T * inverse(lam(t)) * state(t - 1)
+    - inverse(lam(t))
+    * state(t - 1)
+    * u(t)
+    * u(t).T
+    * inverse(lam(t))
+    * state(t - 1)
     / (1 + u(t).T * inverse(lam(t)) * state(t - 1) * u(t)),
 )
 claim(
@@ -141,9 +146,7 @@ claim(
 claim(
     "neu-approx",
     r"\mathbf y^\top \mathbf X^{-1} \approx \mathbf y^\top \mathbf X_k^{-1}",
-    Approximates(
-        y.T * inverse(X), y.T * sum_over(i, 0, x.names("k"), (I - X) ** i), "k"
-    ),
+    Approximates(y.T * inverse(X), y.T * sum_over(i, 0, x.names("k"), (I - X) ** i), "k"),
 )
 yk = x.ambiguous(
     "yk",
@@ -211,12 +214,13 @@ O0 = z.ambiguous("O0", (), {"O^(0) = 0": 0 * Q, "O^(0) = Q": Q}, r"\mathbf O^{(0
 
 
 def applied(before: Formula, read: Formula, K: Formula, A: Formula) -> Formula:
-    """o_t^T H_t in every row, H_t = alpha_t I + sum over i <= t of alpha_t / alpha_i k_i k_i^T; `read` is the o that f reads."""
+    """o_t^T H_t in every row, H_t = alpha_t I + sum over i <= t of alpha_t / alpha_i k_i k_i^T; `read` is the o that
+    f reads."""
     return diag(A) * before + hadamard(read * K.T, tril(A * (1 / A).T)) * K
 
 
 Of = z.define("Of", (m,), Formula("at", (m,), ("O",)), r"\mathbf O")
-O = z.recursive(  # noqa: E741
+O = z.recursive(
     "O", m, 0, O0, lambda before: Qc(m - 1) + before - applied(before, Of(m - 1), Kc(m - 1), Ac(m - 1)), r"\mathbf O"
 )
 incoming = z.given("dO", n, "d", shown=r"\mathbf{dO}")
