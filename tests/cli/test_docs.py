@@ -1,0 +1,106 @@
+"""What the documentation says is true: its code runs, its commands work, its tables are what the code says.
+
+`python tests/cli/test_docs.py` writes the README's table of the catalogue anew.
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from chunkform.codegen.cli import app
+from chunkform.codegen.derivation import step_formulas
+from chunkform.codegen.pipeline import compile_spec
+from chunkform.spec.language import Recurrence, catalogue
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+TABLE = re.compile(r"(\| `chunkform\.generated` .*\n\|---.*\n)((?:\|.*\n|<!--.*\n)*)")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_code_runs_in_the_order_of_the_page(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CHUNKFORM_CACHE", str(tmp_path / "cache"))
+    for language, text in BLOCK.findall(page.read_text()):
+        if language == "python":
+            run_python(text, page, tmp_path)
+        elif language == "bash":
+            for line in text.strip().splitlines():
+                words = line.split()
+                assert words[0] == "chunkform", f"{page.name}: {line}"
+                result = CliRunner().invoke(app, words[1:])
+                assert result.exit_code == 0, f"{page.name}: {line}\n{result.output}"
+
+
+def run_python(text: str, page: Path, folder: Path) -> None:
+    """Run a block; one that begins with a file's name is that file, and holds a recurrence."""
+    if named := re.match(r"# (\w+\.py)\n", text):
+        (folder / named[1]).write_text(text)
+    space: dict = {"__name__": "__docs__"}
+    exec(compile(text, f"{page.name}", "exec"), space)
+    for r in (x for x in space.values() if isinstance(x, Recurrence)):
+        assert compile_spec(r).family == "chunk-parallel"
+
+
+def test_the_readme_needs_twelve_lines_to_an_op():
+    first = next(text for language, text in BLOCK.findall((ROOT / "README.md").read_text()) if language == "python")
+    assert len([line for line in first.splitlines() if line.strip()]) <= 12
+
+
+def test_the_errors_in_the_documentation_are_real(tmp_path, monkeypatch):
+    page = (ROOT / "docs" / "language.md").read_text()
+    blocks = BLOCK.findall(page)
+    spec = next(text for language, text in blocks if language == "python")
+    shown = next(text for language, text in blocks if language == "text")
+    (tmp_path / "decayed_sum.py").write_text(spec.replace("lam * S.prev + k * v.T", "lam * S.prev + v * k.T"))
+    result = CliRunner().invoke(app, ["explain", str(tmp_path / "decayed_sum.py")])
+    for line, said in zip(shown.splitlines(), result.stderr.splitlines(), strict=True):
+        assert said.startswith(line.removesuffix("...")), said
+
+
+def test_links_lead_somewhere():
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_every_word_of_the_language_is_documented():
+    from chunkform.spec import language
+
+    page = (ROOT / "docs" / "language.md").read_text()
+    internal = {"Dim", "Equation", "Matrix", "State", "Variable", "catalogue", "find", "latex", "load", "text"}
+    missing = [name for name in language.__all__ if name not in internal and not re.search(rf"\b{name}\b", page)]
+    methods = [
+        n
+        for n in vars(Recurrence)
+        if not n.startswith("_") and n not in ("validate", "equation", "define", "parameter")
+    ]
+    missing += [name for name in methods if f"r.{name}" not in page]
+    assert not missing
+
+
+# --- the README's table of the catalogue ------------------------------------------------------------------------------
+
+
+def catalogue_table() -> str:
+    """One row for each recurrence: its op, its step, and how it runs."""
+    rows = []
+    for r in catalogue():
+        c = compile_spec(r)
+        step = "<br>".join(f"`{f.plain}`" for f in step_formulas(c))
+        family = "in parallel" if c.family == "chunk-parallel" else "step by step"
+        rows.append(f"| [`{r.name}`](spec/{r.name}.py) | {step} | {family} |\n")
+    return "".join(rows)
+
+
+def test_the_table_of_the_catalogue_is_fresh():
+    found = TABLE.search((ROOT / "README.md").read_text())
+    assert found is not None and found[2] == catalogue_table(), "run: python tests/cli/test_docs.py"
+
+
+if __name__ == "__main__":
+    readme = ROOT / "README.md"
+    readme.write_text(TABLE.sub(lambda m: m[1] + catalogue_table(), readme.read_text()))
