@@ -24,7 +24,7 @@ from chunkform.codegen.check import Case, Sample, sample
 from chunkform.codegen.compile import compile_op
 from chunkform.codegen.ir import Node, dim_of
 from chunkform.codegen.pipeline import Compiled, compile_spec
-from chunkform.codegen.print_torch import TorchText, swapped
+from chunkform.codegen.torch_text import TorchText, swapped
 from chunkform.spec.language import catalogue, find
 
 LENGTHS = (1024, 4096, 16384, 65536)

@@ -26,6 +26,7 @@ import numpy as np
 
 from .evaluate import CHUNK_OPERATIONS
 from .ir import COL, ONE, ROW, ZERO, Node, add, leaf, make, mul, rename, total
+from .mixing import INNER, Mixing, is_mixed, state_in
 from .normal_form import NotAffine, Read, StateForm, Write, affine_terms, split_scalars
 
 SNAPSHOT_LATE = {"prev": False, "mid": False, "next": True}
@@ -47,10 +48,6 @@ class ChunkProgram:
     states: dict[str, Node]
     direction: int
     state_axes: dict[str, tuple[str, ...]] = field(default_factory=dict)
-
-
-def state_in(s: StateForm) -> Node:
-    return leaf("state in", s.name, s.axes)
 
 
 def chunk_program(
@@ -80,9 +77,7 @@ class _Builder:
             outputs |= self.values
         for r in self.reads:
             s = next(s for s in self.group if s.name == r.state)
-            value = self.read(s, r.side, self.stream(r.vector), r.snapshot)
-            own = s.col if r.side == "row" else s.row
-            outputs[r.leaf] = value if own is None else rename(value, {own: r.leaf.axes[0]})
+            outputs[r.leaf] = self.read(s, r.side, self.stream(r.vector), r.snapshot)
         states = {s.name: self.state_out(s) for s in self.group}
         return ChunkProgram(
             self.streams,
@@ -93,6 +88,15 @@ class _Builder:
             self.group[0].direction,
             {s.name: s.axes for s in self.group},
         )
+
+    @functools.cached_property
+    def mixing(self) -> Mixing | None:
+        """Where states of the group are added to each other, the weights between them."""
+        return Mixing(self.group, self.stream) if is_mixed(self.group) else None
+
+    def sources(self, s: StateForm) -> tuple[StateForm, ...]:
+        """The states whose past a read of s sees."""
+        return self.group if self.mixing is not None else (s,)
 
     def define(self, node: Node) -> Node:
         """Name an inner quantity, so that it is computed once however its axes are called later."""
@@ -127,17 +131,26 @@ class _Builder:
 
     def mask(self, s: StateForm, snapshot: str, w: Write) -> Node:
         late = SNAPSHOT_LATE[snapshot]
+        if self.mixing is not None:
+            return self.mixing.mask(s, self.state_of(w), late)
         inclusive = snapshot == "next" or (snapshot == "mid" and not w.late)
         d = self.decay(s)
         if d is None:
             return make("order_mask", (), (inclusive, s.direction), (ROW, COL))
         return make("decay_mask", (d,), (late, w.late, inclusive, s.direction), (*d.axes, ROW, COL))
 
-    def incoming(self, s: StateForm, snapshot: str) -> Node:
+    def state_of(self, w: Write) -> StateForm:
+        return next(s for s in self.group if s.name == w.state)
+
+    def incoming(self, s: StateForm, of: StateForm, snapshot: str) -> Node:
+        if self.mixing is not None:
+            return self.mixing.incoming(s, of, SNAPSHOT_LATE[snapshot])
         d = self.decay(s)
         return ONE if d is None else make("decay_in", (d,), (SNAPSHOT_LATE[snapshot], s.direction), d.axes)
 
     def outgoing(self, s: StateForm, w: Write) -> Node:
+        if self.mixing is not None:
+            return self.mixing.outgoing(s, self.state_of(w))
         d = self.decay(s)
         return ONE if d is None else make("decay_out", (d,), (w.late, s.direction), d.axes)
 
@@ -155,26 +168,33 @@ class _Builder:
 
     def from_state(self, s: StateForm, side: str, vector: Node, snapshot: str) -> Node:
         along = s.row if side == "row" else s.col
-        weight = self.incoming(s, snapshot)
-        inside = along is not None and along in weight.axes
-        product = mul(vector, state_in(s), weight if inside else ONE)
-        read = total(product, along) if along is not None else product
-        return read if inside else mul(weight, read)
+        parts = []
+        for of in self.sources(s):
+            weight = self.incoming(s, of, snapshot)
+            inside = along is not None and along in weight.axes
+            product = mul(vector, state_in(of), weight if inside else ONE)
+            read = total(product, along) if along is not None else product
+            parts.append(read if inside else mul(weight, read))
+        return add(*parts)
 
     def from_write(self, s: StateForm, side: str, vector: Node, snapshot: str, w: Write) -> Node:
         other = self.written(w) if side == "row" else self.stream(w.left)
         return total(mul(self.weights(s, side, vector, snapshot, w), to_col(other)), COL)
 
     def read(self, s: StateForm, side: str, vector: Node, snapshot: str) -> Node:
-        parts = [self.from_write(s, side, vector, snapshot, w) for w in s.writes]
+        parts = [self.from_write(s, side, vector, snapshot, w) for of in self.sources(s) for w in of.writes]
         return add(self.from_state(s, side, vector, snapshot), *parts)
 
     def state_out(self, s: StateForm) -> Node:
+        parts = [
+            total(mul(self.stream(w.left), self.outgoing(s, w), self.written(w)), ROW)
+            for of in self.sources(s)
+            for w in of.writes
+        ]
+        if self.mixing is not None:
+            return add(*(mul(self.mixing.all(s, of), state_in(of)) for of in self.group), *parts)
         d = self.decay(s)
         whole = ONE if d is None else make("decay_all", (d,), (), set(d.axes) - {ROW})
-        parts = [
-            total(mul(self.stream(w.left), self.outgoing(s, w), self.written(w)), ROW) for w in s.writes
-        ]
         return add(mul(whole, state_in(s)), *parts)
 
     # --- the triangular solve ---------------------------------------------------------------------------------------
@@ -196,7 +216,7 @@ class _Builder:
             for (name, snapshot, scale), vector in feedback.items():
                 s, x, scaling = states[name], self.stream(vector), self.stream(scale)
                 parts.append(mul(scaling, self.from_state(s, "row", x, snapshot)))
-                for w in s.writes:
+                for w in (w for of in self.sources(s) for w in of.writes):
                     if w.leaf is None:
                         parts.append(mul(scaling, self.from_write(s, "row", x, snapshot, w)))
                     else:
@@ -258,16 +278,13 @@ class _Builder:
         return add(*constant), feedback
 
 
-_INNER = "%ik"  # sorts between ROW and COL, so that renamed matrices keep rows before columns
-
-
 def to_col(x: Node) -> Node:
     return rename(x, {ROW: COL})
 
 
 def product(a: Node, b: Node) -> Node:
     """The matrix product over chunk steps: a[i, m] b[m, j]."""
-    return total(mul(rename(a, {COL: _INNER}), rename(b, {ROW: _INNER})), _INNER)
+    return total(mul(rename(a, {COL: INNER}), rename(b, {ROW: INNER})), INNER)
 
 
 def applied(a: Node, x: Node) -> Node:

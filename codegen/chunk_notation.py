@@ -191,6 +191,8 @@ class _ChunkFormulas:
     def _visit(self, x: Node) -> Node:
         if x.op in ("decay_mask", "order_mask", "decay_in", "decay_out", "decay_all"):
             return self.decay_symbol(x)
+        if x.op in ("mix_mask", "mix_in", "mix_out", "mix_all"):
+            return self.mixed_symbol(x)
         if x.op == "inverse":
             if x not in self.inverses:
                 symbol = leaf("chunk", self.symbols.numbered("solve"), (ROW, COL))
@@ -239,6 +241,27 @@ class _ChunkFormulas:
             case _:
                 kind, about, order = "all", (), ()
         return leaf("chunk", self.defined(kind, about, decay), (*order, *axes))
+
+    def mixed_symbol(self, x: Node) -> Node:
+        """The symbol of an entry of a product of the matrices by which states are added to each other."""
+        _, _, to, of = x.attrs[:4]
+        late = x.op in ("mix_mask", "mix_in") and x.attrs[4]
+        group = self.sweep.group
+        key = (x.op, group[0].name, to, of, late)
+        if key not in self.symbols.decays:
+            name = self.symbols.numbered("sum")
+            last = "t" if late else "t-1"
+            span = {
+                "mix_mask": f"between the write of step j and the read of step i (from j+1 to {last.replace('t', 'i')})",
+                "mix_in": f"from the chunk's start to {last.replace('t', 'i')}",
+                "mix_out": "after the write of step j",
+                "mix_all": "of the chunk",
+            }[x.op]
+            entry = f"({group[to].name}, {group[of].name})"
+            said = f"{name} is entry {entry} of the product of the steps' matrices {span}."
+            self.symbols.decays[key] = (name, sentence(said))
+        order = {"mix_mask": (ROW, COL), "mix_all": ()}.get(x.op, (ROW,))
+        return leaf("chunk", self.symbols.decays[key][0], order)
 
     def defined(self, kind: str, about: tuple, decay: Node | None) -> str:
         key = (kind, about, decay)

@@ -263,6 +263,8 @@ class Reader:
                 own, meaning = self.reads[key].attrs[2], self.read(self.reads[key])
             elif key in self.writes and self.writes[key][0] in self.symbols:
                 own, meaning = self.writes[key][0].attrs[2], self.symbols[self.writes[key][0]]
+            elif y.attrs[0] == "pairing" and "." in y.attrs[1]:
+                own, meaning = order, self.cross(y.attrs[1])
             elif y.attrs[0] == "pairing":
                 p = next(p for p in self.form.pairings if p.state == y.attrs[1])
                 own, meaning = p.leaf.attrs[2], self.pairing(p)
@@ -277,6 +279,12 @@ class Reader:
         axis = s.row if r.side == "row" else s.col
         product = mul(self.spelled(r.vector), self.snapshot(s, r.snapshot))
         return total(product, axis) if axis is not None else product
+
+    def cross(self, name: str) -> Node:
+        """<S_{t-1}, dT_t> of two states of a mixed group."""
+        x = next(x for x in self.form.crosses if x.leaf.attrs[1] == name)
+        s, g = self.form.state(x.state), self.form.state(x.gradient)
+        return total(mul(self.snapshot(s, "prev"), self.snapshot(g, "prev")), *s.axes)
 
     def pairing(self, p: Pairing) -> Node:
         """D <S_{t-1}, dS_t>, over the decay's axes."""
@@ -357,7 +365,8 @@ def _state_formulas(c: Compiled, reader: Reader, s: StateForm) -> Iterator[Formu
         inner = reader.snapshot(s, "mid")
         yield equation(c, inner, add(prev, *early), names, s.axes)
     decay = reader.spelled(s.decay) if s.decay is not None else ONE
-    yield equation(c, after, add(mul(decay, inner), *late), names, s.axes)
+    added = [mul(reader.spelled(x), reader.snapshot(reader.form.state(n), "prev")) for n, x in s.mix]
+    yield equation(c, after, add(mul(decay, inner), *added, *late), names, s.axes)
     for w in s.writes:
         if w.leaf is not None:
             yield equation(c, reader.symbols[w.leaf], reader.spelled(w.right), names)

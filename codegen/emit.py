@@ -133,6 +133,7 @@ _TORCH = {
     "chunkform.runtime.decay": (
         "chunk_for decay_all decay_in decay_mask decay_out channel_apply channel_product triangular_inverse order_mask"
     ),
+    "chunkform.runtime.mixing": "Mix",
     "chunkform.runtime.torch_form": (
         "CHANNEL_CHUNK CHUNK after_chunks dtype_of expanded from_chunks from_heads from_steps in_segments per_head "
         "reverse_sum steps_first to_chunks"

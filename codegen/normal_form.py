@@ -14,9 +14,10 @@ adjoint needs of the forward states are the same nodes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from dataclasses import replace as dc_replace
+from functools import cached_property
 
 from .adjoint import Adjoint, trajectories
 from .ir import (
@@ -25,6 +26,7 @@ from .ir import (
     Node,
     add,
     canonical_axis,
+    depends,
     expand,
     factors_of,
     leaf,
@@ -59,7 +61,10 @@ class RawWrite:
 
 @dataclass(frozen=True)
 class MatrixValue:
-    """decay * (S + before) + after, seen over the axes (row, col) that the term uses; None for an axis that S lacks."""
+    """decay * (S + before) + after, seen over the axes (row, col) that the term uses; None for an axis that S lacks.
+
+    `others` holds further states that are added as a whole, each times a scalar; then all writes are in `after`.
+    """
 
     state: str
     row: str | None
@@ -67,6 +72,7 @@ class MatrixValue:
     decay: Node | None = None
     before: tuple[RawWrite, ...] = ()
     after: tuple[RawWrite, ...] = ()
+    others: tuple[tuple[str, Node], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -97,7 +103,7 @@ class Write:
 
 @dataclass(frozen=True)
 class StateForm:
-    """One state in read-write form. `row` is the axis that feedback contracts; `decay` is None where there is none."""
+    """One state in read-write form: decay * S + sum of mix + writes. `row` is the axis that feedback contracts; `decay` is None where there is none."""
 
     name: str
     row: str | None
@@ -106,6 +112,7 @@ class StateForm:
     writes: tuple[Write, ...]
     direction: int
     axes: tuple[str, ...]
+    mix: tuple[tuple[str, Node], ...] = ()  # previous states of the group that are added as a whole: (name, scalar)
 
     @property
     def decay_axes(self) -> tuple[str, ...]:
@@ -128,6 +135,15 @@ class Pairing:
 
 
 @dataclass(frozen=True)
+class Cross:
+    """`leaf` = <S_{t-1}, dT_t> for states S and T of one mixed group, dT_t before the step's own reads of T."""
+
+    leaf: Node
+    state: str
+    gradient: str
+
+
+@dataclass(frozen=True)
 class NormalForm:
     """States in an order in which they can be computed (`groups`: states that feed one another), and all reads."""
 
@@ -135,9 +151,21 @@ class NormalForm:
     reads: dict[Node, Read]
     values: dict[str, Node]  # what was asked for, over inputs, reads, pairings and write leaves
     pairings: tuple[Pairing, ...] = ()
+    crosses: tuple[Cross, ...] = ()
 
     def state(self, name: str) -> StateForm:
         return next(s for group in self.groups for s in group if s.name == name)
+
+    @cached_property
+    def _leaves(self) -> dict[tuple[str, str], Node]:
+        named = (*self.reads, *self.write_leaves(), *(p.leaf for p in self.pairings), *(c.leaf for c in self.crosses))
+        return {x.attrs[:2]: x for x in named}
+
+    def parts(self, x: Node) -> Iterator[Node]:
+        """The reads, solved writes and pairings in a node, whatever their axes are called there (d or d' of a square state)."""
+        for y in walk(x):
+            if y.op == "leaf" and y.attrs[:2] in self._leaves:
+                yield self._leaves[y.attrs[:2]]
 
     def write_leaves(self) -> dict[Node, tuple[StateForm, Write]]:
         return {w.leaf: (s, w) for group in self.groups for s in group for w in s.writes if w.leaf is not None}
@@ -213,10 +241,11 @@ class Interpreter:
         if not matrices:
             return add(*(v for _, v in parts if isinstance(v, Node)))
         first = matrices[0][1]
-        if len({m.state for _, m in matrices}) > 1:
+        if len({n for _, m in matrices for n in (m.state, *dict(m.others))}) > 1:
             if all(m.row is None or m.col is None for _, m in matrices):
                 return add(*(self.plain(a) for a in x.args))
-            raise NotAffine("two states are added entry by entry (a state feeds another as a whole)", x)
+            if len(matrices) > 1:
+                return self._mixed(x, parts, [m for _, m in matrices])
         if any((m.row, m.col) != (first.row, first.col) for _, m in matrices):
             raise NotAffine("a state is added to its transpose", x)
         base = first
@@ -231,6 +260,27 @@ class Interpreter:
         if base.decay is None:
             return dc_replace(base, before=base.before + tuple(writes))
         return dc_replace(base, after=base.after + tuple(writes))
+
+    def _mixed(self, x: Node, parts: list[tuple[Node, Node | MatrixValue]], matrices: list[MatrixValue]) -> MatrixValue:
+        """A sum of several states: one feeds another as a whole, as momentum does."""
+        row, col = matrices[0].row, matrices[0].col
+        if any((m.row, m.col) != (row, col) for m in matrices):
+            raise NotAffine("a state is added to another's transpose", x)
+        coefficients: dict[str, Node] = {}
+        writes: list[RawWrite] = []
+        for m in map(late_only, matrices):
+            assert m.decay is not None
+            for name, c in ((m.state, m.decay), *m.others):
+                if c.axes:
+                    raise NotAffine("a state that is added to another decays channel by channel", x)
+                coefficients[name] = add(coefficients.get(name, ZERO), c)
+            writes += m.after
+        for _, v in parts:
+            if isinstance(v, Node):
+                writes += rank_one(v, row, col)
+        name, *rest = sorted(coefficients, key=list(self.states).index)
+        others = tuple((n, coefficients[n]) for n in rest)
+        return MatrixValue(name, row, col, coefficients[name], (), tuple(writes), others)
 
     def _mul(self, x: Node) -> Node | MatrixValue:
         parts = [(a, self.form(a)) for a in x.args]
@@ -285,16 +335,7 @@ class Interpreter:
         if len(matrices) > 1:
             return self._pair(x, b, values, matrices)
         if not matrices:
-            plain = [self.plain(f) for f in factors]
-            pairs = [f for f in plain if f.op == "leaf" and f.attrs[0] == "raw pairing" and b in f.axes]
-            if len(pairs) == 1 and not any(b in f.axes for f in plain if f is not pairs[0]):
-                key = f"{pairs[0].attrs[1]}.{b}"
-                whole = leaf("raw pairing", key)
-                self.raw_pairings[whole] = next(
-                    v for k, v in self.raw_pairings.items() if k.attrs[1] == pairs[0].attrs[1]
-                )
-                return mul(whole, *(f for f in plain if f is not pairs[0]))
-            return total(mul(*plain), b)
+            return self._summed([self.plain(f) for f in factors], b)
         _, m = matrices[0]
         others = [self.whole(v, f) if isinstance(v, MatrixValue) else v for f, v in values if v is not m]
         inside = [o for o in others if b in o.axes]
@@ -305,6 +346,20 @@ class Interpreter:
         if any(kept in o.axes for o in others) and kept is None:
             raise NotAffine("a broadcast of a state", x)
         return mul(self.read(m, side, mul(*inside)), *(o for o in others if b not in o.axes))
+
+    def _summed(self, factors: list[Node], b: str) -> Node:
+        """The sum over b of a product without states; a pairing that was summed over its first axis becomes a whole one."""
+        inside = [f for f in factors if b in f.axes]
+        if len(inside) == 1:
+            (f,) = inside
+            rest = [g for g in factors if g is not f]
+            if f.op == "leaf" and f.attrs[0] == "raw pairing":
+                whole = leaf("raw pairing", f"{f.attrs[1]}.{b}")
+                self.raw_pairings[whole] = next(v for k, v in self.raw_pairings.items() if k.attrs[1] == f.attrs[1])
+                return mul(whole, *rest)
+            if f.op == "add" and depends(f, lambda y: y.op == "leaf" and y.attrs[0] == "raw pairing"):
+                return add(*(self._summed([*rest, *factors_of(term)], b) for term in f.args))
+        return total(mul(*factors), b)
 
     def _swapped(self, x: Node) -> Node | None:
         """sum_b sum_c w_c S dS as sum_c w_c sum_b S dS, which is a pairing over c with weights."""
@@ -331,7 +386,7 @@ class Interpreter:
         others = [v for _, v in values if isinstance(v, Node)]
         if (
             [k for k, _ in kinds] != ["state", "trajectory"]
-            or kinds[0][1] != f"d{kinds[1][1]}"
+            or any(m.others for _, m in matrices)
             or len(matrices) + len(others) != len(values)
             or len({(m.row, m.col) for _, m in matrices}) != 1
             or any(b in o.axes for o in others)
@@ -360,6 +415,12 @@ class Interpreter:
 
     def read(self, m: MatrixValue, side: str, vector: Node) -> Node:
         """The read of a matrix value, as a leaf of kind `raw`. Scalars are taken out of the vector."""
+        if m.others:
+            assert m.decay is not None
+            parts = [
+                mul(c, self.read(MatrixValue(n, m.row, m.col), side, vector)) for n, c in ((m.state, m.decay), *m.others)
+            ]
+            return add(*parts, *(contracted(w, side, vector, m.row if side == "row" else m.col) for w in m.after))
         scalar, core = split_scalars(vector)
         row, col = self._row_and_col(m.state)
         here = self._declared_axes(m)
@@ -376,6 +437,7 @@ class Interpreter:
 
 def make_key(m: MatrixValue, side: str, vector: Node) -> str:
     parts = [m.state, side, vector.key, m.decay.key if m.decay is not None else ""]
+    parts += [n + c.key for n, c in m.others]
     for group in (m.before, m.after):
         parts.append("|")
         parts += sorted(mul(w.scalar, w.left).key + w.right.key for w in group)
@@ -400,6 +462,7 @@ def _renamed_value(m: MatrixValue, here: dict[str, str], row: str | None, col: s
         None if m.decay is None else _swap(m.decay, here),
         tuple(write(w) for w in m.before),
         tuple(write(w) for w in m.after),
+        m.others,
     )
 
 
@@ -409,9 +472,28 @@ def scaled(m: MatrixValue, factor: Node) -> MatrixValue:
         return m
     if m.decay is None:
         return dc_replace(m, decay=factor)
+    if m.others and factor.axes:
+        raise NotAffine("states that are added to each other are scaled channel by channel", factor)
     return dc_replace(
-        m, decay=mul(m.decay, factor), after=tuple(scaled_write(w, factor, m.row, m.col) for w in m.after)
+        m,
+        decay=mul(m.decay, factor),
+        after=tuple(scaled_write(w, factor, m.row, m.col) for w in m.after),
+        others=tuple((n, mul(c, factor)) for n, c in m.others),
     )
+
+
+def late_only(m: MatrixValue) -> MatrixValue:
+    """The same value with every write after the decay."""
+    decay = ONE if m.decay is None else m.decay
+    moved = tuple(scaled_write(w, decay, m.row, m.col) for w in m.before)
+    return dc_replace(m, decay=decay, before=(), after=(*moved, *m.after))
+
+
+def contracted(w: RawWrite, side: str, vector: Node, axis: str | None) -> Node:
+    """What a read with `vector` takes of a write."""
+    along, across = (w.left, w.right) if side == "row" else (w.right, w.left)
+    product = mul(along, vector)
+    return mul(w.scalar, total(product, axis) if axis is not None else product, across)
 
 
 def scaled_write(w: RawWrite, factor: Node, row: str | None, col: str | None) -> RawWrite:
@@ -490,7 +572,8 @@ def normalize_adjoint(a: Adjoint) -> NormalForm:
         drafts = _drafts(interpreter, a.forward, to_trajectory) + _drafts(interpreter, a.program, {})
         values = {n: interpreter.plain(x) for n, x in a.program.outputs.items()}
         ports = {}
-        for pair in {m.state: m for m, _ in interpreter.raw_pairings.values()}.values():
+        mixed = mixed_states(drafts)
+        for pair in {m.state: m for m, _ in interpreter.raw_pairings.values() if m.state not in mixed}.values():
             late, early = _ports(interpreter, a, to_trajectory, pair.state)
             ports[pair.state] = interpreter.plain(late), interpreter.plain(early)
         canonical = _Canonical(interpreter, drafts, values, ports)
@@ -507,18 +590,40 @@ def _drafts(interpreter: Interpreter, program: StepProgram, to_trajectory: dict[
             row, col = (*s.axes, None, None)[:2]  # the update forgets the state at each step
             value = MatrixValue(s.name, row, col, ZERO, (), tuple(rank_one(value, row, col)))
         if value.state != s.name:
-            raise NotAffine(f"the state {s.name} is replaced by the state {value.state}", node)
+            value = _based_on(value, s.name)
         if (value.row, value.col) != (*s.axes, None, None)[:2]:
             raise NotAffine("the state is transposed in each step", node)
         if value.decay is not None and len(value.decay.axes) > 1:
             raise NotAffine("the decay runs over both axes of the state, entry by entry", value.decay)
-        if value.decay not in (None, ZERO) and not positive(value.decay):
+        drafts.append(_Draft(s.name, value, program.direction))
+    mixed = mixed_states(drafts)
+    for d in drafts:
+        if d.name in mixed:
+            d.value = late_only(d.value)
+            if d.value.decay is not None and d.value.decay.axes:
+                raise NotAffine("a state that is added to another decays channel by channel", d.value.decay)
+        elif d.value.decay not in (None, ZERO) and not positive(d.value.decay):
             raise NotAffine(
                 "this decay may be zero or negative: declare it with r.decay, or write it as exp(...) or sigmoid(...)",
-                value.decay,
+                d.value.decay,
             )
-        drafts.append(_Draft(s.name, value, program.direction))
     return drafts
+
+
+def mixed_states(drafts: Iterable[_Draft]) -> set[str]:
+    """States that are added to others, or have others added to them."""
+    return {n for d in drafts if d.value.others for n in (d.name, *dict(d.value.others))}
+
+
+def _based_on(m: MatrixValue, name: str) -> MatrixValue:
+    """A sum of states, as an update of the state `name`."""
+    m = late_only(m)
+    assert m.decay is not None
+    coefficients = {m.state: m.decay, **dict(m.others)}
+    if any(c.axes for c in coefficients.values()):
+        raise NotAffine("a state that is added to another decays channel by channel", m.decay)
+    own = coefficients.pop(name, ZERO)
+    return dc_replace(m, state=name, decay=own, others=tuple(coefficients.items()))
 
 
 def positive(x: Node) -> bool:
@@ -617,6 +722,8 @@ class _Canonical:
         self.ports = ports or {}
         self.drafts = {d.name: d for d in drafts}
         self.values = values
+        self.mixed = mixed_states(drafts)
+        self.crosses: dict[Node, Cross] = {}
         self.final: dict[str, MatrixValue] = {}
         self.reads: dict[Node, Read] = {}
         self.replacement: dict[Node, Node] = {}
@@ -643,48 +750,12 @@ class _Canonical:
             for n, parts in self.ports.items()
         )
         formed = [tuple(self._known(s, leaves) for s in g) for g in formed]
-        for x in (*values.values(), *(x for p in pairings for x in (p.late, p.early))):
-            self._states_in(x)  # meets every read
         reads = {r.leaf: dc_replace(r, vector=replace(self._rewritten(r.vector), leaves)) for r in self.reads.values()}
         values = {n: self._shortened(x, formed) for n, x in values.items()}
         wanted = [*values.values(), *(x for p in pairings for x in (p.late, p.early))]
         needed = self._needed(wanted, formed, reads)
-        form = NormalForm(tuple(formed), {n: r for n, r in reads.items() if n in needed}, values, pairings)
-        return self._separated(form)
-
-    def _separated(self, form: NormalForm) -> NormalForm:
-        """Reads of one vector over two axes of one dim (of a square state) get names of their own."""
-        first: dict[str, Node] = {}
-        fresh = {}
-        for x in form.reads:
-            kind, name, axes = x.attrs
-            if first.setdefault(name, x) is not x:
-                fresh[x] = leaf(kind, f"{name}.{axes[0].count(chr(39))}", axes)
-        if not fresh:
-            return form
-
-        def write(w: Write) -> Write:
-            return dc_replace(w, left=replace(w.left, fresh), right=replace(w.right, fresh))
-
-        return NormalForm(
-            tuple(
-                tuple(
-                    dc_replace(
-                        s,
-                        writes=tuple(write(w) for w in s.writes),
-                        decay=None if s.decay is None else replace(s.decay, fresh),
-                    )
-                    for s in g
-                )
-                for g in form.groups
-            ),
-            {
-                fresh.get(x, x): dc_replace(r, leaf=fresh.get(x, x), vector=replace(r.vector, fresh))
-                for x, r in form.reads.items()
-            },
-            {n: replace(x, fresh) for n, x in form.values.items()},
-            tuple(dc_replace(p, late=replace(p.late, fresh), early=replace(p.early, fresh)) for p in form.pairings),
-        )
+        crosses = tuple(self.crosses.values())
+        return NormalForm(tuple(formed), {n: r for n, r in reads.items() if n in needed}, values, pairings, crosses)
 
     def _shortened(self, x: Node, formed: list[tuple[StateForm, ...]]) -> Node:
         """x without reads that a solved write already tells: w = c + g y gives g y = w - c, wherever g divides the term."""
@@ -723,7 +794,7 @@ class _Canonical:
         stack = roots
         while stack:
             for x in walk(stack.pop()):
-                if x in reads and x not in seen:
+                if x.op == "leaf" and x.attrs[0] == "read" and (x := self._natural(x)) not in seen:
                     seen.add(x)
                     stack.append(reads[x].vector)
         return seen
@@ -774,7 +845,7 @@ class _Canonical:
         m, side, vector = self.i.raw_reads[raw]
         update, final = self.drafts[m.state].value, self.final[m.state]
         axis = m.row if side == "row" else m.col
-        if m.decay is update.decay and set(m.before) == set(update.before) and set(m.after) == set(update.after):
+        if not update.others and m.decay is update.decay and set(m.before) == set(update.before) and set(m.after) == set(update.after):
             self.replacement[raw] = self._read(m.state, "next", side, vector)
             return
         extra = [*m.after]
@@ -794,30 +865,53 @@ class _Canonical:
             (inside if f.axes == (axis,) else outside).append(f)
         scalar, core = split_scalars(mul(*inside))
         parts = [mul(scalar, *outside, self._read(m.state, snapshot, side, core))]
-        for w in extra:
-            along, across = (w.left, w.right) if side == "row" else (w.right, w.left)
-            product = mul(along, vector)
-            weight = total(product, axis) if axis is not None else product
-            parts.append(mul(w.scalar, weight, across))
+        parts += [contracted(w, side, vector, axis) for w in extra]
         self.replacement[raw] = add(*parts)
 
     def _canonical_pairing(self, raw: Node) -> None:
         first, second = self.i.raw_pairings[raw]
         forward, backward = self.drafts[first.state].value, self.drafts[second.state].value
         decay = forward.decay
-        if (
-            decay is None
-            or first.decay is not None
-            or second.decay is not None
-            or set(first.before) != set(forward.before)
-            or set(second.before) != set(backward.before)
-            or (first.row, first.col) != (forward.row, forward.col)
-        ):
+        if first.state in self.mixed and second.state in self.mixed:
+            if not raw.axes:
+                self.replacement[raw] = self._cross(late_only(first), late_only(second))
+            return
+        if second.state != f"d{first.state}" or decay is None:
             raise NotAffine("the state is scaled at several places of the step", raw)
         if not set(raw.axes) <= set(decay.axes):
             return  # one axis of the two is summed so far: `_sum` does the other
-        pairing = mul(leaf("pairing", first.state, decay.axes), power(decay, -1))
-        self.replacement[raw] = total(pairing, *(set(pairing.axes) - set(raw.axes)))
+        whole = first.decay is None and second.decay is None and (first.row, first.col) == (forward.row, forward.col)
+        if whole and set(first.before) == set(forward.before) and set(second.before) == set(backward.before):
+            pairing = mul(leaf("pairing", first.state, decay.axes), power(decay, -1))
+            self.replacement[raw] = total(pairing, *(set(pairing.axes) - set(raw.axes)))
+            return
+        from .partial_pairing import partial_pairing
+
+        late = self.ports[first.state][0]
+        self.replacement[raw] = partial_pairing(self.i, raw.axes, first, second, forward, late)
+        for new in list(self.i.raw_reads):
+            self._canonical_read(new)
+
+    def _cross(self, first: MatrixValue, second: MatrixValue) -> Node:
+        """<first, second> from the states before the step, and what the step has written so far."""
+        assert first.decay is not None and second.decay is not None
+        node = leaf("pairing", f"{first.state}.{second.state}")
+        self.crosses[node] = Cross(node, first.state, second.state)
+        row = first.row
+
+        def product(state: str, w: RawWrite) -> Node:
+            scalar, core = split_scalars(w.right)
+            read = mul(w.left, self._read(state, "prev", "col", core))
+            return mul(w.scalar, scalar, total(read, row) if row is not None else read)
+
+        parts = [mul(first.decay, second.decay, node)]
+        parts += [mul(first.decay, product(first.state, w)) for w in second.after]
+        parts += [mul(second.decay, product(second.state, w)) for w in first.after]
+        for a in first.after:
+            for b in second.after:
+                inner = mul(total(mul(a.left, b.left), first.row), total(mul(a.right, b.right), first.col))  # type: ignore[arg-type]
+                parts.append(mul(a.scalar, b.scalar, inner))
+        return add(*parts)
 
     def _read(self, state: str, snapshot: str, side: str, vector: Node) -> Node:
         s = self.i.states[state]
@@ -828,12 +922,8 @@ class _Canonical:
         return node
 
     def _read_at(self, x: Node) -> Read | None:
-        """The read that a leaf stands for. Over another axis than the state's own (of a square state) it is one more."""
-        if x.op != "leaf" or x.attrs[0] != "read":
-            return None
-        if x not in self.reads:
-            self.reads[x] = dc_replace(self.reads[self._natural(x)], leaf=x)
-        return self.reads[x]
+        """The read that a leaf stands for, whatever its axis is called (d or d' of a square state)."""
+        return self.reads.get(self._natural(x)) if x.op == "leaf" and x.attrs[0] == "read" else None
 
     def _natural(self, x: Node) -> Node:
         """The leaf of a read, over the axis that the state leaves."""
@@ -850,9 +940,11 @@ class _Canonical:
             for w in (*final.before, *final.after):
                 for other in self._states_in(mul(w.scalar, w.left, w.right)):
                     graph.add_edge(other, name)
-            if final.decay is not None:
-                for other in self._states_in(final.decay):
-                    graph.add_edge(other, name)
+            for c in (final.decay, *(c for _, c in final.others)):
+                if c is not None:
+                    graph.add_edges_from((other, name) for other in self._states_in(c))
+            for other, _ in final.others:  # states that are added to each other are swept together
+                graph.add_edges_from([(other, name), (name, other)])
         condensed = nx.condensation(graph)
         declared = list(self.drafts).index
         members = {c: sorted(condensed.nodes[c]["members"], key=declared) for c in condensed}
@@ -887,7 +979,15 @@ class _Canonical:
                 raise NotAffine("a write multiplies two reads of the state", mul(fed[0].left, fed[0].right))
             if fed:
                 flipped.add(n)
+        if flipped and own & self.mixed:
+            flipped = own
+            if any(feeds(w.right) for n in own for w, _ in drafts[n]):
+                raise NotAffine("states that are added to each other are read from both sides", self.final[names[0]].decay or ONE)
+        for n in names:
+            if n in flipped:
                 self._flip_reads(n)
+        if own & self.mixed and not own <= self.mixed:
+            raise NotAffine("a state feeds states that are added to each other, and is fed by them", self.final[names[0]].decay or ONE)
         out = []
         for n in names:
             final = self.final[n]
@@ -907,7 +1007,11 @@ class _Canonical:
                     self._check_affine(w.right, own)
                     named = leaf("write", w.right.key[:10], w.right.axes)
                 made.append(dc_replace(w, leaf=named))
-            out.append(StateForm(n, row, col, decay, tuple(made), self.drafts[n].direction, self.i.states[n].axes))
+            mix = tuple((o, self._rewritten(c)) for o, c in final.others)
+            if any(feeds(c) for _, c in mix):
+                raise NotAffine("what a state is scaled by depends on the states", mix[0][1])
+            direction, axes = self.drafts[n].direction, self.i.states[n].axes
+            out.append(StateForm(n, row, col, decay, tuple(made), direction, axes, mix))
         return tuple(out)
 
     def _flip_reads(self, state: str) -> None:

@@ -15,8 +15,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .chunk import ChunkProgram, chunk_program
-from .ir import Node, walk
-from .normal_form import NormalForm, Pairing, Read, StateForm
+from .ir import ROW, Node, leaf, walk
+from .mixing import cross_nodes
+from .normal_form import Cross, NormalForm, Pairing, Read, StateForm
 
 
 @dataclass(frozen=True)
@@ -47,13 +48,23 @@ class Accumulate:
 
 
 @dataclass(frozen=True)
+class Unroll:
+    """The products <S_{t-1}, dT_t> of a mixed group, chunk by chunk, from the states at the chunks' borders."""
+
+    forward: tuple[StateForm, ...]
+    backward: tuple[StateForm, ...]
+    streams: dict[Node, Node]
+    outputs: dict[Node, Node]
+
+
+@dataclass(frozen=True)
 class Map:
     """Quantities of each step alone, by name."""
 
     values: dict[str, Node]
 
 
-Stage = Sweep | Accumulate | Map
+Stage = Sweep | Accumulate | Unroll | Map
 
 
 @dataclass(frozen=True)
@@ -72,21 +83,17 @@ class Plan:
 def plan(form: NormalForm, finals: tuple[str, ...], saved: tuple[Node, ...] = ()) -> Plan:
     """Sweeps for all values of `form`, and the last value of the states in `finals`."""
     solved = form.write_leaves()
-    pairings = {p.leaf: p for p in form.pairings}
+    pairings = {p.leaf: p for p in form.pairings} | {x.leaf: x for x in form.crosses}
     needed = _needed(form, saved)
     known: set[Node] = set(saved)
     pending_finals = list(finals)
     stages: list[Stage] = []
 
     def ready(*nodes: Node) -> bool:
-        return all(
-            x in known for node in nodes for x in walk(node) if x in form.reads or x in solved or x in pairings
-        )
+        return all(x in known for node in nodes for x in form.parts(node))
 
     def sweepable(s: StateForm, solving: bool) -> bool:
-        return all(ready(w.left) and (ready(w.value) or solving) for w in s.writes) and (
-            s.decay is None or ready(s.decay)
-        )
+        return all(ready(w.left) and (ready(w.value) or solving) for w in s.writes) and ready(*scales(s))
 
     todo = {x for x in needed if x not in known}
     patient = True  # a sweep waits until it can make all its reads, as long as something else can be done
@@ -121,6 +128,10 @@ def plan(form: NormalForm, finals: tuple[str, ...], saved: tuple[Node, ...] = ()
             if p.leaf in todo and ready(p.late, p.early):
                 stages.append(Accumulate(p))
                 known.add(p.leaf)
+        crosses = tuple(x for x in form.crosses if x.leaf in todo)
+        if crosses and not any(_group_of(form, n) & set(pending_finals) for n in (crosses[0].state, crosses[0].gradient)):
+            stages.append(_unrolled(form, crosses))
+            known |= set(stages[-1].outputs)
         todo -= known
         progress = len(todo) + len(pending_finals) < before
         if not progress and not patient:
@@ -130,6 +141,32 @@ def plan(form: NormalForm, finals: tuple[str, ...], saved: tuple[Node, ...] = ()
     return Plan(form, tuple(stages), saved)
 
 
+def scales(s: StateForm) -> tuple[Node, ...]:
+    """What a state is scaled by at each step, and what other states are that are added to it."""
+    return (*(() if s.decay is None else (s.decay,)), *(c for _, c in s.mix))
+
+
+def _group_of(form: NormalForm, name: str) -> set[str]:
+    return next({s.name for s in g} for g in form.groups if any(s.name == name for s in g))
+
+
+def _unrolled(form: NormalForm, crosses: tuple[Cross, ...]) -> Unroll:
+    """The stage for the crosses of the first one's groups."""
+    names = _group_of(form, crosses[0].state), _group_of(form, crosses[0].gradient)
+    forward, backward = (tuple(form.state(s.name) for g in form.groups for s in g if s.name in own) for own in names)
+    same = tuple(x for x in crosses if x.state in names[0] and x.gradient in names[1])
+    streams: dict[Node, Node] = {}
+
+    def stream(node: Node) -> Node:
+        if node.op == "const":
+            return node
+        x = leaf("stream", node.key[:12], (ROW, *node.axes))
+        streams[x] = node
+        return x
+
+    return Unroll(forward, backward, streams, cross_nodes(same, forward, backward, stream))
+
+
 def _solvable(form: NormalForm, group: tuple[StateForm, ...], known: set[Node], solved: dict) -> bool:
     """Is everything that the solve needs, beyond its own reads, known?"""
     names = {s.name for s in group}
@@ -137,11 +174,11 @@ def _solvable(form: NormalForm, group: tuple[StateForm, ...], known: set[Node], 
         for w in s.writes:
             if w.leaf is None:
                 continue
-            for x in walk(w.right):
+            for x in form.parts(w.right):
                 if x in form.reads and form.reads[x].state in names:
-                    if not all(y in known for y in walk(form.reads[x].vector) if y in form.reads or y in solved):
+                    if not all(y in known for y in form.parts(form.reads[x].vector)):
                         return False
-                elif (x in form.reads or x in solved) and x not in known:
+                elif x not in known:
                     return False
     return True
 
@@ -150,11 +187,12 @@ def _needed(form: NormalForm, saved: tuple[Node, ...]) -> set[Node]:
     """Reads, solved writes and pairings that the values need, directly or not."""
     solved = form.write_leaves()
     pairings = {p.leaf: p for p in form.pairings}
+    crosses = {x.leaf: x for x in form.crosses}
     seen: set[Node] = set()
     stack: list[Node] = list(form.values.values())
     while stack:
-        for x in walk(stack.pop()):
-            if x in seen or not (x in form.reads or x in solved or x in pairings):
+        for x in form.parts(stack.pop()):
+            if x in seen:
                 continue
             seen.add(x)
             if x in saved:
@@ -165,22 +203,22 @@ def _needed(form: NormalForm, saved: tuple[Node, ...]) -> set[Node]:
             states = [form.state(form.reads[x].state)] if x in form.reads else []
             if x in form.reads:
                 stack.append(form.reads[x].vector)
+                states = [s for g in form.groups if states[0] in g for s in g if s is states[0] or s.mix or states[0].mix]
+            elif x in crosses:
+                own = _group_of(form, crosses[x].state) | _group_of(form, crosses[x].gradient)
+                states = [s for g in form.groups for s in g if s.name in own]
             else:
                 states = [s for g in form.groups if solved[x][0] in g for s in g]
                 stack += [y for y in _outside(form, solved[x][1].right, {s.name for s in states})]
             for s in states:
                 stack += [w.left for w in s.writes] + [w.value for w in s.writes]
-                if s.decay is not None:
-                    stack.append(s.decay)
+                stack += scales(s)
     return seen
 
 
 def _outside(form: NormalForm, right: Node, own: set[str]) -> list[Node]:
     """What a solved write needs, but for the reads that the solve itself makes."""
     out: list[Node] = []
-    for x in walk(right):
-        if x in form.reads and form.reads[x].state in own:
-            out.append(form.reads[x].vector)
-        elif x.op == "leaf":
-            out.append(x)
+    for x in form.parts(right):
+        out.append(form.reads[x].vector if x in form.reads and form.reads[x].state in own else x)
     return out

@@ -3,197 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-import sympy
-
 from .adjoint import gradient_name
-from .functions import TABLE
-from .ir import ROW, Node, dim_of, expand, factors_of, leaf, total, walk
+from .ir import Node, dim_of, expand, leaf, total, walk
 from .log_decay import log_of
 from .pipeline import Compiled
-from .plan import Accumulate, Map, Plan, Sweep
+from .plan import Accumulate, Map, Plan, Sweep, Unroll
 from .sequential.initial import initial_adjoints
 from .show import plain
 from .step import StateVar
-
-Leaf = Callable[[Node], str]
-INDENT = "    "
-
-
-class TorchText:
-    """Statements for nodes. Tensors have leading batch axes, then the node's axes in sorted order."""
-
-    def __init__(self, leaf_text: Leaf, lines: list[str], names: dict[Node, str], prefix: str = "t") -> None:
-        self.leaf_text, self.lines, self.names, self.prefix = leaf_text, lines, names, prefix
-        self.uses: Counter[Node] = Counter()
-
-    def count(self, roots: Iterable[Node]) -> None:
-        for root in roots:
-            self.uses[root] += 1
-            for x in walk(root):
-                self.uses.update(x.args)
-
-    def value(self, x: Node) -> str:
-        """The text of x: a name, or an expression in brackets where it is used once."""
-        if x not in self.names:
-            text = self.expression(x)
-            if x.op in ("leaf", "const", "number", "size") or (
-                self.uses[x] <= 1 and x.op in ("add", "mul", "pow", "fn") and len(text) < 60
-            ):
-                return text
-            name = f"{self.prefix}{len(self.lines)}"
-            self.lines.append(f"{name} = {text}")
-            self.names[x] = name
-        return self.names[x]
-
-    def aligned(self, x: Node, axes: tuple[str, ...]) -> str:
-        text = self.value(x)
-        if x.op in ("const", "number", "size") or x.axes == axes or not axes:
-            return text
-        if all(a in x.axes for a in axes):
-            return text
-        index = ", ".join(":" if a in x.axes else "None" for a in axes)
-        return f"{self._atom(text)}[..., {index}]"
-
-    def _atom(self, text: str) -> str:
-        return text if text.replace("_", "").isalnum() or (text.startswith("(") and text.endswith(")")) else f"({text})"
-
-    def expression(self, x: Node) -> str:
-        match x.op:
-            case "leaf":
-                return swapped(self.leaf_text(x), x.attrs[2])
-            case "const":
-                return repr(float(x.attrs[0]))
-            case "number":
-                return repr(float(sympy.N(sympy.sympify(x.attrs[0]), 20)))
-            case "size":
-                return f"size_{x.attrs[0]}"
-            case "eye":
-                return f"torch.eye(size_{dim_of(x.axes[0])}, dtype=dtype, device=device)"
-            case "add":
-                return self._sum_text(x)
-            case "mul":
-                return self._product_text(x)
-            case "pow":
-                return self._power_text(x)
-            case "fn":
-                return TABLE[x.attrs[0]].torch.format(self.value(x.args[0]))
-            case "sum":
-                return self._contraction(x)
-            case "expand":
-                return self._expand(x)
-        return self.leaf_text(x)
-
-    def _sum_text(self, x: Node) -> str:
-        out = ""
-        for a in x.args:
-            sign, text = " + ", self.aligned(a, x.axes)
-            if text.startswith("-"):
-                sign, text = " - ", text[1:]
-            out += (sign if out else "-" if sign == " - " else "") + text
-        return f"({out})"
-
-    def _product_text(self, x: Node) -> str:
-        parts = [self.aligned(a, x.axes) for a in x.args]
-        if parts[0] == "-1.0":
-            return "-" + " * ".join(parts[1:])
-        return " * ".join(parts)
-
-    def _power_text(self, x: Node) -> str:
-        (base,), n = x.args, x.attrs[0]
-        text = self._atom(self.value(base))
-        special = {-1: "{}.reciprocal()", 2: "{}.square()", 0.5: "{}.sqrt()", -0.5: "{}.rsqrt()"}
-        return special.get(float(n), "{} ** " + str(n.numerator if n.denominator == 1 else float(n))).format(text)
-
-    def _expand(self, x: Node) -> str:
-        shape = ", ".join(f"size_{dim_of(a)}" if a in x.attrs else "-1" for a in x.axes)
-        count = len(x.axes)
-        text = self.aligned(x.args[0], x.axes)
-        if x.args[0].op in ("const", "number", "size"):
-            text = f"torch.full({(1,) * count}, {text}, dtype=dtype, device=device)"
-        return f"expanded({text}, ({shape},))"
-
-    def _contraction(self, x: Node) -> str:
-        (b,), body = x.attrs, x.args[0]
-        mask = next((f for f in factors_of(body) if f.op == "decay_mask" and len(f.axes) == 3), None)
-        if mask is not None:
-            return self._decayed(b, mask, [f for f in factors_of(body) if f is not mask])
-        groups = [([f], set(f.axes)) for f in factors_of(body)]
-        while len(groups) > 1:
-            pair = next(
-                (
-                    (i, j)
-                    for i, (_, a) in enumerate(groups)
-                    for j, (_, c) in enumerate(groups)
-                    if i != j and a <= c and not (len(groups) == 2 and len(a | c) > len(c))
-                ),
-                None,
-            )
-            if pair is None and len(groups) == 2:
-                break
-            i, j = pair or (0, 1)
-            if len(groups) == 2 and groups[i][1] == {b} and len(groups[j][1]) == 2:
-                break  # a vector times a matrix
-            groups[j] = (groups[i][0] + groups[j][0], groups[i][1] | groups[j][1])
-            del groups[i]
-        texts = []
-        for factors, axes in groups:
-            order = tuple(sorted(axes))
-            if len(factors) == 1:
-                texts.append((self.value(factors[0]), order))
-            else:
-                texts.append((" * ".join(self.aligned(f, order) for f in factors), order))
-        if len(texts) == 1:
-            text, order = texts[0]
-            return f"({text}).sum({order.index(b) - len(order)})"
-        return self._einsum(texts, x.axes)
-
-    def _decayed(self, b: str, mask: Node, factors: list[Node]) -> str:
-        """A contraction with one decay a channel: over the channels, or over the steps that write."""
-        row, col, channel = mask.axes
-        if b == channel:
-            right = [f for f in factors if col in f.axes]
-            sides, function = ((row, channel), (col, channel)), "channel_product"
-        else:
-            right = [f for f in factors if channel in f.axes]
-            sides, function = ((row, col), (col, channel)), "channel_apply"
-        left = [f for f in factors if f not in right]
-        texts = [
-            " * ".join(self.aligned(f, axes) for f in group) or "1.0"
-            for group, axes in zip((left, right), sides, strict=True)
-        ]
-        decay = self.decay_text(mask)
-        flags = ", ".join(str(a) for a in mask.attrs)
-        return f"{function}({', '.join(texts)}, {decay}, {flags})"
-
-    def decay_text(self, mask: Node) -> str:
-        raise NotImplementedError
-
-    def _einsum(self, texts: list[tuple[str, tuple[str, ...]]], out: tuple[str, ...]) -> str:
-        (left, a), (right, c) = texts
-        b = next(iter((set(a) & set(c)) - set(out)))
-        if len(a) == len(c) == 2 and len(out) == 2 and len(set(a) & set(c)) == 1:
-            if out[0] not in a:
-                left, a, right, c = right, c, left, a
-            left = self._atom(left) + ("" if a == (out[0], b) else ".mT")
-            right = self._atom(right) + ("" if c == (b, out[1]) else ".mT")
-            return f"{left} @ {right}"
-        letters = {x: "abcdefgh"[n] for n, x in enumerate(sorted(set(a) | set(c)))}
-        spec = ",".join("..." + "".join(letters[x] for x in axes) for axes in (a, c))
-        return f'torch.einsum("{spec}->...{"".join(letters[x] for x in out)}", {left}, {right})'
-
-
-def swapped(text: str, order: tuple[str, ...]) -> str:
-    """A tensor stored in `order`, with its axes sorted."""
-    if tuple(sorted(order)) == tuple(order):
-        return text
-    assert len(order) == 2, order
-    return f"{text}.mT"
-
-
-# --- functions ------------------------------------------------------------------------------------------------------
+from .torch_sweep import INDENT, SweepText, UnrollText
+from .torch_text import TorchText, swapped
 
 
 @dataclass
@@ -248,6 +69,8 @@ class _Function:
                     self._sweep(stage)
                 case Accumulate():
                     self._accumulate(stage)
+                case Unroll():
+                    self._unroll(stage)
                 case Map():
                     self._results(stage)
         doc = '"""Gradients' if self.backward else '"""Outputs, last states and what the backward pass uses'
@@ -351,11 +174,12 @@ class _Function:
 
     def _sweep(self, s: Sweep) -> None:
         paired = {x for p in self.p.form.pairings for x in (p.state, f"d{p.state}")}
+        paired |= {s.name for stage in self.p.stages if isinstance(stage, Unroll) for s in (*stage.forward, *stage.backward)}
         edges = tuple(n for n in s.finals if n in paired) if self.backward else ()
-        printer = _SweepText(self, s, edges)
+        printer = SweepText(self, s, edges)
         self.sweeps.append(printer.text())
         arguments = []
-        for node in printer.stream_nodes:
+        for node in printer.streams.nodes:
             self.text_of.count([node])
             arguments.append(self.text_of.value(node))
         forward_state = s.direction > 0
@@ -408,12 +232,26 @@ class _Function:
         product = leaf("edge", s, state.axes) * leaf("edge", f"d{s}", state.axes)
         node = total(product, *(set(state.axes) - set(axes)))
         ends = f"after_chunks({s}_edges, {s}_end)"
-        names = {leaf("edge", s, state.axes): ends, leaf("edge", f"d{s}", state.axes): f"d{s}_edges"}
-        edges = TorchText(lambda x: names[x], self.lines, {}).expression(node)
+        names = {s: ends, f"d{s}": f"d{s}_edges"}
+        edges = TorchText(lambda x: names[x.attrs[1]], self.lines, {}).expression(node)
         name = self.leaves.get("pairing", s, f"pairing_{s}")
         size = self._size(next(x for x in self.p.sweeps if s in x.states))
         self.lines.append(f"# {name}: the decay times <{s}_(t-1), d{s}_t>, from what later steps read and wrote")
         self.lines.append(f"{name} = reverse_sum({late}, {early}, {edges}, lead, {size})")
+
+    def _unroll(self, stage: Unroll) -> None:
+        printer = UnrollText(f"_{self.kind}_unroll_{len(self.sweeps) + 1}", stage, self.c.step.dims)
+        self.sweeps.append(printer.text())
+        arguments = []
+        for node in printer.streams.nodes:
+            self.text_of.count([node])
+            arguments.append(self.text_of.value(node))
+        edges = [f"{s.name}_edges" for s in (*stage.forward, *stage.backward)]
+        sizes = [f"size_{d}" for d in self.c.step.dims]
+        results = [self.leaves.get("pairing", x.attrs[1], f"cross_{x.attrs[1].replace('.', '_')}") for x in stage.outputs]
+        self.lines.append(f"# {', '.join(results)}: products of a state before the step and a gradient after it")
+        call = f"{printer.name}({', '.join([*arguments, *edges, 'lead', 'CHUNK', 'dtype', 'device', *sizes])})"
+        self.lines.append(f"({', '.join(results)},) = {call}")
 
     def _size(self, s: Sweep) -> str:
         """The name of the chunk length for the states of a sweep; a state and its gradient share it."""
@@ -502,188 +340,3 @@ class _Function:
 _PYTHON = frozenset(
     "dtype device lead some given states constants saved cotangents final_cotangents needs torch".split()
 )
-
-
-class _SweepText:
-    """The function of one sweep."""
-
-    def __init__(self, parent: _Function, s: Sweep, edges: tuple[str, ...]) -> None:
-        self.parent, self.s = parent, s
-        self.edges = edges  # states whose value before each chunk is returned too
-        self.name = f"_{parent.kind}_sweep_{len(parent.sweeps) + 1}"
-        self.pre: list[str] = []
-        self.loop: list[str] = []
-        self.post: list[str] = []
-        self.stream_nodes: list[Node] = []
-        self.stream_text: dict[tuple[str, bool], str] = {}
-        self.depends_memo: dict[Node, bool] = {}
-        self.bare_memo: dict[Node, bool] = {}
-        self.pre_text = _Phase(self, self._pre_leaf, self.pre, "a")
-        self.loop_text = _Phase(self, self._loop_leaf, self.loop, "b")
-        self.post_text = _Phase(self, self._post_leaf, self.post, "c")
-        self.stacked: dict[Node, str] = {}
-
-    def text(self) -> str:
-        s, chunk = self.s, self.s.chunk
-        roots = [*chunk.states.values(), *chunk.outputs.values(), *chunk.definitions.values()]
-        for t in (self.pre_text, self.loop_text, self.post_text):
-            t.count(roots)
-        lasts = {}
-        for name, node in chunk.states.items():
-            axes = chunk.state_axes[name]
-            lasts[name] = swapped(self.loop_text.value(expand(node, axes)), axes)
-        results = []
-        for x, node in chunk.outputs.items():
-            axes = tuple(sorted({ROW, *x.axes}))
-            text = self.post_text.value(node)
-            if node.axes != axes:
-                index = ", ".join(":" if a in node.axes else "None" for a in axes)
-                text = f"({text})[..., {index}]"
-            results.append(f"from_chunks({text}, lead, {len(x.axes)})")
-        lines = []
-        for (key, logged), name in self.stream_text.items():
-            node = self._stream_node(key, logged)
-            lines.append(f"{name} = to_chunks({self._argument(node)}, lead, size, {len(node.axes)})")
-        lines += self.pre
-        states = list(chunk.states)
-        for n in states:
-            lines.append(f"{n} = {n}_0")
-            lines.append(f"{n}_in = []")
-        for name in self.stacked.values():
-            lines.append(f"{name}_all = []")
-        count = next(iter(self.stream_text.values()))
-        order = "range(count)" if s.direction > 0 else "range(count - 1, -1, -1)"
-        lines.append(f"count = {count}.shape[2]")
-        lines.append(f"for n in {order}:")
-        for n in states:
-            lines.append(f"{INDENT}{n}_in.append({n})")
-        lines += [INDENT + x for x in self.loop]
-        for name in self.stacked.values():
-            lines.append(f"{INDENT}{name}_all.append({name})")
-        lines.append(f"{INDENT}{', '.join(states)} = {', '.join(lasts[n] for n in states)}")
-        back = "" if s.direction > 0 else "[::-1]"
-        if self.post or results or self.edges:
-            body = "\n".join([*self.post, *results])
-            for n in states:
-                if f"{n}_in" in body or n in self.edges:
-                    lines.append(f"{n}_in = torch.stack({n}_in{back}, 2)")
-            for name in self.stacked.values():
-                lines.append(f"{name} = torch.stack({name}_all{back}, 2)")
-        lines += self.post
-        lines.append(f"return {', '.join([*results, *(f'{n}_in' for n in self.edges), *states])}")
-        arguments = [
-            *(self._argument(x) for x in self.stream_nodes),
-            *(f"{n}_0" for n in states),
-            "lead",
-            "size",
-            "dtype",
-            "device",
-        ]
-        arguments += [f"size_{d}" for d in self.parent.c.step.dims]
-        way = "forwards" if s.direction > 0 else "backwards"
-        doc = f'"""A walk {way} over chunks, carrying {", ".join(states)}."""'
-        return "\n".join([f"def {self.name}({', '.join(arguments)}):", INDENT + doc, *(INDENT + x for x in lines)])
-
-    # --- streams ----------------------------------------------------------------------------------------------------
-
-    def _stream_node(self, key: str, logged: bool) -> Node:
-        node = next(n for x, n in self.s.chunk.streams.items() if x.attrs[1] == key)
-        return log_of(node) if logged else node
-
-    def _stream(self, x: Node, logged: bool = False) -> str:
-        key = (x.attrs[1], logged)
-        if key not in self.stream_text:
-            node = self._stream_node(*key)
-            if node not in self.stream_nodes:
-                self.stream_nodes.append(node)
-            self.stream_text[key] = f"x{self.stream_nodes.index(node) + 1}"
-        return self.stream_text[key]
-
-    def _argument(self, node: Node) -> str:
-        return f"s{self.stream_nodes.index(node) + 1}"
-
-    # --- leaves of the three phases ---------------------------------------------------------------------------------
-
-    def depends(self, x: Node) -> bool:
-        """Does x depend on the incoming states?"""
-        if x not in self.depends_memo:
-            if x.op == "leaf":
-                kind = x.attrs[0]
-                self.depends_memo[x] = kind == "state in" or (kind == "inner" and self.depends(self.definition(x)))
-            else:
-                self.depends_memo[x] = any(self.depends(a) for a in x.args)
-        return self.depends_memo[x]
-
-    def bare(self, x: Node) -> bool:
-        """Is x the same for all chunks, made of no stream?"""
-        if x not in self.bare_memo:
-            if x.op == "leaf":
-                self.bare_memo[x] = x.attrs[0] == "inner" and self.bare(self.definition(x))
-            else:
-                self.bare_memo[x] = all(self.bare(a) for a in x.args)
-        return self.bare_memo[x]
-
-    def definition(self, x: Node) -> Node:
-        return next(n for d, n in self.s.chunk.definitions.items() if d.attrs[1] == x.attrs[1])
-
-    def _operation(self, x: Node) -> str:
-        direction = "1" if self.s.direction > 0 else "-1"
-        match x.op:
-            case "order_mask":
-                like = self._stream(next(iter(self.s.chunk.streams)))
-                return f"order_mask(size, {x.attrs[0]}, {direction}, {like})"
-            case "inverse":
-                channels = "" if len(x.axes) == 2 else ", channels=True"
-                return f"triangular_inverse({self.pre_text.value(x.args[0])}, {direction}{channels})"
-        g = self._stream(x.args[0], logged=True)
-        dim = ", dim=-2" if len(x.args[0].axes) > 1 else ""
-        flags = "".join(f", {a}" for a in x.attrs[:-1])
-        return f"{x.op}({g}{flags}{'' if x.op == 'decay_all' else ', ' + direction}{dim})"
-
-    def _pre_leaf(self, x: Node) -> str:
-        if x.op != "leaf":
-            return self._operation(x)
-        if x.attrs[0] == "stream":
-            return self._stream(x)
-        return self.pre_text.value(self.definition(x))
-
-    def _loop_leaf(self, x: Node) -> str:
-        if x.attrs[0] == "state in":
-            return x.attrs[1]
-        return self.loop_text.value(self.definition(x))
-
-    def _post_leaf(self, x: Node) -> str:
-        if x.attrs[0] == "state in":
-            return f"{x.attrs[1]}_in"
-        node = self.definition(x)
-        if node in self.loop_text.names:
-            name = self.loop_text.names[node]
-            self.stacked[node] = name
-            return name
-        return self.post_text.value(node)
-
-
-class _Phase(TorchText):
-    """Statements inside or after the loop over chunks; what doesn't depend on the states is computed before it."""
-
-    def __init__(self, sweep: _SweepText, leaf_text: Leaf, lines: list[str], prefix: str) -> None:
-        super().__init__(leaf_text, lines, {}, prefix)
-        self.sweep = sweep
-
-    def decay_text(self, mask: Node) -> str:
-        text = self.sweep._stream(mask.args[0], logged=True)
-        return f"{text}[:, :, n]" if self.prefix == "b" else text
-
-    def value(self, x: Node) -> str:
-        if self.prefix == "a" or x.op in ("const", "number", "size"):
-            return super().value(x)
-        if self.sweep.depends(x):
-            return super().value(x)
-        text = self.sweep.pre_text.value(x)
-        if not self.sweep.bare(x) and text not in self.sweep.pre_text.names.values() and x.op != "leaf":
-            name = f"{self.sweep.pre_text.prefix}{len(self.sweep.pre)}"
-            self.sweep.pre.append(f"{name} = {text}")
-            self.sweep.pre_text.names[x] = text = name
-        if self.sweep.bare(x) or self is self.sweep.post_text:
-            return text
-        return f"{text}[:, :, n]" if not text.endswith(".mT") else f"{text[:-3]}[:, :, n].mT"

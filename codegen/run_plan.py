@@ -9,7 +9,7 @@ import numpy as np
 
 from .evaluate import Env, evaluate, evaluate_all
 from .ir import ROW, Node, dim_of, leaf
-from .plan import Accumulate, Map, Plan, Sweep
+from .plan import Accumulate, Map, Plan, Sweep, Unroll
 from .run_steps import stored
 
 
@@ -36,6 +36,8 @@ def run_plan(
                 run_sweep(stage, env, initial, finals, arithmetic, sizes, lengths)
             case Accumulate():
                 _accumulate(stage, env, finals, finals_dot or {}, p, arithmetic, sizes, steps)
+            case Unroll():
+                _unroll(stage, env, arithmetic, sizes, lengths)
             case Map():
                 for name, node in stage.values.items():
                     values[name] = _sequence(node, env, arithmetic, sizes, steps)
@@ -57,10 +59,13 @@ def run_sweep(
     states = {s: initial[s] for s in sweep.states}
     starts = np.concatenate([[0], np.cumsum(lengths)])
     order = range(len(lengths)) if sweep.direction > 0 else range(len(lengths) - 1, -1, -1)
+    edges: dict[str, list[Any]] = {s: [None] * len(lengths) for s in states}
     pieces: dict[Node, list[Any]] = {x: [None] * len(lengths) for x in chunk.outputs}
     for n in order:
         own = {**sizes, ROW: lengths[n]}
         local: Env = {("state in", s): states[s] for s in states}
+        for name, state in states.items():
+            edges[name][n] = state
         for x, value in streams.items():
             local["stream", x.attrs[1]] = value[starts[n] : starts[n + 1]]
         for x, node in chunk.definitions.items():
@@ -82,6 +87,21 @@ def run_sweep(
     for x, parts in pieces.items():
         env[x.attrs[0], x.attrs[1]] = np.concatenate(parts) if parts else np.empty((0,), dtype=object)
     finals.update(states)
+    env.update({("edges", name): values for name, values in edges.items()})
+
+
+def _unroll(stage: Unroll, env: Env, m: Any, sizes: dict[str, int], lengths: list[int]) -> None:
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    streams = {x: _sequence(node, env, m, sizes, sum(lengths)) for x, node in stage.streams.items()}
+    pieces: dict[Node, list[Any]] = {x: [] for x in stage.outputs}
+    for n, length in enumerate(lengths):
+        local: Env = {("state in", s.name): env["edges", s.name][n] for s in (*stage.forward, *stage.backward)}
+        local |= {("stream", x.attrs[1]): value[starts[n] : starts[n + 1]] for x, value in streams.items()}
+        own = {**sizes, ROW: length}
+        for x, value in zip(stage.outputs, evaluate_all(stage.outputs.values(), local, m, own), strict=True):
+            pieces[x].append(np.broadcast_to(np.asarray(value, dtype=object), (length,)))
+    for x, parts in pieces.items():
+        env["pairing", x.attrs[1]] = np.concatenate(parts)
 
 
 def _whole(value: Any, node: Node, own: dict[str, int]) -> Any:

@@ -23,13 +23,13 @@ def per_head(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x.to(dtype)[None, :, None]
 
 
-def to_chunks(x: Tensor, lead: tuple[int, int, int], size: int, axes: int) -> Tensor:
-    """[B, H, T, ...] (any of B, H, T may be 1) -> [B, H, N, size, ...], zero beyond the end; `axes` counts the trailing axes."""
+def to_chunks(x: Tensor, lead: tuple[int, int, int], size: int, axes: int, fill: float = 0.0) -> Tensor:
+    """[B, H, T, ...] (any of B, H, T may be 1) -> [B, H, N, size, ...], `fill` beyond the end; `axes` counts the trailing axes."""
     batch, heads, steps = lead
     x = x.expand(batch, heads, steps, *x.shape[x.dim() - axes :])
     count = max(1, -(-steps // size))
     if count * size != steps:
-        x = torch.nn.functional.pad(x, (0, 0) * axes + (0, count * size - steps))
+        x = torch.nn.functional.pad(x, (0, 0) * axes + (0, count * size - steps), value=fill)
     return x.reshape(batch, heads, count, size, *x.shape[x.dim() - axes :])
 
 

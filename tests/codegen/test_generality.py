@@ -31,7 +31,6 @@ from chunkform.spec.language import (
 
 SPECS = Path(__file__).parent / "specs"
 SEQUENTIAL = {
-    "momentum": ("two states are added entry by entry", "S_{t-1} + theta_t M_{t-1}", 14),
     "oja_subspace": ("a write multiplies two reads of the state", "(k_t - W_{t-1} y_t) y_t^T", 11),
 }
 CHUNK_PARALLEL_GATES = ("lower", "adjoint", "normalize", "normalize adjoint", "plan", "plan adjoint", "segments")

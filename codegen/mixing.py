@@ -1,0 +1,174 @@
+"""States that are added to each other as a whole, as momentum is: the same chunk form, with a small matrix for the decay.
+
+A group of n states takes S_t = A_t S_{t-1} + writes, where A_t is n x n with a scalar in each entry. Products of A over the
+steps of a chunk take the place of exp(a_i - a_j). They are formed as they are, without logarithms, so any scalar will do.
+
+    mix_mask    [i, j]  how much of a write of step j to one state a read of another sees at step i
+    mix_in      [i]     ... of the state before the chunk
+    mix_out     [j]     how much of a write of step j to one state is in another after the chunk
+    mix_all             ... of the state before the chunk
+
+The arguments are the entries of A; `positions` says where each stands, and (to, of) which product is meant.
+"""
+
+from __future__ import annotations
+
+import functools
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from .evaluate import CHUNK_OPERATIONS
+from .ir import COL, ONE, ROW, ZERO, Node, add, leaf, make, mul, rename, total
+from .normal_form import Cross, StateForm, Write
+
+INNER = "%ik"  # sorts between ROW and COL
+
+
+def is_mixed(group: tuple[StateForm, ...]) -> bool:
+    return any(s.mix for s in group)
+
+
+def entries(group: tuple[StateForm, ...]) -> dict[tuple[int, int], Node]:
+    """The entries of A that aren't zero, by (to, of), as step-level nodes."""
+    order = [s.name for s in group]
+    out: dict[tuple[int, int], Node] = {}
+    for n, s in enumerate(group):
+        own = ONE if s.decay is None else s.decay
+        for m, c in ((n, own), *((order.index(name), c) for name, c in s.mix)):
+            if c is not ZERO:
+                out[n, m] = c
+    return out
+
+
+class Mixing:
+    """The four weights of a group, given how a step-level node becomes a stream."""
+
+    def __init__(self, group: tuple[StateForm, ...], stream: Any) -> None:
+        self.order = [s.name for s in group]
+        table = entries(group)
+        self.positions = tuple(table)
+        self.streams = tuple(stream(x) for x in table.values())
+        self.direction = group[0].direction
+
+    def _attrs(self, to: StateForm, of: StateForm) -> tuple[Any, ...]:
+        return (self.positions, len(self.order), self.order.index(to.name), self.order.index(of.name))
+
+    def mask(self, to: StateForm, of: StateForm, late: bool) -> Node:
+        return make("mix_mask", self.streams, (*self._attrs(to, of), late, self.direction), (ROW, COL))
+
+    def incoming(self, to: StateForm, of: StateForm, late: bool) -> Node:
+        return make("mix_in", self.streams, (*self._attrs(to, of), late, self.direction), (ROW,))
+
+    def outgoing(self, to: StateForm, of: StateForm) -> Node:
+        return make("mix_out", self.streams, (*self._attrs(to, of), self.direction), (ROW,))
+
+    def all(self, to: StateForm, of: StateForm) -> Node:
+        return make("mix_all", self.streams, (*self._attrs(to, of), self.direction), ())
+
+
+def cross_nodes(
+    crosses: tuple[Cross, ...], forward: tuple[StateForm, ...], backward: tuple[StateForm, ...], stream: Any
+) -> dict[Node, Node]:
+    """<S_{t-1}, dT_t> at each step of a chunk, from the states before the chunk (`state in`) of both walks.
+
+    Both are unrolled: the state before the chunk and the writes of the chunk so far, each with its weight.
+    """
+    ahead, behind = Mixing(forward, stream), Mixing(backward, stream)
+    out: dict[Node, Node] = {}
+    for x in crosses:
+        s = next(f for f in forward if f.name == x.state)
+        g = next(f for f in backward if f.name == x.gradient)
+        parts = []
+        for a in forward:
+            start = ahead.incoming(s, a, late=False)
+            for b in backward:
+                end = behind.incoming(g, b, late=False)
+                parts.append(mul(start, end, _inner(state_in(a), state_in(b), a)))
+                for w in b.writes:
+                    seen = rename(behind.mask(g, b, late=False), {COL: INNER})
+                    parts.append(mul(start, total(mul(seen, _read(state_in(a), w, stream, INNER, a)), INNER)))
+                    for v in a.writes:
+                        wrote = ahead.mask(s, a, late=False)
+                        overlap = _overlap(v, w, stream, a)
+                        parts.append(total(mul(seen, total(mul(wrote, overlap), COL)), INNER))
+                for v in a.writes:
+                    wrote = ahead.mask(s, a, late=False)
+                    parts.append(mul(end, total(mul(wrote, _read(state_in(b), v, stream, COL, a)), COL)))
+        out[x.leaf] = add(*parts)
+    return out
+
+
+def state_in(s: StateForm) -> Node:
+    return leaf("state in", s.name, s.axes)
+
+
+def _inner(a: Node, b: Node, s: StateForm) -> Node:
+    return total(mul(a, b), *s.axes)
+
+
+def _read(state: Node, w: Write, stream: Any, axis: str, s: StateForm) -> Node:
+    """left^T state right, for each step."""
+    left, right = (rename(stream(x), {ROW: axis}) for x in (w.left, w.value))
+    return total(mul(left, state, right), *s.axes)
+
+
+def _overlap(v: Write, w: Write, stream: Any, s: StateForm) -> Node:
+    """<left_j right_j^T, left_k right_k^T> over (COL, INNER)."""
+    parts = []
+    for x, y, axis in ((v.left, w.left, s.row), (v.value, w.value, s.col)):
+        product = mul(rename(stream(x), {ROW: COL}), rename(stream(y), {ROW: INNER}))
+        parts.append(total(product, axis) if axis is not None else product)
+    return mul(*parts)
+
+
+# --- exact meaning, for gates -----------------------------------------------------------------------------------------
+
+
+def _matrices(x: Node, args: list[Any], m: Any, count: int) -> list[list[list[Any]]]:
+    """A at each step of the chunk, in the order of the sweep."""
+    positions, n, direction = x.attrs[0], x.attrs[1], x.attrs[-1]
+    zero = m.const(Fraction(0)).item()
+    out = []
+    for i in range(count) if direction > 0 else range(count - 1, -1, -1):
+        a = [[zero] * n for _ in range(n)]
+        for (row, col), value in zip(positions, args, strict=True):
+            value = np.asarray(value, dtype=object)
+            a[row][col] = value[i] if value.ndim else value.item()
+        out.append(a)
+    return out
+
+
+def _product(steps: list[list[list[Any]]], to: int, of: int, n: int, m: Any) -> Any:
+    """One entry of the product of matrices, the last of them leftmost."""
+    one, zero = m.const(Fraction(1)).item(), m.const(Fraction(0)).item()
+    column = [one if r == of else zero for r in range(n)]
+    for a in steps:
+        column = [functools.reduce(m.add, (m.mul(a[r][k], column[k]) for k in range(n))) for r in range(n)]
+    return column[to]
+
+
+def _mix(x: Node, args: list[Any], m: Any, sizes: dict[str, int]) -> Any:
+    count = sizes[ROW]
+    _, n, to, of = x.attrs[:4]
+    late, direction = (x.attrs[4] if x.op in ("mix_mask", "mix_in") else False), x.attrs[-1]
+    steps = _matrices(x, args, m, count)
+    place = (lambda i: i) if direction > 0 else (lambda i: count - 1 - i)
+    zero = m.const(Fraction(0)).item()
+    if x.op == "mix_all":
+        return np.asarray(_product(steps, to, of, n, m), dtype=object)
+    if x.op == "mix_mask":
+        out = np.full((count, count), zero, dtype=object)
+        for i in range(count):
+            for j in range(i + 1 if late else i):
+                out[place(i), place(j)] = _product(steps[j + 1 : i + 1 if late else i], to, of, n, m)
+        return out
+    edge = np.full((count,), zero, dtype=object)
+    for i in range(count):
+        span = steps[: i + 1 if late else i] if x.op == "mix_in" else steps[i + 1 :]
+        edge[place(i)] = _product(span, to, of, n, m)
+    return edge
+
+
+CHUNK_OPERATIONS.update(mix_mask=_mix, mix_in=_mix, mix_out=_mix, mix_all=_mix)
