@@ -79,13 +79,15 @@ class _Launch:
 
 def _module(c: Compiled) -> Any:
     """The Triton section of the op as a module; Triton reads a kernel's source from its file."""
+    from .emit import emit
     from .triton import IMPORTS, triton_source
 
     lines = ["import torch", "import triton", "import triton.language as tl"]
     lines += [f"from {m} import {', '.join(names.split())}" for m, names in IMPORTS.items()]
     folder = Path(tempfile.mkdtemp(prefix="chunkform_inspect_"))
     path = folder / f"inspect_{c.name}.py"
-    path.write_text("\n".join(lines) + "\n\n\n" + triton_source(c))
+    text = emit(c, tidy=False) if c.forward is None else "\n".join(lines) + "\n\n\n" + triton_source(c)
+    path.write_text(text)
     spec = importlib.util.spec_from_file_location(f"chunkform_inspect_{c.name}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

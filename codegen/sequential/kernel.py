@@ -36,13 +36,13 @@ class Kernel:
         self.c, self.tiling = c, tiling
         self.dims = list(sizes(c.step).dims)
         reserved = {f"{p}_{d}" for d in self.dims for p in ("at", "wide", "in", "SIZE", "BLOCK", "size", "block")}
-        self.names = names_of(c.step, {*reserved, "TILES"})
+        self.names = names_of(c.step, reserved)
         self.names.known["tile", "first"] = "once"
         self.pointers: list[Pointer] = []
         self.blocks: list[Axes] = []
         self.constants: list[Var] = []
         self.printer = NodePrinter(
-            Triton(lambda d: f"SIZE_{d}", lambda d: f"at_{d}", lambda d: f"in_{d}", lambda d: f"BLOCK_{d}"),
+            Triton(lambda d: f"size_{d}", lambda d: f"at_{d}", lambda d: f"in_{d}", lambda d: f"block_{d}"),
             taken=self.names.taken,
         )
 
@@ -72,7 +72,7 @@ class Kernel:
         """The start of block number `row` in a contiguous tensor of blocks over `axes`."""
         if not axes:
             return f"{x.name} + {row}"
-        count = " * ".join(f"SIZE_{dim_of(a)}" for a in axes)
+        count = " * ".join(f"size_{dim_of(a)}" for a in axes)
         return f"{x.name} + {f'({row})' if ' ' in row else row} * {f'({count})' if len(axes) > 1 else count}"
 
     def row_now(self, kind: str) -> str:
@@ -115,7 +115,7 @@ class Kernel:
         lines = []
         for axes in self.blocks:
             parts = [
-                " * ".join([at, *(f"SIZE_{dim_of(a)}" for a in axes[i + 1 :])])
+                " * ".join([at, *(f"size_{dim_of(a)}" for a in axes[i + 1 :])])
                 for i, at in enumerate(_over(axes, "at_{}"))
             ]
             lines.append(f"at_{self._block(axes)} = {' + '.join(parts)}")

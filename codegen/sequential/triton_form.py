@@ -118,7 +118,7 @@ def _backward(c: Compiled) -> dict[str, Any]:
             per_step.append(_result(v.name, STEPS, v.axes, kind))
             continue
         total = k.names.fresh(f"d{v.name}")
-        blocks = ", ".join(f"BLOCK_{dim_of(x)}" for x in v.axes)
+        blocks = ", ".join(f"block_{dim_of(x)}" for x in v.axes)
         before.append(f"{total} = " + (f"tl.zeros([{blocks}], tl.float32)" if v.axes else "tl.cast(0.0, tl.float32)"))
         stores.append(f"{total} += {results[f'out {name}']}")
         row = "index + tile * rows" if kind == PART else "index"
@@ -178,7 +178,7 @@ def _states(k: Kernel) -> dict[str, list[str]]:
         end = k.contiguous(f"d{s.name}_final", f'ends["{s.name}"]')
         start = k.contiguous(f"d{s.name}_start", f'initial_gradients["{s.name}"]')
         name, gradient = k.names.of("state", s.name), k.names.of("state", f"d{s.name}")
-        own = "(index * TILES + tile)" if _copies(k, s.axes) else "index"
+        own = "(index * tiles + tile)" if _copies(k, s.axes) else "index"
         here = k.address(space, f"{own} * segment + offset", s.axes)
         out["before"].append(f"{gradient} = {k.load(k.address(end, 'index', s.axes), s.axes)}")
         out["restart"].append(f"{name} = {k.load(k.address(kept, 'index * segments + checkpoint', s.axes), s.axes)}")
