@@ -7,6 +7,7 @@ configuration, the dtypes and the divisibilities of a real call.
 from __future__ import annotations
 
 import importlib.util
+import math
 import os
 import re
 import subprocess
@@ -23,6 +24,7 @@ from .pipeline import Compiled
 
 SHARED_LIMIT = 232448  # bytes of shared memory that a program may use on sm_90
 SPILL_LIMIT = 512  # bytes of spill stores and loads, each, that a kernel may have: a few registers, outside of loops
+REGISTERS = 262144  # bytes of registers of one multiprocessor: a program whose states alone take them must spill
 WIDTHS = (64, 128, 256)
 DTYPES = ("bfloat16", "float16", "float32")
 
@@ -63,7 +65,7 @@ def inspect_op(
     for dtype in dtypes:
         for width in widths:
             for launched in _launches(c, module, dtype, width):
-                rows.append(_row(launched, arch, dtype, width))
+                rows.append(_row(launched, arch, dtype, width, _held(c, launched)))
     return rows
 
 
@@ -142,10 +144,18 @@ def _replaced(module: Any, record: Any) -> Iterator[None]:
             setattr(m, n, value)
 
 
+def _held(c: Compiled, launched: _Launch) -> int:
+    """Bytes of the states that one program of a sequential kernel keeps: those of chunk-parallel kernels are always tiles."""
+    if c.forward is not None:
+        return 0
+    blocks = [[launched.options[f"block_{dim_of(a)}"] for a in s.axes] for s in c.step.states]
+    return sum(4 * math.prod(block) for block in blocks)
+
+
 # --- compiling ------------------------------------------------------------------------------------------------------
 
 
-def _row(launched: _Launch, arch: str, dtype: str, width: int) -> InspectRow:
+def _row(launched: _Launch, arch: str, dtype: str, width: int, held: int) -> InspectRow:
     options = dict(launched.options)
     settings = {n: options.pop(n) for n in ("num_warps", "num_stages") if n in options}
     words = [f"C={options['C']}"] if "C" in options else []
@@ -168,7 +178,7 @@ def _row(launched: _Launch, arch: str, dtype: str, width: int) -> InspectRow:
         problems.append(f"{len(slow)} of {len(dots)} products use no tensor core")
     if shared > SHARED_LIMIT:
         problems.append(f"{shared} bytes of shared memory, limit {SHARED_LIMIT}")
-    if spills > SPILL_LIMIT:
+    if spills > SPILL_LIMIT and held < REGISTERS:
         problems.append(f"{spills} bytes spilled, bound {SPILL_LIMIT}")
     return InspectRow(
         name, dtype, width, config, registers, spills, shared, instructions, len(dots), "; ".join(problems)
