@@ -213,6 +213,12 @@ class Evaluator:
             raise ShapeFault(f"diag takes a vector, got {value.shown} in {x}")
         return self.algebra.entrywise(self.algebra.eye(value.rows, len(value.a)), value, str(x))
 
+    def _diagonal(self, x: Formula, env: Env) -> Value:
+        value = self(x.args[0], env)
+        if value.rows != value.cols:
+            raise ShapeFault(f"the diagonal is of a square matrix, got {value.shown} in {x}")
+        return self.algebra.linear(value, lambda a: np.diagonal(a, axis1=-2, axis2=-1)[..., None], value.rows, "1")
+
     def _tril(self, x: Formula, env: Env) -> Value:
         value = self(x.args[0], env)
         if value.rows != value.cols:
