@@ -61,63 +61,100 @@ def halves(level, a, n, high, n_high, low, n_low, x, x_ok, last, X: tl.constexpr
 
 
 @triton.jit
+def factors(a, high, low, x, x_ok, last, X: tl.constexpr, FORWARD: tl.constexpr):
+    """Decays from the middle of a chunk's range to each read, and from each write to the middle."""
+    middle = 0.5 * tl.load(a + last * X + x, mask=x_ok, other=0.0)[None, :]
+    up, down = tl.exp2(high - middle), tl.exp2(middle - low)
+    return (up, down) if FORWARD else (down, up)
+
+
+@triton.jit
+def order(C: tl.constexpr, FORWARD: tl.constexpr, DIAGONAL: tl.constexpr):
+    """Which read of step i sees which write of step j."""
+    i = tl.arange(0, C)
+    ahead = i[:, None] - i[None, :] if FORWARD else i[None, :] - i[:, None]
+    return ahead >= 0 if DIAGONAL else ahead > 0
+
+
+@triton.jit
 def decayed_product(
-    total, r, w, a, n, high, n_high, low, n_low, x, x_ok, last,
+    total, r, w, a, n, extent, high, n_high, low, n_low, x, x_ok, last,
     X: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, FORWARD: tl.constexpr, DIAGONAL: tl.constexpr, DT: tl.constexpr,
 ):  # fmt: skip
-    """total_ij + sum_x r_ix w_jx (decays between write j and read i)_x, by halves of blocks of 2, 4, ... C steps."""
+    """total_ij + sum_x r_ix w_jx (decays between write j and read i)_x.
+
+    In two factors where the chunk's `extent` of log2 decays lets neither overflow; else by halves of blocks of 2, 4, ... C
+    steps, with no exponent above 0.
+    """
     i = tl.arange(0, C)
-    for level in range(LEVELS):
-        decay, past = halves(level, a, n, high, n_high, low, n_low, x, x_ok, last, X, C)
-        reads = past if FORWARD else ~past
-        reader = tl.where(reads[:, None], r * decay, 0.0).to(DT)
-        writer = tl.where(reads[:, None], 0.0, w * decay).to(DT)
-        block = i >> (level + 1)
-        here = tl.dot(reader, tl.trans(writer), input_precision="tf32x3")
-        total += tl.where(block[:, None] == block[None, :], here, 0.0)
-    if DIAGONAL:
-        same = tl.sum(r * w * span(high, n_high, low, n_low), axis=1)
-        total += tl.where(i[:, None] == i[None, :], same[:, None], 0.0)
+    if extent <= (12.0 if DT == tl.float16 else 100.0):
+        to_read, from_write = factors(a, high, low, x, x_ok, last, X, FORWARD)
+        here = tl.dot((r * to_read).to(DT), tl.trans((w * from_write).to(DT)), input_precision="tf32x3")
+        total += tl.where(order(C, FORWARD, DIAGONAL), here, 0.0)
+    else:
+        for level in range(LEVELS):
+            decay, past = halves(level, a, n, high, n_high, low, n_low, x, x_ok, last, X, C)
+            reads = past if FORWARD else ~past
+            reader = tl.where(reads[:, None], r * decay, 0.0).to(DT)
+            writer = tl.where(reads[:, None], 0.0, w * decay).to(DT)
+            block = i >> (level + 1)
+            here = tl.dot(reader, tl.trans(writer), input_precision="tf32x3")
+            total += tl.where(block[:, None] == block[None, :], here, 0.0)
+        if DIAGONAL:
+            same = tl.sum(r * w * span(high, n_high, low, n_low), axis=1)
+            total += tl.where(i[:, None] == i[None, :], same[:, None], 0.0)
     return total
 
 
 @triton.jit
 def decayed_sum(
-    p, w, a, n, high, n_high, low, n_low, x, x_ok, last,
+    p, w, a, n, extent, high, n_high, low, n_low, x, x_ok, last,
     X: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, FORWARD: tl.constexpr, DIAGONAL: tl.constexpr, DT: tl.constexpr,
 ):  # fmt: skip
-    """sum_j p_ij w_jx (decays between write j and read i)_x, by halves of blocks of 2, 4, ... C steps."""
+    """sum_j p_ij w_jx (decays between write j and read i)_x: in two factors or by halves, as `decayed_product`."""
     i = tl.arange(0, C)
     total = tl.zeros_like(w)
-    for level in range(LEVELS):
-        decay, past = halves(level, a, n, high, n_high, low, n_low, x, x_ok, last, X, C)
-        reads = past if FORWARD else ~past
-        writer = tl.where(reads[:, None], 0.0, w * decay).to(DT)
-        block = i >> (level + 1)
-        here = tl.where(block[:, None] == block[None, :], p, 0.0).to(DT)
-        total += tl.where(reads[:, None], decay, 0.0) * tl.dot(here, writer, input_precision="tf32x3")
-    if DIAGONAL:
-        same = tl.sum(tl.where(i[:, None] == i[None, :], p, 0.0), axis=1)
-        total += same[:, None] * w * span(high, n_high, low, n_low)
+    if extent <= (12.0 if DT == tl.float16 else 100.0):
+        to_read, from_write = factors(a, high, low, x, x_ok, last, X, FORWARD)
+        seen = tl.where(order(C, FORWARD, DIAGONAL), p, 0.0)
+        total += to_read * tl.dot(seen.to(DT), (w * from_write).to(DT), input_precision="tf32x3")
+    else:
+        for level in range(LEVELS):
+            decay, past = halves(level, a, n, high, n_high, low, n_low, x, x_ok, last, X, C)
+            reads = past if FORWARD else ~past
+            writer = tl.where(reads[:, None], 0.0, w * decay).to(DT)
+            block = i >> (level + 1)
+            here = tl.where(block[:, None] == block[None, :], p, 0.0).to(DT)
+            total += tl.where(reads[:, None], decay, 0.0) * tl.dot(here, writer, input_precision="tf32x3")
+        if DIAGONAL:
+            same = tl.sum(tl.where(i[:, None] == i[None, :], p, 0.0), axis=1)
+            total += same[:, None] * w * span(high, n_high, low, n_low)
     return total
 
 
 @triton.jit(do_not_specialize=["T"])
 def cumulate_kernel(
-    log, log_b, log_t, log_h, a, n, T, H, X: tl.constexpr, C: tl.constexpr, BX: tl.constexpr
+    log, log_b, log_t, log_h, a, n, extent, T, H, X: tl.constexpr, C: tl.constexpr, BX: tl.constexpr
 ):  # fmt: skip
-    """a = cumulative log2 decay within each chunk, n = number of resets up to there; both [B, H, T, X]."""
+    """a = cumulative log2 decay within each chunk, n = resets up to there; both [B, H, T, X]. extent [B, H, chunks]: how far
+    a reaches; infinite where there is a reset."""
     chunks = tl.cdiv(T, C)
     bh = (tl.program_id(0) // chunks).to(tl.int64)
     t = (tl.program_id(0) % chunks) * C + tl.arange(0, C)
-    x = tl.program_id(1) * BX + tl.arange(0, BX)
+    x = tl.arange(0, BX)
     ok = (t < T)[:, None] & (x < X)[None, :]
     at = log + (bh // H) * log_b + (bh % H) * log_h
     g = tl.load(at + tl.cast(t, tl.int64)[:, None] * log_t + x[None, :], mask=ok, other=0.0).to(tl.float32)
     reset = g < RESET
+    sums = tl.cumsum(tl.where(reset, 0.0, g) * LOG2E, axis=0)
+    counts = tl.cumsum(reset.to(tl.int32), axis=0)
     out = (bh * T + t)[:, None] * X + x[None, :]
-    tl.store(a + out, tl.cumsum(tl.where(reset, 0.0, g) * LOG2E, axis=0), mask=ok)
-    tl.store(n + out, tl.cumsum(reset.to(tl.int32), axis=0).to(tl.int8), mask=ok)
+    tl.store(a + out, sums, mask=ok)
+    tl.store(n + out, counts.to(n.dtype.element_ty), mask=ok)
+    if extent is not None:
+        reach = tl.maximum(tl.max(tl.max(sums, axis=1), axis=0), 0.0) - tl.minimum(tl.min(tl.min(sums, axis=1), axis=0), 0.0)
+        reach = tl.where(tl.max(tl.max(counts, axis=1), axis=0) > 0, float("inf"), reach)
+        tl.store(extent + tl.program_id(0), reach)
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -145,19 +182,25 @@ def suffix_sum_kernel(
         total += tl.sum(both, axis=0)
 
 
-def cumulate(log: torch.Tensor, chunk: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cumulative log2 decays within chunks and their resets, [B, H, T, X] float32 and int8, from log decays [B, T, H, (X)]."""
-    if log.ndim == 3:
+def cumulate(log: torch.Tensor, chunk: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """(cumulative log2 decays within chunks, resets, extent of each chunk) from log decays [B, T, H, (X)].
+
+    The first two are [B, H, T, X], float32 and integer; the extent is [B, H, chunks] float32, None for one decay a step.
+    """
+    vector = log.ndim == 4
+    if not vector:
         log = log.unsqueeze(-1)
     if log.stride(-1) != 1 and log.shape[-1] != 1:
         log = log.contiguous()
     B, T, H, X = log.shape
+    chunks = triton.cdiv(T, chunk)
     a = log.new_empty((B, H, T, X), dtype=torch.float32)
-    n = log.new_empty((B, H, T, X), dtype=torch.int8)
-    block = min(triton.next_power_of_2(X), 32)
-    grid = (B * H * triton.cdiv(T, chunk), triton.cdiv(X, block))
-    launch(cumulate_kernel, grid, log, *strides(log), a, n, T, H, X=X, C=chunk, BX=block, num_warps=1 if X == 1 else 4)
-    return a, n
+    n = log.new_empty((B, H, T, X), dtype=torch.int32 if X == 1 else torch.int8)
+    extent = log.new_empty((B, H, chunks), dtype=torch.float32) if vector else None
+    width, warps = triton.next_power_of_2(X), 1 if X == 1 else 4 if X <= 64 else 8
+    grid = (B * H * chunks,)
+    launch(cumulate_kernel, grid, log, *strides(log), a, n, extent, T, H, X=X, C=chunk, BX=width, num_warps=warps)
+    return a, n, extent
 
 
 def suffix_sum(late: torch.Tensor, early: torch.Tensor | None, start: torch.Tensor | None) -> torch.Tensor:

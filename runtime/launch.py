@@ -41,8 +41,8 @@ def config_for(itemsize: int, largest: int) -> Config:
         tile = 32 if largest <= 128 else 16
         return Config(chunk=32, tile=tile, block=32, warps=4, stages=1 if largest > 128 else 2)
     if largest <= 128:
-        return Config(chunk=64, tile=64, block=64, warps=4, stages=2)
-    return Config(chunk=64, tile=32, block=64, warps=4, stages=1)
+        return Config(chunk=64, tile=64, block=32, warps=4, stages=2)
+    return Config(chunk=64, tile=32, block=32, warps=4, stages=1)
 
 
 def padded(size: int) -> int:

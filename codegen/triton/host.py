@@ -25,8 +25,8 @@ RESERVED = frozenset(
     "inverse weights span halves decayed_product decayed_sum cumulate suffix_sum launch steps strides padded choose pair "
     "new zeros grid".split()
 )
-SUFFIXES = re.compile(r"_(p|b|t|h|a|n|sums|resets|end|before|ok|in|out|first|last|next|start|late|early)$")
-STEMS = {"read": "read", "write": "write", "matrix": "matrix", "scaled": "scaled", "ahead": "ahead"}
+SUFFIXES = re.compile(r"_(p|b|t|h|a|n|sums|resets|extents|extent|end|before|ok|in|out|first|last|next|start|late|early)$")
+STEMS = {"read": "read", "write": "write", "matrix": "matrix", "scaled": "scaled", "intra": "intra", "ahead": "ahead"}
 
 
 class Names:
@@ -178,6 +178,7 @@ class Host:
         if ahead:
             o.matrices = {x: n for x, n in o.matrices.items() if x in ahead}
             o.scaled = {x: n for x, n in o.scaled.items() if x in ahead}
+            o.intra = {x: n for x, n in o.intra.items() if x in ahead}
             prepare = prepare_kernel(f"{self.kind}_prepare_{number}", o, self.names)
             self._inputs(prepare)
             for x in ahead:
@@ -186,7 +187,8 @@ class Host:
                 shape = "B, H, cdiv(T, config.chunk), config.chunk, config.chunk"
                 if own:
                     shape = f"B, H, T, {size_name(dim_of(own[0]))}"
-                inner.append(f"{self.names(x)} = some.new_empty(({shape}))")
+                dtype = ", dtype=torch.float32" if x.attrs[0] == "intra" else ""
+                inner.append(f"{self.names(x)} = some.new_empty(({shape}){dtype})")
             inner += self._launch(prepare, "B * H * cdiv(T, config.chunk)")
             self.kernels.append(prepare)
         self._inputs(kernel)
@@ -214,8 +216,8 @@ class Host:
             assert x is not None
             if a.name.endswith("_sums") and a.name not in self.ready:
                 self.ready.add(a.name)
-                log = self._log(x)
-                self.lines.append(f"{a.name}, {a.name.removesuffix('_sums')}_resets = cumulate({log}, config.chunk)")
+                log, base = self._log(x), a.name.removesuffix("_sums")
+                self.lines.append(f"{a.name}, {base}_resets, {base}_extents = cumulate({log}, config.chunk)")
             if x.op == "leaf" and x.attrs[0] == "ahead" and self.names(x) not in self.ready:
                 self.ready.add(self.names(x))
                 node = self._ahead(x)
@@ -288,7 +290,7 @@ class Host:
             return f"{name}, *strides({name})"
         if a.layout == "number":
             return f'constants["{x.attrs[1]}"]'
-        if a.layout in ("sums", "out", "matrix", "head") or (a.layout == "chunked" and x.op == "leaf" and x.attrs[0] == "scaled"):
+        if a.layout in ("sums", "out", "matrix", "head") or (a.layout == "chunked" and x.op == "leaf" and x.attrs[0] in ("scaled", "intra")):
             return self.names(x)
         return a.name
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ..ir import COL, ROW, Node, dim_of, factors_of, leaf, rename
+from ..ir import COL, ROW, Node, dim_of, factors_of, leaf, rename, walk
 from ..normal_form import StateForm
 from ..plan import Sweep
 from .fuse import Store
@@ -71,6 +71,7 @@ def sweep_kernel(name: str, sweep: Sweep, o: Opened, stores: list[Store], name_o
         if not v.text.isidentifier():
             v = tiles.assign("y" if x.attrs[0] == "read" else "w", v.over(v.axes), v.axes, note=plain_text(node))
         tiles.memo[leaf(x.attrs[0], x.attrs[1], (ROW, *x.axes))] = v
+    _early_loads(stores, tiles, o)
     for store in stores:
         tiles.lines.append(_store(store, tiles, tiled, o, name_of))
     new = []
@@ -86,7 +87,7 @@ def sweep_kernel(name: str, sweep: Sweep, o: Opened, stores: list[Store], name_o
     way = "forwards" if o.direction > 0 else "backwards"
     states = ", ".join(sweep.states)
     doc = f"A walk {way} over chunks, carrying a tile of {states}."
-    loop = [*_chunk_header(o.direction), *tiles.lines]
+    loop = [*_chunk_header(o.direction), *tiles.head, *tiles.lines]
     return Kernel(
         name, {"setup": setup, "loop": loop, "after": after}, doc, tuple(tiles.arguments.values()), axes, tiled, True
     )
@@ -105,12 +106,15 @@ def prepare_kernel(name: str, o: Opened, name_of: NameOf) -> Kernel:
         v = tiles.value(node)
         at = f"{target} + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :]"
         tiles.lines.append(f"tl.store({at}, {v.over((ROW, COL))})  # {plain_text(node)}")
+    sums: list[str] = []
+    for axis in o.tile:
+        sums += _intra_blocks(axis, o, tiles, name_of, parts)
     text = "\n".join(tiles.lines)
     axes = tuple(a for a in o.full if f"{axis_name(a)}_ok" in text)
     setup = [*_header(axes, None, walks=False), *_bases(tiles), *_chunk_header(o.direction, walks=False)]
     return Kernel(
         name,
-        {"setup": [*setup, *lines, *tiles.lines], "loop": [], "after": []},
+        {"setup": [*setup, *tiles.head, *lines, *tiles.lines, *sums], "loop": [], "after": []},
         "What needs no state, for all chunks at once.",
         tuple(tiles.arguments.values()),
         axes,
@@ -129,7 +133,7 @@ def _blocks(axis: str, o: Opened, tiles: Tiles, name_of: NameOf, parts: list[str
     parts.append(axis)
     index, width = axis_name(axis), size_name(dim_of(axis))
     inside = Tiles(o.full, o.tile, o.direction, o.decays, o.streams, {}, name_of)
-    inside.arguments, inside.names = tiles.arguments, tiles.names
+    inside.arguments, inside.names, inside.head = tiles.arguments, tiles.names, tiles.head
     before = []
     for x, node in products.items():
         total = tiles.fresh("t")
@@ -151,12 +155,37 @@ def _blocks(axis: str, o: Opened, tiles: Tiles, name_of: NameOf, parts: list[str
         place = f"{target} + at * {width} + i[:, None] * {width} + {index}[None, :]"
         mask_text = f"i_ok[:, None] & {index}_ok[None, :]"
         inside.lines.append(f"tl.store({place}, {v.over((ROW, axis))}, mask={mask_text})  # {plain_text(node)}")
-    head = [
+    return [*before, *_block_loop(axis), *("    " + x for x in inside.lines)]
+
+
+def _intra_blocks(axis: str, o: Opened, tiles: Tiles, name_of: NameOf, parts: list[str]) -> list[str]:
+    """What reads take of the writes of their own chunk, where the decay runs along the kept axis, in blocks of it."""
+    intra = {x: n for x, n in o.intra.items() if axis in x.axes}
+    if not intra:
+        return []
+    parts.append(axis)
+    index, width = axis_name(axis), size_name(dim_of(axis))
+    inside = Tiles(o.full, o.tile, o.direction, o.decays, o.streams, {}, name_of)
+    inside.arguments, inside.names, inside.head = tiles.arguments, tiles.names, tiles.head
+    inside.loads = {k: v for k, v in tiles.loads.items() if k[0].endswith("_extent")}
+    for x, node in intra.items():
+        factors = factors_of(node.args[0])
+        target = tiles.argument(f"{name_of(x)}_p", "chunked", x, (axis,))
+        p = tiles.reads_of_writes(factors, axis)
+        p = tiles.assign("p", p.over((ROW, COL)), (ROW, COL))
+        v = inside._decayed_sum(node, COL, factors, p)
+        place = f"{target} + at * {width} + i[:, None] * {width} + {index}[None, :]"
+        inside.lines.append(f"tl.store({place}, {v.text}, mask=i_ok[:, None] & {index}_ok[None, :])")
+    return [*_block_loop(axis), *("    " + x for x in inside.lines)]
+
+
+def _block_loop(axis: str) -> list[str]:
+    index, width = axis_name(axis), size_name(dim_of(axis))
+    return [
         f"for {index}_start in range(0, {width}, part_{index}):",
         f"    {index} = {index}_start + tl.arange(0, part_{index})",
         f"    {index}_ok = {index} < {width}",
     ]
-    return [*before, *head, *("    " + x for x in inside.lines)]
 
 
 def _over(tiles: Tiles, factors: list[Node], step: str, axis: str) -> str:
@@ -241,6 +270,20 @@ def _load_state(s: StateForm, state: str, own: tuple[str, ...], tiles: Tiles) ->
         f"if {state}_first is not None:",
         f"    {state} += tl.load({state}_first + {where}{mask}{other})",
     ]
+
+
+def _early_loads(stores: list[Store], tiles: Tiles, o: Opened) -> None:
+    """Load what only the stores use at the start of the chunk: the compiler's pipeline takes operands of products only."""
+    from .tile import HEAD_EPI
+    if not HEAD_EPI:
+        return
+    before, tiles.lines = tiles.lines, []
+    for store in stores:
+        for x in walk(at_row(rename(store.node, o.rename))):
+            if x.op == "leaf" and x not in tiles.memo and x.attrs[0] in ("input", "cotangent", "stored", "read", "write"):
+                tiles.value(x)
+    tiles.head += tiles.lines
+    tiles.lines = before
 
 
 def _store(store: Store, tiles: Tiles, tiled: str | None, o: Opened, name_of: NameOf) -> str:

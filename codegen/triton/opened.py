@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ..ir import COL, ROW, Node, dim_of, factors_of, leaf, mul, rebuild, rename, replace, walk
+from ..ir import COL, ROW, Node, dim_of, factors_of, leaf, mul, rebuild, rename, replace, total, walk
 from ..plan import Sweep
 from .tile import KEPT, STEPS, CannotPrint, at_row
 
-PREPARED = ("matrix", "scaled")
+PREPARED = ("matrix", "scaled", "intra")
 
 
 @dataclass
 class Opened:
     """`definitions`, `outputs` and `states` are for the sweep; `matrices`, `scaled` for the kernel ahead of it.
 
-    `products` are contractions over an axis with a decay of its own: leaves of kind `product`, computed block by block.
+    `intra` are sums over the writes of a chunk with a decay along the kept axis. `products` are contractions over an axis with a decay of its own: leaves of kind `product`, computed block by block.
     `rename` gives the axes of square states names that tell the contracted one from the kept one.
     """
 
@@ -37,11 +37,12 @@ class Opened:
     ahead: dict[Node, Node] = field(default_factory=dict)  # definitions of the kernel ahead
     matrices: dict[Node, Node] = field(default_factory=dict)
     scaled: dict[Node, Node] = field(default_factory=dict)
+    intra: dict[Node, Node] = field(default_factory=dict)
     products: dict[Node, Node] = field(default_factory=dict)
 
     @property
     def prepared(self) -> tuple[Node, ...]:
-        return (*self.matrices, *self.scaled)
+        return (*self.matrices, *self.scaled, *self.intra)
 
 
 def opened(sweep: Sweep) -> Opened:
@@ -81,6 +82,7 @@ class _Opening:
         chunk, out = self.sweep.chunk, self.out
         raw = {self.named(x): self.open(self.named(node)) for x, node in chunk.definitions.items()}
         out.ahead = raw
+        self.dense = self.many(raw)
         out.definitions = {x: self.hoist(node) for x, node in raw.items()}
         for x, node in chunk.outputs.items():
             back = self.own.get(x, {})
@@ -88,6 +90,15 @@ class _Opening:
         out.states = {n: self.hoist(self.open(self.named(node))) for n, node in chunk.states.items()}
         self.prune()
         return out
+
+    def many(self, definitions: dict[Node, Node]) -> bool:
+        """Are there so many matrices over the steps of a chunk that a kernel ahead should compute them, for all tiles at once?"""
+        if any(x.op == "inverse" for x in definitions.values()):
+            return True
+        chunk = self.sweep.chunk
+        nodes = walk(*chunk.definitions.values(), *chunk.outputs.values(), *chunk.states.values())
+        masks = {x for x in nodes if x.op == "sum" and x.attrs == (COL,) and ROW in x.axes}
+        return len(masks) > 1
 
     # --- streams ----------------------------------------------------------------------------------------------------
 
@@ -154,8 +165,31 @@ class _Opening:
                 node = leaf("matrix", x.key[:12], x.axes)
                 self.out.matrices[node] = x
                 return node
+            if b == COL and self.free(x) and any(
+                f.op == "decay_mask" and set(f.axes) & set(self.out.tile) for f in factors
+            ):
+                node = leaf("intra", x.key[:12], (ROW, *(a for a in x.axes if a != ROW)))
+                self.out.intra[node] = x
+                return node
+            if b == COL and self.dense:
+                inside = [f for f in factors if set(f.axes) <= {ROW, COL} and self.free(f)]
+                if any(len(f.axes) == 2 and not (f.op == "leaf" and f.attrs[0] == "inner") for f in inside):
+                    node = mul(*inside)
+                    made = leaf("matrix", node.key[:12], (ROW, COL))
+                    self.out.matrices[made] = node
+                    return total(mul(made, *(self.hoist(f) for f in factors if f not in inside)), COL)
             x = rebuild(x, (self.scale(x.args[0]),))
         return rebuild(x, (self.hoist(a) for a in x.args)) if x.args else x
+
+    def free(self, x: Node) -> bool:
+        """Does x need no state?"""
+        return not any(
+            y.op == "leaf" and (y.attrs[0] == "state in" or (y.attrs[0] == "inner" and not self.free(self.definition(y))))
+            for y in walk(x)
+        )
+
+    def definition(self, x: Node) -> Node:
+        return next(n for d, n in self.out.ahead.items() if d.attrs[1] == x.attrs[1])
 
     def scale(self, body: Node) -> Node:
         """A product with a decay over the full axis in it, with one leaf for what is over that axis."""
@@ -178,12 +212,16 @@ class _Opening:
         live = {y.attrs[1] for y in walk(*out.definitions.values(), *out.outputs.values(), *out.states.values()) if y.op == "leaf" and y.attrs[0] in PREPARED}
         out.matrices = {x: n for x, n in out.matrices.items() if x.attrs[1] in live}
         out.scaled = {x: n for x, n in out.scaled.items() if x.attrs[1] in live}
-        out.ahead = _used(out.ahead, list(out.matrices.values()))
+        out.intra = {x: n for x, n in out.intra.items() if x.attrs[1] in live}
+        out.ahead = _used(out.ahead, [*out.matrices.values(), *out.intra.values()])
+        out.intra = {x: self.product(n) for x, n in out.intra.items()}
         out.matrices = {x: self.product(n) for x, n in out.matrices.items()}
         out.ahead = {x: self.product(n) for x, n in out.ahead.items()}
 
     def product(self, x: Node) -> Node:
-        if x.op == "sum" and any(f.op == "decay_mask" and x.attrs[0] in f.axes for f in factors_of(x.args[0])):
+        if x.op == "sum" and x.attrs[0] in self.out.full and any(
+            f.op == "decay_mask" and x.attrs[0] in f.axes for f in factors_of(x.args[0])
+        ):
             node = leaf("product", x.key[:12], (ROW, COL))
             self.out.products[node] = x
             return node

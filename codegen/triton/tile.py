@@ -18,8 +18,13 @@ from ..show import plain
 INNER = "%ik"
 STEPS = (ROW, INNER, COL)
 KEPT = "~"  # ends the name of a square state's kept axis: d~ beside d
-PER_STEP = ("input", "decay", "cotangent", "read", "write", "stored", "ahead", "scaled")
+PER_STEP = ("input", "decay", "cotangent", "read", "write", "stored", "ahead", "scaled", "intra")
 PER_HEAD = ("parameter", "decay parameter")
+
+
+import os
+HEAD_DECAYS = int(os.environ.get("HEAD_DECAYS", "1"))
+HEAD_EPI = int(os.environ.get("HEAD_EPI", "1"))
 
 
 class CannotPrint(Exception):
@@ -76,6 +81,7 @@ class Tiles:
         self.full, self.tile, self.forward = full, tile, direction > 0
         self.decays, self.streams, self.definitions, self.name_of = decays, streams, definitions, name_of
         self.lines: list[str] = []
+        self.head: list[str] = []  # loads at the start of a chunk, so that nothing waits for them
         self.memo: dict[Node, Value] = {}
         self.loads: dict[tuple[str, ...], str] = {}
         self.arguments: dict[str, Argument] = {}
@@ -281,16 +287,13 @@ class Tiles:
             for f in factors
         )
 
-    def _decayed_sum(self, x: Node, bound: str, factors: tuple[Node, ...]) -> Value:
+    def _decayed_sum(self, x: Node, bound: str, factors: tuple[Node, ...], p: Value | None = None) -> Value:
         """sum_j p_ij w_jx decays_ijx, where the decay runs over the axis that is kept."""
         masks = [f for f in factors if f.op == "decay_mask" and len(f.axes) == 3]
         (axis,) = set(masks[0].axes) - {ROW, COL}
         if len(masks) > 1 or bound != COL or axis not in x.axes:
             raise CannotPrint(f"decays over three axes in {x!r}")
-        others = tuple(f for f in factors if axis not in f.axes)
-        p = self._product(others) if others else Value("tl.full([C, C], 1.0, tl.float32)", (ROW, COL))
-        if len(p.axes) < 2:
-            p = Value(f"tl.broadcast_to({p.over((ROW, COL))}, [C, C])", (ROW, COL))
+        p = p or self.reads_of_writes(factors, axis)
         w = self._product(tuple(f for f in factors if axis in f.axes and f is not masks[0]))
         inclusive = masks[0].attrs[2]
         text = (
@@ -299,6 +302,12 @@ class Tiles:
         )
         return self.assign("p", text, (ROW, axis), note=plain_text(x))
 
+    def reads_of_writes(self, factors: tuple[Node, ...], axis: str) -> Value:
+        """What each read takes of each write, but for decays over `axis`."""
+        others = tuple(f for f in factors if axis not in f.axes)
+        p = self._product(others) if others else Value("tl.full([C, C], 1.0, tl.float32)", (ROW, COL))
+        return p if len(p.axes) == 2 else Value(f"tl.broadcast_to({p.over((ROW, COL))}, [C, C])", (ROW, COL))
+
     def halves(self, mask: Node, axis: str) -> str:
         """What the helpers of `runtime/kernels.py` that work by halves take of a decay over an axis."""
         (d,) = mask.args
@@ -306,9 +315,14 @@ class Tiles:
         high, low = (late, write_late) if self.forward else (not write_late, not late)
         name = self._decay_name(d)
         sums, counts = (f"{name}_{x} + at * {size_name(dim_of(axis))}" for x in ("sums", "resets"))
+        self.argument(f"{name}_extents", "extent", self.decays[d], (axis,))
+        extent = f"{name}_extent"
+        if (extent,) not in self.loads:
+            self.loads[extent,] = extent
+            self.head.append(f"{extent} = tl.load({name}_extents + bh * chunks + c)")
         edges = ", ".join(", ".join(self._cumulative(d, x)) for x in (high, low))
         index = self.index(axis)
-        return f"{sums}, {counts}, {edges}, {index}, {index}_ok, last, {size_name(dim_of(axis))}"
+        return f"{sums}, {counts}, {extent}, {edges}, {index}, {index}_ok, last, {size_name(dim_of(axis))}"
 
     # --- decays -----------------------------------------------------------------------------------------------------
 
@@ -345,7 +359,7 @@ class Tiles:
                     place, base = row, "at"
                 shown = [m if not own or end else f"({m})[{':, None' if n == 0 else 'None, :'}]" for m, n in masks]
                 mask = f", mask={' & '.join(shown)}, other=0" if shown else ""
-                self.lines.append(f"{variable} = tl.load({name}_{what} + {base} + {place}{mask})")
+                (self.head if HEAD_DECAYS and not own else self.lines).append(f"{variable} = tl.load({name}_{what} + {base} + {place}{mask})")
             names.append(variable)
         return names[0], names[1]
 
@@ -410,7 +424,7 @@ class Tiles:
         if kind not in PER_STEP:
             raise CannotPrint(f"the leaf {x!r}")
         base = self.name_of(leaf(kind, name, own))
-        layout = "chunked" if kind == "scaled" else "step"
+        layout = "chunked" if kind in ("scaled", "intra") else "step"
         self.argument(f"{base}_p", layout, leaf(kind, name, own), own)
         if layout == "chunked":
             width = size_name(dim_of(own[0]))
