@@ -207,6 +207,7 @@ def test_check_fails_above_the_bound(spec, monkeypatch):
     import torch
 
     monkeypatch.setitem(check_module.BOUND, torch.float32, 1e-12)
+    monkeypatch.setattr(check_module, "AMPLIFIED", 0.0)
     result = run("check", spec, "--seeds", 1, "--steps", 20, "--width", 8, "--device", "cpu")
     assert result.exit_code == 1 and "too large" in result.output
 
