@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import permutations
 
 from chunkform.errors import FunctionError
 
 from .functions import TABLE
-from .ir import ONE, ZERO, Node, add, expand, leaf, mul, power, rename, replace, terms_of, total, walk
+from .ir import ONE, ZERO, Node, add, dim_of, expand, leaf, mul, power, rename, replace, terms_of, total, walk
 from .step import StateVar, StepProgram, Var
 
 
@@ -100,8 +101,13 @@ def _reverse(forward: StepProgram, seeds: dict[Node, list[Node]]) -> dict[Node, 
     order = list(walk(*forward.updates.values(), *forward.outputs.values()))
     pending = {x: list(parts) for x, parts in seeds.items()}
     gradients: dict[Node, Node] = {}
+    copies = _copies(forward, order)
     for x in reversed(order):
         g = add(*pending.pop(x, [])) if x in pending else ZERO
+        if x in copies and g is not ZERO:
+            update, back = copies[x]
+            pending.setdefault(update, []).append(rename(g, back))
+            g = ZERO
         gradients[x] = g
         if g is ZERO:
             continue
@@ -109,6 +115,21 @@ def _reverse(forward: StepProgram, seeds: dict[Node, list[Node]]) -> dict[Node, 
             part = total(part, *(set(part.axes) - set(arg.axes)))
             pending.setdefault(arg, []).append(part)
     return gradients
+
+
+def _copies(forward: StepProgram, order: list[Node]) -> dict[Node, tuple[Node, dict[str, str]]]:
+    """Next states that the step reads under other names of their axes: all gradients of one state meet in its update."""
+    copies = {}
+    for update in forward.updates.values():
+        for x in order:
+            if x is update or x.op != update.op or len(x.axes) != len(update.axes) or x in copies:
+                continue
+            for axes in permutations(x.axes):
+                same_dims = [dim_of(a) for a in axes] == [dim_of(a) for a in update.axes]
+                if same_dims and rename(update, dict(zip(update.axes, axes, strict=True))) is x:
+                    copies[x] = update, dict(zip(axes, update.axes, strict=True))
+                    break
+    return {x: found for x, found in copies.items() if order.index(found[0]) < order.index(x)}
 
 
 def _derivatives(x: Node, g: Node, forward: StepProgram) -> list[Node]:

@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 
 from .evaluate import CHUNK_OPERATIONS
-from .ir import COL, ONE, ROW, ZERO, Node, add, leaf, make, mul, rename, total
-from .mixing import INNER, Mixing, is_mixed, state_in
+from .ir import COL, INNER, ONE, ROW, ZERO, Node, add, leaf, make, mul, rename, total
+from .mixing import Mixing, is_mixed, state_in
 from .normal_form import NotAffine, Read, StateForm, Write, affine_terms, split_scalars
 
 SNAPSHOT_LATE = {"prev": False, "mid": False, "next": True}
@@ -57,10 +57,12 @@ def chunk_program(
 
     `table` holds every read that a solved write may refer to.
     """
-    return _Builder(group, reads, solve, table).build()
+    return Builder(group, reads, solve, table).build()
 
 
-class _Builder:
+class Builder:
+    """Makes the nodes of a chunk program, and collects its streams."""
+
     def __init__(
         self, group: tuple[StateForm, ...], reads: tuple[Read, ...], solve: bool, table: dict[Node, Read]
     ) -> None:

@@ -20,10 +20,13 @@ from typing import Any
 import numpy as np
 
 from .evaluate import CHUNK_OPERATIONS
-from .ir import COL, ONE, ROW, ZERO, Node, add, leaf, make, mul, rename, total
-from .normal_form import Cross, StateForm, Write
+from .ir import COL, ONE, ROW, ZERO, Node, leaf, make
+from .normal_form import StateForm
 
-INNER = "%ik"  # sorts between ROW and COL
+
+def state_in(s: StateForm) -> Node:
+    """The state that enters a chunk."""
+    return leaf("state in", s.name, s.axes)
 
 
 def is_mixed(group: tuple[StateForm, ...]) -> bool:
@@ -66,61 +69,6 @@ class Mixing:
 
     def all(self, to: StateForm, of: StateForm) -> Node:
         return make("mix_all", self.streams, (*self._attrs(to, of), self.direction), ())
-
-
-def cross_nodes(
-    crosses: tuple[Cross, ...], forward: tuple[StateForm, ...], backward: tuple[StateForm, ...], stream: Any
-) -> dict[Node, Node]:
-    """<S_{t-1}, dT_t> at each step of a chunk, from the states before the chunk (`state in`) of both walks.
-
-    Both are unrolled: the state before the chunk and the writes of the chunk so far, each with its weight.
-    """
-    ahead, behind = Mixing(forward, stream), Mixing(backward, stream)
-    out: dict[Node, Node] = {}
-    for x in crosses:
-        s = next(f for f in forward if f.name == x.state)
-        g = next(f for f in backward if f.name == x.gradient)
-        parts = []
-        for a in forward:
-            start = ahead.incoming(s, a, late=False)
-            for b in backward:
-                end = behind.incoming(g, b, late=False)
-                parts.append(mul(start, end, _inner(state_in(a), state_in(b), a)))
-                for w in b.writes:
-                    seen = rename(behind.mask(g, b, late=False), {COL: INNER})
-                    parts.append(mul(start, total(mul(seen, _read(state_in(a), w, stream, INNER, a)), INNER)))
-                    for v in a.writes:
-                        wrote = ahead.mask(s, a, late=False)
-                        overlap = _overlap(v, w, stream, a)
-                        parts.append(total(mul(seen, total(mul(wrote, overlap), COL)), INNER))
-                for v in a.writes:
-                    wrote = ahead.mask(s, a, late=False)
-                    parts.append(mul(end, total(mul(wrote, _read(state_in(b), v, stream, COL, a)), COL)))
-        out[x.leaf] = add(*parts)
-    return out
-
-
-def state_in(s: StateForm) -> Node:
-    return leaf("state in", s.name, s.axes)
-
-
-def _inner(a: Node, b: Node, s: StateForm) -> Node:
-    return total(mul(a, b), *s.axes)
-
-
-def _read(state: Node, w: Write, stream: Any, axis: str, s: StateForm) -> Node:
-    """left^T state right, for each step."""
-    left, right = (rename(stream(x), {ROW: axis}) for x in (w.left, w.value))
-    return total(mul(left, state, right), *s.axes)
-
-
-def _overlap(v: Write, w: Write, stream: Any, s: StateForm) -> Node:
-    """<left_j right_j^T, left_k right_k^T> over (COL, INNER)."""
-    parts = []
-    for x, y, axis in ((v.left, w.left, s.row), (v.value, w.value, s.col)):
-        product = mul(rename(stream(x), {ROW: COL}), rename(stream(y), {ROW: INNER}))
-        parts.append(total(product, axis) if axis is not None else product)
-    return mul(*parts)
 
 
 # --- exact meaning, for gates -----------------------------------------------------------------------------------------

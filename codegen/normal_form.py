@@ -132,6 +132,7 @@ class Pairing:
     state: str
     late: Node
     early: Node
+    phased: bool = True  # do both walks keep early writes apart, so that the product can be read off their chunk forms?
 
 
 @dataclass(frozen=True)
@@ -746,6 +747,7 @@ class _Canonical:
                 leaf("pairing", n, self.drafts[n].value.decay.axes),  # type: ignore[union-attr]
                 n,
                 *(replace(self._rewritten(x), leaves) for x in parts),
+                all(set(self.final[m].before) == set(self.drafts[m].value.before) for m in (n, f"d{n}")),
             )
             for n, parts in self.ports.items()
         )
@@ -1064,8 +1066,6 @@ class _Canonical:
             r = self.reads[read]
             if r.side != "row":
                 raise NotAffine("what is written reads the state from its other side", term)
-            if read is not self._natural(read):
-                raise NotAffine("what is written reads a square state along its other axis", term)
             if self._states_in(r.vector) & own:
                 raise NotAffine("the state is read with a vector that depends on the state", term)
 

@@ -15,9 +15,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .chunk import ChunkProgram, chunk_program
-from .ir import ROW, Node, leaf, walk
-from .mixing import cross_nodes
+from .ir import Node, walk
 from .normal_form import Cross, NormalForm, Pairing, Read, StateForm
+from .unroll import scaled, unrolled
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,6 @@ class Sweep:
 
 
 @dataclass(frozen=True)
-class Accumulate:
-    """The pairing of one state's decay, summed from the end of the sequence."""
-
-    pairing: Pairing
-
-
-@dataclass(frozen=True)
 class Unroll:
     """The products <S_{t-1}, dT_t> of a mixed group, chunk by chunk, from the states at the chunks' borders."""
 
@@ -55,6 +48,17 @@ class Unroll:
     backward: tuple[StateForm, ...]
     streams: dict[Node, Node]
     outputs: dict[Node, Node]
+
+
+@dataclass(frozen=True)
+class Accumulate:
+    """The pairing of one state's decay, summed from the end of the sequence.
+
+    `direct` has it chunk by chunk instead, where the decay is one scalar a step: more products, and no cancellation.
+    """
+
+    pairing: Pairing
+    direct: Unroll | None = None
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,6 @@ class Plan:
 def plan(form: NormalForm, finals: tuple[str, ...], saved: tuple[Node, ...] = ()) -> Plan:
     """Sweeps for all values of `form`, and the last value of the states in `finals`."""
     solved = form.write_leaves()
-    pairings = {p.leaf: p for p in form.pairings} | {x.leaf: x for x in form.crosses}
     needed = _needed(form, saved)
     known: set[Node] = set(saved)
     pending_finals = list(finals)
@@ -126,7 +129,7 @@ def plan(form: NormalForm, finals: tuple[str, ...], saved: tuple[Node, ...] = ()
                     known |= set(unknown)
         for p in form.pairings:
             if p.leaf in todo and ready(p.late, p.early):
-                stages.append(Accumulate(p))
+                stages.append(Accumulate(p, _direct(form, p)))
                 known.add(p.leaf)
         crosses = tuple(x for x in form.crosses if x.leaf in todo)
         if crosses and not any(_group_of(form, n) & set(pending_finals) for n in (crosses[0].state, crosses[0].gradient)):
@@ -155,16 +158,17 @@ def _unrolled(form: NormalForm, crosses: tuple[Cross, ...]) -> Unroll:
     names = _group_of(form, crosses[0].state), _group_of(form, crosses[0].gradient)
     forward, backward = (tuple(form.state(s.name) for g in form.groups for s in g if s.name in own) for own in names)
     same = tuple(x for x in crosses if x.state in names[0] and x.gradient in names[1])
-    streams: dict[Node, Node] = {}
+    return Unroll(forward, backward, *unrolled(same, forward, backward))
 
-    def stream(node: Node) -> Node:
-        if node.op == "const":
-            return node
-        x = leaf("stream", node.key[:12], (ROW, *node.axes))
-        streams[x] = node
-        return x
 
-    return Unroll(forward, backward, streams, cross_nodes(same, forward, backward, stream))
+def _direct(form: NormalForm, p: Pairing) -> Unroll | None:
+    """The pairing of a decay that is one scalar a step, without sums over later steps."""
+    s, g = form.state(p.state), form.state(f"d{p.state}")
+    if s.decay is None or s.decay.axes or not p.phased:
+        return None
+    streams, products = unrolled((Cross(p.leaf, s.name, g.name),), (s,), (g,))
+    product = scaled(products[p.leaf], s.decay, streams)
+    return Unroll((s,), (g,), streams, {p.leaf: product})
 
 
 def _solvable(form: NormalForm, group: tuple[StateForm, ...], known: set[Node], solved: dict) -> bool:

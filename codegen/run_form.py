@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .evaluate import Env, evaluate
-from .ir import Node, add, expand, leaf, mul, rename, total, walk
+from .ir import Node, add, expand, leaf, mul, total, walk
 from .normal_form import NormalForm, StateForm
 
 
@@ -40,12 +40,14 @@ class _Step:
         self.form, self.env, self.m, self.sizes = form, dict(env), m, sizes
         self.writes = {x: w.right for x, (_, w) in form.write_leaves().items()}
         self.pairings = {p.leaf: p for p in form.pairings}
+        self.crosses = {c.leaf: c for c in form.crosses}
 
     def value(self, x: Node) -> Any:
         """The value of a node; the reads, writes and pairings in it are computed first."""
         for y in walk(x):
             if y.op == "leaf" and y.attrs[:2] not in self.env:
-                meaning = self.meaning(y)
+                (named,) = set(self.form.parts(y))
+                meaning = self.meaning(named)
                 self.env[y.attrs[0], y.attrs[1]] = self.value(meaning)
         return evaluate(x, self.env, self.m, self.sizes)
 
@@ -57,9 +59,11 @@ class _Step:
             s = self.form.state(r.state)
             along = s.row if r.side == "row" else s.col
             body = mul(r.vector, self.snapshot(s, r.snapshot))
-            own = s.col if r.side == "row" else s.row
-            read = total(body, along) if along is not None else body
-            return read if own is None else rename(read, {own: r.leaf.axes[0]})
+            return total(body, along) if along is not None else body
+        if x in self.crosses:
+            cross = self.crosses[x]
+            inner = mul(state_leaf(self.form.state(cross.state)), state_leaf(self.form.state(cross.gradient)))
+            return total(inner, *inner.axes)
         p = self.pairings[x]
         s, ds = self.form.state(p.state), self.form.state(f"d{p.state}")
         inner = mul(self.snapshot(s, "next"), state_leaf(ds))
@@ -74,4 +78,5 @@ class _Step:
         before = add(state_leaf(s), *early)
         if which == "mid":
             return before
-        return add(before if s.decay is None else mul(s.decay, before), *late)
+        mixed = [mul(c, state_leaf(self.form.state(n))) for n, c in s.mix]
+        return add(before if s.decay is None else mul(s.decay, before), *mixed, *late)

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from chunkform.errors import GateError
+
 from .evaluate import Env, evaluate, evaluate_all
 from .ir import ROW, Node, dim_of, leaf
 from .plan import Accumulate, Map, Plan, Sweep, Unroll
@@ -36,6 +38,11 @@ def run_plan(
                 run_sweep(stage, env, initial, finals, arithmetic, sizes, lengths)
             case Accumulate():
                 _accumulate(stage, env, finals, finals_dot or {}, p, arithmetic, sizes, steps)
+                if stage.direct is not None:
+                    summed = env["pairing", stage.pairing.leaf.attrs[1]]
+                    _unroll(stage.direct, env, arithmetic, sizes, lengths)
+                    if not arithmetic.equal(env["pairing", stage.pairing.leaf.attrs[1]], summed):
+                        raise GateError(f"pass plan: the pairing of {stage.pairing.state}, summed and unrolled, differs")
             case Unroll():
                 _unroll(stage, env, arithmetic, sizes, lengths)
             case Map():
@@ -83,7 +90,7 @@ def run_sweep(
         for (name, node), value in zip(chunk.states.items(), results[len(names) :], strict=True):
             axes = tuple(sorted(chunk.state_axes[name]))
             shape = tuple(sizes[dim_of(a)] for a in axes)
-            states[name] = stored(np.broadcast_to(value, shape), axes, chunk.state_axes[name])
+            states[name] = stored(np.broadcast_to(np.asarray(value, dtype=object), shape), axes, chunk.state_axes[name])
     for x, parts in pieces.items():
         env[x.attrs[0], x.attrs[1]] = np.concatenate(parts) if parts else np.empty((0,), dtype=object)
     finals.update(states)
