@@ -47,9 +47,12 @@ def verify(
     if json_path is not None:
         Path(json_path).write_text(as_json(shown), encoding="utf-8")
     if html_path is not None:
+        from .left_out import left_out
         from .page import page
 
-        Path(html_path).write_text(page(shown), encoding="utf-8")
+        keys = {v.claim.id.split(".")[0] for v in shown}
+        derived = [x for x in left_out() if x.document in keys]
+        Path(html_path).write_text(page(shown, derived), encoding="utf-8")
     return 0
 
 

@@ -1,0 +1,188 @@
+"""LaTeX formulas, as documents write them, as MathML: no script and no network is needed to read them in a page."""
+
+from __future__ import annotations
+
+import re
+from html import escape
+
+GREEK = {
+    **dict(zip("alpha beta gamma delta epsilon eta theta kappa lambda mu nu rho sigma tau omega pi".split(), "αβγδεηθκλμνρστωπ")),
+    **{"Lambda": "Λ", "Omega": "Ω", "Gamma": "Γ", "Delta": "Δ", "Alpha": "Α", "partial": "∂", "infty": "∞", "ell": "ℓ"},
+}
+OPERATORS = {
+    "odot": "⊙",
+    "le": "≤",
+    "ge": "≥",
+    "ne": "≠",
+    "in": "∈",
+    "triangleq": "≜",
+    "approx": "≈",
+    "propto": "∝",
+    "cdot": "·",
+    "Rightarrow": "⇒",
+    "top": "⊤",
+    "langle": "⟨",
+    "rangle": "⟩",
+    "to": "→",
+    "pm": "±",
+    "times": "×",
+    "ldots": "…",
+    "dots": "…",
+    "vdots": "⋮",
+    "int": "∫",
+    "quad": " ",
+    "qquad": "  ",
+}
+BIG = {"sum": "∑", "prod": "∏"}
+NAMES = ("exp", "log", "max", "min", "det", "tan", "sin", "cos")
+TOKEN = re.compile(r"\\[a-zA-Z]+|\\.|[0-9]+(?:\.[0-9]+)?|.", re.S)
+
+
+def mathml(source: str, block: bool = True) -> str:
+    """A `<math>` element for LaTeX without its dollar signs."""
+    body = _Parser(source).row()
+    display = ' display="block"' if block else ""
+    return f'<math{display}><mrow>{body}</mrow></math>'
+
+
+class _Parser:
+    def __init__(self, source: str) -> None:
+        self.tokens = [x for x in TOKEN.findall(source) if not x.isspace()]
+        self.at = 0
+
+    def peek(self) -> str:
+        return self.tokens[self.at] if self.at < len(self.tokens) else ""
+
+    def take(self) -> str:
+        token = self.peek()
+        self.at += 1
+        return token
+
+    def row(self, *ends: str) -> str:
+        """Everything up to one of `ends`, which is not taken."""
+        parts = []
+        while self.peek() and self.peek() not in ends:
+            parts.append(self.scripted())
+        return "".join(parts)
+
+    def scripted(self) -> str:
+        """One symbol with what stands below and above it."""
+        big = self.peek().lstrip("\\") in BIG
+        base = self.atom()
+        below = above = ""
+        while self.peek() in ("_", "^"):
+            which = self.take()
+            script = self.atom()
+            if which == "_":
+                below = script
+            else:
+                above = script
+        if not below and not above:
+            return base
+        kind = ("munder", "mover", "munderover") if big else ("msub", "msup", "msubsup")
+        if below and above:
+            return f"<{kind[2]}>{base}{below}{above}</{kind[2]}>"
+        return f"<{kind[0]}>{base}{below}</{kind[0]}>" if below else f"<{kind[1]}>{base}{above}</{kind[1]}>"
+
+    def group(self) -> str:
+        """What stands in braces, as one row."""
+        if self.peek() != "{":
+            return self.atom()
+        self.take()
+        body = self.row("}")
+        self.take()
+        return f"<mrow>{body}</mrow>"
+
+    def raw(self) -> str:
+        """The text in braces, as it is."""
+        depth, parts = 0, []
+        while self.at < len(self.tokens):
+            token = self.take()
+            if token == "{":
+                depth += 1
+                if depth == 1:
+                    continue
+            if token == "}":
+                depth -= 1
+                if depth == 0:
+                    break
+            parts.append(token)
+        return "".join(parts)
+
+    def atom(self) -> str:
+        token = self.take()
+        if token == "{":
+            body = self.row("}")
+            self.take()
+            return f"<mrow>{body}</mrow>"
+        if token.startswith("\\"):
+            return self.command(token[1:])
+        if token[:1].isdigit():
+            return f"<mn>{token}</mn>"
+        if token.isalpha():
+            return f"<mi>{token}</mi>"
+        if token == "&":
+            return '<mspace width="1em"/>'
+        return f"<mo>{escape({'-': '−', '*': '∗'}.get(token, token))}</mo>"
+
+    def command(self, name: str) -> str:
+        if name in GREEK:
+            return f"<mi>{GREEK[name]}</mi>"
+        if name in BIG:
+            return f"<mo>{BIG[name]}</mo>"
+        if name in OPERATORS:
+            shown = OPERATORS[name]
+            return f"<mtext>{shown}</mtext>" if shown.isspace() else f"<mo>{shown}</mo>"
+        if name in NAMES:
+            return f"<mi>{name}</mi><mo>&#x2061;</mo>"
+        if name in ("mathbf", "boldsymbol", "bm"):
+            return f'<mstyle style="font-weight:bold">{self.group()}</mstyle>'
+        if name in ("mathrm", "operatorname", "text"):
+            return f"<mtext>{escape(self.text())}</mtext>"
+        if name == "mathcal":
+            return f'<mstyle style="font-family:cursive">{self.group()}</mstyle>'
+        if name in ("frac", "tfrac"):
+            return f"<mfrac>{self.group()}{self.group()}</mfrac>"
+        if name == "sqrt":
+            return f"<msqrt>{self.group()}</msqrt>"
+        if name in ("bar", "tilde", "hat"):
+            accent = {"bar": "¯", "tilde": "~", "hat": "^"}[name]
+            return f'<mover accent="true">{self.group()}<mo>{accent}</mo></mover>'
+        if name in ("left", "right"):
+            fence = self.take()
+            fence = {"\\{": "{", "\\}": "}", ".": ""}.get(fence, fence)
+            return f'<mo stretchy="true">{escape(fence)}</mo>' if fence else ""
+        if name == "begin":
+            return self.table(self.raw())
+        if name == "\\":
+            return "<mo>;</mo>"
+        if name in (",", ";", " ", "!", ":"):
+            return '<mspace width="0.25em"/>'
+        if name in ("{", "}", "|", "_", "%"):
+            return f"<mo>{escape(name)}</mo>"
+        return f"<mtext>{escape(name)}</mtext>"
+
+    def text(self) -> str:
+        """The words of \\text{...}: the tokens lost their spaces, so they are found again in a gap between words."""
+        if self.peek() != "{":
+            return self.take()
+        return self.raw()
+
+    def table(self, kind: str) -> str:
+        rows = [[""]]
+        while self.peek():
+            if self.peek() == "\\end":
+                self.take()
+                self.raw()
+                break
+            if self.peek() == "&":
+                self.take()
+                rows[-1].append("")
+            elif self.peek() == "\\\\":
+                self.take()
+                rows.append([""])
+            else:
+                rows[-1][-1] += self.scripted()
+        body = "".join("<mtr>" + "".join(f"<mtd>{c}</mtd>" for c in r) + "</mtr>" for r in rows)
+        left, right = {"cases": ("{", ""), "pmatrix": ("(", ")")}.get(kind, ("[", "]"))
+        return f"<mo>{left}</mo><mtable>{body}</mtable>" + (f"<mo>{right}</mo>" if right else "")
