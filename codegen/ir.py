@@ -16,6 +16,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 ROW, COL = "%i", "%j"  # the steps of a chunk, as rows and as columns
+INNER = "%ik"  # and once more; sorts between the two, so that renamed matrices keep rows before columns
 
 
 class Node:

@@ -174,7 +174,9 @@ class _Function:
 
     def _sweep(self, s: Sweep) -> None:
         paired = {x for p in self.p.form.pairings for x in (p.state, f"d{p.state}")}
-        paired |= {s.name for stage in self.p.stages if isinstance(stage, Unroll) for s in (*stage.forward, *stage.backward)}
+        paired |= {
+            s.name for stage in self.p.stages if isinstance(stage, Unroll) for s in (*stage.forward, *stage.backward)
+        }
         edges = tuple(n for n in s.finals if n in paired) if self.backward else ()
         printer = SweepText(self, s, edges)
         self.sweeps.append(printer.text())
@@ -225,6 +227,9 @@ class _Function:
     def _accumulate(self, stage: Accumulate) -> None:
         p = stage.pairing
         s = p.state
+        if stage.direct is not None:
+            self._unroll(stage.direct)
+            return
         state = self.c.step.state(s)
         axes = p.leaf.axes
         self.text_of.count([p.late, p.early])
@@ -248,8 +253,10 @@ class _Function:
             arguments.append(self.text_of.value(node))
         edges = [f"{s.name}_edges" for s in (*stage.forward, *stage.backward)]
         sizes = [f"size_{d}" for d in self.c.step.dims]
-        results = [self.leaves.get("pairing", x.attrs[1], f"cross_{x.attrs[1].replace('.', '_')}") for x in stage.outputs]
-        self.lines.append(f"# {', '.join(results)}: products of a state before the step and a gradient after it")
+        names = [x.attrs[1] for x in stage.outputs]
+        results = [self.leaves.get("pairing", n, f"pairing_{n.replace('.', '_')}") for n in names]
+        meaning = ", ".join(f"<{s.name}_(t-1), {g.name}_t>" for s, g in zip(stage.forward, stage.backward, strict=True))
+        self.lines.append(f"# {', '.join(results)}: {meaning} at each step, with the scalars that multiply the state")
         call = f"{printer.name}({', '.join([*arguments, *edges, 'lead', 'CHUNK', 'dtype', 'device', *sizes])})"
         self.lines.append(f"({', '.join(results)},) = {call}")
 

@@ -90,6 +90,22 @@ def mixed_text(x: Node, mixes: dict[tuple[Any, ...], str], streams: Streams, lin
     return f"{mixes[key]}.{method}({to}, {of}{late})"
 
 
+def operation_text(
+    x: Node, printer: TorchText, streams: Streams, mixes: dict[tuple[Any, ...], str], lines: list[str]
+) -> str:
+    """One of the operations of chunk programs."""
+    if x.op.startswith("mix_"):
+        return mixed_text(x, mixes, streams, lines)
+    if x.op == "inverse":
+        channels = "" if len(x.axes) == 2 else ", channels=True"
+        return f"triangular_inverse({printer.value(x.args[0])}, {x.attrs[0]}{channels})"
+    if x.op == "order_mask":
+        return f"order_mask(size, {x.attrs[0]}, {x.attrs[1]}, {streams.any()})"
+    g = streams.text(x.args[0], logged=True)
+    dim = ", dim=-2" if len(x.args[0].axes) > 1 else ""
+    return f"{x.op}({', '.join([g, *map(str, x.attrs)])}{dim})"
+
+
 class UnrollText:
     """The function of an `Unroll` stage: everything at once, from the states at the chunks' borders."""
 
@@ -98,20 +114,29 @@ class UnrollText:
         self.streams = Streams(stage.streams)
         self.mixes: dict[tuple[Any, ...], str] = {}
         self.lines: list[str] = []
+        self.printer = TorchText(self._leaf, self.lines, {}, "a")
 
     def text(self) -> str:
-        printer = TorchText(self._leaf, self.lines, {}, "a")
+        printer = self.printer
         printer.count(self.stage.outputs.values())
         results = [f"from_chunks({printer.value(x)}, lead, 0)" for x in self.stage.outputs.values()]
         edges = [f"{s.name}_edges" for s in (*self.stage.forward, *self.stage.backward)]
-        parameters = [*self.streams.parameters(), *edges, "lead", "size", "dtype", "device", *(f"size_{d}" for d in self.dims)]
+        parameters = [
+            *self.streams.parameters(),
+            *edges,
+            "lead",
+            "size",
+            "dtype",
+            "device",
+            *(f"size_{d}" for d in self.dims),
+        ]
         body = [*self.streams.lines(), *self.lines, f"return ({', '.join(results)},)"]
         doc = '"""Products of the states and their gradients at each step, from the states at the borders of chunks."""'
         return "\n".join([f"def {self.name}({', '.join(parameters)}):", *(INDENT + x for x in (doc, *body))])
 
     def _leaf(self, x: Node) -> str:
         if x.op != "leaf":
-            return mixed_text(x, self.mixes, self.streams, self.lines)
+            return operation_text(x, self.printer, self.streams, self.mixes, self.lines)
         return self.streams.text(x) if x.attrs[0] == "stream" else f"{x.attrs[1]}_edges"
 
 
@@ -215,24 +240,9 @@ class SweepText:
     def definition(self, x: Node) -> Node:
         return next(n for d, n in self.s.chunk.definitions.items() if d.attrs[1] == x.attrs[1])
 
-    def _operation(self, x: Node) -> str:
-        direction = "1" if self.s.direction > 0 else "-1"
-        match x.op:
-            case "order_mask":
-                return f"order_mask(size, {x.attrs[0]}, {direction}, {self.streams.any()})"
-            case "inverse":
-                channels = "" if len(x.axes) == 2 else ", channels=True"
-                return f"triangular_inverse({self.pre_text.value(x.args[0])}, {direction}{channels})"
-            case "mix_mask" | "mix_in" | "mix_out" | "mix_all":
-                return mixed_text(x, self.mixes, self.streams, self.pre)
-        g = self.streams.text(x.args[0], logged=True)
-        dim = ", dim=-2" if len(x.args[0].axes) > 1 else ""
-        flags = "".join(f", {a}" for a in x.attrs[:-1])
-        return f"{x.op}({g}{flags}{'' if x.op == 'decay_all' else ', ' + direction}{dim})"
-
     def _pre_leaf(self, x: Node) -> str:
         if x.op != "leaf":
-            return self._operation(x)
+            return operation_text(x, self.pre_text, self.streams, self.mixes, self.pre)
         if x.attrs[0] == "stream":
             return self.streams.text(x)
         return self.pre_text.value(self.definition(x))

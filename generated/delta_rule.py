@@ -35,29 +35,33 @@ family: chunk-parallel
 # Products of decays in a chunk
 # i, j and s run over the steps of the chunk.
 #     M_{ij} = 1  for j < i, else 0
-#     M'_{ij} = 1  for j <= i, else 0
+#     N_{ij} = 1  for j <= i, else 0
 #
 # Over a chunk of C steps, forward
 # The only sweep goes from the first chunk to the last.
 #     T_1 = -((K K^T) . M) diag(beta)
 #     W = (I - T_1)^-1 (V - K S_0)
-#     O = Q S_0 + ((Q K^T) . M') diag(beta) W
+#     O = Q S_0 + ((Q K^T) . N) diag(beta) W
 #     S_C = S_0 + K^T diag(beta) W
 #
 # Over a chunk of C steps, backward
 # Sweep 1 goes from the last chunk to the first.
 #     T_2 = -((K K^T) . M^T) diag(beta)
-#     P = (I - T_2)^-1 (K dS_C + ((K Q^T) . M'^T) dO)
+#     P = (I - T_2)^-1 (K dS_C + ((K Q^T) . N^T) dO)
 #     dS_0 = dS_C + Q^T dO - K^T diag(beta) P
 # Sweep 2 goes from the last chunk to the first.
-#     Y_1 = W dS_C^T + ((W dO^T) . M'^T) Q - (M^T . (W P^T)) diag(beta) K   (row t: dS_t w_t)
+#     Y_1 = W dS_C^T + ((W dO^T) . N^T) Q - (M^T . (W P^T)) diag(beta) K   (row t: dS_t w_t)
 # Sweep 3 goes from the first chunk to the last.
-#     dQ = dO S_0^T + ((dO W^T) . M') diag(beta) K
+#     dQ = dO S_0^T + ((dO W^T) . N) diag(beta) K
 #     Y_2 = P S_0^T + (M . (P W^T)) diag(beta) K   (row t: S_{t-1} p_t)
 
 import torch
+import triton
+import triton.language as tl
 
-from chunkform.runtime.decay import inverse, order_mask
+from chunkform.runtime.decay import order_mask, triangular_inverse
+from chunkform.runtime.kernels import inverse
+from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, padded, spread, steps, strides, whole
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.torch_form import CHUNK, dtype_of, from_chunks, from_steps, in_segments, steps_first, to_chunks
 
@@ -68,27 +72,27 @@ def _forward_sweep_1(s1, s2, s3, s4, S_0, lead, size, dtype, device, size_d, siz
     x2 = to_chunks(s2, lead, size, 1)
     x3 = to_chunks(s3, lead, size, 1)
     x4 = to_chunks(s4, lead, size, 1)
-    a0 = order_mask(size, False, 1, x2)
+    a0 = order_mask(size, False, 1, x1)
     a1 = x1 @ x3.mT
-    a2 = inverse(a0 * a1, 1)
+    a2 = triangular_inverse(a0 * a1, 1)
     a3 = x4 @ x3.mT
-    a4 = order_mask(size, True, 1, x2)
-    S = S_0
+    a4 = order_mask(size, True, 1, x1)
+    S_now = S_0
     S_in = []
     b1_all = []
     count = x1.shape[2]
     for n in range(count):
-        S_in.append(S)
-        b0 = (x1[:, :, n]) @ S
+        S_in.append(S_now)
+        b0 = (x1[:, :, n]) @ S_now
         b1 = (a2[:, :, n]) @ (b0 + x2[:, :, n])
         b2 = (x3[:, :, n]).mT @ b1
         b1_all.append(b1)
-        S = S + b2
+        S_now = S_now + b2
     S_in = torch.stack(S_in, 2)
     b1 = torch.stack(b1_all, 2)
     c0 = x4 @ S_in
     c1 = (a3 * a4) @ b1
-    return from_chunks(b1, lead, 1), from_chunks((c0 + c1), lead, 1), S
+    return from_chunks(b1, lead, 1), from_chunks((c0 + c1), lead, 1), S_now
 
 
 def torch_forward(given, states, constants):
@@ -122,25 +126,25 @@ def _backward_sweep_1(s1, s2, s3, s4, dS_0, lead, size, dtype, device, size_d, s
     x3 = to_chunks(s3, lead, size, 1)
     x4 = to_chunks(s4, lead, size, 1)
     a0 = x1.mT @ x2
-    a1 = order_mask(size, True, -1, x3)
+    a1 = order_mask(size, True, -1, x1)
     a2 = x3 @ x1.mT
     a3 = (a1 * a2) @ x2
     a4 = x3 @ x4.mT
-    a5 = order_mask(size, False, -1, x3)
-    a6 = inverse(a4 * a5, -1)
-    dS = dS_0
+    a5 = order_mask(size, False, -1, x1)
+    a6 = triangular_inverse(a4 * a5, -1)
+    dS_now = dS_0
     dS_in = []
     b1_all = []
     count = x1.shape[2]
     for n in range(count - 1, -1, -1):
-        dS_in.append(dS)
-        b0 = (x3[:, :, n]) @ dS
+        dS_in.append(dS_now)
+        b0 = (x3[:, :, n]) @ dS_now
         b1 = (a6[:, :, n]) @ (a3[:, :, n] + b0)
         b2 = (x4[:, :, n]).mT @ b1
         b1_all.append(b1)
-        dS = dS + a0[:, :, n] + b2
+        dS_now = dS_now + a0[:, :, n] + b2
     b1 = torch.stack(b1_all[::-1], 2)
-    return from_chunks(b1, lead, 1), dS
+    return from_chunks(b1, lead, 1), dS_now
 
 
 def _backward_sweep_2(s1, s2, s3, s4, s5, dS_0, lead, size, dtype, device, size_d, size_e):
@@ -152,21 +156,21 @@ def _backward_sweep_2(s1, s2, s3, s4, s5, dS_0, lead, size, dtype, device, size_
     x5 = to_chunks(s5, lead, size, 1)
     a0 = x1.mT @ x2
     a1 = x3.mT @ x4
-    a2 = order_mask(size, False, -1, x5)
+    a2 = order_mask(size, False, -1, x1)
     a3 = x5 @ x2.mT
     a4 = (a2 * a3) @ x1
     a5 = x5 @ x4.mT
-    a6 = order_mask(size, True, -1, x5)
+    a6 = order_mask(size, True, -1, x1)
     a7 = (a5 * a6) @ x3
-    dS = dS_0
+    dS_now = dS_0
     dS_in = []
     count = x1.shape[2]
     for n in range(count - 1, -1, -1):
-        dS_in.append(dS)
-        dS = a0[:, :, n] + dS + a1[:, :, n]
+        dS_in.append(dS_now)
+        dS_now = a0[:, :, n] + dS_now + a1[:, :, n]
     dS_in = torch.stack(dS_in[::-1], 2)
     c0 = x5 @ dS_in.mT
-    return from_chunks((c0 + a4 + a7), lead, 1), dS
+    return from_chunks((c0 + a4 + a7), lead, 1), dS_now
 
 
 def _backward_sweep_3(s1, s2, s3, s4, S_0, lead, size, dtype, device, size_d, size_e):
@@ -177,21 +181,21 @@ def _backward_sweep_3(s1, s2, s3, s4, S_0, lead, size, dtype, device, size_d, si
     x4 = to_chunks(s4, lead, size, 1)
     a0 = x2.mT @ x1
     a1 = x3 @ x1.mT
-    a2 = order_mask(size, True, 1, x3)
+    a2 = order_mask(size, True, 1, x1)
     a3 = (a1 * a2) @ x2
     a4 = x4 @ x1.mT
-    a5 = order_mask(size, False, 1, x3)
+    a5 = order_mask(size, False, 1, x1)
     a6 = (a4 * a5) @ x2
-    S = S_0
+    S_now = S_0
     S_in = []
     count = x1.shape[2]
     for n in range(count):
-        S_in.append(S)
-        S = S + a0[:, :, n]
+        S_in.append(S_now)
+        S_now = S_now + a0[:, :, n]
     S_in = torch.stack(S_in, 2)
     c0 = x3 @ S_in.mT
     c1 = x4 @ S_in.mT
-    return from_chunks((c0 + a3), lead, 1), from_chunks((a6 + c1), lead, 1), S
+    return from_chunks((c0 + a3), lead, 1), from_chunks((a6 + c1), lead, 1), S_now
 
 
 def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs):
@@ -245,6 +249,902 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     return gradients, {"S": dS_first}
 
 
+@triton.jit(do_not_specialize=["T"])
+def forward_prepare_1(
+    matrix1,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    beta_p,
+    beta_b,
+    beta_t,
+    beta_h,
+    matrix2,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    T,
+    H,
+    D: tl.constexpr,
+    block_d: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """What needs no state, for all chunks at once."""
+    chunks = tl.cdiv(T, C)
+    c = tl.program_id(0) % chunks
+    bh = (tl.program_id(0) // chunks).to(tl.int64)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    k_p += b * k_b + h * k_h
+    beta_p += b * beta_b + h * beta_h
+    q_p += b * q_b + h * q_h
+    t0 = tl.cast(c, tl.int64) * C
+    last = tl.minimum(T - t0, C).to(tl.int32) - 1
+    i_ok = i <= last
+    at = bh * T + t0
+    step = (b * T + t0) * H + h
+    k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    p = tl.dot(k.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k_t k_t^T
+    beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+    w = -beta.to(tl.float32)[None, :] * (p * tl.where(i[:, None] > i[None, :], 1.0, 0.0))
+    x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
+    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # 633d2970c16f_t
+    q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    p2 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q_t k_t^T
+    tl.store(
+        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+        (beta.to(tl.float32)[None, :] * (p2 * tl.where(i[:, None] >= i[None, :], 1.0, 0.0))),
+    )  # ([order_{mask}]_{i,j} . (q_t k_t^T)) diag(beta_t)
+
+
+@triton.jit(do_not_specialize=["T"])
+def forward_sweep_1(
+    S_first,
+    S_last,
+    matrix1,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    v_p,
+    v_b,
+    v_t,
+    v_h,
+    matrix2,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    write1_out,
+    o_out,
+    beta_p,
+    beta_b,
+    beta_t,
+    beta_h,
+    T,
+    H,
+    D: tl.constexpr,
+    E: tl.constexpr,
+    block_d: tl.constexpr,
+    block_e: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """A walk forwards over chunks, carrying a tile of S."""
+    tile = tl.program_id(0) % tl.cdiv(E, block_e)
+    bh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
+    chunks = tl.cdiv(T, C)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    e = tile * block_e + tl.arange(0, block_e)
+    e_ok = e < E
+    S = tl.zeros([block_d, block_e], tl.float32)
+    if S_first is not None:
+        S += tl.load(S_first + bh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0)
+    k_p += b * k_b + h * k_h
+    v_p += b * v_b + h * v_h
+    q_p += b * q_b + h * q_h
+    beta_p += b * beta_b + h * beta_h
+    for n in range(chunks):
+        c = n
+        t0 = tl.cast(c, tl.int64) * C
+        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        i_ok = i <= last
+        at = bh * T + t0
+        step = (b * T + t0) * H + h
+        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p = tl.dot(k.to(DT), S.to(DT), input_precision="tf32x3")  # k_t S
+        v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        w = (-p) + v.to(tl.float32)
+        p2 = tl.dot(t.to(DT), w.to(DT), input_precision="tf32x3")  # 633d2970c16f_t ea985fc1b04e_t
+        t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p3 = tl.dot(t2.to(DT), p2.to(DT), input_precision="tf32x3")  # 33f7a419d2af_t bb23a638bff3_t
+        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p4 = tl.dot(q.to(DT), S.to(DT), p3, input_precision="tf32x3")  # ... + q_t S
+        tl.store(write1_out + step * E + i[:, None] * (H * E) + e[None, :], p2, mask=i_ok[:, None] & e_ok[None, :])
+        tl.store(o_out + step * E + i[:, None] * (H * E) + e[None, :], p4, mask=i_ok[:, None] & e_ok[None, :])  # o
+        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+        p5 = tl.dot(
+            tl.trans(k.to(DT)), (beta.to(tl.float32)[:, None] * p2).to(DT), S, input_precision="tf32x3"
+        )  # ... + k_t^T diag(beta_t) bb23a638bff3_t
+        S = p5  # S + k_t^T diag(beta_t) bb23a638bff3_t
+    tl.store(S_last + bh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
+
+
+def triton_forward(given, states, constants):
+    """Outputs, last states and what the backward pass uses."""
+    q = steps(given["q"])
+    k = steps(given["k"])
+    v = steps(given["v"])
+    beta = steps(given["beta"])
+    some = q
+    B, T, H = q.shape[:3]
+    D = q.shape[-1]
+    E = v.shape[-1]
+    config = choose(some.dtype, (D, E))
+    S_first = whole(states.get("S"))
+    matrix1 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
+    matrix2 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
+    launch(
+        forward_prepare_1,
+        (B * H * cdiv(T, config.chunk),),
+        matrix1,
+        k,
+        *strides(k),
+        beta,
+        *strides(beta),
+        matrix2,
+        q,
+        *strides(q),
+        T,
+        H,
+        D=D,
+        block_d=padded(D),
+        C=config.chunk,
+        LEVELS=config.levels,
+        DT=DTYPES[some.dtype],
+        num_warps=config.warps,
+        num_stages=1,
+    )
+    write1 = some.new_empty((B, T, H, E), dtype=some.dtype)
+    o = some.new_empty((B, T, H, E), dtype=some.dtype)
+    S_last = some.new_empty((B, H, D, E), dtype=torch.float32)
+    launch(
+        forward_sweep_1,
+        (B * H * cdiv(E, min(config.tile, padded(E))),),
+        S_first,
+        S_last,
+        matrix1,
+        k,
+        *strides(k),
+        v,
+        *strides(v),
+        matrix2,
+        q,
+        *strides(q),
+        write1,
+        o,
+        beta,
+        *strides(beta),
+        T,
+        H,
+        D=D,
+        E=E,
+        block_d=padded(D),
+        block_e=min(config.tile, padded(E)),
+        C=config.chunk,
+        LEVELS=config.levels,
+        DT=DTYPES[some.dtype],
+        num_warps=config.warps,
+        num_stages=config.stages,
+    )
+    return {"o": o}, {"S": S_last}, {"0c5684b44a": write1}
+
+
+@triton.jit(do_not_specialize=["T"])
+def backward_prepare_1(
+    matrix2,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    matrix1,
+    beta_p,
+    beta_b,
+    beta_t,
+    beta_h,
+    T,
+    H,
+    D: tl.constexpr,
+    block_d: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """What needs no state, for all chunks at once."""
+    chunks = tl.cdiv(T, C)
+    c = tl.program_id(0) % chunks
+    bh = (tl.program_id(0) // chunks).to(tl.int64)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    k_p += b * k_b + h * k_h
+    q_p += b * q_b + h * q_h
+    beta_p += b * beta_b + h * beta_h
+    t0 = tl.cast(c, tl.int64) * C
+    last = tl.minimum(T - t0, C).to(tl.int32) - 1
+    i_ok = i <= last
+    at = bh * T + t0
+    step = (b * T + t0) * H + h
+    k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    p = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k_t q_t^T
+    tl.store(
+        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+        (p * tl.where(i[:, None] <= i[None, :], 1.0, 0.0)),
+    )  # [order_{mask}]_{i,j} . (k_t q_t^T)
+    p2 = tl.dot(k.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k_t k_t^T
+    beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+    w = -beta.to(tl.float32)[None, :] * (p2 * tl.where(i[:, None] < i[None, :], 1.0, 0.0))
+    x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
+    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # 8e697c10667b_t
+
+
+@triton.jit(do_not_specialize=["T"])
+def backward_sweep_1(
+    dS_first,
+    dS_last,
+    matrix1,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    matrix2,
+    do_p,
+    do_b,
+    do_t,
+    do_h,
+    beta_p,
+    beta_b,
+    beta_t,
+    beta_h,
+    write1_p,
+    write1_b,
+    write1_t,
+    write1_h,
+    write2_out,
+    dv_out,
+    dbeta_0_out,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    T,
+    H,
+    D: tl.constexpr,
+    E: tl.constexpr,
+    block_d: tl.constexpr,
+    block_e: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """A walk backwards over chunks, carrying a tile of dS."""
+    tile = tl.program_id(0) % tl.cdiv(E, block_e)
+    bh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
+    chunks = tl.cdiv(T, C)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    e = tile * block_e + tl.arange(0, block_e)
+    e_ok = e < E
+    dS = tl.zeros([block_d, block_e], tl.float32)
+    if dS_first is not None:
+        dS += tl.load(
+            dS_first + bh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0
+        )
+    k_p += b * k_b + h * k_h
+    do_p += b * do_b + h * do_h
+    beta_p += b * beta_b + h * beta_h
+    write1_p += b * write1_b + h * write1_h
+    q_p += b * q_b + h * q_h
+    for n in range(chunks):
+        c = chunks - 1 - n
+        t0 = tl.cast(c, tl.int64) * C
+        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        i_ok = i <= last
+        at = bh * T + t0
+        step = (b * T + t0) * H + h
+        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+        write1 = tl.load(
+            write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+        )
+        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p = tl.dot(k.to(DT), dS.to(DT), input_precision="tf32x3")  # k_t dS
+        t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        p2 = tl.dot(t2.to(DT), do.to(DT), p, input_precision="tf32x3")  # ... + 0d7cb810d0eb_t do_t
+        p3 = tl.dot(t.to(DT), p2.to(DT), input_precision="tf32x3")  # 8e697c10667b_t 67febbe78e61_t
+        tl.store(write2_out + step * E + i[:, None] * (H * E) + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :])
+        tl.store(
+            dv_out + step * E + i[:, None] * (H * E) + e[None, :],
+            (beta.to(tl.float32)[:, None] * p3),
+            mask=i_ok[:, None] & e_ok[None, :],
+        )  # dv
+        tl.store(
+            dbeta_0_out + (step + i * H) * tl.cdiv(E, block_e) + tile,
+            tl.sum(tl.where(e_ok[None, :], (p3 * write1.to(tl.float32)), 0.0), axis=1),
+            mask=i_ok,
+        )  # dbeta
+        p4 = tl.dot(
+            tl.trans(k.to(DT)), (beta.to(tl.float32)[:, None] * p3).to(DT), input_precision="tf32x3"
+        )  # k_t^T diag(beta_t) e0159f7afaea_t
+        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p5 = tl.dot(tl.trans(q.to(DT)), do.to(DT), (dS + (-p4)), input_precision="tf32x3")  # ... + q_t^T do_t
+        dS = p5  # dS + q_t^T do_t - k_t^T diag(beta_t) e0159f7afaea_t
+    tl.store(dS_last + bh * D * E + d[:, None] * E + e[None, :], dS, mask=d_ok[:, None] & e_ok[None, :])
+
+
+@triton.jit(do_not_specialize=["T"])
+def backward_prepare_2(
+    matrix3,
+    beta_p,
+    beta_b,
+    beta_t,
+    beta_h,
+    write1_p,
+    write1_b,
+    write1_t,
+    write1_h,
+    write2_p,
+    write2_b,
+    write2_t,
+    write2_h,
+    matrix4,
+    do_p,
+    do_b,
+    do_t,
+    do_h,
+    T,
+    H,
+    E: tl.constexpr,
+    block_e: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """What needs no state, for all chunks at once."""
+    chunks = tl.cdiv(T, C)
+    c = tl.program_id(0) % chunks
+    bh = (tl.program_id(0) // chunks).to(tl.int64)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    e = tl.arange(0, block_e)
+    e_ok = e < E
+    beta_p += b * beta_b + h * beta_h
+    write1_p += b * write1_b + h * write1_h
+    write2_p += b * write2_b + h * write2_h
+    do_p += b * do_b + h * do_h
+    t0 = tl.cast(c, tl.int64) * C
+    last = tl.minimum(T - t0, C).to(tl.int32) - 1
+    i_ok = i <= last
+    at = bh * T + t0
+    step = (b * T + t0) * H + h
+    beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+    write1 = tl.load(
+        write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+    )
+    write2 = tl.load(
+        write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+    )
+    p = tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # 0c5684b44a_t c8244d0bb2_t^T
+    tl.store(
+        matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+        (beta.to(tl.float32)[None, :] * (p * tl.where(i[:, None] < i[None, :], 1.0, 0.0))),
+    )  # ([order_{mask}]_{i,j} . (0c5684b44a_t c8244d0bb2_t^T)) diag(beta_t)
+    do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+    p2 = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # 0c5684b44a_t do_t^T
+    tl.store(
+        matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+        (tl.where(i[:, None] <= i[None, :], 1.0, 0.0) * p2),
+    )  # [order_{mask}]_{i,j} . (0c5684b44a_t do_t^T)
+
+
+@triton.jit(do_not_specialize=["T"])
+def backward_sweep_2(
+    dS_first,
+    matrix3,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    matrix4,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    write1_p,
+    write1_b,
+    write1_t,
+    write1_h,
+    beta_p,
+    beta_b,
+    beta_t,
+    beta_h,
+    dk_1_out,
+    write2_p,
+    write2_b,
+    write2_t,
+    write2_h,
+    do_p,
+    do_b,
+    do_t,
+    do_h,
+    T,
+    H,
+    E: tl.constexpr,
+    D: tl.constexpr,
+    block_e: tl.constexpr,
+    block_d: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """A walk backwards over chunks, carrying a tile of dS."""
+    tile = tl.program_id(0) % tl.cdiv(D, block_d)
+    bh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
+    chunks = tl.cdiv(T, C)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    e = tl.arange(0, block_e)
+    e_ok = e < E
+    d = tile * block_d + tl.arange(0, block_d)
+    d_ok = d < D
+    dS = tl.zeros([block_e, block_d], tl.float32)
+    if dS_first is not None:
+        dS += tl.load(
+            dS_first + bh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0
+        )
+    k_p += b * k_b + h * k_h
+    q_p += b * q_b + h * q_h
+    write1_p += b * write1_b + h * write1_h
+    beta_p += b * beta_b + h * beta_h
+    write2_p += b * write2_b + h * write2_h
+    do_p += b * do_b + h * do_h
+    for n in range(chunks):
+        c = chunks - 1 - n
+        t0 = tl.cast(c, tl.int64) * C
+        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        i_ok = i <= last
+        at = bh * T + t0
+        step = (b * T + t0) * H + h
+        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+        t = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p = tl.dot(t.to(DT), k.to(DT), input_precision="tf32x3")  # 458b63312915_t k_t
+        t2 = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p2 = tl.dot(t2.to(DT), q.to(DT), (-p), input_precision="tf32x3")  # ... + 853d5f88fc5e_t q_t
+        write1 = tl.load(
+            write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+        )
+        p3 = tl.dot(write1.to(DT), dS.to(DT), p2, input_precision="tf32x3")  # ... + 0c5684b44a_t dS^T
+        tl.store(
+            dk_1_out + step * D + i[:, None] * (H * D) + d[None, :],
+            (beta.to(tl.float32)[:, None] * p3),
+            mask=i_ok[:, None] & d_ok[None, :],
+        )  # dk
+        write2 = tl.load(
+            write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+        )
+        p4 = tl.dot(
+            tl.trans(write2.to(DT)), (beta.to(tl.float32)[:, None] * k.to(tl.float32)).to(DT), input_precision="tf32x3"
+        )  # k_t^T diag(beta_t) c8244d0bb2_t
+        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        p5 = tl.dot(tl.trans(do.to(DT)), q.to(DT), (dS + (-p4)), input_precision="tf32x3")  # ... + q_t^T do_t
+        dS = p5  # dS + q_t^T do_t - k_t^T diag(beta_t) c8244d0bb2_t
+
+
+@triton.jit(do_not_specialize=["T"])
+def backward_prepare_3(
+    matrix5,
+    beta_p,
+    beta_b,
+    beta_t,
+    beta_h,
+    do_p,
+    do_b,
+    do_t,
+    do_h,
+    write1_p,
+    write1_b,
+    write1_t,
+    write1_h,
+    matrix6,
+    write2_p,
+    write2_b,
+    write2_t,
+    write2_h,
+    T,
+    H,
+    E: tl.constexpr,
+    block_e: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """What needs no state, for all chunks at once."""
+    chunks = tl.cdiv(T, C)
+    c = tl.program_id(0) % chunks
+    bh = (tl.program_id(0) // chunks).to(tl.int64)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    e = tl.arange(0, block_e)
+    e_ok = e < E
+    beta_p += b * beta_b + h * beta_h
+    do_p += b * do_b + h * do_h
+    write1_p += b * write1_b + h * write1_h
+    write2_p += b * write2_b + h * write2_h
+    t0 = tl.cast(c, tl.int64) * C
+    last = tl.minimum(T - t0, C).to(tl.int32) - 1
+    i_ok = i <= last
+    at = bh * T + t0
+    step = (b * T + t0) * H + h
+    beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+    do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+    write1 = tl.load(
+        write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+    )
+    p = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do_t 0c5684b44a_t^T
+    tl.store(
+        matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+        (beta.to(tl.float32)[None, :] * (tl.where(i[:, None] >= i[None, :], 1.0, 0.0) * p)),
+    )  # ([order_{mask}]_{i,j} . (do_t 0c5684b44a_t^T)) diag(beta_t)
+    write2 = tl.load(
+        write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+    )
+    p2 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # c8244d0bb2_t 0c5684b44a_t^T
+    tl.store(
+        matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+        (beta.to(tl.float32)[None, :] * (tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p2)),
+    )  # ([order_{mask}]_{i,j} . (c8244d0bb2_t 0c5684b44a_t^T)) diag(beta_t)
+
+
+@triton.jit(do_not_specialize=["T"])
+def backward_sweep_3(
+    S_first,
+    S_last,
+    matrix5,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    do_p,
+    do_b,
+    do_t,
+    do_h,
+    matrix6,
+    write2_p,
+    write2_b,
+    write2_t,
+    write2_h,
+    beta_p,
+    beta_b,
+    beta_t,
+    beta_h,
+    dk_1_p,
+    dk_1_b,
+    dk_1_t,
+    dk_1_h,
+    dq_out,
+    dk_out,
+    write1_p,
+    write1_b,
+    write1_t,
+    write1_h,
+    T,
+    H,
+    E: tl.constexpr,
+    D: tl.constexpr,
+    block_e: tl.constexpr,
+    block_d: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """A walk forwards over chunks, carrying a tile of S."""
+    tile = tl.program_id(0) % tl.cdiv(D, block_d)
+    bh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
+    chunks = tl.cdiv(T, C)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    e = tl.arange(0, block_e)
+    e_ok = e < E
+    d = tile * block_d + tl.arange(0, block_d)
+    d_ok = d < D
+    S = tl.zeros([block_e, block_d], tl.float32)
+    if S_first is not None:
+        S += tl.load(S_first + bh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
+    k_p += b * k_b + h * k_h
+    do_p += b * do_b + h * do_h
+    write2_p += b * write2_b + h * write2_h
+    beta_p += b * beta_b + h * beta_h
+    dk_1_p += b * dk_1_b + h * dk_1_h
+    write1_p += b * write1_b + h * write1_h
+    for n in range(chunks):
+        c = n
+        t0 = tl.cast(c, tl.int64) * C
+        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        i_ok = i <= last
+        at = bh * T + t0
+        step = (b * T + t0) * H + h
+        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+        dk_1 = tl.load(
+            dk_1_p + t0 * dk_1_t + i[:, None] * dk_1_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
+        )
+        t = tl.load(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p = tl.dot(t.to(DT), k.to(DT), input_precision="tf32x3")  # db564c56f698_t k_t
+        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        p2 = tl.dot(do.to(DT), S.to(DT), p, input_precision="tf32x3")  # ... + do_t S^T
+        t2 = tl.load(matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p3 = tl.dot(t2.to(DT), k.to(DT), input_precision="tf32x3")  # 083f59f667fe_t k_t
+        write2 = tl.load(
+            write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+        )
+        p4 = tl.dot(write2.to(DT), S.to(DT), p3, input_precision="tf32x3")  # ... + c8244d0bb2_t S^T
+        tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], p2, mask=i_ok[:, None] & d_ok[None, :])  # dq
+        tl.store(
+            dk_out + step * D + i[:, None] * (H * D) + d[None, :],
+            ((-beta.to(tl.float32)[:, None] * p4) + dk_1.to(tl.float32)),
+            mask=i_ok[:, None] & d_ok[None, :],
+        )  # dk
+        write1 = tl.load(
+            write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+        )
+        p5 = tl.dot(
+            tl.trans(write1.to(DT)),
+            (beta.to(tl.float32)[:, None] * k.to(tl.float32)).to(DT),
+            S,
+            input_precision="tf32x3",
+        )  # ... + k_t^T diag(beta_t) 0c5684b44a_t
+        S = p5  # S + k_t^T diag(beta_t) 0c5684b44a_t
+    tl.store(S_last + bh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
+
+
+def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs):
+    """Gradients."""
+    q = steps(given["q"])
+    k = steps(given["k"])
+    v = steps(given["v"])
+    beta = steps(given["beta"])
+    some = q
+    B, T, H = q.shape[:3]
+    D = q.shape[-1]
+    E = v.shape[-1]
+    config = choose(some.dtype, (D, E))
+    S_first = whole(states.get("S"))
+    dS_first = whole(final_cotangents.get("S"))
+    write1 = saved["0c5684b44a"]
+    do = cotangent(cotangents.get("o"), some, (B, T, H, E))
+    matrix2 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
+    matrix1 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
+    launch(
+        backward_prepare_1,
+        (B * H * cdiv(T, config.chunk),),
+        matrix2,
+        k,
+        *strides(k),
+        q,
+        *strides(q),
+        matrix1,
+        beta,
+        *strides(beta),
+        T,
+        H,
+        D=D,
+        block_d=padded(D),
+        C=config.chunk,
+        LEVELS=config.levels,
+        DT=DTYPES[some.dtype],
+        num_warps=config.warps,
+        num_stages=1,
+    )
+    write2 = some.new_empty((B, T, H, E), dtype=some.dtype)
+    dv = some.new_empty((B, T, H, E), dtype=some.dtype)
+    dbeta_0 = some.new_empty((B, T, H, cdiv(E, min(config.tile, padded(E)))), dtype=torch.float32)
+    dS_last = some.new_empty((B, H, D, E), dtype=torch.float32)
+    launch(
+        backward_sweep_1,
+        (B * H * cdiv(E, min(config.tile, padded(E))),),
+        dS_first,
+        dS_last,
+        matrix1,
+        k,
+        *strides(k),
+        matrix2,
+        do,
+        *strides(do),
+        beta,
+        *strides(beta),
+        write1,
+        *strides(write1),
+        write2,
+        dv,
+        dbeta_0,
+        q,
+        *strides(q),
+        T,
+        H,
+        D=D,
+        E=E,
+        block_d=padded(D),
+        block_e=min(config.tile, padded(E)),
+        C=config.chunk,
+        LEVELS=config.levels,
+        DT=DTYPES[some.dtype],
+        num_warps=config.warps,
+        num_stages=config.stages,
+    )
+    if needs & {"k"}:
+        matrix3 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
+        matrix4 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
+        launch(
+            backward_prepare_2,
+            (B * H * cdiv(T, config.chunk),),
+            matrix3,
+            beta,
+            *strides(beta),
+            write1,
+            *strides(write1),
+            write2,
+            *strides(write2),
+            matrix4,
+            do,
+            *strides(do),
+            T,
+            H,
+            E=E,
+            block_e=padded(E),
+            C=config.chunk,
+            LEVELS=config.levels,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=1,
+        )
+        dk_1 = some.new_empty((B, T, H, D), dtype=torch.float32)
+        launch(
+            backward_sweep_2,
+            (B * H * cdiv(D, min(config.tile, padded(D))),),
+            dS_first,
+            matrix3,
+            k,
+            *strides(k),
+            matrix4,
+            q,
+            *strides(q),
+            write1,
+            *strides(write1),
+            beta,
+            *strides(beta),
+            dk_1,
+            write2,
+            *strides(write2),
+            do,
+            *strides(do),
+            T,
+            H,
+            E=E,
+            D=D,
+            block_e=padded(E),
+            block_d=min(config.tile, padded(D)),
+            C=config.chunk,
+            LEVELS=config.levels,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=config.stages,
+        )
+    if needs & {"k", "q"}:
+        matrix5 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
+        matrix6 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
+        launch(
+            backward_prepare_3,
+            (B * H * cdiv(T, config.chunk),),
+            matrix5,
+            beta,
+            *strides(beta),
+            do,
+            *strides(do),
+            write1,
+            *strides(write1),
+            matrix6,
+            write2,
+            *strides(write2),
+            T,
+            H,
+            E=E,
+            block_e=padded(E),
+            C=config.chunk,
+            LEVELS=config.levels,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=1,
+        )
+        dq = some.new_empty((B, T, H, D), dtype=some.dtype)
+        dk = some.new_empty((B, T, H, D), dtype=some.dtype)
+        S_last = some.new_empty((B, H, D, E), dtype=torch.float32)
+        launch(
+            backward_sweep_3,
+            (B * H * cdiv(D, min(config.tile, padded(D))),),
+            S_first,
+            S_last,
+            matrix5,
+            k,
+            *strides(k),
+            do,
+            *strides(do),
+            matrix6,
+            write2,
+            *strides(write2),
+            beta,
+            *strides(beta),
+            dk_1,
+            *strides(dk_1),
+            dq,
+            dk,
+            write1,
+            *strides(write1),
+            T,
+            H,
+            E=E,
+            D=D,
+            block_e=padded(E),
+            block_d=min(config.tile, padded(D)),
+            C=config.chunk,
+            LEVELS=config.levels,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=config.stages,
+        )
+    gradients, initial = {}, {}
+    if "q" in needs:
+        gradients["q"] = dq.to(given["q"].dtype)
+    if "k" in needs:
+        gradients["k"] = dk.to(given["k"].dtype)
+    if "v" in needs:
+        gradients["v"] = dv.to(given["v"].dtype)
+    if "beta" in needs:
+        gradients["beta"] = spread(dbeta_0.sum(-1), (B, T, H), some).to(some.dtype).to(given["beta"].dtype)
+    if "S" in needs:
+        initial["S"] = dS_last
+    return gradients, initial
+
+
 SIGNATURE = Signature(
     name="delta_rule",
     arguments=(
@@ -256,7 +1156,9 @@ SIGNATURE = Signature(
     states=(("S", ("d", "e")),),
     outputs=(("o", ("e",)),),
 )
-OP = Op(SIGNATURE, {"torch": Backend(torch_forward, torch_backward)})
+OP = Op(
+    SIGNATURE, {"torch": Backend(torch_forward, torch_backward), "triton": Backend(triton_forward, triton_backward)}
+)
 
 
 def delta_rule(q, k, v, beta, initial_state=None, output_final_state=False, backend=None):

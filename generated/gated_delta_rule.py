@@ -40,44 +40,50 @@ family: chunk-parallel
 # i, j and s run over the steps of the chunk.
 #     a_i = prod_{s < i} alpha_s
 #     M_{ij} = prod_{j < s < i} alpha_s  for j < i, else 0
-#     M'_{ij} = prod_{j < s <= i} alpha_s  for j <= i, else 0
-#     a'_i = prod_{s <= i} alpha_s
+#     N_{ij} = prod_{j < s <= i} alpha_s  for j <= i, else 0
+#     g_i = prod_{s <= i} alpha_s
 #     b_j = prod_{s > j} alpha_s
-#     a_C = prod_s alpha_s
+#     g_C = prod_s alpha_s
 #
 # Over a chunk of C steps, forward
 # The only sweep goes from the first chunk to the last.
 #     T_1 = -diag(alpha) ((K K^T) . M) diag(beta)
 #     W = (I - T_1)^-1 (V - diag(alpha . a) K S_0)
-#     O = diag(a') Q S_0 + ((Q K^T) . M') diag(beta) W
-#     S_C = a_C S_0 + K^T diag(beta . b) W
+#     O = diag(g) Q S_0 + ((Q K^T) . N) diag(beta) W
+#     S_C = g_C S_0 + K^T diag(beta . b) W
 #
 # Over a chunk of C steps, backward
 # Sweep 1 goes from the last chunk to the first.
 #     T_2 = -((K K^T) . M^T) diag(alpha . beta)
-#     P = (I - T_2)^-1 (diag(b) K dS_C + ((K Q^T) . M'^T) dO)
-#     dS_0 = a_C dS_C + Q^T diag(a') dO - K^T diag(alpha . beta . a) P
+#     P = (I - T_2)^-1 (diag(b) K dS_C + ((K Q^T) . N^T) dO)
+#     dS_0 = g_C dS_C + Q^T diag(g) dO - K^T diag(alpha . beta . a) P
 # Sweep 2 goes from the last chunk to the first.
-#     Y_1 = diag(b) W dS_C^T + ((W dO^T) . M'^T) Q - (M^T . (W P^T)) diag(alpha . beta) K   (row t: dS_t w_t)
+#     Y_1 = diag(b) W dS_C^T + ((W dO^T) . N^T) Q - (M^T . (W P^T)) diag(alpha . beta) K   (row t: dS_t w_t)
 # Sweep 3 goes from the first chunk to the last.
-#     dQ = diag(a') dO S_0^T + ((dO W^T) . M') diag(beta) K
+#     dQ = diag(g) dO S_0^T + ((dO W^T) . N) diag(beta) K
 #     Y_2 = diag(a) P S_0^T + (M . (P W^T)) diag(beta) K   (row t: S_{t-1} p_t)
 
 import torch
+import triton
+import triton.language as tl
 
-from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out, inverse
-from chunkform.runtime.op import Argument, Backend, Op, Signature
-from chunkform.runtime.torch_form import (
-    CHUNK,
-    after_chunks,
-    dtype_of,
-    from_chunks,
-    from_steps,
-    in_segments,
-    reverse_sum,
-    steps_first,
-    to_chunks,
+from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out, triangular_inverse
+from chunkform.runtime.kernels import cumulate, inverse, span, suffix_sum, weights
+from chunkform.runtime.launch import (
+    DTYPES,
+    cdiv,
+    choose,
+    cotangent,
+    launch,
+    padded,
+    pair,
+    spread,
+    steps,
+    strides,
+    whole,
 )
+from chunkform.runtime.op import Argument, Backend, Op, Signature
+from chunkform.runtime.torch_form import CHUNK, dtype_of, from_chunks, from_steps, in_segments, steps_first, to_chunks
 
 
 def _forward_sweep_1(s1, s2, s3, s4, s5, S_0, lead, size, dtype, device, size_d, size_e):
@@ -91,27 +97,27 @@ def _forward_sweep_1(s1, s2, s3, s4, s5, S_0, lead, size, dtype, device, size_d,
     a1 = decay_in(x1, False, 1)
     a2 = decay_mask(x1, False, True, False, 1)
     a3 = x3 @ x4.mT
-    a4 = inverse(a2 * a3, 1)
+    a4 = triangular_inverse(a2 * a3, 1)
     a5 = decay_all(x1)
     a6 = decay_mask(x1, True, True, True, 1)
     a7 = x5 @ x4.mT
     a8 = decay_in(x1, True, 1)
-    S = S_0
+    S_now = S_0
     S_in = []
     b1_all = []
     count = x1.shape[2]
     for n in range(count):
-        S_in.append(S)
-        b0 = (x3[:, :, n]) @ S
+        S_in.append(S_now)
+        b0 = (x3[:, :, n]) @ S_now
         b1 = (a4[:, :, n]) @ (x2[:, :, n] + (a1[:, :, n])[..., :, None] * b0)
         b2 = (x4[:, :, n]).mT @ ((a0[:, :, n])[..., :, None] * b1)
         b1_all.append(b1)
-        S = b2 + S * (a5[:, :, n])[..., None, None]
+        S_now = b2 + S_now * (a5[:, :, n])[..., None, None]
     S_in = torch.stack(S_in, 2)
     b1 = torch.stack(b1_all, 2)
     c0 = (a6 * a7) @ b1
     c1 = x5 @ S_in
-    return from_chunks(b1, lead, 1), from_chunks((c0 + a8[..., :, None] * c1), lead, 1), S
+    return from_chunks(b1, lead, 1), from_chunks((c0 + a8[..., :, None] * c1), lead, 1), S_now
 
 
 def torch_forward(given, states, constants):
@@ -166,21 +172,22 @@ def _backward_sweep_1(s1, s2, s3, s4, s5, dS_0, lead, size, dtype, device, size_
     a7 = decay_in(x1, False, -1)
     a8 = decay_mask(x1, False, True, False, -1)
     a9 = x4 @ x5.mT
-    a10 = inverse(a8 * a9, -1)
-    dS = dS_0
+    a10 = triangular_inverse(a8 * a9, -1)
+    dS_now = dS_0
     dS_in = []
     b1_all = []
     count = x1.shape[2]
     for n in range(count - 1, -1, -1):
-        dS_in.append(dS)
-        b0 = (x4[:, :, n]) @ dS
+        dS_in.append(dS_now)
+        b0 = (x4[:, :, n]) @ dS_now
         b1 = (a10[:, :, n]) @ (a6[:, :, n] + b0 * (a7[:, :, n])[..., :, None])
         b2 = (x5[:, :, n]).mT @ ((a3[:, :, n])[..., :, None] * b1)
+        b3 = (a0[:, :, n])[..., None, None] * dS_now + a2[:, :, n] + b2
         b1_all.append(b1)
-        dS = (a0[:, :, n])[..., None, None] * dS + a2[:, :, n] + b2
+        dS_now = b3
     dS_in = torch.stack(dS_in[::-1], 2)
     b1 = torch.stack(b1_all[::-1], 2)
-    return from_chunks(b1, lead, 1), dS_in, dS
+    return from_chunks(b1, lead, 1), dS_in, dS_now
 
 
 def _backward_sweep_2(s1, s2, s3, s4, s5, s6, dS_0, lead, size, dtype, device, size_d, size_e):
@@ -203,16 +210,16 @@ def _backward_sweep_2(s1, s2, s3, s4, s5, s6, dS_0, lead, size, dtype, device, s
     a9 = decay_mask(x1, False, False, True, -1)
     a10 = (a8 * a9) @ x2
     a11 = decay_in(x1, False, -1)
-    dS = dS_0
+    dS_now = dS_0
     dS_in = []
     count = x1.shape[2]
     for n in range(count - 1, -1, -1):
-        dS_in.append(dS)
-        b0 = (a0[:, :, n])[..., None, None] * dS + a2[:, :, n] + a4[:, :, n]
-        dS = b0
+        dS_in.append(dS_now)
+        b0 = (a0[:, :, n])[..., None, None] * dS_now + a2[:, :, n] + a4[:, :, n]
+        dS_now = b0
     dS_in = torch.stack(dS_in[::-1], 2)
     c0 = x6 @ dS_in.mT
-    return from_chunks((a7 + a10 + c0 * a11[..., :, None]), lead, 1), dS
+    return from_chunks((a7 + a10 + c0 * a11[..., :, None]), lead, 1), dS_now
 
 
 def _backward_sweep_3(s1, s2, s3, s4, s5, S_0, lead, size, dtype, device, size_d, size_e):
@@ -233,12 +240,12 @@ def _backward_sweep_3(s1, s2, s3, s4, s5, S_0, lead, size, dtype, device, size_d
     a8 = x5 @ x2.mT
     a9 = (a7 * a8) @ x3
     a10 = decay_in(x1, False, 1)
-    S = S_0
+    S_now = S_0
     S_in = []
     count = x1.shape[2]
     for n in range(count):
-        S_in.append(S)
-        S = a1[:, :, n] + S * (a2[:, :, n])[..., None, None]
+        S_in.append(S_now)
+        S_now = a1[:, :, n] + S_now * (a2[:, :, n])[..., None, None]
     S_in = torch.stack(S_in, 2)
     c0 = x4 @ S_in.mT
     c1 = x5 @ S_in.mT
@@ -246,8 +253,46 @@ def _backward_sweep_3(s1, s2, s3, s4, s5, S_0, lead, size, dtype, device, size_d
         from_chunks((a5 + a6[..., :, None] * c0), lead, 1),
         from_chunks((a9 + a10[..., :, None] * c1), lead, 1),
         S_in,
-        S,
+        S_now,
     )
+
+
+def _backward_unroll_4(s1, s2, s3, s4, s5, s6, s7, s8, S_edges, dS_edges, lead, size, dtype, device, size_d, size_e):
+    """Products of the states and their gradients at each step, from the states at the borders of chunks."""
+    x1 = to_chunks(s1, lead, size, 0)
+    x2 = to_chunks(s2, lead, size, 1)
+    x3 = to_chunks(s3, lead, size, 1)
+    x4 = to_chunks(s4, lead, size, 1)
+    x5 = to_chunks(s5, lead, size, 1)
+    x6 = to_chunks(s6, lead, size, 1)
+    x7 = to_chunks(s7, lead, size, 1)
+    x8 = to_chunks(s8, lead, size, 0)
+    a0 = decay_mask(x1, False, True, False, 1)
+    a1 = x3 @ x2.mT
+    a2 = x4 @ x5.mT
+    a3 = a0 @ (a1 * a2).mT
+    a4 = decay_mask(x1, False, False, True, -1)
+    a5 = (a3 * a4).sum(-1)
+    a6 = decay_mask(x1, False, True, False, -1)
+    a7 = x6 @ x5.mT
+    a8 = x7 @ x2.mT
+    a9 = a0 @ (a7 * a8).mT
+    a10 = (a6 * a9).sum(-1)
+    a11 = decay_in(x1, False, 1)
+    a12 = decay_in(x1, False, -1)
+    a13 = (S_edges * dS_edges).sum(-2)
+    a14 = (a13).sum(-1)
+    a15 = x3 @ S_edges
+    a16 = (x4 * a15).sum(-1)
+    a17 = torch.einsum("...b,...ab->...a", a16, a4)
+    a18 = x7 @ S_edges
+    a19 = (x6 * a18).sum(-1)
+    a20 = torch.einsum("...ab,...b->...a", a6, a19)
+    a21 = x2 @ dS_edges
+    a22 = (x5 * a21).sum(-1)
+    a23 = torch.einsum("...ab,...b->...a", a0, a22)
+    a24 = a5 + a10 + a11 * a12 * a14[..., None] + a17 * a11 + a11 * a20 + a23 * a12
+    return (from_chunks(a24 * x8, lead, 0),)
 
 
 def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs):
@@ -312,23 +357,1168 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
         size_d,
         size_e,
     )
-    t24 = (k * y).sum(-1)
-    t25 = (q * y_2).sum(-1)
-    t26 = (k * y_3).sum(-1)
-    t27 = (dS_edges * after_chunks(S_edges, S_end)).sum(-2)
-    # pairing_S: the decay times <S_(t-1), dS_t>, from what later steps read and wrote
-    pairing_S = reverse_sum((-t24 * beta + t25), -alpha * beta * t26, (t27).sum(-1), lead, CHUNK)
+    t24 = k * beta[..., None]
+    # pairing_S: <S_(t-1), dS_t> at each step, with the scalars that multiply the state
+    (pairing_S,) = _backward_unroll_4(
+        log_alpha, t24, q, do, w_2, w, t17, alpha, S_edges, dS_edges, lead, CHUNK, dtype, device, size_d, size_e
+    )
     gradients = {}
     gradients["q"] = from_steps(y_2, lead, 1, given["q"].dtype)
-    t32 = beta[..., None] * y - alpha[..., None] * beta[..., None] * y_3
-    gradients["k"] = from_steps(t32, lead, 1, given["k"].dtype)
+    t29 = beta[..., None] * y - alpha[..., None] * beta[..., None] * y_3
+    gradients["k"] = from_steps(t29, lead, 1, given["k"].dtype)
     gradients["v"] = from_steps(beta[..., None] * w, lead, 1, given["v"].dtype)
-    t35 = (w * w_2).sum(-1)
-    gradients["beta"] = from_steps(t35, lead, 0, given["beta"].dtype)
+    t32 = (w * w_2).sum(-1)
+    gradients["beta"] = from_steps(t32, lead, 0, given["beta"].dtype)
     v = steps_first(given["v"], dtype)
-    t38 = (w * (-v + w_2)).sum(-1)
-    gradients["alpha"] = from_steps((t38 * beta + pairing_S), lead, 0, given["alpha"].dtype)
+    t35 = (w * (-v + w_2)).sum(-1)
+    gradients["alpha"] = from_steps((t35 * beta + pairing_S), lead, 0, given["alpha"].dtype)
     return gradients, {"S": dS_first}
+
+
+@triton.jit(do_not_specialize=["T"])
+def forward_prepare_1(
+    matrix1,
+    alpha_p,
+    alpha_b,
+    alpha_t,
+    alpha_h,
+    alpha_sums,
+    alpha_resets,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    beta_p,
+    beta_b,
+    beta_t,
+    beta_h,
+    matrix2,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    T,
+    H,
+    D: tl.constexpr,
+    block_d: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """What needs no state, for all chunks at once."""
+    chunks = tl.cdiv(T, C)
+    c = tl.program_id(0) % chunks
+    bh = (tl.program_id(0) // chunks).to(tl.int64)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    alpha_p += b * alpha_b + h * alpha_h
+    k_p += b * k_b + h * k_h
+    beta_p += b * beta_b + h * beta_h
+    q_p += b * q_b + h * q_h
+    t0 = tl.cast(c, tl.int64) * C
+    last = tl.minimum(T - t0, C).to(tl.int32) - 1
+    i_ok = i <= last
+    at = bh * T + t0
+    step = (b * T + t0) * H + h
+    alpha_a_before = tl.load(alpha_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
+    alpha_n_before = tl.load(alpha_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
+    alpha_a = tl.load(alpha_sums + at + tl.minimum(i, last))
+    alpha_n = tl.load(alpha_resets + at + tl.minimum(i, last))
+    alpha = tl.exp(tl.load(alpha_p + t0 * alpha_t + i * alpha_t, mask=i_ok, other=0.0).to(tl.float32))
+    m = weights(
+        alpha_a_before[:, None], alpha_n_before[:, None], alpha_a[None, :], alpha_n[None, :], i[:, None] > i[None, :]
+    )  # decays from write to read
+    k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    p = tl.dot(k.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k_t k_t^T
+    beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+    w = -alpha[:, None] * beta.to(tl.float32)[None, :] * (m * p)
+    x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
+    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # a06e47a89e58_t
+    m2 = weights(
+        alpha_a[:, None], alpha_n[:, None], alpha_a[None, :], alpha_n[None, :], i[:, None] >= i[None, :]
+    )  # decays from write to read
+    q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    p2 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q_t k_t^T
+    tl.store(
+        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta.to(tl.float32)[None, :] * (m2 * p2))
+    )  # ((q_t k_t^T) . [decay_{mask}]_{i,j}) diag(beta_t)
+
+
+@triton.jit(do_not_specialize=["T"])
+def forward_sweep_1(
+    S_first,
+    S_last,
+    matrix1,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    alpha_p,
+    alpha_b,
+    alpha_t,
+    alpha_h,
+    alpha_sums,
+    alpha_resets,
+    v_p,
+    v_b,
+    v_t,
+    v_h,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    matrix2,
+    write1_out,
+    o_out,
+    beta_p,
+    beta_b,
+    beta_t,
+    beta_h,
+    T,
+    H,
+    D: tl.constexpr,
+    E: tl.constexpr,
+    block_d: tl.constexpr,
+    block_e: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """A walk forwards over chunks, carrying a tile of S."""
+    tile = tl.program_id(0) % tl.cdiv(E, block_e)
+    bh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
+    chunks = tl.cdiv(T, C)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    e = tile * block_e + tl.arange(0, block_e)
+    e_ok = e < E
+    S = tl.zeros([block_d, block_e], tl.float32)
+    if S_first is not None:
+        S += tl.load(S_first + bh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0)
+    k_p += b * k_b + h * k_h
+    alpha_p += b * alpha_b + h * alpha_h
+    v_p += b * v_b + h * v_h
+    q_p += b * q_b + h * q_h
+    beta_p += b * beta_b + h * beta_h
+    for n in range(chunks):
+        c = n
+        t0 = tl.cast(c, tl.int64) * C
+        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        i_ok = i <= last
+        at = bh * T + t0
+        step = (b * T + t0) * H + h
+        alpha_a_end = tl.load(alpha_sums + at + last)
+        alpha_n_end = tl.load(alpha_resets + at + last)
+        alpha_a_before = tl.load(alpha_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
+        alpha_n_before = tl.load(alpha_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
+        alpha_a = tl.load(alpha_sums + at + tl.minimum(i, last))
+        alpha_n = tl.load(alpha_resets + at + tl.minimum(i, last))
+        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p = tl.dot(k.to(DT), S.to(DT), input_precision="tf32x3")  # k_t S
+        alpha = tl.exp(tl.load(alpha_p + t0 * alpha_t + i * alpha_t, mask=i_ok, other=0.0).to(tl.float32))
+        since = span(alpha_a_before, alpha_n_before, 0.0, 0)
+        v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        w = (-(alpha * since)[:, None] * p) + v.to(tl.float32)
+        p2 = tl.dot(t.to(DT), w.to(DT), input_precision="tf32x3")  # a06e47a89e58_t 269d1063414f_t
+        since2 = span(alpha_a, alpha_n, 0.0, 0)
+        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p3 = tl.dot(q.to(DT), S.to(DT), input_precision="tf32x3")  # q_t S
+        t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p4 = tl.dot(
+            t2.to(DT), p2.to(DT), (since2[:, None] * p3), input_precision="tf32x3"
+        )  # ... + 531a6a905ff6_t f0a239ece246_t
+        tl.store(write1_out + step * E + i[:, None] * (H * E) + e[None, :], p2, mask=i_ok[:, None] & e_ok[None, :])
+        tl.store(o_out + step * E + i[:, None] * (H * E) + e[None, :], p4, mask=i_ok[:, None] & e_ok[None, :])  # o
+        kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
+        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+        until = span(alpha_a_end, alpha_n_end, alpha_a, alpha_n)
+        p5 = tl.dot(
+            tl.trans(k.to(DT)),
+            ((beta.to(tl.float32) * until)[:, None] * p2).to(DT),
+            (kept * S),
+            input_precision="tf32x3",
+        )  # ... + k_t^T diag(beta_t . [decay_{out}]_i) f0a239ece246_t
+        S = p5  # decay_{all} S + k_t^T diag(beta_t . [decay_{out}]_i) f0a239ece246_t
+    tl.store(S_last + bh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
+
+
+def triton_forward(given, states, constants):
+    """Outputs, last states and what the backward pass uses."""
+    q = steps(given["q"])
+    k = steps(given["k"])
+    v = steps(given["v"])
+    beta = steps(given["beta"])
+    alpha = steps(given["alpha"])
+    some = q
+    B, T, H = q.shape[:3]
+    D = q.shape[-1]
+    E = v.shape[-1]
+    config = choose(some.dtype, (D, E))
+    S_first = whole(states.get("S"))
+    alpha_sums, alpha_resets, alpha_extents = cumulate(alpha, config.chunk)
+    matrix1 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
+    matrix2 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
+    launch(
+        forward_prepare_1,
+        (B * H * cdiv(T, config.chunk),),
+        matrix1,
+        alpha,
+        *strides(alpha),
+        alpha_sums,
+        alpha_resets,
+        k,
+        *strides(k),
+        beta,
+        *strides(beta),
+        matrix2,
+        q,
+        *strides(q),
+        T,
+        H,
+        D=D,
+        block_d=padded(D),
+        C=config.chunk,
+        LEVELS=config.levels,
+        DT=DTYPES[some.dtype],
+        num_warps=config.warps,
+        num_stages=1,
+    )
+    write1 = some.new_empty((B, T, H, E), dtype=some.dtype)
+    o = some.new_empty((B, T, H, E), dtype=some.dtype)
+    S_last = some.new_empty((B, H, D, E), dtype=torch.float32)
+    launch(
+        forward_sweep_1,
+        (B * H * cdiv(E, min(config.tile, padded(E))),),
+        S_first,
+        S_last,
+        matrix1,
+        k,
+        *strides(k),
+        alpha,
+        *strides(alpha),
+        alpha_sums,
+        alpha_resets,
+        v,
+        *strides(v),
+        q,
+        *strides(q),
+        matrix2,
+        write1,
+        o,
+        beta,
+        *strides(beta),
+        T,
+        H,
+        D=D,
+        E=E,
+        block_d=padded(D),
+        block_e=min(config.tile, padded(E)),
+        C=config.chunk,
+        LEVELS=config.levels,
+        DT=DTYPES[some.dtype],
+        num_warps=config.warps,
+        num_stages=config.stages,
+    )
+    return {"o": o}, {"S": S_last}, {"101b56a880": write1}
+
+
+@triton.jit(do_not_specialize=["T"])
+def backward_prepare_1(
+    matrix2,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    alpha_sums,
+    alpha_resets,
+    matrix1,
+    alpha_p,
+    alpha_b,
+    alpha_t,
+    alpha_h,
+    beta_p,
+    beta_b,
+    beta_t,
+    beta_h,
+    T,
+    H,
+    D: tl.constexpr,
+    block_d: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """What needs no state, for all chunks at once."""
+    chunks = tl.cdiv(T, C)
+    c = tl.program_id(0) % chunks
+    bh = (tl.program_id(0) // chunks).to(tl.int64)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    k_p += b * k_b + h * k_h
+    q_p += b * q_b + h * q_h
+    alpha_p += b * alpha_b + h * alpha_h
+    beta_p += b * beta_b + h * beta_h
+    t0 = tl.cast(c, tl.int64) * C
+    last = tl.minimum(T - t0, C).to(tl.int32) - 1
+    i_ok = i <= last
+    at = bh * T + t0
+    step = (b * T + t0) * H + h
+    alpha_a = tl.load(alpha_sums + at + tl.minimum(i, last))
+    alpha_n = tl.load(alpha_resets + at + tl.minimum(i, last))
+    alpha_a_before = tl.load(alpha_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
+    alpha_n_before = tl.load(alpha_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
+    k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    p = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k_t q_t^T
+    m = weights(
+        alpha_a[None, :], alpha_n[None, :], alpha_a[:, None], alpha_n[:, None], i[:, None] <= i[None, :]
+    )  # decays from write to read
+    tl.store(
+        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (p * m)
+    )  # (k_t q_t^T) . [decay_{mask}]_{i,j}
+    m2 = weights(
+        alpha_a_before[None, :], alpha_n_before[None, :], alpha_a[:, None], alpha_n[:, None], i[:, None] < i[None, :]
+    )  # decays from write to read
+    alpha = tl.exp(tl.load(alpha_p + t0 * alpha_t + i * alpha_t, mask=i_ok, other=0.0).to(tl.float32))
+    p2 = tl.dot(k.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k_t k_t^T
+    beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+    w = -(alpha * beta.to(tl.float32))[None, :] * (m2 * p2)
+    x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
+    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # 790529e7bd02_t
+
+
+@triton.jit(do_not_specialize=["T"])
+def backward_sweep_1(
+    dS_first,
+    dS_last,
+    matrix1,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    alpha_sums,
+    alpha_resets,
+    matrix2,
+    do_p,
+    do_b,
+    do_t,
+    do_h,
+    beta_p,
+    beta_b,
+    beta_t,
+    beta_h,
+    write1_p,
+    write1_b,
+    write1_t,
+    write1_h,
+    v_p,
+    v_b,
+    v_t,
+    v_h,
+    write2_out,
+    dv_out,
+    dbeta_0_out,
+    dlog_alpha_0_out,
+    alpha_p,
+    alpha_b,
+    alpha_t,
+    alpha_h,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    T,
+    H,
+    D: tl.constexpr,
+    E: tl.constexpr,
+    block_d: tl.constexpr,
+    block_e: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """A walk backwards over chunks, carrying a tile of dS."""
+    tile = tl.program_id(0) % tl.cdiv(E, block_e)
+    bh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
+    chunks = tl.cdiv(T, C)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    e = tile * block_e + tl.arange(0, block_e)
+    e_ok = e < E
+    dS = tl.zeros([block_d, block_e], tl.float32)
+    if dS_first is not None:
+        dS += tl.load(
+            dS_first + bh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0
+        )
+    k_p += b * k_b + h * k_h
+    do_p += b * do_b + h * do_h
+    beta_p += b * beta_b + h * beta_h
+    write1_p += b * write1_b + h * write1_h
+    v_p += b * v_b + h * v_h
+    alpha_p += b * alpha_b + h * alpha_h
+    q_p += b * q_b + h * q_h
+    for n in range(chunks):
+        c = chunks - 1 - n
+        t0 = tl.cast(c, tl.int64) * C
+        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        i_ok = i <= last
+        at = bh * T + t0
+        step = (b * T + t0) * H + h
+        alpha_a_end = tl.load(alpha_sums + at + last)
+        alpha_n_end = tl.load(alpha_resets + at + last)
+        alpha_a = tl.load(alpha_sums + at + tl.minimum(i, last))
+        alpha_n = tl.load(alpha_resets + at + tl.minimum(i, last))
+        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+        write1 = tl.load(
+            write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+        )
+        v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        alpha_a_before = tl.load(alpha_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
+        alpha_n_before = tl.load(alpha_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
+        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p = tl.dot(k.to(DT), dS.to(DT), input_precision="tf32x3")  # k_t dS
+        since = span(alpha_a_end, alpha_n_end, alpha_a, alpha_n)
+        t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        p2 = tl.dot(t2.to(DT), do.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + 0ddf115fc527_t do_t
+        p3 = tl.dot(t.to(DT), p2.to(DT), input_precision="tf32x3")  # 790529e7bd02_t 28baa67f80f6_t
+        tl.store(write2_out + step * E + i[:, None] * (H * E) + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :])
+        tl.store(
+            dv_out + step * E + i[:, None] * (H * E) + e[None, :],
+            (beta.to(tl.float32)[:, None] * p3),
+            mask=i_ok[:, None] & e_ok[None, :],
+        )  # dv
+        tl.store(
+            dbeta_0_out + (step + i * H) * tl.cdiv(E, block_e) + tile,
+            tl.sum(tl.where(e_ok[None, :], (write1.to(tl.float32) * p3), 0.0), axis=1),
+            mask=i_ok,
+        )  # dbeta
+        tl.store(
+            dlog_alpha_0_out + (step + i * H) * tl.cdiv(E, block_e) + tile,
+            tl.sum(
+                tl.where(
+                    e_ok[None, :],
+                    (beta.to(tl.float32)[:, None] * (p3 * ((-v.to(tl.float32)) + write1.to(tl.float32)))),
+                    0.0,
+                ),
+                axis=1,
+            ),
+            mask=i_ok,
+        )  # dlog_alpha
+        kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
+        alpha = tl.exp(tl.load(alpha_p + t0 * alpha_t + i * alpha_t, mask=i_ok, other=0.0).to(tl.float32))
+        until = span(alpha_a_before, alpha_n_before, 0.0, 0)
+        p4 = tl.dot(
+            tl.trans(k.to(DT)), ((alpha * until * beta.to(tl.float32))[:, None] * p3).to(DT), input_precision="tf32x3"
+        )  # k_t^T diag(beta_t . alpha_t . [decay_{out}]_i) 594ef3673a5f_t
+        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        until2 = span(alpha_a, alpha_n, 0.0, 0)
+        p5 = tl.dot(
+            tl.trans(q.to(DT)),
+            (until2[:, None] * do.to(tl.float32)).to(DT),
+            ((kept * dS) + (-p4)),
+            input_precision="tf32x3",
+        )  # ... + q_t^T diag([decay_{out}]_i) do_t
+        dS = p5  # decay_{all} dS + q_t^T diag([decay_{out}]_i) do_t - k_t^T diag(beta_t . alpha_t . [decay_{out}]_i) 594ef3673a5f_t
+    tl.store(dS_last + bh * D * E + d[:, None] * E + e[None, :], dS, mask=d_ok[:, None] & e_ok[None, :])
+
+
+@triton.jit(do_not_specialize=["T"])
+def backward_prepare_2(
+    matrix3,
+    alpha_sums,
+    alpha_resets,
+    alpha_p,
+    alpha_b,
+    alpha_t,
+    alpha_h,
+    write1_p,
+    write1_b,
+    write1_t,
+    write1_h,
+    write2_p,
+    write2_b,
+    write2_t,
+    write2_h,
+    beta_p,
+    beta_b,
+    beta_t,
+    beta_h,
+    matrix4,
+    do_p,
+    do_b,
+    do_t,
+    do_h,
+    T,
+    H,
+    E: tl.constexpr,
+    block_e: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """What needs no state, for all chunks at once."""
+    chunks = tl.cdiv(T, C)
+    c = tl.program_id(0) % chunks
+    bh = (tl.program_id(0) // chunks).to(tl.int64)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    e = tl.arange(0, block_e)
+    e_ok = e < E
+    alpha_p += b * alpha_b + h * alpha_h
+    write1_p += b * write1_b + h * write1_h
+    write2_p += b * write2_b + h * write2_h
+    beta_p += b * beta_b + h * beta_h
+    do_p += b * do_b + h * do_h
+    t0 = tl.cast(c, tl.int64) * C
+    last = tl.minimum(T - t0, C).to(tl.int32) - 1
+    i_ok = i <= last
+    at = bh * T + t0
+    step = (b * T + t0) * H + h
+    alpha_a_before = tl.load(alpha_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
+    alpha_n_before = tl.load(alpha_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
+    alpha_a = tl.load(alpha_sums + at + tl.minimum(i, last))
+    alpha_n = tl.load(alpha_resets + at + tl.minimum(i, last))
+    m = weights(
+        alpha_a_before[None, :], alpha_n_before[None, :], alpha_a[:, None], alpha_n[:, None], i[:, None] < i[None, :]
+    )  # decays from write to read
+    alpha = tl.exp(tl.load(alpha_p + t0 * alpha_t + i * alpha_t, mask=i_ok, other=0.0).to(tl.float32))
+    write1 = tl.load(
+        write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+    )
+    write2 = tl.load(
+        write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+    )
+    p = tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # 101b56a880_t c8244d0bb2_t^T
+    beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+    tl.store(
+        matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+        ((alpha * beta.to(tl.float32))[None, :] * (m * p)),
+    )  # ((101b56a880_t c8244d0bb2_t^T) . [decay_{mask}]_{i,j}) diag(beta_t . alpha_t)
+    m2 = weights(
+        alpha_a[None, :], alpha_n[None, :], alpha_a[:, None], alpha_n[:, None], i[:, None] <= i[None, :]
+    )  # decays from write to read
+    do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+    p2 = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # 101b56a880_t do_t^T
+    tl.store(
+        matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m2 * p2)
+    )  # (101b56a880_t do_t^T) . [decay_{mask}]_{i,j}
+
+
+@triton.jit(do_not_specialize=["T"])
+def backward_sweep_2(
+    dS_first,
+    alpha_sums,
+    alpha_resets,
+    write1_p,
+    write1_b,
+    write1_t,
+    write1_h,
+    matrix3,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    matrix4,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    beta_p,
+    beta_b,
+    beta_t,
+    beta_h,
+    S_late_1_out,
+    dk_1_out,
+    write2_p,
+    write2_b,
+    write2_t,
+    write2_h,
+    alpha_p,
+    alpha_b,
+    alpha_t,
+    alpha_h,
+    do_p,
+    do_b,
+    do_t,
+    do_h,
+    T,
+    H,
+    E: tl.constexpr,
+    D: tl.constexpr,
+    block_e: tl.constexpr,
+    block_d: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """A walk backwards over chunks, carrying a tile of dS."""
+    tile = tl.program_id(0) % tl.cdiv(D, block_d)
+    bh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
+    chunks = tl.cdiv(T, C)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    e = tl.arange(0, block_e)
+    e_ok = e < E
+    d = tile * block_d + tl.arange(0, block_d)
+    d_ok = d < D
+    dS = tl.zeros([block_e, block_d], tl.float32)
+    if dS_first is not None:
+        dS += tl.load(
+            dS_first + bh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0
+        )
+    write1_p += b * write1_b + h * write1_h
+    k_p += b * k_b + h * k_h
+    q_p += b * q_b + h * q_h
+    beta_p += b * beta_b + h * beta_h
+    write2_p += b * write2_b + h * write2_h
+    alpha_p += b * alpha_b + h * alpha_h
+    do_p += b * do_b + h * do_h
+    for n in range(chunks):
+        c = chunks - 1 - n
+        t0 = tl.cast(c, tl.int64) * C
+        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        i_ok = i <= last
+        at = bh * T + t0
+        step = (b * T + t0) * H + h
+        alpha_a_end = tl.load(alpha_sums + at + last)
+        alpha_n_end = tl.load(alpha_resets + at + last)
+        alpha_a = tl.load(alpha_sums + at + tl.minimum(i, last))
+        alpha_n = tl.load(alpha_resets + at + tl.minimum(i, last))
+        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+        alpha_a_before = tl.load(alpha_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
+        alpha_n_before = tl.load(alpha_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
+        since = span(alpha_a_end, alpha_n_end, alpha_a, alpha_n)
+        write1 = tl.load(
+            write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+        )
+        p = tl.dot(write1.to(DT), dS.to(DT), input_precision="tf32x3")  # 101b56a880_t dS^T
+        t = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p2 = tl.dot(t.to(DT), k.to(DT), input_precision="tf32x3")  # 023270ed33ff_t k_t
+        t2 = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p3 = tl.dot(
+            t2.to(DT), q.to(DT), ((since[:, None] * p) + (-p2)), input_precision="tf32x3"
+        )  # ... + 4490c0427a1d_t q_t
+        tl.store(
+            S_late_1_out + (step + i * H) * tl.cdiv(D, block_d) + tile,
+            tl.sum(tl.where(d_ok[None, :], (-beta.to(tl.float32)[:, None] * (p3 * k.to(tl.float32))), 0.0), axis=1),
+            mask=i_ok,
+        )  # S.late
+        tl.store(
+            dk_1_out + step * D + i[:, None] * (H * D) + d[None, :],
+            (beta.to(tl.float32)[:, None] * p3),
+            mask=i_ok[:, None] & d_ok[None, :],
+        )  # dk
+        kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
+        write2 = tl.load(
+            write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+        )
+        alpha = tl.exp(tl.load(alpha_p + t0 * alpha_t + i * alpha_t, mask=i_ok, other=0.0).to(tl.float32))
+        until = span(alpha_a_before, alpha_n_before, 0.0, 0)
+        p4 = tl.dot(
+            tl.trans(write2.to(DT)),
+            ((alpha * until * beta.to(tl.float32))[:, None] * k.to(tl.float32)).to(DT),
+            input_precision="tf32x3",
+        )  # k_t^T diag(beta_t . alpha_t . [decay_{out}]_i) c8244d0bb2_t
+        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        until2 = span(alpha_a, alpha_n, 0.0, 0)
+        p5 = tl.dot(
+            tl.trans(do.to(DT)),
+            (until2[:, None] * q.to(tl.float32)).to(DT),
+            ((kept * dS) + (-p4)),
+            input_precision="tf32x3",
+        )  # ... + q_t^T diag([decay_{out}]_i) do_t
+        dS = p5  # decay_{all} dS + q_t^T diag([decay_{out}]_i) do_t - k_t^T diag(beta_t . alpha_t . [decay_{out}]_i) c8244d0bb2_t
+
+
+@triton.jit(do_not_specialize=["T"])
+def backward_prepare_3(
+    matrix5,
+    do_p,
+    do_b,
+    do_t,
+    do_h,
+    write1_p,
+    write1_b,
+    write1_t,
+    write1_h,
+    alpha_sums,
+    alpha_resets,
+    beta_p,
+    beta_b,
+    beta_t,
+    beta_h,
+    matrix6,
+    write2_p,
+    write2_b,
+    write2_t,
+    write2_h,
+    T,
+    H,
+    E: tl.constexpr,
+    block_e: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """What needs no state, for all chunks at once."""
+    chunks = tl.cdiv(T, C)
+    c = tl.program_id(0) % chunks
+    bh = (tl.program_id(0) // chunks).to(tl.int64)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    e = tl.arange(0, block_e)
+    e_ok = e < E
+    do_p += b * do_b + h * do_h
+    write1_p += b * write1_b + h * write1_h
+    beta_p += b * beta_b + h * beta_h
+    write2_p += b * write2_b + h * write2_h
+    t0 = tl.cast(c, tl.int64) * C
+    last = tl.minimum(T - t0, C).to(tl.int32) - 1
+    i_ok = i <= last
+    at = bh * T + t0
+    step = (b * T + t0) * H + h
+    alpha_a = tl.load(alpha_sums + at + tl.minimum(i, last))
+    alpha_n = tl.load(alpha_resets + at + tl.minimum(i, last))
+    alpha_a_before = tl.load(alpha_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
+    alpha_n_before = tl.load(alpha_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
+    do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+    write1 = tl.load(
+        write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+    )
+    p = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do_t 101b56a880_t^T
+    m = weights(
+        alpha_a[:, None], alpha_n[:, None], alpha_a[None, :], alpha_n[None, :], i[:, None] >= i[None, :]
+    )  # decays from write to read
+    beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+    tl.store(
+        matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta.to(tl.float32)[None, :] * (p * m))
+    )  # ((do_t 101b56a880_t^T) . [decay_{mask}]_{i,j}) diag(beta_t)
+    write2 = tl.load(
+        write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+    )
+    p2 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # c8244d0bb2_t 101b56a880_t^T
+    m2 = weights(
+        alpha_a_before[:, None], alpha_n_before[:, None], alpha_a[None, :], alpha_n[None, :], i[:, None] > i[None, :]
+    )  # decays from write to read
+    tl.store(
+        matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta.to(tl.float32)[None, :] * (p2 * m2))
+    )  # ((c8244d0bb2_t 101b56a880_t^T) . [decay_{mask}]_{i,j}) diag(beta_t)
+
+
+@triton.jit(do_not_specialize=["T"])
+def backward_sweep_3(
+    S_first,
+    S_last,
+    alpha_sums,
+    alpha_resets,
+    do_p,
+    do_b,
+    do_t,
+    do_h,
+    matrix5,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    write2_p,
+    write2_b,
+    write2_t,
+    write2_h,
+    matrix6,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    beta_p,
+    beta_b,
+    beta_t,
+    beta_h,
+    dk_1_p,
+    dk_1_b,
+    dk_1_t,
+    dk_1_h,
+    S_late_2_out,
+    alpha_p,
+    alpha_b,
+    alpha_t,
+    alpha_h,
+    S_early_2_out,
+    dq_out,
+    dk_out,
+    write1_p,
+    write1_b,
+    write1_t,
+    write1_h,
+    T,
+    H,
+    E: tl.constexpr,
+    D: tl.constexpr,
+    block_e: tl.constexpr,
+    block_d: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """A walk forwards over chunks, carrying a tile of S."""
+    tile = tl.program_id(0) % tl.cdiv(D, block_d)
+    bh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
+    chunks = tl.cdiv(T, C)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    e = tl.arange(0, block_e)
+    e_ok = e < E
+    d = tile * block_d + tl.arange(0, block_d)
+    d_ok = d < D
+    S = tl.zeros([block_e, block_d], tl.float32)
+    if S_first is not None:
+        S += tl.load(S_first + bh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
+    do_p += b * do_b + h * do_h
+    k_p += b * k_b + h * k_h
+    write2_p += b * write2_b + h * write2_h
+    q_p += b * q_b + h * q_h
+    beta_p += b * beta_b + h * beta_h
+    dk_1_p += b * dk_1_b + h * dk_1_h
+    alpha_p += b * alpha_b + h * alpha_h
+    write1_p += b * write1_b + h * write1_h
+    for n in range(chunks):
+        c = n
+        t0 = tl.cast(c, tl.int64) * C
+        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        i_ok = i <= last
+        at = bh * T + t0
+        step = (b * T + t0) * H + h
+        alpha_a_end = tl.load(alpha_sums + at + last)
+        alpha_n_end = tl.load(alpha_resets + at + last)
+        alpha_a = tl.load(alpha_sums + at + tl.minimum(i, last))
+        alpha_n = tl.load(alpha_resets + at + tl.minimum(i, last))
+        alpha_a_before = tl.load(alpha_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
+        alpha_n_before = tl.load(alpha_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
+        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+        dk_1 = tl.load(
+            dk_1_p + t0 * dk_1_t + i[:, None] * dk_1_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
+        )
+        since = span(alpha_a, alpha_n, 0.0, 0)
+        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        p = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do_t S^T
+        t = tl.load(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p2 = tl.dot(t.to(DT), k.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + f250e54a0073_t k_t
+        since2 = span(alpha_a_before, alpha_n_before, 0.0, 0)
+        write2 = tl.load(
+            write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+        )
+        p3 = tl.dot(write2.to(DT), S.to(DT), input_precision="tf32x3")  # c8244d0bb2_t S^T
+        t2 = tl.load(matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p4 = tl.dot(t2.to(DT), k.to(DT), (since2[:, None] * p3), input_precision="tf32x3")  # ... + 8048abb2d392_t k_t
+        tl.store(
+            S_late_2_out + (step + i * H) * tl.cdiv(D, block_d) + tile,
+            tl.sum(tl.where(d_ok[None, :], (p2 * q.to(tl.float32)), 0.0), axis=1),
+            mask=i_ok,
+        )  # S.late
+        alpha = tl.exp(tl.load(alpha_p + t0 * alpha_t + i * alpha_t, mask=i_ok, other=0.0).to(tl.float32))
+        tl.store(
+            S_early_2_out + (step + i * H) * tl.cdiv(D, block_d) + tile,
+            tl.sum(
+                tl.where(d_ok[None, :], (-(alpha * beta.to(tl.float32))[:, None] * (p4 * k.to(tl.float32))), 0.0),
+                axis=1,
+            ),
+            mask=i_ok,
+        )  # S.early
+        tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], p2, mask=i_ok[:, None] & d_ok[None, :])  # dq
+        tl.store(
+            dk_out + step * D + i[:, None] * (H * D) + d[None, :],
+            ((-(alpha * beta.to(tl.float32))[:, None] * p4) + dk_1.to(tl.float32)),
+            mask=i_ok[:, None] & d_ok[None, :],
+        )  # dk
+        kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
+        write1 = tl.load(
+            write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+        )
+        until = span(alpha_a_end, alpha_n_end, alpha_a, alpha_n)
+        p5 = tl.dot(
+            tl.trans(write1.to(DT)),
+            ((beta.to(tl.float32) * until)[:, None] * k.to(tl.float32)).to(DT),
+            (kept * S),
+            input_precision="tf32x3",
+        )  # ... + k_t^T diag(beta_t . [decay_{out}]_i) 101b56a880_t
+        S = p5  # decay_{all} S + k_t^T diag(beta_t . [decay_{out}]_i) 101b56a880_t
+    tl.store(S_last + bh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
+
+
+def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs):
+    """Gradients."""
+    q = steps(given["q"])
+    k = steps(given["k"])
+    v = steps(given["v"])
+    beta = steps(given["beta"])
+    alpha = steps(given["alpha"])
+    some = q
+    B, T, H = q.shape[:3]
+    D = q.shape[-1]
+    E = v.shape[-1]
+    config = choose(some.dtype, (D, E))
+    S_first = whole(states.get("S"))
+    dS_first = whole(final_cotangents.get("S"))
+    write1 = saved["101b56a880"]
+    do = cotangent(cotangents.get("o"), some, (B, T, H, E))
+    alpha_sums, alpha_resets, alpha_extents = cumulate(alpha, config.chunk)
+    matrix2 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
+    matrix1 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
+    launch(
+        backward_prepare_1,
+        (B * H * cdiv(T, config.chunk),),
+        matrix2,
+        k,
+        *strides(k),
+        q,
+        *strides(q),
+        alpha_sums,
+        alpha_resets,
+        matrix1,
+        alpha,
+        *strides(alpha),
+        beta,
+        *strides(beta),
+        T,
+        H,
+        D=D,
+        block_d=padded(D),
+        C=config.chunk,
+        LEVELS=config.levels,
+        DT=DTYPES[some.dtype],
+        num_warps=config.warps,
+        num_stages=1,
+    )
+    write2 = some.new_empty((B, T, H, E), dtype=some.dtype)
+    dv = some.new_empty((B, T, H, E), dtype=some.dtype)
+    dbeta_0 = some.new_empty((B, T, H, cdiv(E, min(config.tile, padded(E)))), dtype=torch.float32)
+    dlog_alpha_0 = some.new_empty((B, T, H, cdiv(E, min(config.tile, padded(E)))), dtype=torch.float32)
+    dS_last = some.new_empty((B, H, D, E), dtype=torch.float32)
+    launch(
+        backward_sweep_1,
+        (B * H * cdiv(E, min(config.tile, padded(E))),),
+        dS_first,
+        dS_last,
+        matrix1,
+        k,
+        *strides(k),
+        alpha_sums,
+        alpha_resets,
+        matrix2,
+        do,
+        *strides(do),
+        beta,
+        *strides(beta),
+        write1,
+        *strides(write1),
+        v,
+        *strides(v),
+        write2,
+        dv,
+        dbeta_0,
+        dlog_alpha_0,
+        alpha,
+        *strides(alpha),
+        q,
+        *strides(q),
+        T,
+        H,
+        D=D,
+        E=E,
+        block_d=padded(D),
+        block_e=min(config.tile, padded(E)),
+        C=config.chunk,
+        LEVELS=config.levels,
+        DT=DTYPES[some.dtype],
+        num_warps=config.warps,
+        num_stages=config.stages,
+    )
+    if needs & {"alpha", "k"}:
+        matrix3 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
+        matrix4 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
+        launch(
+            backward_prepare_2,
+            (B * H * cdiv(T, config.chunk),),
+            matrix3,
+            alpha_sums,
+            alpha_resets,
+            alpha,
+            *strides(alpha),
+            write1,
+            *strides(write1),
+            write2,
+            *strides(write2),
+            beta,
+            *strides(beta),
+            matrix4,
+            do,
+            *strides(do),
+            T,
+            H,
+            E=E,
+            block_e=padded(E),
+            C=config.chunk,
+            LEVELS=config.levels,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=1,
+        )
+        S_late_1 = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
+        dk_1 = some.new_empty((B, T, H, D), dtype=torch.float32)
+        launch(
+            backward_sweep_2,
+            (B * H * cdiv(D, min(config.tile, padded(D))),),
+            dS_first,
+            alpha_sums,
+            alpha_resets,
+            write1,
+            *strides(write1),
+            matrix3,
+            k,
+            *strides(k),
+            matrix4,
+            q,
+            *strides(q),
+            beta,
+            *strides(beta),
+            S_late_1,
+            dk_1,
+            write2,
+            *strides(write2),
+            alpha,
+            *strides(alpha),
+            do,
+            *strides(do),
+            T,
+            H,
+            E=E,
+            D=D,
+            block_e=padded(E),
+            block_d=min(config.tile, padded(D)),
+            C=config.chunk,
+            LEVELS=config.levels,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=config.stages,
+        )
+    if needs & {"alpha", "k", "q"}:
+        matrix5 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
+        matrix6 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
+        launch(
+            backward_prepare_3,
+            (B * H * cdiv(T, config.chunk),),
+            matrix5,
+            do,
+            *strides(do),
+            write1,
+            *strides(write1),
+            alpha_sums,
+            alpha_resets,
+            beta,
+            *strides(beta),
+            matrix6,
+            write2,
+            *strides(write2),
+            T,
+            H,
+            E=E,
+            block_e=padded(E),
+            C=config.chunk,
+            LEVELS=config.levels,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=1,
+        )
+        S_late_2 = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
+        S_early_2 = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
+        dq = some.new_empty((B, T, H, D), dtype=some.dtype)
+        dk = some.new_empty((B, T, H, D), dtype=some.dtype)
+        S_last = some.new_empty((B, H, D, E), dtype=torch.float32)
+        launch(
+            backward_sweep_3,
+            (B * H * cdiv(D, min(config.tile, padded(D))),),
+            S_first,
+            S_last,
+            alpha_sums,
+            alpha_resets,
+            do,
+            *strides(do),
+            matrix5,
+            k,
+            *strides(k),
+            write2,
+            *strides(write2),
+            matrix6,
+            q,
+            *strides(q),
+            beta,
+            *strides(beta),
+            dk_1,
+            *strides(dk_1),
+            S_late_2,
+            alpha,
+            *strides(alpha),
+            S_early_2,
+            dq,
+            dk,
+            write1,
+            *strides(write1),
+            T,
+            H,
+            E=E,
+            D=D,
+            block_e=padded(E),
+            block_d=min(config.tile, padded(D)),
+            C=config.chunk,
+            LEVELS=config.levels,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=config.stages,
+        )
+    gradients, initial = {}, {}
+    if needs & {"alpha"}:  # the decay times <S_(t-1), dS_t>
+        late = spread(S_late_2.sum(-1) + S_late_1.sum(-1), (B, T, H), some)
+        early = spread(S_early_2.sum(-1), (B, T, H), some)
+        S_pairing = suffix_sum(late, early, pair(S_last, dS_first, (-2, -1)))
+    if "q" in needs:
+        gradients["q"] = dq.to(given["q"].dtype)
+    if "k" in needs:
+        gradients["k"] = dk.to(given["k"].dtype)
+    if "v" in needs:
+        gradients["v"] = dv.to(given["v"].dtype)
+    if "beta" in needs:
+        gradients["beta"] = spread(dbeta_0.sum(-1), (B, T, H), some).to(some.dtype).to(given["beta"].dtype)
+    if "alpha" in needs:
+        gradients["alpha"] = spread(dlog_alpha_0.sum(-1) + S_pairing, (B, T, H), some).to(given["alpha"].dtype)
+    if "S" in needs:
+        initial["S"] = dS_last
+    return gradients, initial
 
 
 SIGNATURE = Signature(
@@ -343,7 +1533,9 @@ SIGNATURE = Signature(
     states=(("S", ("d", "e")),),
     outputs=(("o", ("e",)),),
 )
-OP = Op(SIGNATURE, {"torch": Backend(torch_forward, torch_backward)})
+OP = Op(
+    SIGNATURE, {"torch": Backend(torch_forward, torch_backward), "triton": Backend(triton_forward, triton_backward)}
+)
 
 
 def gated_delta_rule(q, k, v, beta, log_alpha, initial_state=None, output_final_state=False, backend=None):

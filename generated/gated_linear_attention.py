@@ -57,8 +57,24 @@ family: chunk-parallel
 #     dK = (V dS_C^T) . B + P_4
 
 import torch
+import triton
+import triton.language as tl
 
-from chunkform.runtime.decay import chunk_for, decay_all, decay_in, decay_out, decayed_apply, decayed_product
+from chunkform.runtime.decay import channel_apply, channel_product, chunk_for, decay_all, decay_in, decay_out
+from chunkform.runtime.kernels import cumulate, decayed_product, decayed_sum, span, suffix_sum
+from chunkform.runtime.launch import (
+    DTYPES,
+    cdiv,
+    choose,
+    cotangent,
+    launch,
+    padded,
+    pair,
+    spread,
+    steps,
+    strides,
+    whole,
+)
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.torch_form import (
     after_chunks,
@@ -82,18 +98,18 @@ def _forward_sweep_1(s1, s2, s3, s4, S_0, lead, size, dtype, device, size_d, siz
     a0 = decay_out(x3, True, 1, dim=-2)
     a1 = (x2 * a0).mT @ x1
     a2 = decay_all(x3, dim=-2)
-    a3 = decayed_product(x4, x2, x3, True, True, True, 1)
+    a3 = channel_product(x4, x2, x3, True, True, True, 1)
     a4 = a3 @ x1
     a5 = decay_in(x3, True, 1, dim=-2)
-    S = S_0
+    S_now = S_0
     S_in = []
     count = x1.shape[2]
     for n in range(count):
-        S_in.append(S)
-        S = a1[:, :, n] + S * (a2[:, :, n])[..., :, None]
+        S_in.append(S_now)
+        S_now = a1[:, :, n] + S_now * (a2[:, :, n])[..., :, None]
     S_in = torch.stack(S_in, 2)
     c0 = (a5 * x4) @ S_in
-    return from_chunks((a4 + c0), lead, 1), S
+    return from_chunks((a4 + c0), lead, 1), S_now
 
 
 def torch_forward(given, states, constants):
@@ -130,17 +146,17 @@ def _backward_sweep_1(s1, s2, s3, s4, S_0, lead, size, dtype, device, size_d, si
     a1 = (x2 * a0).mT @ x1
     a2 = decay_all(x3, dim=-2)
     a3 = x4 @ x1.mT
-    a4 = decayed_apply(a3, x2, x3, True, True, True, 1)
+    a4 = channel_apply(a3, x2, x3, True, True, True, 1)
     a5 = decay_in(x3, True, 1, dim=-2)
-    S = S_0
+    S_now = S_0
     S_in = []
     count = x1.shape[2]
     for n in range(count):
-        S_in.append(S)
-        S = a1[:, :, n] + S * (a2[:, :, n])[..., :, None]
+        S_in.append(S_now)
+        S_now = a1[:, :, n] + S_now * (a2[:, :, n])[..., :, None]
     S_in = torch.stack(S_in, 2)
     c0 = x4 @ S_in.mT
-    return from_chunks((a4 + a5 * c0), lead, 1), S_in, S
+    return from_chunks((a4 + a5 * c0), lead, 1), S_in, S_now
 
 
 def _backward_sweep_2(s1, s2, s3, s4, dS_0, lead, size, dtype, device, size_d, size_e):
@@ -153,17 +169,17 @@ def _backward_sweep_2(s1, s2, s3, s4, dS_0, lead, size, dtype, device, size_d, s
     a1 = (a0 * x2).mT @ x3
     a2 = decay_all(x1, dim=-2)
     a3 = decay_in(x1, False, -1, dim=-2)
-    a4 = decayed_product(x4, x2, x1, False, False, True, -1)
+    a4 = channel_product(x4, x2, x1, False, False, True, -1)
     a5 = a4 @ x3
-    dS = dS_0
+    dS_now = dS_0
     dS_in = []
     count = x1.shape[2]
     for n in range(count - 1, -1, -1):
-        dS_in.append(dS)
-        dS = a1[:, :, n] + dS * (a2[:, :, n])[..., :, None]
+        dS_in.append(dS_now)
+        dS_now = a1[:, :, n] + dS_now * (a2[:, :, n])[..., :, None]
     dS_in = torch.stack(dS_in[::-1], 2)
     c0 = (x4 * a3) @ dS_in
-    return from_chunks((c0 + a5), lead, 1), dS_in, dS
+    return from_chunks((c0 + a5), lead, 1), dS_in, dS_now
 
 
 def _backward_sweep_3(s1, s2, s3, s4, dS_0, lead, size, dtype, device, size_d, size_e):
@@ -177,16 +193,16 @@ def _backward_sweep_3(s1, s2, s3, s4, dS_0, lead, size, dtype, device, size_d, s
     a2 = decay_all(x1, dim=-2)
     a3 = decay_in(x1, False, -1, dim=-2)
     a4 = x4 @ x3.mT
-    a5 = decayed_apply(a4, x2, x1, False, False, True, -1)
-    dS = dS_0
+    a5 = channel_apply(a4, x2, x1, False, False, True, -1)
+    dS_now = dS_0
     dS_in = []
     count = x1.shape[2]
     for n in range(count - 1, -1, -1):
-        dS_in.append(dS)
-        dS = a1[:, :, n] + dS * (a2[:, :, n])[..., :, None]
+        dS_in.append(dS_now)
+        dS_now = a1[:, :, n] + dS_now * (a2[:, :, n])[..., :, None]
     dS_in = torch.stack(dS_in[::-1], 2)
     c0 = x4 @ dS_in.mT
-    return from_chunks((a3 * c0 + a5), lead, 1), dS
+    return from_chunks((a3 * c0 + a5), lead, 1), dS_now
 
 
 def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs):
@@ -243,6 +259,956 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     return gradients, {"S": dS_first}
 
 
+@triton.jit(do_not_specialize=["T"])
+def forward_prepare_1(
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    alpha_sums,
+    alpha_resets,
+    alpha_extents,
+    scaled1_p,
+    scaled2_p,
+    matrix1,
+    T,
+    H,
+    D: tl.constexpr,
+    part_d: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """What needs no state, for all chunks at once."""
+    chunks = tl.cdiv(T, C)
+    c = tl.program_id(0) % chunks
+    bh = (tl.program_id(0) // chunks).to(tl.int64)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    q_p += b * q_b + h * q_h
+    k_p += b * k_b + h * k_h
+    t0 = tl.cast(c, tl.int64) * C
+    last = tl.minimum(T - t0, C).to(tl.int32) - 1
+    i_ok = i <= last
+    at = bh * T + t0
+    step = (b * T + t0) * H + h
+    alpha_extent = tl.load(alpha_extents + bh * chunks + c)
+    t = tl.zeros([C, C], tl.float32)
+    for d_start in range(0, D, part_d):
+        d = d_start + tl.arange(0, part_d)
+        d_ok = d < D
+        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        # sum_{d} [k_t]_{j,d} [q_t]_{i,d} [decay_{mask}]_{i,j,d}
+        alpha_a = tl.load(
+            alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+        )
+        alpha_n = tl.load(
+            alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+        )
+        t = decayed_product(
+            t,
+            q.to(tl.float32),
+            k.to(tl.float32),
+            alpha_sums + at * D,
+            alpha_resets + at * D,
+            alpha_extent,
+            alpha_a,
+            alpha_n,
+            alpha_a,
+            alpha_n,
+            d,
+            d_ok,
+            last,
+            D,
+            C,
+            LEVELS,
+            True,
+            True,
+            DT,
+        )
+        alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
+        alpha_n_end = tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0)
+        since = span(alpha_a, alpha_n, 0.0, 0)
+        tl.store(
+            scaled1_p + at * D + i[:, None] * D + d[None, :],
+            (since * q.to(tl.float32)),
+            mask=i_ok[:, None] & d_ok[None, :],
+        )  # q_t . [decay_{in}]_{i,d}
+        until = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
+        tl.store(
+            scaled2_p + at * D + i[:, None] * D + d[None, :],
+            (until * k.to(tl.float32)),
+            mask=i_ok[:, None] & d_ok[None, :],
+        )  # k_t . [decay_{out}]_{i,d}
+    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t)  # 27037667ebf8_t
+
+
+@triton.jit(do_not_specialize=["T"])
+def forward_sweep_1(
+    S_first,
+    S_last,
+    matrix1,
+    v_p,
+    v_b,
+    v_t,
+    v_h,
+    scaled1_p,
+    o_out,
+    alpha_sums,
+    alpha_resets,
+    scaled2_p,
+    T,
+    H,
+    D: tl.constexpr,
+    E: tl.constexpr,
+    block_d: tl.constexpr,
+    block_e: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """A walk forwards over chunks, carrying a tile of S."""
+    tile = tl.program_id(0) % tl.cdiv(E, block_e)
+    bh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
+    chunks = tl.cdiv(T, C)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    e = tile * block_e + tl.arange(0, block_e)
+    e_ok = e < E
+    S = tl.zeros([block_d, block_e], tl.float32)
+    if S_first is not None:
+        S += tl.load(S_first + bh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0)
+    v_p += b * v_b + h * v_h
+    for n in range(chunks):
+        c = n
+        t0 = tl.cast(c, tl.int64) * C
+        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        i_ok = i <= last
+        at = bh * T + t0
+        step = (b * T + t0) * H + h
+        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        p = tl.dot(t.to(DT), v.to(DT), input_precision="tf32x3")  # 27037667ebf8_t v_t
+        scaled1 = tl.load(
+            scaled1_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
+        )
+        p2 = tl.dot(scaled1.to(DT), S.to(DT), p, input_precision="tf32x3")  # ... + ff7f89c96055_t S
+        tl.store(o_out + step * E + i[:, None] * (H * E) + e[None, :], p2, mask=i_ok[:, None] & e_ok[None, :])  # o
+        alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
+        alpha_n_end = tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0)
+        kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
+        scaled2 = tl.load(
+            scaled2_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
+        )
+        p3 = tl.dot(
+            tl.trans(scaled2.to(DT)), v.to(DT), (kept[:, None] * S), input_precision="tf32x3"
+        )  # ... + 7ad563eb7ce1_t^T v_t
+        S = p3  # diag([decay_{all}]_d) S + 7ad563eb7ce1_t^T v_t
+    tl.store(S_last + bh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
+
+
+def triton_forward(given, states, constants):
+    """Outputs, last states and what the backward pass uses."""
+    q = steps(given["q"])
+    k = steps(given["k"])
+    v = steps(given["v"])
+    alpha = steps(given["alpha"])
+    some = q
+    B, T, H = q.shape[:3]
+    D = q.shape[-1]
+    E = v.shape[-1]
+    config = choose(some.dtype, (D, E))
+    S_first = whole(states.get("S"))
+    alpha_sums, alpha_resets, alpha_extents = cumulate(alpha, config.chunk)
+    matrix1 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
+    scaled1 = some.new_empty((B, H, T, D))
+    scaled2 = some.new_empty((B, H, T, D))
+    launch(
+        forward_prepare_1,
+        (B * H * cdiv(T, config.chunk),),
+        q,
+        *strides(q),
+        k,
+        *strides(k),
+        alpha_sums,
+        alpha_resets,
+        alpha_extents,
+        scaled1,
+        scaled2,
+        matrix1,
+        T,
+        H,
+        D=D,
+        part_d=min(config.block, padded(D)),
+        C=config.chunk,
+        LEVELS=config.levels,
+        DT=DTYPES[some.dtype],
+        num_warps=config.warps,
+        num_stages=1,
+    )
+    o = some.new_empty((B, T, H, E), dtype=some.dtype)
+    S_last = some.new_empty((B, H, D, E), dtype=torch.float32)
+    launch(
+        forward_sweep_1,
+        (B * H * cdiv(E, min(config.tile, padded(E))),),
+        S_first,
+        S_last,
+        matrix1,
+        v,
+        *strides(v),
+        scaled1,
+        o,
+        alpha_sums,
+        alpha_resets,
+        scaled2,
+        T,
+        H,
+        D=D,
+        E=E,
+        block_d=padded(D),
+        block_e=min(config.tile, padded(E)),
+        C=config.chunk,
+        LEVELS=config.levels,
+        DT=DTYPES[some.dtype],
+        num_warps=config.warps,
+        num_stages=config.stages,
+    )
+    return {"o": o}, {"S": S_last}, {}
+
+
+@triton.jit(do_not_specialize=["T"])
+def backward_prepare_1(
+    intra1_p,
+    do_p,
+    do_b,
+    do_t,
+    do_h,
+    v_p,
+    v_b,
+    v_t,
+    v_h,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    alpha_sums,
+    alpha_resets,
+    alpha_extents,
+    T,
+    H,
+    E: tl.constexpr,
+    D: tl.constexpr,
+    block_e: tl.constexpr,
+    part_d: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """What needs no state, for all chunks at once."""
+    chunks = tl.cdiv(T, C)
+    c = tl.program_id(0) % chunks
+    bh = (tl.program_id(0) // chunks).to(tl.int64)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    e = tl.arange(0, block_e)
+    e_ok = e < E
+    do_p += b * do_b + h * do_h
+    v_p += b * v_b + h * v_h
+    k_p += b * k_b + h * k_h
+    t0 = tl.cast(c, tl.int64) * C
+    last = tl.minimum(T - t0, C).to(tl.int32) - 1
+    i_ok = i <= last
+    at = bh * T + t0
+    step = (b * T + t0) * H + h
+    alpha_extent = tl.load(alpha_extents + bh * chunks + c)
+    do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+    v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+    p = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do_t v_t^T
+    p2 = p
+    for d_start in range(0, D, part_d):
+        d = d_start + tl.arange(0, part_d)
+        d_ok = d < D
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        alpha_a = tl.load(
+            alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+        )
+        alpha_n = tl.load(
+            alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+        )
+        p3 = decayed_sum(
+            p2,
+            k.to(tl.float32),
+            alpha_sums + at * D,
+            alpha_resets + at * D,
+            alpha_extent,
+            alpha_a,
+            alpha_n,
+            alpha_a,
+            alpha_n,
+            d,
+            d_ok,
+            last,
+            D,
+            C,
+            LEVELS,
+            True,
+            True,
+            DT,
+        )  # sum_{j} [k_t]_{j,d} [do_t v_t^T]_{i,j} [decay_{mask}]_{i,j,d}
+        tl.store(intra1_p + at * D + i[:, None] * D + d[None, :], p3, mask=i_ok[:, None] & d_ok[None, :])
+
+
+@triton.jit(do_not_specialize=["T"])
+def backward_sweep_1(
+    S_first,
+    S_last,
+    intra1_p,
+    alpha_sums,
+    alpha_resets,
+    do_p,
+    do_b,
+    do_t,
+    do_h,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    S_late_0_out,
+    dq_out,
+    v_p,
+    v_b,
+    v_t,
+    v_h,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    T,
+    H,
+    E: tl.constexpr,
+    D: tl.constexpr,
+    block_e: tl.constexpr,
+    block_d: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """A walk forwards over chunks, carrying a tile of S."""
+    tile = tl.program_id(0) % tl.cdiv(D, block_d)
+    bh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
+    chunks = tl.cdiv(T, C)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    e = tl.arange(0, block_e)
+    e_ok = e < E
+    d = tile * block_d + tl.arange(0, block_d)
+    d_ok = d < D
+    S = tl.zeros([block_e, block_d], tl.float32)
+    if S_first is not None:
+        S += tl.load(S_first + bh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
+    do_p += b * do_b + h * do_h
+    q_p += b * q_b + h * q_h
+    v_p += b * v_b + h * v_h
+    k_p += b * k_b + h * k_h
+    for n in range(chunks):
+        c = n
+        t0 = tl.cast(c, tl.int64) * C
+        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        i_ok = i <= last
+        at = bh * T + t0
+        step = (b * T + t0) * H + h
+        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        intra1 = tl.load(intra1_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
+        alpha_n_end = tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0)
+        alpha_a = tl.load(
+            alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+        )
+        alpha_n = tl.load(
+            alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+        )
+        since = span(alpha_a, alpha_n, 0.0, 0)
+        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        p = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do_t S^T
+        y = intra1.to(tl.float32) + (since * p)  # (do_t S^T) . [decay_{in}]_{i,d} + 2bf7cca4f4bd_t
+        tl.store(
+            S_late_0_out + step * D + i[:, None] * (H * D) + d[None, :],
+            (y * q.to(tl.float32)),
+            mask=i_ok[:, None] & d_ok[None, :],
+        )  # S.late
+        tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], y, mask=i_ok[:, None] & d_ok[None, :])  # dq
+        kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
+        v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        until = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p2 = tl.dot(
+            tl.trans(v.to(DT)), (until * k.to(tl.float32)).to(DT), (kept[None, :] * S), input_precision="tf32x3"
+        )  # ... + (k_t . [decay_{out}]_{i,d})^T v_t
+        S = p2  # diag([decay_{all}]_d) S + (k_t . [decay_{out}]_{i,d})^T v_t
+    tl.store(S_last + bh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
+
+
+@triton.jit(do_not_specialize=["T"])
+def backward_prepare_2(
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    alpha_sums,
+    alpha_resets,
+    alpha_extents,
+    scaled1_p,
+    scaled2_p,
+    matrix1,
+    T,
+    H,
+    D: tl.constexpr,
+    part_d: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """What needs no state, for all chunks at once."""
+    chunks = tl.cdiv(T, C)
+    c = tl.program_id(0) % chunks
+    bh = (tl.program_id(0) // chunks).to(tl.int64)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    k_p += b * k_b + h * k_h
+    q_p += b * q_b + h * q_h
+    t0 = tl.cast(c, tl.int64) * C
+    last = tl.minimum(T - t0, C).to(tl.int32) - 1
+    i_ok = i <= last
+    at = bh * T + t0
+    step = (b * T + t0) * H + h
+    alpha_extent = tl.load(alpha_extents + bh * chunks + c)
+    t = tl.zeros([C, C], tl.float32)
+    for d_start in range(0, D, part_d):
+        d = d_start + tl.arange(0, part_d)
+        d_ok = d < D
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        # sum_{d} [q_t]_{j,d} [k_t]_{i,d} [decay_{mask}]_{i,j,d}
+        alpha_a = tl.load(
+            alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+        )
+        alpha_n = tl.load(
+            alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+        )
+        t = decayed_product(
+            t,
+            k.to(tl.float32),
+            q.to(tl.float32),
+            alpha_sums + at * D,
+            alpha_resets + at * D,
+            alpha_extent,
+            alpha_a,
+            alpha_n,
+            alpha_a,
+            alpha_n,
+            d,
+            d_ok,
+            last,
+            D,
+            C,
+            LEVELS,
+            False,
+            True,
+            DT,
+        )
+        alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
+        alpha_n_end = tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0)
+        since = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
+        tl.store(
+            scaled1_p + at * D + i[:, None] * D + d[None, :],
+            (since * k.to(tl.float32)),
+            mask=i_ok[:, None] & d_ok[None, :],
+        )  # k_t . [decay_{in}]_{i,d}
+        until = span(alpha_a, alpha_n, 0.0, 0)
+        tl.store(
+            scaled2_p + at * D + i[:, None] * D + d[None, :],
+            (until * q.to(tl.float32)),
+            mask=i_ok[:, None] & d_ok[None, :],
+        )  # q_t . [decay_{out}]_{i,d}
+    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t)  # 88dfcd374345_t
+
+
+@triton.jit(do_not_specialize=["T"])
+def backward_sweep_2(
+    dS_first,
+    dS_last,
+    scaled1_p,
+    matrix1,
+    do_p,
+    do_b,
+    do_t,
+    do_h,
+    dv_out,
+    alpha_sums,
+    alpha_resets,
+    scaled2_p,
+    T,
+    H,
+    D: tl.constexpr,
+    E: tl.constexpr,
+    block_d: tl.constexpr,
+    block_e: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """A walk backwards over chunks, carrying a tile of dS."""
+    tile = tl.program_id(0) % tl.cdiv(E, block_e)
+    bh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
+    chunks = tl.cdiv(T, C)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    e = tile * block_e + tl.arange(0, block_e)
+    e_ok = e < E
+    dS = tl.zeros([block_d, block_e], tl.float32)
+    if dS_first is not None:
+        dS += tl.load(
+            dS_first + bh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0
+        )
+    do_p += b * do_b + h * do_h
+    for n in range(chunks):
+        c = chunks - 1 - n
+        t0 = tl.cast(c, tl.int64) * C
+        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        i_ok = i <= last
+        at = bh * T + t0
+        step = (b * T + t0) * H + h
+        scaled1 = tl.load(
+            scaled1_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
+        )
+        p = tl.dot(scaled1.to(DT), dS.to(DT), input_precision="tf32x3")  # 9a5d813822a6_t dS
+        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        p2 = tl.dot(t.to(DT), do.to(DT), p, input_precision="tf32x3")  # ... + 88dfcd374345_t do_t
+        tl.store(dv_out + step * E + i[:, None] * (H * E) + e[None, :], p2, mask=i_ok[:, None] & e_ok[None, :])  # dv
+        alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
+        alpha_n_end = tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0)
+        kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
+        scaled2 = tl.load(
+            scaled2_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
+        )
+        p3 = tl.dot(
+            tl.trans(scaled2.to(DT)), do.to(DT), (kept[:, None] * dS), input_precision="tf32x3"
+        )  # ... + c0cc3a418732_t^T do_t
+        dS = p3  # diag([decay_{all}]_d) dS + c0cc3a418732_t^T do_t
+    tl.store(dS_last + bh * D * E + d[:, None] * E + e[None, :], dS, mask=d_ok[:, None] & e_ok[None, :])
+
+
+@triton.jit(do_not_specialize=["T"])
+def backward_prepare_3(
+    intra2_p,
+    v_p,
+    v_b,
+    v_t,
+    v_h,
+    do_p,
+    do_b,
+    do_t,
+    do_h,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    alpha_sums,
+    alpha_resets,
+    alpha_extents,
+    T,
+    H,
+    E: tl.constexpr,
+    D: tl.constexpr,
+    block_e: tl.constexpr,
+    part_d: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """What needs no state, for all chunks at once."""
+    chunks = tl.cdiv(T, C)
+    c = tl.program_id(0) % chunks
+    bh = (tl.program_id(0) // chunks).to(tl.int64)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    e = tl.arange(0, block_e)
+    e_ok = e < E
+    v_p += b * v_b + h * v_h
+    do_p += b * do_b + h * do_h
+    q_p += b * q_b + h * q_h
+    t0 = tl.cast(c, tl.int64) * C
+    last = tl.minimum(T - t0, C).to(tl.int32) - 1
+    i_ok = i <= last
+    at = bh * T + t0
+    step = (b * T + t0) * H + h
+    alpha_extent = tl.load(alpha_extents + bh * chunks + c)
+    v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+    do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+    p = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v_t do_t^T
+    p2 = p
+    for d_start in range(0, D, part_d):
+        d = d_start + tl.arange(0, part_d)
+        d_ok = d < D
+        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        alpha_a = tl.load(
+            alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+        )
+        alpha_n = tl.load(
+            alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+        )
+        p3 = decayed_sum(
+            p2,
+            q.to(tl.float32),
+            alpha_sums + at * D,
+            alpha_resets + at * D,
+            alpha_extent,
+            alpha_a,
+            alpha_n,
+            alpha_a,
+            alpha_n,
+            d,
+            d_ok,
+            last,
+            D,
+            C,
+            LEVELS,
+            False,
+            True,
+            DT,
+        )  # sum_{j} [q_t]_{j,d} [v_t do_t^T]_{i,j} [decay_{mask}]_{i,j,d}
+        tl.store(intra2_p + at * D + i[:, None] * D + d[None, :], p3, mask=i_ok[:, None] & d_ok[None, :])
+
+
+@triton.jit(do_not_specialize=["T"])
+def backward_sweep_3(
+    dS_first,
+    intra2_p,
+    v_p,
+    v_b,
+    v_t,
+    v_h,
+    alpha_sums,
+    alpha_resets,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    S_late_0_p,
+    S_late_0_b,
+    S_late_0_t,
+    S_late_0_h,
+    S_late__out,
+    dk_out,
+    do_p,
+    do_b,
+    do_t,
+    do_h,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    T,
+    H,
+    E: tl.constexpr,
+    D: tl.constexpr,
+    block_e: tl.constexpr,
+    block_d: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """A walk backwards over chunks, carrying a tile of dS."""
+    tile = tl.program_id(0) % tl.cdiv(D, block_d)
+    bh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
+    chunks = tl.cdiv(T, C)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    e = tl.arange(0, block_e)
+    e_ok = e < E
+    d = tile * block_d + tl.arange(0, block_d)
+    d_ok = d < D
+    dS = tl.zeros([block_e, block_d], tl.float32)
+    if dS_first is not None:
+        dS += tl.load(
+            dS_first + bh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0
+        )
+    v_p += b * v_b + h * v_h
+    k_p += b * k_b + h * k_h
+    S_late_0_p += b * S_late_0_b + h * S_late_0_h
+    do_p += b * do_b + h * do_h
+    q_p += b * q_b + h * q_h
+    for n in range(chunks):
+        c = chunks - 1 - n
+        t0 = tl.cast(c, tl.int64) * C
+        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        i_ok = i <= last
+        at = bh * T + t0
+        step = (b * T + t0) * H + h
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        S_late_0 = tl.load(
+            S_late_0_p + t0 * S_late_0_t + i[:, None] * S_late_0_t + d[None, :],
+            mask=i_ok[:, None] & d_ok[None, :],
+            other=0.0,
+        )
+        intra2 = tl.load(intra2_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        p = tl.dot(v.to(DT), dS.to(DT), input_precision="tf32x3")  # v_t dS^T
+        alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
+        alpha_n_end = tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0)
+        alpha_a = tl.load(
+            alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+        )
+        alpha_n = tl.load(
+            alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+        )
+        since = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
+        y = intra2.to(tl.float32) + (p * since)  # (v_t dS^T) . [decay_{in}]_{i,d} + 73322e789357_t
+        tl.store(
+            S_late__out + step * D + i[:, None] * (H * D) + d[None, :],
+            ((-(y * k.to(tl.float32))) + S_late_0.to(tl.float32)),
+            mask=i_ok[:, None] & d_ok[None, :],
+        )  # S.late
+        tl.store(dk_out + step * D + i[:, None] * (H * D) + d[None, :], y, mask=i_ok[:, None] & d_ok[None, :])  # dk
+        kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
+        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        until = span(alpha_a, alpha_n, 0.0, 0)
+        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p2 = tl.dot(
+            tl.trans(do.to(DT)), (until * q.to(tl.float32)).to(DT), (kept[None, :] * dS), input_precision="tf32x3"
+        )  # ... + (q_t . [decay_{out}]_{i,d})^T do_t
+        dS = p2  # diag([decay_{all}]_d) dS + (q_t . [decay_{out}]_{i,d})^T do_t
+
+
+def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs):
+    """Gradients."""
+    q = steps(given["q"])
+    k = steps(given["k"])
+    v = steps(given["v"])
+    alpha = steps(given["alpha"])
+    some = q
+    B, T, H = q.shape[:3]
+    D = q.shape[-1]
+    E = v.shape[-1]
+    config = choose(some.dtype, (D, E))
+    S_first = whole(states.get("S"))
+    dS_first = whole(final_cotangents.get("S"))
+    do = cotangent(cotangents.get("o"), some, (B, T, H, E))
+    alpha_sums, alpha_resets, alpha_extents = cumulate(alpha, config.chunk)
+    if needs & {"alpha", "q"}:
+        intra1 = some.new_empty((B, H, T, D), dtype=torch.float32)
+        launch(
+            backward_prepare_1,
+            (B * H * cdiv(T, config.chunk),),
+            intra1,
+            do,
+            *strides(do),
+            v,
+            *strides(v),
+            k,
+            *strides(k),
+            alpha_sums,
+            alpha_resets,
+            alpha_extents,
+            T,
+            H,
+            E=E,
+            D=D,
+            block_e=padded(E),
+            part_d=min(config.block, padded(D)),
+            C=config.chunk,
+            LEVELS=config.levels,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=1,
+        )
+        S_late_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
+        dq = some.new_empty((B, T, H, D), dtype=some.dtype)
+        S_last = some.new_empty((B, H, D, E), dtype=torch.float32)
+        launch(
+            backward_sweep_1,
+            (B * H * cdiv(D, min(config.tile, padded(D))),),
+            S_first,
+            S_last,
+            intra1,
+            alpha_sums,
+            alpha_resets,
+            do,
+            *strides(do),
+            q,
+            *strides(q),
+            S_late_0,
+            dq,
+            v,
+            *strides(v),
+            k,
+            *strides(k),
+            T,
+            H,
+            E=E,
+            D=D,
+            block_e=padded(E),
+            block_d=min(config.tile, padded(D)),
+            C=config.chunk,
+            LEVELS=config.levels,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=config.stages,
+        )
+    if needs & {"S", "v"}:
+        matrix1 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
+        scaled1 = some.new_empty((B, H, T, D))
+        scaled2 = some.new_empty((B, H, T, D))
+        launch(
+            backward_prepare_2,
+            (B * H * cdiv(T, config.chunk),),
+            k,
+            *strides(k),
+            q,
+            *strides(q),
+            alpha_sums,
+            alpha_resets,
+            alpha_extents,
+            scaled1,
+            scaled2,
+            matrix1,
+            T,
+            H,
+            D=D,
+            part_d=min(config.block, padded(D)),
+            C=config.chunk,
+            LEVELS=config.levels,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=1,
+        )
+        dv = some.new_empty((B, T, H, E), dtype=some.dtype)
+        dS_last = some.new_empty((B, H, D, E), dtype=torch.float32)
+        launch(
+            backward_sweep_2,
+            (B * H * cdiv(E, min(config.tile, padded(E))),),
+            dS_first,
+            dS_last,
+            scaled1,
+            matrix1,
+            do,
+            *strides(do),
+            dv,
+            alpha_sums,
+            alpha_resets,
+            scaled2,
+            T,
+            H,
+            D=D,
+            E=E,
+            block_d=padded(D),
+            block_e=min(config.tile, padded(E)),
+            C=config.chunk,
+            LEVELS=config.levels,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=config.stages,
+        )
+    if needs & {"alpha", "k"}:
+        intra2 = some.new_empty((B, H, T, D), dtype=torch.float32)
+        launch(
+            backward_prepare_3,
+            (B * H * cdiv(T, config.chunk),),
+            intra2,
+            v,
+            *strides(v),
+            do,
+            *strides(do),
+            q,
+            *strides(q),
+            alpha_sums,
+            alpha_resets,
+            alpha_extents,
+            T,
+            H,
+            E=E,
+            D=D,
+            block_e=padded(E),
+            part_d=min(config.block, padded(D)),
+            C=config.chunk,
+            LEVELS=config.levels,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=1,
+        )
+        S_late_ = some.new_empty((B, T, H, D), dtype=torch.float32)
+        dk = some.new_empty((B, T, H, D), dtype=some.dtype)
+        launch(
+            backward_sweep_3,
+            (B * H * cdiv(D, min(config.tile, padded(D))),),
+            dS_first,
+            intra2,
+            v,
+            *strides(v),
+            alpha_sums,
+            alpha_resets,
+            k,
+            *strides(k),
+            S_late_0,
+            *strides(S_late_0),
+            S_late_,
+            dk,
+            do,
+            *strides(do),
+            q,
+            *strides(q),
+            T,
+            H,
+            E=E,
+            D=D,
+            block_e=padded(E),
+            block_d=min(config.tile, padded(D)),
+            C=config.chunk,
+            LEVELS=config.levels,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=config.stages,
+        )
+    gradients, initial = {}, {}
+    if needs & {"alpha"}:  # the decay times <S_(t-1), dS_t>
+        late = spread(S_late_.float(), (B, T, H, D), some)
+        early = None
+        S_pairing = suffix_sum(late, early, pair(S_last, dS_first, (-1,)))
+    if "q" in needs:
+        gradients["q"] = dq.to(given["q"].dtype)
+    if "k" in needs:
+        gradients["k"] = dk.to(given["k"].dtype)
+    if "v" in needs:
+        gradients["v"] = dv.to(given["v"].dtype)
+    if "alpha" in needs:
+        gradients["alpha"] = spread(S_pairing, (B, T, H, D), some).to(given["alpha"].dtype)
+    if "S" in needs:
+        initial["S"] = dS_last
+    return gradients, initial
+
+
 SIGNATURE = Signature(
     name="gated_linear_attention",
     arguments=(
@@ -254,7 +1220,9 @@ SIGNATURE = Signature(
     states=(("S", ("d", "e")),),
     outputs=(("o", ("e",)),),
 )
-OP = Op(SIGNATURE, {"torch": Backend(torch_forward, torch_backward)})
+OP = Op(
+    SIGNATURE, {"torch": Backend(torch_forward, torch_backward), "triton": Backend(triton_forward, triton_backward)}
+)
 
 
 def gated_linear_attention(q, k, v, log_alpha, initial_state=None, output_final_state=False, backend=None):

@@ -37,29 +37,33 @@ family: chunk-parallel
 # Products of decays in a chunk
 # i, j and s run over the steps of the chunk.
 #     M_{ij} = 1  for j < i, else 0
-#     M'_{ij} = 1  for j <= i, else 0
+#     N_{ij} = 1  for j <= i, else 0
 #
 # Over a chunk of C steps, forward
 # The only sweep goes from the first chunk to the last.
 #     T_1 = -((X X^T) . M) diag(eta)
 #     error = (I - T_1)^-1 (X W_0^T - Y)
-#     O = Z W_0^T - ((Z X^T) . M') diag(eta) error
+#     O = Z W_0^T - ((Z X^T) . N) diag(eta) error
 #     W_C = W_0 - error^T diag(eta) X
 #
 # Over a chunk of C steps, backward
 # Sweep 1 goes from the last chunk to the first.
 #     T_2 = -((X X^T) . M^T) diag(eta)
-#     P = (I - T_2)^-1 (X dW_C^T + ((X Z^T) . M'^T) dO)
+#     P = (I - T_2)^-1 (X dW_C^T + ((X Z^T) . N^T) dO)
 #     dW_0 = dW_C + dO^T Z - P^T diag(eta) X
 # Sweep 2 goes from the last chunk to the first.
-#     G_1 = error dW_C + ((error dO^T) . M'^T) Z - ((error P^T) . M^T) diag(eta) X   (row t: dW_t^T error_t)
+#     G_1 = error dW_C + ((error dO^T) . N^T) Z - ((error P^T) . M^T) diag(eta) X   (row t: dW_t^T error_t)
 # Sweep 3 goes from the first chunk to the last.
-#     dZ = dO W_0 - ((dO error^T) . M') diag(eta) X
+#     dZ = dO W_0 - ((dO error^T) . N) diag(eta) X
 #     G_2 = P W_0 - ((P error^T) . M) diag(eta) X   (row t: W_{t-1}^T p_t)
 
 import torch
+import triton
+import triton.language as tl
 
-from chunkform.runtime.decay import inverse, order_mask
+from chunkform.runtime.decay import order_mask, triangular_inverse
+from chunkform.runtime.kernels import inverse
+from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, padded, spread, steps, strides, whole
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.torch_form import CHUNK, dtype_of, from_chunks, from_steps, in_segments, steps_first, to_chunks
 
@@ -72,25 +76,25 @@ def _forward_sweep_1(s1, s2, s3, s4, W_0, lead, size, dtype, device, size_n, siz
     x4 = to_chunks(s4, lead, size, 1)
     a0 = order_mask(size, False, 1, x1)
     a1 = x2 @ x3.mT
-    a2 = inverse(a0 * a1, 1)
+    a2 = triangular_inverse(a0 * a1, 1)
     a3 = x4 @ x3.mT
     a4 = order_mask(size, True, 1, x1)
-    W = W_0
+    W_now = W_0
     W_in = []
     b1_all = []
     count = x1.shape[2]
     for n in range(count):
-        W_in.append(W)
-        b0 = (x2[:, :, n]) @ W.mT
+        W_in.append(W_now)
+        b0 = (x2[:, :, n]) @ W_now.mT
         b1 = (a2[:, :, n]) @ (x1[:, :, n] + b0)
         b2 = b1.mT @ (x3[:, :, n])
         b1_all.append(b1)
-        W = b2 + W
+        W_now = b2 + W_now
     W_in = torch.stack(W_in, 2)
     b1 = torch.stack(b1_all, 2)
     c0 = (a3 * a4) @ b1
     c1 = x4 @ W_in.mT
-    return from_chunks(b1, lead, 1), from_chunks((c0 + c1), lead, 1), W
+    return from_chunks(b1, lead, 1), from_chunks((c0 + c1), lead, 1), W_now
 
 
 def torch_forward(given, states, constants):
@@ -125,24 +129,24 @@ def _backward_sweep_1(s1, s2, s3, s4, dW_0, lead, size, dtype, device, size_n, s
     x4 = to_chunks(s4, lead, size, 1)
     a0 = order_mask(size, False, -1, x1)
     a1 = x1 @ x2.mT
-    a2 = inverse(a0 * a1, -1)
+    a2 = triangular_inverse(a0 * a1, -1)
     a3 = order_mask(size, True, -1, x1)
     a4 = x1 @ x4.mT
     a5 = (a3 * a4) @ x3
     a6 = x3.mT @ x4
-    dW = dW_0
+    dW_now = dW_0
     dW_in = []
     b1_all = []
     count = x1.shape[2]
     for n in range(count - 1, -1, -1):
-        dW_in.append(dW)
-        b0 = (x1[:, :, n]) @ dW.mT
+        dW_in.append(dW_now)
+        b0 = (x1[:, :, n]) @ dW_now.mT
         b1 = (a2[:, :, n]) @ (b0 + a5[:, :, n])
         b2 = b1.mT @ (x2[:, :, n])
         b1_all.append(b1)
-        dW = b2 + dW + a6[:, :, n]
+        dW_now = b2 + dW_now + a6[:, :, n]
     b1 = torch.stack(b1_all[::-1], 2)
-    return from_chunks(b1, lead, 1), dW
+    return from_chunks(b1, lead, 1), dW_now
 
 
 def _backward_sweep_2(s1, s2, s3, s4, s5, dW_0, lead, size, dtype, device, size_n, size_m):
@@ -154,21 +158,21 @@ def _backward_sweep_2(s1, s2, s3, s4, s5, dW_0, lead, size, dtype, device, size_
     x5 = to_chunks(s5, lead, size, 1)
     a0 = x1.mT @ x2
     a1 = x3.mT @ x4
-    a2 = order_mask(size, False, -1, x5)
+    a2 = order_mask(size, False, -1, x1)
     a3 = x5 @ x1.mT
     a4 = (a2 * a3) @ x2
-    a5 = order_mask(size, True, -1, x5)
+    a5 = order_mask(size, True, -1, x1)
     a6 = x5 @ x3.mT
     a7 = (a5 * a6) @ x4
-    dW = dW_0
+    dW_now = dW_0
     dW_in = []
     count = x1.shape[2]
     for n in range(count - 1, -1, -1):
-        dW_in.append(dW)
-        dW = dW + a0[:, :, n] + a1[:, :, n]
+        dW_in.append(dW_now)
+        dW_now = dW_now + a0[:, :, n] + a1[:, :, n]
     dW_in = torch.stack(dW_in[::-1], 2)
     c0 = x5 @ dW_in
-    return from_chunks((c0 + a4 + a7), lead, 1), dW
+    return from_chunks((c0 + a4 + a7), lead, 1), dW_now
 
 
 def _backward_sweep_3(s1, s2, s3, s4, W_0, lead, size, dtype, device, size_n, size_m):
@@ -179,21 +183,21 @@ def _backward_sweep_3(s1, s2, s3, s4, W_0, lead, size, dtype, device, size_n, si
     x4 = to_chunks(s4, lead, size, 1)
     a0 = x1.mT @ x2
     a1 = x3 @ x1.mT
-    a2 = order_mask(size, True, 1, x3)
+    a2 = order_mask(size, True, 1, x1)
     a3 = (a1 * a2) @ x2
-    a4 = order_mask(size, False, 1, x3)
+    a4 = order_mask(size, False, 1, x1)
     a5 = x4 @ x1.mT
     a6 = (a4 * a5) @ x2
-    W = W_0
+    W_now = W_0
     W_in = []
     count = x1.shape[2]
     for n in range(count):
-        W_in.append(W)
-        W = a0[:, :, n] + W
+        W_in.append(W_now)
+        W_now = a0[:, :, n] + W_now
     W_in = torch.stack(W_in, 2)
     c0 = x3 @ W_in
     c1 = x4 @ W_in
-    return from_chunks((c0 + a3), lead, 1), from_chunks((a6 + c1), lead, 1), W
+    return from_chunks((c0 + a3), lead, 1), from_chunks((a6 + c1), lead, 1), W_now
 
 
 def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs):
@@ -247,6 +251,900 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     return gradients, {"W": dW_first}
 
 
+@triton.jit(do_not_specialize=["T"])
+def forward_prepare_1(
+    matrix1,
+    x_p,
+    x_b,
+    x_t,
+    x_h,
+    eta_p,
+    eta_b,
+    eta_t,
+    eta_h,
+    matrix2,
+    z_p,
+    z_b,
+    z_t,
+    z_h,
+    T,
+    H,
+    N: tl.constexpr,
+    block_n_: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """What needs no state, for all chunks at once."""
+    chunks = tl.cdiv(T, C)
+    c = tl.program_id(0) % chunks
+    bh = (tl.program_id(0) // chunks).to(tl.int64)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    n_ = tl.arange(0, block_n_)
+    n__ok = n_ < N
+    x_p += b * x_b + h * x_h
+    eta_p += b * eta_b + h * eta_h
+    z_p += b * z_b + h * z_h
+    t0 = tl.cast(c, tl.int64) * C
+    last = tl.minimum(T - t0, C).to(tl.int32) - 1
+    i_ok = i <= last
+    at = bh * T + t0
+    step = (b * T + t0) * H + h
+    x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
+    p = tl.dot(x.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x_t x_t^T
+    eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
+    w = -eta.to(tl.float32)[None, :] * (p * tl.where(i[:, None] > i[None, :], 1.0, 0.0))
+    x2 = inverse(w, C, LEVELS, DT)  # (I - T)^-1
+    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2)  # da69b90de2a9_t
+    z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
+    p2 = tl.dot(z.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # z_t x_t^T
+    tl.store(
+        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+        (eta.to(tl.float32)[None, :] * (tl.where(i[:, None] >= i[None, :], 1.0, 0.0) * p2)),
+    )  # ([order_{mask}]_{i,j} . (z_t x_t^T)) diag(eta_t)
+
+
+@triton.jit(do_not_specialize=["T"])
+def forward_sweep_1(
+    W_first,
+    W_last,
+    matrix1,
+    y_p,
+    y_b,
+    y_t,
+    y_h,
+    x_p,
+    x_b,
+    x_t,
+    x_h,
+    matrix2,
+    z_p,
+    z_b,
+    z_t,
+    z_h,
+    write1_out,
+    o_out,
+    eta_p,
+    eta_b,
+    eta_t,
+    eta_h,
+    T,
+    H,
+    N: tl.constexpr,
+    M: tl.constexpr,
+    block_n_: tl.constexpr,
+    block_m_: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """A walk forwards over chunks, carrying a tile of W."""
+    tile = tl.program_id(0) % tl.cdiv(M, block_m_)
+    bh = (tl.program_id(0) // tl.cdiv(M, block_m_)).to(tl.int64)
+    chunks = tl.cdiv(T, C)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    n_ = tl.arange(0, block_n_)
+    n__ok = n_ < N
+    m_ = tile * block_m_ + tl.arange(0, block_m_)
+    m__ok = m_ < M
+    W = tl.zeros([block_n_, block_m_], tl.float32)
+    if W_first is not None:
+        W += tl.load(
+            W_first + bh * M * N + m_[None, :] * N + n_[:, None], mask=m__ok[None, :] & n__ok[:, None], other=0.0
+        )
+    y_p += b * y_b + h * y_h
+    x_p += b * x_b + h * x_h
+    z_p += b * z_b + h * z_h
+    eta_p += b * eta_b + h * eta_h
+    for n in range(chunks):
+        c = n
+        t0 = tl.cast(c, tl.int64) * C
+        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        i_ok = i <= last
+        at = bh * T + t0
+        step = (b * T + t0) * H + h
+        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        y = tl.load(y_p + t0 * y_t + i[:, None] * y_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
+        x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
+        p = tl.dot(x.to(DT), W.to(DT), (-y.to(tl.float32)), input_precision="tf32x3")  # ... + x_t W^T
+        p2 = tl.dot(t.to(DT), p.to(DT), input_precision="tf32x3")  # da69b90de2a9_t 2c8f9064f320_t
+        t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p3 = tl.dot(t2.to(DT), p2.to(DT), input_precision="tf32x3")  # 09e98465d9ed_t a1fa5abbb3cb_t
+        z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
+        p4 = tl.dot(z.to(DT), W.to(DT), (-p3), input_precision="tf32x3")  # ... + z_t W^T
+        tl.store(write1_out + step * M + i[:, None] * (H * M) + m_[None, :], p2, mask=i_ok[:, None] & m__ok[None, :])
+        tl.store(o_out + step * M + i[:, None] * (H * M) + m_[None, :], p4, mask=i_ok[:, None] & m__ok[None, :])  # o
+        eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
+        p5 = tl.dot(
+            tl.trans(x.to(DT)), (eta.to(tl.float32)[:, None] * p2).to(DT), input_precision="tf32x3"
+        )  # a1fa5abbb3cb_t^T diag(eta_t) x_t
+        W = (-p5) + W  # W - a1fa5abbb3cb_t^T diag(eta_t) x_t
+    tl.store(W_last + bh * M * N + m_[None, :] * N + n_[:, None], W, mask=m__ok[None, :] & n__ok[:, None])
+
+
+def triton_forward(given, states, constants):
+    """Outputs, last states and what the backward pass uses."""
+    x = steps(given["x"])
+    z = steps(given["z"])
+    y = steps(given["y"])
+    eta = steps(given["eta"])
+    some = x
+    B, T, H = x.shape[:3]
+    N = x.shape[-1]
+    M = y.shape[-1]
+    config = choose(some.dtype, (N, M))
+    W_first = whole(states.get("W"))
+    matrix1 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
+    matrix2 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
+    launch(
+        forward_prepare_1,
+        (B * H * cdiv(T, config.chunk),),
+        matrix1,
+        x,
+        *strides(x),
+        eta,
+        *strides(eta),
+        matrix2,
+        z,
+        *strides(z),
+        T,
+        H,
+        N=N,
+        block_n_=padded(N),
+        C=config.chunk,
+        LEVELS=config.levels,
+        DT=DTYPES[some.dtype],
+        num_warps=config.warps,
+        num_stages=1,
+    )
+    write1 = some.new_empty((B, T, H, M), dtype=some.dtype)
+    o = some.new_empty((B, T, H, M), dtype=some.dtype)
+    W_last = some.new_empty((B, H, M, N), dtype=torch.float32)
+    launch(
+        forward_sweep_1,
+        (B * H * cdiv(M, min(config.tile, padded(M))),),
+        W_first,
+        W_last,
+        matrix1,
+        y,
+        *strides(y),
+        x,
+        *strides(x),
+        matrix2,
+        z,
+        *strides(z),
+        write1,
+        o,
+        eta,
+        *strides(eta),
+        T,
+        H,
+        N=N,
+        M=M,
+        block_n_=padded(N),
+        block_m_=min(config.tile, padded(M)),
+        C=config.chunk,
+        LEVELS=config.levels,
+        DT=DTYPES[some.dtype],
+        num_warps=config.warps,
+        num_stages=config.stages,
+    )
+    return {"o": o}, {"W": W_last}, {"f73806d84e": write1}
+
+
+@triton.jit(do_not_specialize=["T"])
+def backward_prepare_1(
+    matrix2,
+    x_p,
+    x_b,
+    x_t,
+    x_h,
+    z_p,
+    z_b,
+    z_t,
+    z_h,
+    matrix1,
+    eta_p,
+    eta_b,
+    eta_t,
+    eta_h,
+    T,
+    H,
+    N: tl.constexpr,
+    block_n_: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """What needs no state, for all chunks at once."""
+    chunks = tl.cdiv(T, C)
+    c = tl.program_id(0) % chunks
+    bh = (tl.program_id(0) // chunks).to(tl.int64)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    n_ = tl.arange(0, block_n_)
+    n__ok = n_ < N
+    x_p += b * x_b + h * x_h
+    z_p += b * z_b + h * z_h
+    eta_p += b * eta_b + h * eta_h
+    t0 = tl.cast(c, tl.int64) * C
+    last = tl.minimum(T - t0, C).to(tl.int32) - 1
+    i_ok = i <= last
+    at = bh * T + t0
+    step = (b * T + t0) * H + h
+    x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
+    z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
+    p = tl.dot(x.to(DT), tl.trans(z.to(DT)), input_precision="tf32x3")  # x_t z_t^T
+    tl.store(
+        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+        (p * tl.where(i[:, None] <= i[None, :], 1.0, 0.0)),
+    )  # [order_{mask}]_{i,j} . (x_t z_t^T)
+    p2 = tl.dot(x.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x_t x_t^T
+    eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
+    w = -eta.to(tl.float32)[None, :] * (p2 * tl.where(i[:, None] < i[None, :], 1.0, 0.0))
+    x2 = inverse(w, C, LEVELS, DT)  # (I - T)^-1
+    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2)  # f3d5644219b1_t
+
+
+@triton.jit(do_not_specialize=["T"])
+def backward_sweep_1(
+    dW_first,
+    dW_last,
+    matrix1,
+    x_p,
+    x_b,
+    x_t,
+    x_h,
+    matrix2,
+    do_p,
+    do_b,
+    do_t,
+    do_h,
+    eta_p,
+    eta_b,
+    eta_t,
+    eta_h,
+    write2_out,
+    dy_out,
+    z_p,
+    z_b,
+    z_t,
+    z_h,
+    T,
+    H,
+    N: tl.constexpr,
+    M: tl.constexpr,
+    block_n_: tl.constexpr,
+    block_m_: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """A walk backwards over chunks, carrying a tile of dW."""
+    tile = tl.program_id(0) % tl.cdiv(M, block_m_)
+    bh = (tl.program_id(0) // tl.cdiv(M, block_m_)).to(tl.int64)
+    chunks = tl.cdiv(T, C)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    n_ = tl.arange(0, block_n_)
+    n__ok = n_ < N
+    m_ = tile * block_m_ + tl.arange(0, block_m_)
+    m__ok = m_ < M
+    dW = tl.zeros([block_n_, block_m_], tl.float32)
+    if dW_first is not None:
+        dW += tl.load(
+            dW_first + bh * M * N + m_[None, :] * N + n_[:, None], mask=m__ok[None, :] & n__ok[:, None], other=0.0
+        )
+    x_p += b * x_b + h * x_h
+    do_p += b * do_b + h * do_h
+    eta_p += b * eta_b + h * eta_h
+    z_p += b * z_b + h * z_h
+    for n in range(chunks):
+        c = chunks - 1 - n
+        t0 = tl.cast(c, tl.int64) * C
+        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        i_ok = i <= last
+        at = bh * T + t0
+        step = (b * T + t0) * H + h
+        eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
+        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
+        p = tl.dot(x.to(DT), dW.to(DT), input_precision="tf32x3")  # x_t dW^T
+        t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
+        p2 = tl.dot(t2.to(DT), do.to(DT), p, input_precision="tf32x3")  # ... + 23f66acd880b_t do_t
+        p3 = tl.dot(t.to(DT), p2.to(DT), input_precision="tf32x3")  # f3d5644219b1_t 73d24c20e936_t
+        tl.store(write2_out + step * M + i[:, None] * (H * M) + m_[None, :], p3, mask=i_ok[:, None] & m__ok[None, :])
+        tl.store(
+            dy_out + step * M + i[:, None] * (H * M) + m_[None, :],
+            (eta.to(tl.float32)[:, None] * p3),
+            mask=i_ok[:, None] & m__ok[None, :],
+        )  # dy
+        p4 = tl.dot(
+            tl.trans(x.to(DT)), (eta.to(tl.float32)[:, None] * p3).to(DT), input_precision="tf32x3"
+        )  # 6f3a4fa36209_t^T diag(eta_t) x_t
+        z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
+        p5 = tl.dot(tl.trans(z.to(DT)), do.to(DT), ((-p4) + dW), input_precision="tf32x3")  # ... + do_t^T z_t
+        dW = p5  # dW + do_t^T z_t - 6f3a4fa36209_t^T diag(eta_t) x_t
+    tl.store(dW_last + bh * M * N + m_[None, :] * N + n_[:, None], dW, mask=m__ok[None, :] & n__ok[:, None])
+
+
+@triton.jit(do_not_specialize=["T"])
+def backward_prepare_2(
+    matrix4,
+    write1_p,
+    write1_b,
+    write1_t,
+    write1_h,
+    do_p,
+    do_b,
+    do_t,
+    do_h,
+    matrix3,
+    eta_p,
+    eta_b,
+    eta_t,
+    eta_h,
+    write2_p,
+    write2_b,
+    write2_t,
+    write2_h,
+    T,
+    H,
+    M: tl.constexpr,
+    block_m_: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """What needs no state, for all chunks at once."""
+    chunks = tl.cdiv(T, C)
+    c = tl.program_id(0) % chunks
+    bh = (tl.program_id(0) // chunks).to(tl.int64)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    m_ = tl.arange(0, block_m_)
+    m__ok = m_ < M
+    write1_p += b * write1_b + h * write1_h
+    do_p += b * do_b + h * do_h
+    eta_p += b * eta_b + h * eta_h
+    write2_p += b * write2_b + h * write2_h
+    t0 = tl.cast(c, tl.int64) * C
+    last = tl.minimum(T - t0, C).to(tl.int32) - 1
+    i_ok = i <= last
+    at = bh * T + t0
+    step = (b * T + t0) * H + h
+    write1 = tl.load(
+        write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
+    )
+    do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
+    p = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # f73806d84e_t do_t^T
+    tl.store(
+        matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+        (tl.where(i[:, None] <= i[None, :], 1.0, 0.0) * p),
+    )  # [order_{mask}]_{i,j} . (f73806d84e_t do_t^T)
+    eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
+    write2 = tl.load(
+        write2_p + t0 * write2_t + i[:, None] * write2_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
+    )
+    p2 = tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # f73806d84e_t bdd7d14854_t^T
+    tl.store(
+        matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+        (eta.to(tl.float32)[None, :] * (tl.where(i[:, None] < i[None, :], 1.0, 0.0) * p2)),
+    )  # ([order_{mask}]_{i,j} . (f73806d84e_t bdd7d14854_t^T)) diag(eta_t)
+
+
+@triton.jit(do_not_specialize=["T"])
+def backward_sweep_2(
+    dW_first,
+    matrix3,
+    x_p,
+    x_b,
+    x_t,
+    x_h,
+    matrix4,
+    z_p,
+    z_b,
+    z_t,
+    z_h,
+    write1_p,
+    write1_b,
+    write1_t,
+    write1_h,
+    eta_p,
+    eta_b,
+    eta_t,
+    eta_h,
+    dx_1_out,
+    deta_1_out,
+    write2_p,
+    write2_b,
+    write2_t,
+    write2_h,
+    do_p,
+    do_b,
+    do_t,
+    do_h,
+    T,
+    H,
+    M: tl.constexpr,
+    N: tl.constexpr,
+    block_m_: tl.constexpr,
+    block_n_: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """A walk backwards over chunks, carrying a tile of dW."""
+    tile = tl.program_id(0) % tl.cdiv(N, block_n_)
+    bh = (tl.program_id(0) // tl.cdiv(N, block_n_)).to(tl.int64)
+    chunks = tl.cdiv(T, C)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    m_ = tl.arange(0, block_m_)
+    m__ok = m_ < M
+    n_ = tile * block_n_ + tl.arange(0, block_n_)
+    n__ok = n_ < N
+    dW = tl.zeros([block_m_, block_n_], tl.float32)
+    if dW_first is not None:
+        dW += tl.load(
+            dW_first + bh * M * N + m_[:, None] * N + n_[None, :], mask=m__ok[:, None] & n__ok[None, :], other=0.0
+        )
+    x_p += b * x_b + h * x_h
+    z_p += b * z_b + h * z_h
+    write1_p += b * write1_b + h * write1_h
+    eta_p += b * eta_b + h * eta_h
+    write2_p += b * write2_b + h * write2_h
+    do_p += b * do_b + h * do_h
+    for n in range(chunks):
+        c = chunks - 1 - n
+        t0 = tl.cast(c, tl.int64) * C
+        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        i_ok = i <= last
+        at = bh * T + t0
+        step = (b * T + t0) * H + h
+        eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
+        t = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
+        p = tl.dot(t.to(DT), x.to(DT), input_precision="tf32x3")  # f38cfbd53456_t x_t
+        t2 = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
+        p2 = tl.dot(t2.to(DT), z.to(DT), (-p), input_precision="tf32x3")  # ... + 5ae29d683639_t z_t
+        write1 = tl.load(
+            write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :],
+            mask=i_ok[:, None] & m__ok[None, :],
+            other=0.0,
+        )
+        p3 = tl.dot(write1.to(DT), dW.to(DT), p2, input_precision="tf32x3")  # ... + f73806d84e_t dW
+        tl.store(
+            dx_1_out + step * N + i[:, None] * (H * N) + n_[None, :],
+            (-eta.to(tl.float32)[:, None] * p3),
+            mask=i_ok[:, None] & n__ok[None, :],
+        )  # dx
+        tl.store(
+            deta_1_out + (step + i * H) * tl.cdiv(N, block_n_) + tile,
+            tl.sum(tl.where(n__ok[None, :], (-(x.to(tl.float32) * p3)), 0.0), axis=1),
+            mask=i_ok,
+        )  # deta
+        write2 = tl.load(
+            write2_p + t0 * write2_t + i[:, None] * write2_t + m_[None, :],
+            mask=i_ok[:, None] & m__ok[None, :],
+            other=0.0,
+        )
+        p4 = tl.dot(
+            tl.trans(write2.to(DT)), (eta.to(tl.float32)[:, None] * x.to(tl.float32)).to(DT), input_precision="tf32x3"
+        )  # bdd7d14854_t^T diag(eta_t) x_t
+        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
+        p5 = tl.dot(tl.trans(do.to(DT)), z.to(DT), (dW + (-p4)), input_precision="tf32x3")  # ... + do_t^T z_t
+        dW = p5  # dW + do_t^T z_t - bdd7d14854_t^T diag(eta_t) x_t
+
+
+@triton.jit(do_not_specialize=["T"])
+def backward_prepare_3(
+    matrix5,
+    do_p,
+    do_b,
+    do_t,
+    do_h,
+    write1_p,
+    write1_b,
+    write1_t,
+    write1_h,
+    eta_p,
+    eta_b,
+    eta_t,
+    eta_h,
+    matrix6,
+    write2_p,
+    write2_b,
+    write2_t,
+    write2_h,
+    T,
+    H,
+    M: tl.constexpr,
+    block_m_: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """What needs no state, for all chunks at once."""
+    chunks = tl.cdiv(T, C)
+    c = tl.program_id(0) % chunks
+    bh = (tl.program_id(0) // chunks).to(tl.int64)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    m_ = tl.arange(0, block_m_)
+    m__ok = m_ < M
+    do_p += b * do_b + h * do_h
+    write1_p += b * write1_b + h * write1_h
+    eta_p += b * eta_b + h * eta_h
+    write2_p += b * write2_b + h * write2_h
+    t0 = tl.cast(c, tl.int64) * C
+    last = tl.minimum(T - t0, C).to(tl.int32) - 1
+    i_ok = i <= last
+    at = bh * T + t0
+    step = (b * T + t0) * H + h
+    do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
+    write1 = tl.load(
+        write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
+    )
+    p = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do_t f73806d84e_t^T
+    eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
+    tl.store(
+        matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+        (eta.to(tl.float32)[None, :] * (p * tl.where(i[:, None] >= i[None, :], 1.0, 0.0))),
+    )  # ([order_{mask}]_{i,j} . (do_t f73806d84e_t^T)) diag(eta_t)
+    write2 = tl.load(
+        write2_p + t0 * write2_t + i[:, None] * write2_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
+    )
+    p2 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # bdd7d14854_t f73806d84e_t^T
+    tl.store(
+        matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+        (eta.to(tl.float32)[None, :] * (p2 * tl.where(i[:, None] > i[None, :], 1.0, 0.0))),
+    )  # ([order_{mask}]_{i,j} . (bdd7d14854_t f73806d84e_t^T)) diag(eta_t)
+
+
+@triton.jit(do_not_specialize=["T"])
+def backward_sweep_3(
+    W_first,
+    W_last,
+    matrix5,
+    x_p,
+    x_b,
+    x_t,
+    x_h,
+    do_p,
+    do_b,
+    do_t,
+    do_h,
+    matrix6,
+    write2_p,
+    write2_b,
+    write2_t,
+    write2_h,
+    eta_p,
+    eta_b,
+    eta_t,
+    eta_h,
+    dx_1_p,
+    dx_1_b,
+    dx_1_t,
+    dx_1_h,
+    dx_out,
+    dz_out,
+    write1_p,
+    write1_b,
+    write1_t,
+    write1_h,
+    T,
+    H,
+    M: tl.constexpr,
+    N: tl.constexpr,
+    block_m_: tl.constexpr,
+    block_n_: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """A walk forwards over chunks, carrying a tile of W."""
+    tile = tl.program_id(0) % tl.cdiv(N, block_n_)
+    bh = (tl.program_id(0) // tl.cdiv(N, block_n_)).to(tl.int64)
+    chunks = tl.cdiv(T, C)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    m_ = tl.arange(0, block_m_)
+    m__ok = m_ < M
+    n_ = tile * block_n_ + tl.arange(0, block_n_)
+    n__ok = n_ < N
+    W = tl.zeros([block_m_, block_n_], tl.float32)
+    if W_first is not None:
+        W += tl.load(
+            W_first + bh * M * N + m_[:, None] * N + n_[None, :], mask=m__ok[:, None] & n__ok[None, :], other=0.0
+        )
+    x_p += b * x_b + h * x_h
+    do_p += b * do_b + h * do_h
+    write2_p += b * write2_b + h * write2_h
+    eta_p += b * eta_b + h * eta_h
+    dx_1_p += b * dx_1_b + h * dx_1_h
+    write1_p += b * write1_b + h * write1_h
+    for n in range(chunks):
+        c = n
+        t0 = tl.cast(c, tl.int64) * C
+        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        i_ok = i <= last
+        at = bh * T + t0
+        step = (b * T + t0) * H + h
+        eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
+        dx_1 = tl.load(
+            dx_1_p + t0 * dx_1_t + i[:, None] * dx_1_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0
+        )
+        t = tl.load(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
+        p = tl.dot(t.to(DT), x.to(DT), input_precision="tf32x3")  # bb34112a738e_t x_t
+        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
+        p2 = tl.dot(do.to(DT), W.to(DT), (-p), input_precision="tf32x3")  # ... + do_t W
+        t2 = tl.load(matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p3 = tl.dot(t2.to(DT), x.to(DT), input_precision="tf32x3")  # ff4f796c1bb8_t x_t
+        write2 = tl.load(
+            write2_p + t0 * write2_t + i[:, None] * write2_t + m_[None, :],
+            mask=i_ok[:, None] & m__ok[None, :],
+            other=0.0,
+        )
+        p4 = tl.dot(write2.to(DT), W.to(DT), (-p3), input_precision="tf32x3")  # ... + bdd7d14854_t W
+        tl.store(
+            dx_out + step * N + i[:, None] * (H * N) + n_[None, :],
+            ((-eta.to(tl.float32)[:, None] * p4) + dx_1.to(tl.float32)),
+            mask=i_ok[:, None] & n__ok[None, :],
+        )  # dx
+        tl.store(dz_out + step * N + i[:, None] * (H * N) + n_[None, :], p2, mask=i_ok[:, None] & n__ok[None, :])  # dz
+        write1 = tl.load(
+            write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :],
+            mask=i_ok[:, None] & m__ok[None, :],
+            other=0.0,
+        )
+        p5 = tl.dot(
+            tl.trans(write1.to(DT)), (eta.to(tl.float32)[:, None] * x.to(tl.float32)).to(DT), input_precision="tf32x3"
+        )  # f73806d84e_t^T diag(eta_t) x_t
+        W = W + (-p5)  # W - f73806d84e_t^T diag(eta_t) x_t
+    tl.store(W_last + bh * M * N + m_[:, None] * N + n_[None, :], W, mask=m__ok[:, None] & n__ok[None, :])
+
+
+def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs):
+    """Gradients."""
+    x = steps(given["x"])
+    z = steps(given["z"])
+    y = steps(given["y"])
+    eta = steps(given["eta"])
+    some = x
+    B, T, H = x.shape[:3]
+    N = x.shape[-1]
+    M = y.shape[-1]
+    config = choose(some.dtype, (N, M))
+    W_first = whole(states.get("W"))
+    dW_first = whole(final_cotangents.get("W"))
+    write1 = saved["f73806d84e"]
+    do = cotangent(cotangents.get("o"), some, (B, T, H, M))
+    matrix2 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
+    matrix1 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
+    launch(
+        backward_prepare_1,
+        (B * H * cdiv(T, config.chunk),),
+        matrix2,
+        x,
+        *strides(x),
+        z,
+        *strides(z),
+        matrix1,
+        eta,
+        *strides(eta),
+        T,
+        H,
+        N=N,
+        block_n_=padded(N),
+        C=config.chunk,
+        LEVELS=config.levels,
+        DT=DTYPES[some.dtype],
+        num_warps=config.warps,
+        num_stages=1,
+    )
+    write2 = some.new_empty((B, T, H, M), dtype=some.dtype)
+    dy = some.new_empty((B, T, H, M), dtype=some.dtype)
+    dW_last = some.new_empty((B, H, M, N), dtype=torch.float32)
+    launch(
+        backward_sweep_1,
+        (B * H * cdiv(M, min(config.tile, padded(M))),),
+        dW_first,
+        dW_last,
+        matrix1,
+        x,
+        *strides(x),
+        matrix2,
+        do,
+        *strides(do),
+        eta,
+        *strides(eta),
+        write2,
+        dy,
+        z,
+        *strides(z),
+        T,
+        H,
+        N=N,
+        M=M,
+        block_n_=padded(N),
+        block_m_=min(config.tile, padded(M)),
+        C=config.chunk,
+        LEVELS=config.levels,
+        DT=DTYPES[some.dtype],
+        num_warps=config.warps,
+        num_stages=config.stages,
+    )
+    if needs & {"eta", "x"}:
+        matrix4 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
+        matrix3 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
+        launch(
+            backward_prepare_2,
+            (B * H * cdiv(T, config.chunk),),
+            matrix4,
+            write1,
+            *strides(write1),
+            do,
+            *strides(do),
+            matrix3,
+            eta,
+            *strides(eta),
+            write2,
+            *strides(write2),
+            T,
+            H,
+            M=M,
+            block_m_=padded(M),
+            C=config.chunk,
+            LEVELS=config.levels,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=1,
+        )
+        dx_1 = some.new_empty((B, T, H, N), dtype=torch.float32)
+        deta_1 = some.new_empty((B, T, H, cdiv(N, min(config.tile, padded(N)))), dtype=torch.float32)
+        launch(
+            backward_sweep_2,
+            (B * H * cdiv(N, min(config.tile, padded(N))),),
+            dW_first,
+            matrix3,
+            x,
+            *strides(x),
+            matrix4,
+            z,
+            *strides(z),
+            write1,
+            *strides(write1),
+            eta,
+            *strides(eta),
+            dx_1,
+            deta_1,
+            write2,
+            *strides(write2),
+            do,
+            *strides(do),
+            T,
+            H,
+            M=M,
+            N=N,
+            block_m_=padded(M),
+            block_n_=min(config.tile, padded(N)),
+            C=config.chunk,
+            LEVELS=config.levels,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=config.stages,
+        )
+    if needs & {"x", "z"}:
+        matrix5 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
+        matrix6 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
+        launch(
+            backward_prepare_3,
+            (B * H * cdiv(T, config.chunk),),
+            matrix5,
+            do,
+            *strides(do),
+            write1,
+            *strides(write1),
+            eta,
+            *strides(eta),
+            matrix6,
+            write2,
+            *strides(write2),
+            T,
+            H,
+            M=M,
+            block_m_=padded(M),
+            C=config.chunk,
+            LEVELS=config.levels,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=1,
+        )
+        dx = some.new_empty((B, T, H, N), dtype=some.dtype)
+        dz = some.new_empty((B, T, H, N), dtype=some.dtype)
+        W_last = some.new_empty((B, H, M, N), dtype=torch.float32)
+        launch(
+            backward_sweep_3,
+            (B * H * cdiv(N, min(config.tile, padded(N))),),
+            W_first,
+            W_last,
+            matrix5,
+            x,
+            *strides(x),
+            do,
+            *strides(do),
+            matrix6,
+            write2,
+            *strides(write2),
+            eta,
+            *strides(eta),
+            dx_1,
+            *strides(dx_1),
+            dx,
+            dz,
+            write1,
+            *strides(write1),
+            T,
+            H,
+            M=M,
+            N=N,
+            block_m_=padded(M),
+            block_n_=min(config.tile, padded(N)),
+            C=config.chunk,
+            LEVELS=config.levels,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=config.stages,
+        )
+    gradients, initial = {}, {}
+    if "x" in needs:
+        gradients["x"] = dx.to(given["x"].dtype)
+    if "z" in needs:
+        gradients["z"] = dz.to(given["z"].dtype)
+    if "y" in needs:
+        gradients["y"] = dy.to(given["y"].dtype)
+    if "eta" in needs:
+        gradients["eta"] = spread(deta_1.sum(-1), (B, T, H), some).to(some.dtype).to(given["eta"].dtype)
+    if "W" in needs:
+        initial["W"] = dW_last
+    return gradients, initial
+
+
 SIGNATURE = Signature(
     name="gradient_descent_squared",
     arguments=(
@@ -258,7 +1156,9 @@ SIGNATURE = Signature(
     states=(("W", ("m", "n")),),
     outputs=(("o", ("m",)),),
 )
-OP = Op(SIGNATURE, {"torch": Backend(torch_forward, torch_backward)})
+OP = Op(
+    SIGNATURE, {"torch": Backend(torch_forward, torch_backward), "triton": Backend(triton_forward, triton_backward)}
+)
 
 
 def gradient_descent_squared(x, z, y, eta, initial_state=None, output_final_state=False, backend=None):

@@ -41,40 +41,47 @@ family: chunk-parallel
 #     M_{ij} = prod_{j < s < i} lam_s  for j < i, else 0
 #     a_i = prod_{s < i} lam_s
 #     b_j = prod_{s > j} lam_s
-#     a_C = prod_s lam_s
+#     g_i = prod_{s <= i} lam_s
+#     g_C = prod_s lam_s
 #
 # Over a chunk of C steps, forward
 # The only sweep goes from the first chunk to the last.
 #     T_1 = -diag(lam) ((Q K^T) . M) diag(((Q . K) 1)^(-1))
 #     W = (I - T_1)^-1 (O - diag(lam . a) Q s_0)
-#     s_C = a_C s_0 + K^T diag(((Q . K) 1)^(-1) . b) W
+#     s_C = g_C s_0 + K^T diag(((Q . K) 1)^(-1) . b) W
 #
 # Over a chunk of C steps, backward
 # Sweep 1 goes from the last chunk to the first.
 #     T_2 = -diag(((Q . K) 1)^(-1)) ((K Q^T) . M^T) diag(lam)
 #     dO = (I - T_2)^-1 (diag(((Q . K) 1)^(-1) . b) K ds_C + diag(((Q . K) 1)^(-1)) dV)
 #     Y_1 = diag(b) K ds_C - ((K Q^T) . M^T) diag(lam) dO   (row t: ds_t^T k_t)
-#     ds_0 = a_C ds_C - Q^T diag(lam . a) dO
+#     ds_0 = g_C ds_C - Q^T diag(lam . a) dO
 # Sweep 2 goes from the last chunk to the first.
 #     Y_2 = diag(b) W ds_C^T - ((W dO^T) . M^T) diag(lam) Q   (row t: ds_t w_t)
 # Sweep 3 goes from the first chunk to the last.
 #     Y_3 = diag(a) dO s_0^T + ((dO W^T) . M) diag(((Q . K) 1)^(-1)) K   (row t: s_{t-1} p_t)
 
 import torch
+import triton
+import triton.language as tl
 
-from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out, inverse
-from chunkform.runtime.op import Argument, Backend, Op, Signature
-from chunkform.runtime.torch_form import (
-    CHUNK,
-    after_chunks,
-    dtype_of,
-    from_chunks,
-    from_steps,
-    in_segments,
-    reverse_sum,
-    steps_first,
-    to_chunks,
+from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out, triangular_inverse
+from chunkform.runtime.kernels import cumulate, inverse, span, suffix_sum, weights
+from chunkform.runtime.launch import (
+    DTYPES,
+    cdiv,
+    choose,
+    cotangent,
+    launch,
+    padded,
+    pair,
+    spread,
+    steps,
+    strides,
+    whole,
 )
+from chunkform.runtime.op import Argument, Backend, Op, Signature
+from chunkform.runtime.torch_form import CHUNK, dtype_of, from_chunks, from_steps, in_segments, steps_first, to_chunks
 
 
 def _forward_sweep_1(s1, s2, s3, s4, s_0, lead, size, dtype, device, size_d, size_e):
@@ -86,22 +93,22 @@ def _forward_sweep_1(s1, s2, s3, s4, s_0, lead, size, dtype, device, size_d, siz
     a0 = decay_out(x1, True, 1)
     a1 = decay_mask(x1, False, True, False, 1)
     a2 = x3 @ x2.mT
-    a3 = inverse(a1 * a2, 1)
+    a3 = triangular_inverse(a1 * a2, 1)
     a4 = decay_in(x1, False, 1)
     a5 = decay_all(x1)
-    s = s_0
+    s_now = s_0
     s_in = []
     b1_all = []
     count = x1.shape[2]
     for n in range(count):
-        s_in.append(s)
-        b0 = (x3[:, :, n]) @ s
+        s_in.append(s_now)
+        b0 = (x3[:, :, n]) @ s_now
         b1 = (a3[:, :, n]) @ (x4[:, :, n] + (a4[:, :, n])[..., :, None] * b0)
         b2 = ((a0[:, :, n])[..., :, None] * x2[:, :, n]).mT @ b1
         b1_all.append(b1)
-        s = b2 + s * (a5[:, :, n])[..., None, None]
+        s_now = b2 + s_now * (a5[:, :, n])[..., None, None]
     b1 = torch.stack(b1_all, 2)
-    return from_chunks(b1, lead, 1), s
+    return from_chunks(b1, lead, 1), s_now
 
 
 def torch_forward(given, states, constants):
@@ -151,24 +158,24 @@ def _backward_sweep_1(s1, s2, s3, s4, s5, ds_0, lead, size, dtype, device, size_
     a2 = decay_in(x1, False, -1)
     a3 = decay_mask(x1, False, True, False, -1)
     a4 = x4 @ x2.mT
-    a5 = inverse(a3 * a4, -1)
+    a5 = triangular_inverse(a3 * a4, -1)
     a6 = x5 @ x2.mT
-    ds = ds_0
+    ds_now = ds_0
     ds_in = []
     b1_all = []
     count = x1.shape[2]
     for n in range(count - 1, -1, -1):
-        ds_in.append(ds)
-        b0 = (x4[:, :, n]) @ ds
+        ds_in.append(ds_now)
+        b0 = (x4[:, :, n]) @ ds_now
         b1 = (a5[:, :, n]) @ (x3[:, :, n] + (a2[:, :, n])[..., :, None] * b0)
         b2 = ((a1[:, :, n])[..., :, None] * x2[:, :, n]).mT @ b1
         b1_all.append(b1)
-        ds = ds * (a0[:, :, n])[..., None, None] + b2
+        ds_now = ds_now * (a0[:, :, n])[..., None, None] + b2
     ds_in = torch.stack(ds_in[::-1], 2)
     b1 = torch.stack(b1_all[::-1], 2)
     c0 = (a6 * a3) @ b1
     c1 = x5 @ ds_in
-    return from_chunks(b1, lead, 1), from_chunks((c0 + a2[..., :, None] * c1), lead, 1), ds_in, ds
+    return from_chunks(b1, lead, 1), from_chunks((c0 + a2[..., :, None] * c1), lead, 1), ds_in, ds_now
 
 
 def _backward_sweep_2(s1, s2, s3, s4, ds_0, lead, size, dtype, device, size_d, size_e):
@@ -184,15 +191,15 @@ def _backward_sweep_2(s1, s2, s3, s4, ds_0, lead, size, dtype, device, size_d, s
     a4 = decay_mask(x1, False, True, False, -1)
     a5 = (a3 * a4) @ x2
     a6 = decay_in(x1, False, -1)
-    ds = ds_0
+    ds_now = ds_0
     ds_in = []
     count = x1.shape[2]
     for n in range(count - 1, -1, -1):
-        ds_in.append(ds)
-        ds = ds * (a0[:, :, n])[..., None, None] + a2[:, :, n]
+        ds_in.append(ds_now)
+        ds_now = ds_now * (a0[:, :, n])[..., None, None] + a2[:, :, n]
     ds_in = torch.stack(ds_in[::-1], 2)
     c0 = x4 @ ds_in.mT
-    return from_chunks((a5 + a6[..., :, None] * c0), lead, 1), ds
+    return from_chunks((a5 + a6[..., :, None] * c0), lead, 1), ds_now
 
 
 def _backward_sweep_3(s1, s2, s3, s4, s_0, lead, size, dtype, device, size_d, size_e):
@@ -208,15 +215,42 @@ def _backward_sweep_3(s1, s2, s3, s4, s_0, lead, size, dtype, device, size_d, si
     a4 = decay_mask(x1, False, True, False, 1)
     a5 = x4 @ x3.mT
     a6 = (a4 * a5) @ x2
-    s = s_0
+    s_now = s_0
     s_in = []
     count = x1.shape[2]
     for n in range(count):
-        s_in.append(s)
-        s = a1[:, :, n] + s * (a2[:, :, n])[..., None, None]
+        s_in.append(s_now)
+        s_now = a1[:, :, n] + s_now * (a2[:, :, n])[..., None, None]
     s_in = torch.stack(s_in, 2)
     c0 = x4 @ s_in.mT
-    return from_chunks((c0 * a3[..., :, None] + a6), lead, 1), s_in, s
+    return from_chunks((c0 * a3[..., :, None] + a6), lead, 1), s_in, s_now
+
+
+def _backward_unroll_4(s1, s2, s3, s4, s5, s6, s_edges, ds_edges, lead, size, dtype, device, size_d, size_e):
+    """Products of the states and their gradients at each step, from the states at the borders of chunks."""
+    x1 = to_chunks(s1, lead, size, 0)
+    x2 = to_chunks(s2, lead, size, 1)
+    x3 = to_chunks(s3, lead, size, 1)
+    x4 = to_chunks(s4, lead, size, 1)
+    x5 = to_chunks(s5, lead, size, 1)
+    x6 = to_chunks(s6, lead, size, 0)
+    a0 = decay_mask(x1, False, True, False, 1)
+    a1 = x3 @ x2.mT
+    a2 = x5 @ x4.mT
+    a3 = a0 @ (a1 * a2).mT
+    a4 = decay_mask(x1, False, True, False, -1)
+    a5 = (a3 * a4).sum(-1)
+    a6 = decay_in(x1, False, -1)
+    a7 = (ds_edges * s_edges).sum(-2)
+    a8 = (a7).sum(-1)
+    a9 = decay_in(x1, False, 1)
+    a10 = x5 @ s_edges
+    a11 = (x3 * a10).sum(-1)
+    a12 = torch.einsum("...b,...ab->...a", a11, a4)
+    a13 = x4 @ ds_edges
+    a14 = (a13 * x2).sum(-1)
+    a15 = torch.einsum("...b,...ab->...a", a14, a0)
+    return (from_chunks((a5 + a6 * a8[..., None] * a9 + a12 * a9 + a6 * a15) * x6, lead, 0),)
 
 
 def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs):
@@ -274,25 +308,878 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     y_3, s_edges, s_end = in_segments(
         _backward_sweep_3, (log_lam, t23, w_2, w), (s_first,), lead, 1, CHUNK, dtype, device, size_d, size_e
     )
-    t26 = (y_2 * k).sum(-1)
-    t27 = (q * y_3).sum(-1)
-    t28 = (after_chunks(s_edges, s_end) * ds_edges).sum(-2)
-    # pairing_s: the decay times <s_(t-1), ds_t>, from what later steps read and wrote
-    pairing_s = reverse_sum(-t26 * t15, -t27 * lam, (t28).sum(-1), lead, CHUNK)
+    # pairing_s: <s_(t-1), ds_t> at each step, with the scalars that multiply the state
+    (pairing_s,) = _backward_unroll_4(
+        log_lam, w_2, w, t23, t19, lam, s_edges, ds_edges, lead, CHUNK, dtype, device, size_d, size_e
+    )
     gradients = {}
-    t32 = (dv * w_2).sum(-1)
-    t33 = (w_2 * y).sum(-1)
-    t34 = -(t14**-2)[..., None] * (t32 + t33)[..., None] * k - lam[..., None] * y_3
-    gradients["q"] = from_steps(t34, lead, 1, given["q"].dtype)
-    t36 = t14**-2
-    t37 = t32 + t33
-    t38 = -q * t36[..., None] * t37[..., None] + y_2 * t15[..., None]
-    gradients["k"] = from_steps(t38, lead, 1, given["k"].dtype)
+    t29 = (dv * w_2).sum(-1)
+    t30 = (w_2 * y).sum(-1)
+    t31 = -(t14**-2)[..., None] * (t29 + t30)[..., None] * k - lam[..., None] * y_3
+    gradients["q"] = from_steps(t31, lead, 1, given["q"].dtype)
+    t33 = t14**-2
+    t34 = t29 + t30
+    t35 = -q * t33[..., None] * t34[..., None] + y_2 * t15[..., None]
+    gradients["k"] = from_steps(t35, lead, 1, given["k"].dtype)
     gradients["o"] = from_steps(w, lead, 1, given["o"].dtype)
     o = steps_first(given["o"], dtype)
-    t42 = ((-o + w_2) * w).sum(-1)
-    gradients["lam"] = from_steps((pairing_s + t42), lead, 0, given["lam"].dtype)
+    t39 = ((-o + w_2) * w).sum(-1)
+    gradients["lam"] = from_steps((pairing_s + t39), lead, 0, given["lam"].dtype)
     return gradients, {"s": ds_first}
+
+
+@triton.jit(do_not_specialize=["T"])
+def forward_prepare_1(
+    matrix1,
+    lam_sums,
+    lam_resets,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    ahead1_p,
+    ahead1_b,
+    ahead1_t,
+    ahead1_h,
+    lam_p,
+    lam_b,
+    lam_t,
+    lam_h,
+    T,
+    H,
+    D: tl.constexpr,
+    block_d: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """What needs no state, for all chunks at once."""
+    chunks = tl.cdiv(T, C)
+    c = tl.program_id(0) % chunks
+    bh = (tl.program_id(0) // chunks).to(tl.int64)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    q_p += b * q_b + h * q_h
+    k_p += b * k_b + h * k_h
+    ahead1_p += b * ahead1_b + h * ahead1_h
+    lam_p += b * lam_b + h * lam_h
+    t0 = tl.cast(c, tl.int64) * C
+    last = tl.minimum(T - t0, C).to(tl.int32) - 1
+    i_ok = i <= last
+    at = bh * T + t0
+    step = (b * T + t0) * H + h
+    lam_a_before = tl.load(lam_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
+    lam_n_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
+    lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
+    lam_n = tl.load(lam_resets + at + tl.minimum(i, last))
+    m = weights(
+        lam_a_before[:, None], lam_n_before[:, None], lam_a[None, :], lam_n[None, :], i[:, None] > i[None, :]
+    )  # decays from write to read
+    q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    p = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q_t k_t^T
+    ahead1 = tl.load(ahead1_p + t0 * ahead1_t + i * ahead1_t, mask=i_ok, other=0.0)
+    lam = tl.exp(tl.load(lam_p + t0 * lam_t + i * lam_t, mask=i_ok, other=0.0).to(tl.float32))
+    w = -lam[:, None] * ahead1.to(tl.float32)[None, :] * (m * p)
+    x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
+    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # db0f6400a2c4_t
+
+
+@triton.jit(do_not_specialize=["T"])
+def forward_sweep_1(
+    s_first,
+    s_last,
+    matrix1,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    lam_sums,
+    lam_resets,
+    lam_p,
+    lam_b,
+    lam_t,
+    lam_h,
+    o_p,
+    o_b,
+    o_t,
+    o_h,
+    write1_out,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    ahead1_p,
+    ahead1_b,
+    ahead1_t,
+    ahead1_h,
+    T,
+    H,
+    D: tl.constexpr,
+    E: tl.constexpr,
+    block_d: tl.constexpr,
+    block_e: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """A walk forwards over chunks, carrying a tile of s."""
+    tile = tl.program_id(0) % tl.cdiv(E, block_e)
+    bh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
+    chunks = tl.cdiv(T, C)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    e = tile * block_e + tl.arange(0, block_e)
+    e_ok = e < E
+    s = tl.zeros([block_d, block_e], tl.float32)
+    if s_first is not None:
+        s += tl.load(s_first + bh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0)
+    q_p += b * q_b + h * q_h
+    lam_p += b * lam_b + h * lam_h
+    o_p += b * o_b + h * o_h
+    k_p += b * k_b + h * k_h
+    ahead1_p += b * ahead1_b + h * ahead1_h
+    for n in range(chunks):
+        c = n
+        t0 = tl.cast(c, tl.int64) * C
+        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        i_ok = i <= last
+        at = bh * T + t0
+        step = (b * T + t0) * H + h
+        lam_a_end = tl.load(lam_sums + at + last)
+        lam_n_end = tl.load(lam_resets + at + last)
+        lam_a_before = tl.load(lam_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
+        lam_n_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
+        lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
+        lam_n = tl.load(lam_resets + at + tl.minimum(i, last))
+        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p = tl.dot(q.to(DT), s.to(DT), input_precision="tf32x3")  # q_t s
+        since = span(lam_a_before, lam_n_before, 0.0, 0)
+        lam = tl.exp(tl.load(lam_p + t0 * lam_t + i * lam_t, mask=i_ok, other=0.0).to(tl.float32))
+        o = tl.load(o_p + t0 * o_t + i[:, None] * o_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        w = (-(since * lam)[:, None] * p) + o.to(tl.float32)
+        p2 = tl.dot(t.to(DT), w.to(DT), input_precision="tf32x3")  # db0f6400a2c4_t 62d41e8df43f_t
+        tl.store(write1_out + step * E + i[:, None] * (H * E) + e[None, :], p2, mask=i_ok[:, None] & e_ok[None, :])
+        kept = span(lam_a_end, lam_n_end, 0.0, 0)
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        ahead1 = tl.load(ahead1_p + t0 * ahead1_t + i * ahead1_t, mask=i_ok, other=0.0)
+        until = span(lam_a_end, lam_n_end, lam_a, lam_n)
+        p3 = tl.dot(
+            tl.trans(k.to(DT)),
+            ((ahead1.to(tl.float32) * until)[:, None] * p2).to(DT),
+            (kept * s),
+            input_precision="tf32x3",
+        )  # ... + k_t^T diag(cd952cfd4723_t . [decay_{out}]_i) 7084f4a93005_t
+        s = p3  # decay_{all} s + k_t^T diag(cd952cfd4723_t . [decay_{out}]_i) 7084f4a93005_t
+    tl.store(s_last + bh * D * E + d[:, None] * E + e[None, :], s, mask=d_ok[:, None] & e_ok[None, :])
+
+
+def triton_forward(given, states, constants):
+    """Outputs, last states and what the backward pass uses."""
+    q = steps(given["q"])
+    k = steps(given["k"])
+    o = steps(given["o"])
+    lam = steps(given["lam"])
+    some = q
+    B, T, H = q.shape[:3]
+    D = q.shape[-1]
+    E = o.shape[-1]
+    config = choose(some.dtype, (D, E))
+    s_first = whole(states.get("s"))
+    lam_sums, lam_resets, lam_extents = cumulate(lam, config.chunk)
+    t1 = (q.float() * k.float()).sum(-1)
+    ahead1 = steps((1.0 / t1).expand(B, T, H))
+    matrix1 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
+    launch(
+        forward_prepare_1,
+        (B * H * cdiv(T, config.chunk),),
+        matrix1,
+        lam_sums,
+        lam_resets,
+        q,
+        *strides(q),
+        k,
+        *strides(k),
+        ahead1,
+        *strides(ahead1),
+        lam,
+        *strides(lam),
+        T,
+        H,
+        D=D,
+        block_d=padded(D),
+        C=config.chunk,
+        LEVELS=config.levels,
+        DT=DTYPES[some.dtype],
+        num_warps=config.warps,
+        num_stages=1,
+    )
+    write1 = some.new_empty((B, T, H, E), dtype=some.dtype)
+    s_last = some.new_empty((B, H, D, E), dtype=torch.float32)
+    launch(
+        forward_sweep_1,
+        (B * H * cdiv(E, min(config.tile, padded(E))),),
+        s_first,
+        s_last,
+        matrix1,
+        q,
+        *strides(q),
+        lam_sums,
+        lam_resets,
+        lam,
+        *strides(lam),
+        o,
+        *strides(o),
+        write1,
+        k,
+        *strides(k),
+        ahead1,
+        *strides(ahead1),
+        T,
+        H,
+        D=D,
+        E=E,
+        block_d=padded(D),
+        block_e=min(config.tile, padded(E)),
+        C=config.chunk,
+        LEVELS=config.levels,
+        DT=DTYPES[some.dtype],
+        num_warps=config.warps,
+        num_stages=config.stages,
+    )
+    t2 = (q.float() * k.float()).sum(-1)
+    return (
+        {"v": spread((1.0 / t2)[..., None] * write1.float(), (B, T, H, E), some).to(some.dtype)},
+        {"s": s_last},
+        {"d91dd90777": write1},
+    )
+
+
+@triton.jit(do_not_specialize=["T"])
+def backward_prepare_1(
+    matrix1,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    ahead1_p,
+    ahead1_b,
+    ahead1_t,
+    ahead1_h,
+    lam_p,
+    lam_b,
+    lam_t,
+    lam_h,
+    lam_sums,
+    lam_resets,
+    matrix2,
+    T,
+    H,
+    D: tl.constexpr,
+    block_d: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """What needs no state, for all chunks at once."""
+    chunks = tl.cdiv(T, C)
+    c = tl.program_id(0) % chunks
+    bh = (tl.program_id(0) // chunks).to(tl.int64)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    k_p += b * k_b + h * k_h
+    q_p += b * q_b + h * q_h
+    ahead1_p += b * ahead1_b + h * ahead1_h
+    lam_p += b * lam_b + h * lam_h
+    t0 = tl.cast(c, tl.int64) * C
+    last = tl.minimum(T - t0, C).to(tl.int32) - 1
+    i_ok = i <= last
+    at = bh * T + t0
+    step = (b * T + t0) * H + h
+    lam_a_before = tl.load(lam_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
+    lam_n_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
+    lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
+    lam_n = tl.load(lam_resets + at + tl.minimum(i, last))
+    k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    p = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k_t q_t^T
+    ahead1 = tl.load(ahead1_p + t0 * ahead1_t + i * ahead1_t, mask=i_ok, other=0.0)
+    lam = tl.exp(tl.load(lam_p + t0 * lam_t + i * lam_t, mask=i_ok, other=0.0).to(tl.float32))
+    m = weights(
+        lam_a_before[None, :], lam_n_before[None, :], lam_a[:, None], lam_n[:, None], i[:, None] < i[None, :]
+    )  # decays from write to read
+    w = -ahead1.to(tl.float32)[:, None] * lam[None, :] * (p * m)
+    x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
+    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # fa80e6005e93_t
+    tl.store(
+        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (lam[None, :] * (p * m))
+    )  # ((k_t q_t^T) . [decay_{mask}]_{i,j}) diag(lam_t)
+
+
+@triton.jit(do_not_specialize=["T"])
+def backward_sweep_1(
+    ds_first,
+    ds_last,
+    matrix1,
+    ahead1_p,
+    ahead1_b,
+    ahead1_t,
+    ahead1_h,
+    dv_p,
+    dv_b,
+    dv_t,
+    dv_h,
+    lam_sums,
+    lam_resets,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    matrix2,
+    write1_p,
+    write1_b,
+    write1_t,
+    write1_h,
+    o_p,
+    o_b,
+    o_t,
+    o_h,
+    write2_out,
+    dq_0_2a4812_out,
+    dk_0_2a4812_out,
+    do_out,
+    dlog_lam_0_out,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    lam_p,
+    lam_b,
+    lam_t,
+    lam_h,
+    T,
+    H,
+    D: tl.constexpr,
+    E: tl.constexpr,
+    block_d: tl.constexpr,
+    block_e: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """A walk backwards over chunks, carrying a tile of ds."""
+    tile = tl.program_id(0) % tl.cdiv(E, block_e)
+    bh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
+    chunks = tl.cdiv(T, C)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    e = tile * block_e + tl.arange(0, block_e)
+    e_ok = e < E
+    ds = tl.zeros([block_d, block_e], tl.float32)
+    if ds_first is not None:
+        ds += tl.load(
+            ds_first + bh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0
+        )
+    ahead1_p += b * ahead1_b + h * ahead1_h
+    dv_p += b * dv_b + h * dv_h
+    k_p += b * k_b + h * k_h
+    write1_p += b * write1_b + h * write1_h
+    o_p += b * o_b + h * o_h
+    q_p += b * q_b + h * q_h
+    lam_p += b * lam_b + h * lam_h
+    for n in range(chunks):
+        c = chunks - 1 - n
+        t0 = tl.cast(c, tl.int64) * C
+        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        i_ok = i <= last
+        at = bh * T + t0
+        step = (b * T + t0) * H + h
+        lam_a_end = tl.load(lam_sums + at + last)
+        lam_n_end = tl.load(lam_resets + at + last)
+        lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
+        lam_n = tl.load(lam_resets + at + tl.minimum(i, last))
+        write1 = tl.load(
+            write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+        )
+        o = tl.load(o_p + t0 * o_t + i[:, None] * o_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        lam_a_before = tl.load(lam_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
+        lam_n_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
+        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        ahead1 = tl.load(ahead1_p + t0 * ahead1_t + i * ahead1_t, mask=i_ok, other=0.0)
+        dv = tl.load(dv_p + t0 * dv_t + i[:, None] * dv_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        since = span(lam_a_end, lam_n_end, lam_a, lam_n)
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p = tl.dot(k.to(DT), ds.to(DT), input_precision="tf32x3")  # k_t ds
+        w = (ahead1.to(tl.float32)[:, None] * dv.to(tl.float32)) + ((since * ahead1.to(tl.float32))[:, None] * p)
+        p2 = tl.dot(t.to(DT), w.to(DT), input_precision="tf32x3")  # fa80e6005e93_t d80cbc891642_t
+        t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p3 = tl.dot(t2.to(DT), p2.to(DT), input_precision="tf32x3")  # f572d970da85_t 37469d3e386c_t
+        y = (-p3) + (since[:, None] * p)  # diag([decay_{in}]_i) k_t ds - f572d970da85_t 37469d3e386c_t
+        tl.store(write2_out + step * E + i[:, None] * (H * E) + e[None, :], p2, mask=i_ok[:, None] & e_ok[None, :])
+        tl.store(
+            dq_0_2a4812_out + (step + i * H) * tl.cdiv(E, block_e) + tile,
+            tl.sum(tl.where(e_ok[None, :], (y * write1.to(tl.float32)), 0.0), axis=1),
+            mask=i_ok,
+        )  # dq
+        tl.store(
+            dk_0_2a4812_out + (step + i * H) * tl.cdiv(E, block_e) + tile,
+            tl.sum(tl.where(e_ok[None, :], (y * write1.to(tl.float32)), 0.0), axis=1),
+            mask=i_ok,
+        )  # dk
+        tl.store(do_out + step * E + i[:, None] * (H * E) + e[None, :], p2, mask=i_ok[:, None] & e_ok[None, :])  # do
+        tl.store(
+            dlog_lam_0_out + (step + i * H) * tl.cdiv(E, block_e) + tile,
+            tl.sum(tl.where(e_ok[None, :], (((-o.to(tl.float32)) + write1.to(tl.float32)) * p2), 0.0), axis=1),
+            mask=i_ok,
+        )  # dlog_lam
+        kept = span(lam_a_end, lam_n_end, 0.0, 0)
+        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        until = span(lam_a_before, lam_n_before, 0.0, 0)
+        lam = tl.exp(tl.load(lam_p + t0 * lam_t + i * lam_t, mask=i_ok, other=0.0).to(tl.float32))
+        p4 = tl.dot(
+            tl.trans(q.to(DT)), ((until * lam)[:, None] * p2).to(DT), input_precision="tf32x3"
+        )  # q_t^T diag(lam_t . [decay_{out}]_i) 37469d3e386c_t
+        ds = (kept * ds) + (-p4)  # decay_{all} ds - q_t^T diag(lam_t . [decay_{out}]_i) 37469d3e386c_t
+    tl.store(ds_last + bh * D * E + d[:, None] * E + e[None, :], ds, mask=d_ok[:, None] & e_ok[None, :])
+
+
+@triton.jit(do_not_specialize=["T"])
+def backward_sweep_2(
+    ds_first,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    lam_sums,
+    lam_resets,
+    write1_p,
+    write1_b,
+    write1_t,
+    write1_h,
+    write2_p,
+    write2_b,
+    write2_t,
+    write2_h,
+    lam_p,
+    lam_b,
+    lam_t,
+    lam_h,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    read1_out,
+    s_late_1_148c1f_out,
+    T,
+    H,
+    E: tl.constexpr,
+    D: tl.constexpr,
+    block_e: tl.constexpr,
+    block_d: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """A walk backwards over chunks, carrying a tile of ds."""
+    tile = tl.program_id(0) % tl.cdiv(D, block_d)
+    bh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
+    chunks = tl.cdiv(T, C)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    e = tl.arange(0, block_e)
+    e_ok = e < E
+    d = tile * block_d + tl.arange(0, block_d)
+    d_ok = d < D
+    ds = tl.zeros([block_e, block_d], tl.float32)
+    if ds_first is not None:
+        ds += tl.load(
+            ds_first + bh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0
+        )
+    q_p += b * q_b + h * q_h
+    write1_p += b * write1_b + h * write1_h
+    write2_p += b * write2_b + h * write2_h
+    lam_p += b * lam_b + h * lam_h
+    k_p += b * k_b + h * k_h
+    for n in range(chunks):
+        c = chunks - 1 - n
+        t0 = tl.cast(c, tl.int64) * C
+        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        i_ok = i <= last
+        at = bh * T + t0
+        step = (b * T + t0) * H + h
+        lam_a_before = tl.load(lam_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
+        lam_n_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
+        lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
+        lam_n = tl.load(lam_resets + at + tl.minimum(i, last))
+        lam_a_end = tl.load(lam_sums + at + last)
+        lam_n_end = tl.load(lam_resets + at + last)
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        m = weights(
+            lam_a_before[None, :], lam_n_before[None, :], lam_a[:, None], lam_n[:, None], i[:, None] < i[None, :]
+        )  # decays from write to read
+        write1 = tl.load(
+            write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+        )
+        write2 = tl.load(
+            write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+        )
+        p = tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # d91dd90777_t 6bddee5762_t^T
+        lam = tl.exp(tl.load(lam_p + t0 * lam_t + i * lam_t, mask=i_ok, other=0.0).to(tl.float32))
+        p2 = tl.dot(
+            (lam[None, :] * (m * p)).to(DT), q.to(DT), input_precision="tf32x3"
+        )  # ((d91dd90777_t 6bddee5762_t^T) . [decay_{mask}]_{i,j}) diag(lam_t) q_t
+        since = span(lam_a_end, lam_n_end, lam_a, lam_n)
+        p3 = tl.dot(write1.to(DT), ds.to(DT), input_precision="tf32x3")  # d91dd90777_t ds^T
+        y = (
+            (-p2) + (since[:, None] * p3)
+        )  # diag([decay_{in}]_i) d91dd90777_t ds^T - ((d91dd90777_t 6bddee5762_t^T) . [decay_{mask}]_{i,j}) diag(lam_t) q_t
+        tl.store(read1_out + step * D + i[:, None] * (H * D) + d[None, :], y, mask=i_ok[:, None] & d_ok[None, :])
+        tl.store(
+            s_late_1_148c1f_out + (step + i * H) * tl.cdiv(D, block_d) + tile,
+            tl.sum(tl.where(d_ok[None, :], (k.to(tl.float32) * y), 0.0), axis=1),
+            mask=i_ok,
+        )  # s.late
+        kept = span(lam_a_end, lam_n_end, 0.0, 0)
+        until = span(lam_a_before, lam_n_before, 0.0, 0)
+        p4 = tl.dot(
+            tl.trans(write2.to(DT)), ((until * lam)[:, None] * q.to(tl.float32)).to(DT), input_precision="tf32x3"
+        )  # q_t^T diag(lam_t . [decay_{out}]_i) 6bddee5762_t
+        ds = (kept * ds) + (-p4)  # decay_{all} ds - q_t^T diag(lam_t . [decay_{out}]_i) 6bddee5762_t
+
+
+@triton.jit(do_not_specialize=["T"])
+def backward_sweep_3(
+    s_first,
+    s_last,
+    lam_sums,
+    lam_resets,
+    write2_p,
+    write2_b,
+    write2_t,
+    write2_h,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    write1_p,
+    write1_b,
+    write1_t,
+    write1_h,
+    ahead1_p,
+    ahead1_b,
+    ahead1_t,
+    ahead1_h,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    lam_p,
+    lam_b,
+    lam_t,
+    lam_h,
+    s_early_2_out,
+    dq_2_out,
+    T,
+    H,
+    E: tl.constexpr,
+    D: tl.constexpr,
+    block_e: tl.constexpr,
+    block_d: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """A walk forwards over chunks, carrying a tile of s."""
+    tile = tl.program_id(0) % tl.cdiv(D, block_d)
+    bh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
+    chunks = tl.cdiv(T, C)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    e = tl.arange(0, block_e)
+    e_ok = e < E
+    d = tile * block_d + tl.arange(0, block_d)
+    d_ok = d < D
+    s = tl.zeros([block_e, block_d], tl.float32)
+    if s_first is not None:
+        s += tl.load(s_first + bh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
+    write2_p += b * write2_b + h * write2_h
+    k_p += b * k_b + h * k_h
+    write1_p += b * write1_b + h * write1_h
+    ahead1_p += b * ahead1_b + h * ahead1_h
+    q_p += b * q_b + h * q_h
+    lam_p += b * lam_b + h * lam_h
+    for n in range(chunks):
+        c = n
+        t0 = tl.cast(c, tl.int64) * C
+        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        i_ok = i <= last
+        at = bh * T + t0
+        step = (b * T + t0) * H + h
+        lam_a_end = tl.load(lam_sums + at + last)
+        lam_n_end = tl.load(lam_resets + at + last)
+        lam_a_before = tl.load(lam_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
+        lam_n_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
+        lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
+        lam_n = tl.load(lam_resets + at + tl.minimum(i, last))
+        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        since = span(lam_a_before, lam_n_before, 0.0, 0)
+        write2 = tl.load(
+            write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+        )
+        p = tl.dot(write2.to(DT), s.to(DT), input_precision="tf32x3")  # 6bddee5762_t s^T
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        m = weights(
+            lam_a_before[:, None], lam_n_before[:, None], lam_a[None, :], lam_n[None, :], i[:, None] > i[None, :]
+        )  # decays from write to read
+        write1 = tl.load(
+            write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+        )
+        p2 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # 6bddee5762_t d91dd90777_t^T
+        ahead1 = tl.load(ahead1_p + t0 * ahead1_t + i * ahead1_t, mask=i_ok, other=0.0)
+        p3 = tl.dot(
+            (ahead1.to(tl.float32)[None, :] * (m * p2)).to(DT), k.to(DT), (since[:, None] * p), input_precision="tf32x3"
+        )  # ... + ((6bddee5762_t d91dd90777_t^T) . [decay_{mask}]_{i,j}) diag(cd952cfd4723_t) k_t
+        lam = tl.exp(tl.load(lam_p + t0 * lam_t + i * lam_t, mask=i_ok, other=0.0).to(tl.float32))
+        tl.store(
+            s_early_2_out + (step + i * H) * tl.cdiv(D, block_d) + tile,
+            tl.sum(tl.where(d_ok[None, :], (-lam[:, None] * (p3 * q.to(tl.float32))), 0.0), axis=1),
+            mask=i_ok,
+        )  # s.early
+        tl.store(
+            dq_2_out + step * D + i[:, None] * (H * D) + d[None, :],
+            (-lam[:, None] * p3),
+            mask=i_ok[:, None] & d_ok[None, :],
+        )  # dq
+        kept = span(lam_a_end, lam_n_end, 0.0, 0)
+        until = span(lam_a_end, lam_n_end, lam_a, lam_n)
+        p4 = tl.dot(
+            tl.trans(write1.to(DT)),
+            ((ahead1.to(tl.float32) * until)[:, None] * k.to(tl.float32)).to(DT),
+            (kept * s),
+            input_precision="tf32x3",
+        )  # ... + k_t^T diag(cd952cfd4723_t . [decay_{out}]_i) d91dd90777_t
+        s = p4  # decay_{all} s + k_t^T diag(cd952cfd4723_t . [decay_{out}]_i) d91dd90777_t
+    tl.store(s_last + bh * D * E + d[None, :] * E + e[:, None], s, mask=d_ok[None, :] & e_ok[:, None])
+
+
+def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs):
+    """Gradients."""
+    q = steps(given["q"])
+    k = steps(given["k"])
+    o = steps(given["o"])
+    lam = steps(given["lam"])
+    some = q
+    B, T, H = q.shape[:3]
+    D = q.shape[-1]
+    E = o.shape[-1]
+    config = choose(some.dtype, (D, E))
+    s_first = whole(states.get("s"))
+    ds_first = whole(final_cotangents.get("s"))
+    write1 = saved["d91dd90777"]
+    dv = cotangent(cotangents.get("v"), some, (B, T, H, E))
+    t1 = (q.float() * k.float()).sum(-1)
+    ahead1 = steps((1.0 / t1).expand(B, T, H))
+    lam_sums, lam_resets, lam_extents = cumulate(lam, config.chunk)
+    matrix1 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
+    matrix2 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
+    launch(
+        backward_prepare_1,
+        (B * H * cdiv(T, config.chunk),),
+        matrix1,
+        k,
+        *strides(k),
+        q,
+        *strides(q),
+        ahead1,
+        *strides(ahead1),
+        lam,
+        *strides(lam),
+        lam_sums,
+        lam_resets,
+        matrix2,
+        T,
+        H,
+        D=D,
+        block_d=padded(D),
+        C=config.chunk,
+        LEVELS=config.levels,
+        DT=DTYPES[some.dtype],
+        num_warps=config.warps,
+        num_stages=1,
+    )
+    write2 = some.new_empty((B, T, H, E), dtype=some.dtype)
+    dq_0_2a4812 = some.new_empty((B, T, H, cdiv(E, min(config.tile, padded(E)))), dtype=torch.float32)
+    dk_0_2a4812 = some.new_empty((B, T, H, cdiv(E, min(config.tile, padded(E)))), dtype=torch.float32)
+    do = some.new_empty((B, T, H, E), dtype=some.dtype)
+    dlog_lam_0 = some.new_empty((B, T, H, cdiv(E, min(config.tile, padded(E)))), dtype=torch.float32)
+    ds_last = some.new_empty((B, H, D, E), dtype=torch.float32)
+    launch(
+        backward_sweep_1,
+        (B * H * cdiv(E, min(config.tile, padded(E))),),
+        ds_first,
+        ds_last,
+        matrix1,
+        ahead1,
+        *strides(ahead1),
+        dv,
+        *strides(dv),
+        lam_sums,
+        lam_resets,
+        k,
+        *strides(k),
+        matrix2,
+        write1,
+        *strides(write1),
+        o,
+        *strides(o),
+        write2,
+        dq_0_2a4812,
+        dk_0_2a4812,
+        do,
+        dlog_lam_0,
+        q,
+        *strides(q),
+        lam,
+        *strides(lam),
+        T,
+        H,
+        D=D,
+        E=E,
+        block_d=padded(D),
+        block_e=min(config.tile, padded(E)),
+        C=config.chunk,
+        LEVELS=config.levels,
+        DT=DTYPES[some.dtype],
+        num_warps=config.warps,
+        num_stages=config.stages,
+    )
+    if needs & {"k", "lam"}:
+        read1 = some.new_empty((B, T, H, D), dtype=some.dtype)
+        s_late_1_148c1f = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
+        launch(
+            backward_sweep_2,
+            (B * H * cdiv(D, min(config.tile, padded(D))),),
+            ds_first,
+            q,
+            *strides(q),
+            lam_sums,
+            lam_resets,
+            write1,
+            *strides(write1),
+            write2,
+            *strides(write2),
+            lam,
+            *strides(lam),
+            k,
+            *strides(k),
+            read1,
+            s_late_1_148c1f,
+            T,
+            H,
+            E=E,
+            D=D,
+            block_e=padded(E),
+            block_d=min(config.tile, padded(D)),
+            C=config.chunk,
+            LEVELS=config.levels,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=config.stages,
+        )
+    if needs & {"lam", "q"}:
+        s_early_2 = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
+        dq_2 = some.new_empty((B, T, H, D), dtype=torch.float32)
+        s_last = some.new_empty((B, H, D, E), dtype=torch.float32)
+        launch(
+            backward_sweep_3,
+            (B * H * cdiv(D, min(config.tile, padded(D))),),
+            s_first,
+            s_last,
+            lam_sums,
+            lam_resets,
+            write2,
+            *strides(write2),
+            k,
+            *strides(k),
+            write1,
+            *strides(write1),
+            ahead1,
+            *strides(ahead1),
+            q,
+            *strides(q),
+            lam,
+            *strides(lam),
+            s_early_2,
+            dq_2,
+            T,
+            H,
+            E=E,
+            D=D,
+            block_e=padded(E),
+            block_d=min(config.tile, padded(D)),
+            C=config.chunk,
+            LEVELS=config.levels,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=config.stages,
+        )
+    gradients, initial = {}, {}
+    if needs & {"lam"}:  # the decay times <s_(t-1), ds_t>
+        t2 = (q.float() * k.float()).sum(-1)
+        late = spread(-s_late_1_148c1f.sum(-1) / t2, (B, T, H), some)
+        early = spread(s_early_2.sum(-1), (B, T, H), some)
+        s_pairing = suffix_sum(late, early, pair(s_last, ds_first, (-2, -1)))
+    if "q" in needs:
+        t3 = (dv.float() * write1.float()).sum(-1)
+        t4 = (q.float() * k.float()).sum(-1)
+        gradients["q"] = (
+            spread(dq_2.float() - ((t3 + dq_0_2a4812.sum(-1)) * t4**-2)[..., None] * k.float(), (B, T, H, D), some)
+            .to(some.dtype)
+            .to(given["q"].dtype)
+        )
+    if "k" in needs:
+        t5 = (q.float() * k.float()).sum(-1)
+        t6 = (dv.float() * write1.float()).sum(-1)
+        gradients["k"] = (
+            spread(
+                (1.0 / t5)[..., None] * read1.float() - (t5**-2 * (t6 + dk_0_2a4812.sum(-1)))[..., None] * q.float(),
+                (B, T, H, D),
+                some,
+            )
+            .to(some.dtype)
+            .to(given["k"].dtype)
+        )
+    if "o" in needs:
+        gradients["o"] = do.to(given["o"].dtype)
+    if "lam" in needs:
+        gradients["lam"] = spread(s_pairing + dlog_lam_0.sum(-1), (B, T, H), some).to(given["lam"].dtype)
+    if "s" in needs:
+        initial["s"] = ds_last
+    return gradients, initial
 
 
 SIGNATURE = Signature(
@@ -306,7 +1193,9 @@ SIGNATURE = Signature(
     states=(("s", ("d", "e")),),
     outputs=(("v", ("e",)),),
 )
-OP = Op(SIGNATURE, {"torch": Backend(torch_forward, torch_backward)})
+OP = Op(
+    SIGNATURE, {"torch": Backend(torch_forward, torch_backward), "triton": Backend(triton_forward, triton_backward)}
+)
 
 
 def inverse_attention_unstable(q, k, o, log_lam, initial_state=None, output_final_state=False, backend=None):

@@ -41,9 +41,9 @@ family: chunk-parallel
 # i, j and s run over the steps of the chunk.
 #     A_i = prod_{s < i} alpha_s
 #     M_{ij} = prod_{j < s < i} alpha_s  for j < i, else 0
-#     M'_{ij} = prod_{j < s <= i} alpha_s  for j <= i, else 0
-#     A'_i = prod_{s <= i} alpha_s
-#     A_C = prod_s alpha_s
+#     N_{ij} = prod_{j < s <= i} alpha_s  for j <= i, else 0
+#     G_i = prod_{s <= i} alpha_s
+#     G_C = prod_s alpha_s
 #     B_j = prod_{s > j} alpha_s
 #
 # Over a chunk of C steps, forward
@@ -51,30 +51,54 @@ family: chunk-parallel
 #     [R_1]_{i,j} = sum_{d} alpha_{i,d} K_{j,d} K_{i,d} M_{i,j,d}
 #     T_1 = -R_1 diag(beta)
 #     W = (I - T_1)^-1 (V - (alpha . K . A) S_0)
-#     [R_2]_{i,j} = sum_{d} Q_{i,d} K_{j,d} M'_{i,j,d}
-#     O = (Q . A') S_0 + R_2 diag(beta) W
-#     S_C = diag(A_C) S_0 + (K . B)^T diag(beta) W
+#     [R_2]_{i,j} = sum_{d} Q_{i,d} K_{j,d} N_{i,j,d}
+#     O = (Q . G) S_0 + R_2 diag(beta) W
+#     S_C = diag(G_C) S_0 + (K . B)^T diag(beta) W
 #
 # Over a chunk of C steps, backward
 # Sweep 1 goes from the last chunk to the first.
 #     [R_3]_{i,j} = sum_{d} alpha_{j,d} K_{j,d} K_{i,d} M_{j,i,d}
 #     T_2 = -R_3 diag(beta)
-#     [R_4]_{i,j} = sum_{d} Q_{j,d} K_{i,d} M'_{j,i,d}
+#     [R_4]_{i,j} = sum_{d} Q_{j,d} K_{i,d} N_{j,i,d}
 #     P = (I - T_2)^-1 ((K . B) dS_C + R_4 dO)
-#     dS_0 = diag(A_C) dS_C + (Q . A')^T dO - (alpha . K . A)^T diag(beta) P
+#     dS_0 = diag(G_C) dS_C + (Q . G)^T dO - (alpha . K . A)^T diag(beta) P
 # Sweep 2 goes from the last chunk to the first.
-#     [R_5]_{i,d} = sum_{j} beta_j alpha_{j,d} K_{j,d} M_{j,i,d} [W P^T]_{i,j}
-#     [R_6]_{i,d} = sum_{j} Q_{j,d} [W dO^T]_{i,j} M'_{j,i,d}
-#     Y_1 = B . (W dS_C^T) + R_6 - R_5   (row t: dS_t w_t)
+#     [R_5]_{i,d} = sum_{j} Q_{j,d} [W dO^T]_{i,j} N_{j,i,d}
+#     [R_6]_{i,d} = sum_{j} beta_j alpha_{j,d} K_{j,d} M_{j,i,d} [W P^T]_{i,j}
+#     Y_1 = B . (W dS_C^T) + R_5 - R_6   (row t: dS_t w_t)
 # Sweep 3 goes from the first chunk to the last.
-#     [R_7]_{i,d} = sum_{j} beta_j K_{j,d} [dO W^T]_{i,j} M'_{i,j,d}
-#     dQ = (dO S_0^T) . A' + R_7
+#     [R_7]_{i,d} = sum_{j} beta_j K_{j,d} [dO W^T]_{i,j} N_{i,j,d}
+#     dQ = (dO S_0^T) . G + R_7
 #     [R_8]_{i,d} = sum_{j} beta_j K_{j,d} M_{i,j,d} [P W^T]_{i,j}
 #     Y_2 = A . (P S_0^T) + R_8   (row t: S_{t-1} p_t)
 
 import torch
+import triton
+import triton.language as tl
 
-from chunkform.runtime.decay import chunk_for, decay_all, decay_in, decay_out, decayed_apply, decayed_product, inverse
+from chunkform.runtime.decay import (
+    channel_apply,
+    channel_product,
+    chunk_for,
+    decay_all,
+    decay_in,
+    decay_out,
+    triangular_inverse,
+)
+from chunkform.runtime.kernels import cumulate, decayed_product, decayed_sum, inverse, span, suffix_sum
+from chunkform.runtime.launch import (
+    DTYPES,
+    cdiv,
+    choose,
+    cotangent,
+    launch,
+    padded,
+    pair,
+    spread,
+    steps,
+    strides,
+    whole,
+)
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.torch_form import (
     after_chunks,
@@ -97,27 +121,27 @@ def _forward_sweep_1(s1, s2, s3, s4, s5, S_0, lead, size, dtype, device, size_d,
     x5 = to_chunks(s5, lead, size, 1)
     a0 = decay_all(x1, dim=-2)
     a1 = decay_in(x1, False, 1, dim=-2)
-    a2 = decayed_product(x2, x4, x1, False, True, False, 1)
-    a3 = inverse(a2, 1)
+    a2 = channel_product(x2, x4, x1, False, True, False, 1)
+    a3 = triangular_inverse(a2, 1)
     a4 = decay_out(x1, True, 1, dim=-2)
-    a5 = decayed_product(x5, x4, x1, True, True, True, 1)
+    a5 = channel_product(x5, x4, x1, True, True, True, 1)
     a6 = decay_in(x1, True, 1, dim=-2)
-    S = S_0
+    S_now = S_0
     S_in = []
     b1_all = []
     count = x1.shape[2]
     for n in range(count):
-        S_in.append(S)
-        b0 = (a1[:, :, n] * x2[:, :, n]) @ S
+        S_in.append(S_now)
+        b0 = (a1[:, :, n] * x2[:, :, n]) @ S_now
         b1 = (a3[:, :, n]) @ (b0 + x3[:, :, n])
         b2 = (a4[:, :, n] * x4[:, :, n]).mT @ b1
         b1_all.append(b1)
-        S = S * (a0[:, :, n])[..., :, None] + b2
+        S_now = S_now * (a0[:, :, n])[..., :, None] + b2
     S_in = torch.stack(S_in, 2)
     b1 = torch.stack(b1_all, 2)
     c0 = a5 @ b1
     c1 = (a6 * x5) @ S_in
-    return from_chunks(b1, lead, 1), from_chunks((c0 + c1), lead, 1), S
+    return from_chunks(b1, lead, 1), from_chunks((c0 + c1), lead, 1), S_now
 
 
 def torch_forward(given, states, constants):
@@ -166,26 +190,26 @@ def _backward_sweep_1(s1, s2, s3, s4, s5, dS_0, lead, size, dtype, device, size_
     a0 = decay_out(x1, False, -1, dim=-2)
     a1 = (a0 * x2).mT @ x3
     a2 = decay_all(x1, dim=-2)
-    a3 = decayed_product(x4, x5, x1, False, True, False, -1)
-    a4 = inverse(a3, -1)
+    a3 = channel_product(x4, x5, x1, False, True, False, -1)
+    a4 = triangular_inverse(a3, -1)
     a5 = decay_in(x1, False, -1, dim=-2)
-    a6 = decayed_product(x4, x2, x1, False, False, True, -1)
+    a6 = channel_product(x4, x2, x1, False, False, True, -1)
     a7 = a6 @ x3
     a8 = decay_out(x1, True, -1, dim=-2)
-    dS = dS_0
+    dS_now = dS_0
     dS_in = []
     b1_all = []
     count = x1.shape[2]
     for n in range(count - 1, -1, -1):
-        dS_in.append(dS)
-        b0 = (x4[:, :, n] * a5[:, :, n]) @ dS
+        dS_in.append(dS_now)
+        b0 = (x4[:, :, n] * a5[:, :, n]) @ dS_now
         b1 = (a4[:, :, n]) @ (b0 + a7[:, :, n])
         b2 = (x5[:, :, n] * a8[:, :, n]).mT @ b1
         b1_all.append(b1)
-        dS = a1[:, :, n] + dS * (a2[:, :, n])[..., :, None] + b2
+        dS_now = a1[:, :, n] + dS_now * (a2[:, :, n])[..., :, None] + b2
     dS_in = torch.stack(dS_in[::-1], 2)
     b1 = torch.stack(b1_all[::-1], 2)
-    return from_chunks(b1, lead, 1), dS_in, dS
+    return from_chunks(b1, lead, 1), dS_in, dS_now
 
 
 def _backward_sweep_2(s1, s2, s3, s4, s5, s6, dS_0, lead, size, dtype, device, size_d, size_e):
@@ -202,20 +226,20 @@ def _backward_sweep_2(s1, s2, s3, s4, s5, s6, dS_0, lead, size, dtype, device, s
     a3 = (x4 * a2).mT @ x5
     a4 = decay_all(x1, dim=-2)
     a5 = x6 @ x5.mT
-    a6 = decayed_apply(a5, x4, x1, False, True, False, -1)
+    a6 = channel_apply(a5, x4, x1, False, True, False, -1)
     a7 = x6 @ x3.mT
-    a8 = decayed_apply(a7, x2, x1, False, False, True, -1)
+    a8 = channel_apply(a7, x2, x1, False, False, True, -1)
     a9 = decay_in(x1, False, -1, dim=-2)
-    dS = dS_0
+    dS_now = dS_0
     dS_in = []
     count = x1.shape[2]
     for n in range(count - 1, -1, -1):
-        dS_in.append(dS)
-        b0 = a1[:, :, n] + a3[:, :, n] + dS * (a4[:, :, n])[..., :, None]
-        dS = b0
+        dS_in.append(dS_now)
+        b0 = a1[:, :, n] + a3[:, :, n] + dS_now * (a4[:, :, n])[..., :, None]
+        dS_now = b0
     dS_in = torch.stack(dS_in[::-1], 2)
     c0 = x6 @ dS_in.mT
-    return from_chunks((a6 + a8 + c0 * a9), lead, 1), dS
+    return from_chunks((a6 + a8 + c0 * a9), lead, 1), dS_now
 
 
 def _backward_sweep_3(s1, s2, s3, s4, s5, S_0, lead, size, dtype, device, size_d, size_e):
@@ -229,21 +253,21 @@ def _backward_sweep_3(s1, s2, s3, s4, s5, S_0, lead, size, dtype, device, size_d
     a1 = (a0 * x3).mT @ x1
     a2 = decay_all(x2, dim=-2)
     a3 = x4 @ x1.mT
-    a4 = decayed_apply(a3, x3, x2, True, True, True, 1)
+    a4 = channel_apply(a3, x3, x2, True, True, True, 1)
     a5 = decay_in(x2, True, 1, dim=-2)
     a6 = x5 @ x1.mT
-    a7 = decayed_apply(a6, x3, x2, False, True, False, 1)
+    a7 = channel_apply(a6, x3, x2, False, True, False, 1)
     a8 = decay_in(x2, False, 1, dim=-2)
-    S = S_0
+    S_now = S_0
     S_in = []
     count = x1.shape[2]
     for n in range(count):
-        S_in.append(S)
-        S = a1[:, :, n] + S * (a2[:, :, n])[..., :, None]
+        S_in.append(S_now)
+        S_now = a1[:, :, n] + S_now * (a2[:, :, n])[..., :, None]
     S_in = torch.stack(S_in, 2)
     c0 = x4 @ S_in.mT
     c1 = x5 @ S_in.mT
-    return from_chunks((a4 + a5 * c0), lead, 1), from_chunks((a7 + a8 * c1), lead, 1), S_in, S
+    return from_chunks((a4 + a5 * c0), lead, 1), from_chunks((a7 + a8 * c1), lead, 1), S_in, S_now
 
 
 def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs):
@@ -328,6 +352,1455 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     return gradients, {"S": dS_first}
 
 
+@triton.jit(do_not_specialize=["T"])
+def forward_prepare_1(
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    alpha_sums,
+    alpha_resets,
+    alpha_extents,
+    alpha_p,
+    alpha_b,
+    alpha_t,
+    alpha_h,
+    scaled1_p,
+    scaled2_p,
+    scaled3_p,
+    matrix1,
+    beta_p,
+    beta_b,
+    beta_t,
+    beta_h,
+    matrix2,
+    T,
+    H,
+    D: tl.constexpr,
+    part_d: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """What needs no state, for all chunks at once."""
+    chunks = tl.cdiv(T, C)
+    c = tl.program_id(0) % chunks
+    bh = (tl.program_id(0) // chunks).to(tl.int64)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    q_p += b * q_b + h * q_h
+    k_p += b * k_b + h * k_h
+    alpha_p += b * alpha_b + h * alpha_h
+    beta_p += b * beta_b + h * beta_h
+    t0 = tl.cast(c, tl.int64) * C
+    last = tl.minimum(T - t0, C).to(tl.int32) - 1
+    i_ok = i <= last
+    at = bh * T + t0
+    step = (b * T + t0) * H + h
+    alpha_extent = tl.load(alpha_extents + bh * chunks + c)
+    t = tl.zeros([C, C], tl.float32)
+    t2 = tl.zeros([C, C], tl.float32)
+    for d_start in range(0, D, part_d):
+        d = d_start + tl.arange(0, part_d)
+        d_ok = d < D
+        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        # sum_{d} [k_t]_{j,d} [q_t]_{i,d} [decay_{mask}]_{i,j,d}
+        alpha_a = tl.load(
+            alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+        )
+        alpha_n = tl.load(
+            alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+        )
+        t = decayed_product(
+            t,
+            q.to(tl.float32),
+            k.to(tl.float32),
+            alpha_sums + at * D,
+            alpha_resets + at * D,
+            alpha_extent,
+            alpha_a,
+            alpha_n,
+            alpha_a,
+            alpha_n,
+            d,
+            d_ok,
+            last,
+            D,
+            C,
+            LEVELS,
+            True,
+            True,
+            DT,
+        )
+        alpha = tl.exp(
+            tl.load(
+                alpha_p + t0 * alpha_t + i[:, None] * alpha_t + d[None, :],
+                mask=i_ok[:, None] & d_ok[None, :],
+                other=0.0,
+            ).to(tl.float32)
+        )
+        x = tl.where(i_ok[:, None] & d_ok[None, :], (alpha * k.to(tl.float32)), 0.0)  # k_t . alpha_t
+        # sum_{d} [k_t]_{j,d} [c0210b8b8f2a_t]_{i,d} [decay_{mask}]_{i,j,d}
+        alpha_a_before = tl.load(
+            alpha_sums + at * D + (tl.minimum(i - 1, last))[:, None] * D + d[None, :],
+            mask=(i > 0)[:, None] & (d_ok)[None, :],
+            other=0,
+        )
+        alpha_n_before = tl.load(
+            alpha_resets + at * D + (tl.minimum(i - 1, last))[:, None] * D + d[None, :],
+            mask=(i > 0)[:, None] & (d_ok)[None, :],
+            other=0,
+        )
+        t2 = decayed_product(
+            t2,
+            x,
+            k.to(tl.float32),
+            alpha_sums + at * D,
+            alpha_resets + at * D,
+            alpha_extent,
+            alpha_a_before,
+            alpha_n_before,
+            alpha_a,
+            alpha_n,
+            d,
+            d_ok,
+            last,
+            D,
+            C,
+            LEVELS,
+            True,
+            False,
+            DT,
+        )
+        alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
+        alpha_n_end = tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0)
+        since = span(alpha_a_before, alpha_n_before, 0.0, 0)
+        tl.store(
+            scaled1_p + at * D + i[:, None] * D + d[None, :], (x * since), mask=i_ok[:, None] & d_ok[None, :]
+        )  # c0210b8b8f2a_t . [decay_{in}]_{i,d}
+        since2 = span(alpha_a, alpha_n, 0.0, 0)
+        tl.store(
+            scaled2_p + at * D + i[:, None] * D + d[None, :],
+            (since2 * q.to(tl.float32)),
+            mask=i_ok[:, None] & d_ok[None, :],
+        )  # q_t . [decay_{in}]_{i,d}
+        until = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
+        tl.store(
+            scaled3_p + at * D + i[:, None] * D + d[None, :],
+            (until * k.to(tl.float32)),
+            mask=i_ok[:, None] & d_ok[None, :],
+        )  # k_t . [decay_{out}]_{i,d}
+    beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+    w = -beta.to(tl.float32)[None, :] * t2
+    x2 = inverse(w, C, LEVELS, DT)  # (I - T)^-1
+    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2)  # 36d12a7bd34b_t
+    tl.store(
+        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta.to(tl.float32)[None, :] * t)
+    )  # 27037667ebf8_t diag(beta_t)
+
+
+@triton.jit(do_not_specialize=["T"])
+def forward_sweep_1(
+    S_first,
+    S_last,
+    matrix1,
+    scaled1_p,
+    v_p,
+    v_b,
+    v_t,
+    v_h,
+    matrix2,
+    scaled2_p,
+    write1_out,
+    o_out,
+    alpha_sums,
+    alpha_resets,
+    scaled3_p,
+    beta_p,
+    beta_b,
+    beta_t,
+    beta_h,
+    T,
+    H,
+    D: tl.constexpr,
+    E: tl.constexpr,
+    block_d: tl.constexpr,
+    block_e: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """A walk forwards over chunks, carrying a tile of S."""
+    tile = tl.program_id(0) % tl.cdiv(E, block_e)
+    bh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
+    chunks = tl.cdiv(T, C)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    e = tile * block_e + tl.arange(0, block_e)
+    e_ok = e < E
+    S = tl.zeros([block_d, block_e], tl.float32)
+    if S_first is not None:
+        S += tl.load(S_first + bh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0)
+    v_p += b * v_b + h * v_h
+    beta_p += b * beta_b + h * beta_h
+    for n in range(chunks):
+        c = n
+        t0 = tl.cast(c, tl.int64) * C
+        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        i_ok = i <= last
+        at = bh * T + t0
+        step = (b * T + t0) * H + h
+        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        scaled1 = tl.load(
+            scaled1_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
+        )
+        p = tl.dot(scaled1.to(DT), S.to(DT), input_precision="tf32x3")  # 6b9843a9b572_t S
+        v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        w = (-p) + v.to(tl.float32)
+        p2 = tl.dot(t.to(DT), w.to(DT), input_precision="tf32x3")  # 36d12a7bd34b_t 7cb1e04c36e1_t
+        t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p3 = tl.dot(t2.to(DT), p2.to(DT), input_precision="tf32x3")  # 504e725dd160_t d8a1eeb6906f_t
+        scaled2 = tl.load(
+            scaled2_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
+        )
+        p4 = tl.dot(scaled2.to(DT), S.to(DT), p3, input_precision="tf32x3")  # ... + ff7f89c96055_t S
+        tl.store(write1_out + step * E + i[:, None] * (H * E) + e[None, :], p2, mask=i_ok[:, None] & e_ok[None, :])
+        tl.store(o_out + step * E + i[:, None] * (H * E) + e[None, :], p4, mask=i_ok[:, None] & e_ok[None, :])  # o
+        alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
+        alpha_n_end = tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0)
+        kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
+        scaled3 = tl.load(
+            scaled3_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
+        )
+        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+        p5 = tl.dot(
+            tl.trans(scaled3.to(DT)),
+            (beta.to(tl.float32)[:, None] * p2).to(DT),
+            (kept[:, None] * S),
+            input_precision="tf32x3",
+        )  # ... + 7ad563eb7ce1_t^T diag(beta_t) d8a1eeb6906f_t
+        S = p5  # diag([decay_{all}]_d) S + 7ad563eb7ce1_t^T diag(beta_t) d8a1eeb6906f_t
+    tl.store(S_last + bh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
+
+
+def triton_forward(given, states, constants):
+    """Outputs, last states and what the backward pass uses."""
+    q = steps(given["q"])
+    k = steps(given["k"])
+    v = steps(given["v"])
+    beta = steps(given["beta"])
+    alpha = steps(given["alpha"])
+    some = q
+    B, T, H = q.shape[:3]
+    D = q.shape[-1]
+    E = v.shape[-1]
+    config = choose(some.dtype, (D, E))
+    S_first = whole(states.get("S"))
+    alpha_sums, alpha_resets, alpha_extents = cumulate(alpha, config.chunk)
+    matrix1 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
+    matrix2 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
+    scaled1 = some.new_empty((B, H, T, D))
+    scaled2 = some.new_empty((B, H, T, D))
+    scaled3 = some.new_empty((B, H, T, D))
+    launch(
+        forward_prepare_1,
+        (B * H * cdiv(T, config.chunk),),
+        q,
+        *strides(q),
+        k,
+        *strides(k),
+        alpha_sums,
+        alpha_resets,
+        alpha_extents,
+        alpha,
+        *strides(alpha),
+        scaled1,
+        scaled2,
+        scaled3,
+        matrix1,
+        beta,
+        *strides(beta),
+        matrix2,
+        T,
+        H,
+        D=D,
+        part_d=min(config.block, padded(D)),
+        C=config.chunk,
+        LEVELS=config.levels,
+        DT=DTYPES[some.dtype],
+        num_warps=config.warps,
+        num_stages=1,
+    )
+    write1 = some.new_empty((B, T, H, E), dtype=some.dtype)
+    o = some.new_empty((B, T, H, E), dtype=some.dtype)
+    S_last = some.new_empty((B, H, D, E), dtype=torch.float32)
+    launch(
+        forward_sweep_1,
+        (B * H * cdiv(E, min(config.tile, padded(E))),),
+        S_first,
+        S_last,
+        matrix1,
+        scaled1,
+        v,
+        *strides(v),
+        matrix2,
+        scaled2,
+        write1,
+        o,
+        alpha_sums,
+        alpha_resets,
+        scaled3,
+        beta,
+        *strides(beta),
+        T,
+        H,
+        D=D,
+        E=E,
+        block_d=padded(D),
+        block_e=min(config.tile, padded(E)),
+        C=config.chunk,
+        LEVELS=config.levels,
+        DT=DTYPES[some.dtype],
+        num_warps=config.warps,
+        num_stages=config.stages,
+    )
+    return {"o": o}, {"S": S_last}, {"c0cc4e5ad4": write1}
+
+
+@triton.jit(do_not_specialize=["T"])
+def backward_prepare_1(
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    alpha_sums,
+    alpha_resets,
+    alpha_extents,
+    alpha_p,
+    alpha_b,
+    alpha_t,
+    alpha_h,
+    scaled1_p,
+    scaled2_p,
+    scaled3_p,
+    matrix2,
+    matrix1,
+    beta_p,
+    beta_b,
+    beta_t,
+    beta_h,
+    T,
+    H,
+    D: tl.constexpr,
+    part_d: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """What needs no state, for all chunks at once."""
+    chunks = tl.cdiv(T, C)
+    c = tl.program_id(0) % chunks
+    bh = (tl.program_id(0) // chunks).to(tl.int64)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    k_p += b * k_b + h * k_h
+    q_p += b * q_b + h * q_h
+    alpha_p += b * alpha_b + h * alpha_h
+    beta_p += b * beta_b + h * beta_h
+    t0 = tl.cast(c, tl.int64) * C
+    last = tl.minimum(T - t0, C).to(tl.int32) - 1
+    i_ok = i <= last
+    at = bh * T + t0
+    step = (b * T + t0) * H + h
+    alpha_extent = tl.load(alpha_extents + bh * chunks + c)
+    t = tl.zeros([C, C], tl.float32)
+    t2 = tl.zeros([C, C], tl.float32)
+    for d_start in range(0, D, part_d):
+        d = d_start + tl.arange(0, part_d)
+        d_ok = d < D
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        # sum_{d} [q_t]_{j,d} [k_t]_{i,d} [decay_{mask}]_{i,j,d}
+        alpha_a = tl.load(
+            alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+        )
+        alpha_n = tl.load(
+            alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+        )
+        t = decayed_product(
+            t,
+            k.to(tl.float32),
+            q.to(tl.float32),
+            alpha_sums + at * D,
+            alpha_resets + at * D,
+            alpha_extent,
+            alpha_a,
+            alpha_n,
+            alpha_a,
+            alpha_n,
+            d,
+            d_ok,
+            last,
+            D,
+            C,
+            LEVELS,
+            False,
+            True,
+            DT,
+        )
+        alpha = tl.exp(
+            tl.load(
+                alpha_p + t0 * alpha_t + i[:, None] * alpha_t + d[None, :],
+                mask=i_ok[:, None] & d_ok[None, :],
+                other=0.0,
+            ).to(tl.float32)
+        )
+        x = tl.where(i_ok[:, None] & d_ok[None, :], (alpha * k.to(tl.float32)), 0.0)  # k_t . alpha_t
+        # sum_{d} [k_t]_{i,d} [decay_{mask}]_{i,j,d} [c0210b8b8f2a_t]_{j,d}
+        alpha_a_before = tl.load(
+            alpha_sums + at * D + (tl.minimum(i - 1, last))[:, None] * D + d[None, :],
+            mask=(i > 0)[:, None] & (d_ok)[None, :],
+            other=0,
+        )
+        alpha_n_before = tl.load(
+            alpha_resets + at * D + (tl.minimum(i - 1, last))[:, None] * D + d[None, :],
+            mask=(i > 0)[:, None] & (d_ok)[None, :],
+            other=0,
+        )
+        t2 = decayed_product(
+            t2,
+            k.to(tl.float32),
+            x,
+            alpha_sums + at * D,
+            alpha_resets + at * D,
+            alpha_extent,
+            alpha_a_before,
+            alpha_n_before,
+            alpha_a,
+            alpha_n,
+            d,
+            d_ok,
+            last,
+            D,
+            C,
+            LEVELS,
+            False,
+            False,
+            DT,
+        )
+        alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
+        alpha_n_end = tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0)
+        since = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
+        tl.store(
+            scaled1_p + at * D + i[:, None] * D + d[None, :],
+            (since * k.to(tl.float32)),
+            mask=i_ok[:, None] & d_ok[None, :],
+        )  # k_t . [decay_{in}]_{i,d}
+        until = span(alpha_a_before, alpha_n_before, 0.0, 0)
+        tl.store(
+            scaled2_p + at * D + i[:, None] * D + d[None, :], (x * until), mask=i_ok[:, None] & d_ok[None, :]
+        )  # c0210b8b8f2a_t . [decay_{out}]_{i,d}
+        until2 = span(alpha_a, alpha_n, 0.0, 0)
+        tl.store(
+            scaled3_p + at * D + i[:, None] * D + d[None, :],
+            (until2 * q.to(tl.float32)),
+            mask=i_ok[:, None] & d_ok[None, :],
+        )  # q_t . [decay_{out}]_{i,d}
+    tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t)  # 88dfcd374345_t
+    beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+    w = -beta.to(tl.float32)[None, :] * t2
+    x2 = inverse(w, C, LEVELS, DT)  # (I - T)^-1
+    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2)  # ca53a69b5591_t
+
+
+@triton.jit(do_not_specialize=["T"])
+def backward_sweep_1(
+    dS_first,
+    dS_last,
+    matrix1,
+    scaled1_p,
+    matrix2,
+    do_p,
+    do_b,
+    do_t,
+    do_h,
+    beta_p,
+    beta_b,
+    beta_t,
+    beta_h,
+    write1_p,
+    write1_b,
+    write1_t,
+    write1_h,
+    write2_out,
+    dv_out,
+    dbeta_0_out,
+    scaled2_p,
+    alpha_sums,
+    alpha_resets,
+    scaled3_p,
+    T,
+    H,
+    D: tl.constexpr,
+    E: tl.constexpr,
+    block_d: tl.constexpr,
+    block_e: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """A walk backwards over chunks, carrying a tile of dS."""
+    tile = tl.program_id(0) % tl.cdiv(E, block_e)
+    bh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
+    chunks = tl.cdiv(T, C)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    e = tile * block_e + tl.arange(0, block_e)
+    e_ok = e < E
+    dS = tl.zeros([block_d, block_e], tl.float32)
+    if dS_first is not None:
+        dS += tl.load(
+            dS_first + bh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0
+        )
+    do_p += b * do_b + h * do_h
+    beta_p += b * beta_b + h * beta_h
+    write1_p += b * write1_b + h * write1_h
+    for n in range(chunks):
+        c = chunks - 1 - n
+        t0 = tl.cast(c, tl.int64) * C
+        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        i_ok = i <= last
+        at = bh * T + t0
+        step = (b * T + t0) * H + h
+        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+        write1 = tl.load(
+            write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+        )
+        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        scaled1 = tl.load(
+            scaled1_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
+        )
+        p = tl.dot(scaled1.to(DT), dS.to(DT), input_precision="tf32x3")  # 9a5d813822a6_t dS
+        t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        p2 = tl.dot(t2.to(DT), do.to(DT), p, input_precision="tf32x3")  # ... + 88dfcd374345_t do_t
+        p3 = tl.dot(t.to(DT), p2.to(DT), input_precision="tf32x3")  # ca53a69b5591_t 0b7b00410c3d_t
+        tl.store(write2_out + step * E + i[:, None] * (H * E) + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :])
+        tl.store(
+            dv_out + step * E + i[:, None] * (H * E) + e[None, :],
+            (beta.to(tl.float32)[:, None] * p3),
+            mask=i_ok[:, None] & e_ok[None, :],
+        )  # dv
+        tl.store(
+            dbeta_0_out + (step + i * H) * tl.cdiv(E, block_e) + tile,
+            tl.sum(tl.where(e_ok[None, :], (p3 * write1.to(tl.float32)), 0.0), axis=1),
+            mask=i_ok,
+        )  # dbeta
+        scaled2 = tl.load(
+            scaled2_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
+        )
+        p4 = tl.dot(
+            tl.trans(scaled2.to(DT)), (beta.to(tl.float32)[:, None] * p3).to(DT), input_precision="tf32x3"
+        )  # 65bd4b241e77_t^T diag(beta_t) e94c3f7a7bb9_t
+        alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
+        alpha_n_end = tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0)
+        kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
+        scaled3 = tl.load(
+            scaled3_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
+        )
+        p5 = tl.dot(
+            tl.trans(scaled3.to(DT)), do.to(DT), ((-p4) + (kept[:, None] * dS)), input_precision="tf32x3"
+        )  # ... + c0cc3a418732_t^T do_t
+        dS = p5  # diag([decay_{all}]_d) dS + c0cc3a418732_t^T do_t - 65bd4b241e77_t^T diag(beta_t) e94c3f7a7bb9_t
+    tl.store(dS_last + bh * D * E + d[:, None] * E + e[None, :], dS, mask=d_ok[:, None] & e_ok[None, :])
+
+
+@triton.jit(do_not_specialize=["T"])
+def backward_prepare_2(
+    intra1_p,
+    beta_p,
+    beta_b,
+    beta_t,
+    beta_h,
+    write1_p,
+    write1_b,
+    write1_t,
+    write1_h,
+    write2_p,
+    write2_b,
+    write2_t,
+    write2_h,
+    alpha_p,
+    alpha_b,
+    alpha_t,
+    alpha_h,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    alpha_sums,
+    alpha_resets,
+    alpha_extents,
+    intra2_p,
+    do_p,
+    do_b,
+    do_t,
+    do_h,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    T,
+    H,
+    E: tl.constexpr,
+    D: tl.constexpr,
+    block_e: tl.constexpr,
+    part_d: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """What needs no state, for all chunks at once."""
+    chunks = tl.cdiv(T, C)
+    c = tl.program_id(0) % chunks
+    bh = (tl.program_id(0) // chunks).to(tl.int64)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    e = tl.arange(0, block_e)
+    e_ok = e < E
+    beta_p += b * beta_b + h * beta_h
+    write1_p += b * write1_b + h * write1_h
+    write2_p += b * write2_b + h * write2_h
+    alpha_p += b * alpha_b + h * alpha_h
+    k_p += b * k_b + h * k_h
+    do_p += b * do_b + h * do_h
+    q_p += b * q_b + h * q_h
+    t0 = tl.cast(c, tl.int64) * C
+    last = tl.minimum(T - t0, C).to(tl.int32) - 1
+    i_ok = i <= last
+    at = bh * T + t0
+    step = (b * T + t0) * H + h
+    alpha_extent = tl.load(alpha_extents + bh * chunks + c)
+    beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+    write1 = tl.load(
+        write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+    )
+    write2 = tl.load(
+        write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+    )
+    p = tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # c0cc4e5ad4_t c8244d0bb2_t^T
+    p2 = beta.to(tl.float32)[None, :] * p
+    do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+    p4 = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # c0cc4e5ad4_t do_t^T
+    p5 = p4
+    for d_start in range(0, D, part_d):
+        d = d_start + tl.arange(0, part_d)
+        d_ok = d < D
+        alpha = tl.exp(
+            tl.load(
+                alpha_p + t0 * alpha_t + i[:, None] * alpha_t + d[None, :],
+                mask=i_ok[:, None] & d_ok[None, :],
+                other=0.0,
+            ).to(tl.float32)
+        )
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        x = tl.where(i_ok[:, None] & d_ok[None, :], (alpha * k.to(tl.float32)), 0.0)  # k_t . alpha_t
+        alpha_a_before = tl.load(
+            alpha_sums + at * D + (tl.minimum(i - 1, last))[:, None] * D + d[None, :],
+            mask=(i > 0)[:, None] & (d_ok)[None, :],
+            other=0,
+        )
+        alpha_n_before = tl.load(
+            alpha_resets + at * D + (tl.minimum(i - 1, last))[:, None] * D + d[None, :],
+            mask=(i > 0)[:, None] & (d_ok)[None, :],
+            other=0,
+        )
+        alpha_a = tl.load(
+            alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+        )
+        alpha_n = tl.load(
+            alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+        )
+        p3 = decayed_sum(
+            p2,
+            x,
+            alpha_sums + at * D,
+            alpha_resets + at * D,
+            alpha_extent,
+            alpha_a_before,
+            alpha_n_before,
+            alpha_a,
+            alpha_n,
+            d,
+            d_ok,
+            last,
+            D,
+            C,
+            LEVELS,
+            False,
+            False,
+            DT,
+        )  # sum_{j} [beta_t]_j [c0cc4e5ad4_t c8244d0bb2_t^T]_{i,j} [decay_{mask}]_{i,j,d} [c0210b8b8f2a_t]_{j,d}
+        tl.store(intra1_p + at * D + i[:, None] * D + d[None, :], p3, mask=i_ok[:, None] & d_ok[None, :])
+        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p6 = decayed_sum(
+            p5,
+            q.to(tl.float32),
+            alpha_sums + at * D,
+            alpha_resets + at * D,
+            alpha_extent,
+            alpha_a,
+            alpha_n,
+            alpha_a,
+            alpha_n,
+            d,
+            d_ok,
+            last,
+            D,
+            C,
+            LEVELS,
+            False,
+            True,
+            DT,
+        )  # sum_{j} [q_t]_{j,d} [c0cc4e5ad4_t do_t^T]_{i,j} [decay_{mask}]_{i,j,d}
+        tl.store(intra2_p + at * D + i[:, None] * D + d[None, :], p6, mask=i_ok[:, None] & d_ok[None, :])
+
+
+@triton.jit(do_not_specialize=["T"])
+def backward_sweep_2(
+    dS_first,
+    intra1_p,
+    write1_p,
+    write1_b,
+    write1_t,
+    write1_h,
+    alpha_sums,
+    alpha_resets,
+    intra2_p,
+    beta_p,
+    beta_b,
+    beta_t,
+    beta_h,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    S_late_1_out,
+    dk_1_out,
+    write2_p,
+    write2_b,
+    write2_t,
+    write2_h,
+    alpha_p,
+    alpha_b,
+    alpha_t,
+    alpha_h,
+    do_p,
+    do_b,
+    do_t,
+    do_h,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    T,
+    H,
+    E: tl.constexpr,
+    D: tl.constexpr,
+    block_e: tl.constexpr,
+    block_d: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """A walk backwards over chunks, carrying a tile of dS."""
+    tile = tl.program_id(0) % tl.cdiv(D, block_d)
+    bh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
+    chunks = tl.cdiv(T, C)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    e = tl.arange(0, block_e)
+    e_ok = e < E
+    d = tile * block_d + tl.arange(0, block_d)
+    d_ok = d < D
+    dS = tl.zeros([block_e, block_d], tl.float32)
+    if dS_first is not None:
+        dS += tl.load(
+            dS_first + bh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0
+        )
+    write1_p += b * write1_b + h * write1_h
+    beta_p += b * beta_b + h * beta_h
+    k_p += b * k_b + h * k_h
+    write2_p += b * write2_b + h * write2_h
+    alpha_p += b * alpha_b + h * alpha_h
+    do_p += b * do_b + h * do_h
+    q_p += b * q_b + h * q_h
+    for n in range(chunks):
+        c = chunks - 1 - n
+        t0 = tl.cast(c, tl.int64) * C
+        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        i_ok = i <= last
+        at = bh * T + t0
+        step = (b * T + t0) * H + h
+        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        intra1 = tl.load(intra1_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        write1 = tl.load(
+            write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+        )
+        p = tl.dot(write1.to(DT), dS.to(DT), input_precision="tf32x3")  # c0cc4e5ad4_t dS^T
+        alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
+        alpha_n_end = tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0)
+        alpha_a = tl.load(
+            alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+        )
+        alpha_n = tl.load(
+            alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+        )
+        since = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
+        intra2 = tl.load(intra2_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        y = (
+            (-intra1.to(tl.float32)) + (p * since) + intra2.to(tl.float32)
+        )  # (c0cc4e5ad4_t dS^T) . [decay_{in}]_{i,d} + c927cb11bb45_t - 9e57c956b4fb_t
+        tl.store(
+            S_late_1_out + step * D + i[:, None] * (H * D) + d[None, :],
+            (-beta.to(tl.float32)[:, None] * (y * k.to(tl.float32))),
+            mask=i_ok[:, None] & d_ok[None, :],
+        )  # S.late
+        tl.store(
+            dk_1_out + step * D + i[:, None] * (H * D) + d[None, :],
+            (beta.to(tl.float32)[:, None] * y),
+            mask=i_ok[:, None] & d_ok[None, :],
+        )  # dk
+        write2 = tl.load(
+            write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+        )
+        alpha = tl.exp(
+            tl.load(
+                alpha_p + t0 * alpha_t + i[:, None] * alpha_t + d[None, :],
+                mask=i_ok[:, None] & d_ok[None, :],
+                other=0.0,
+            ).to(tl.float32)
+        )
+        x = tl.where(i_ok[:, None] & d_ok[None, :], (alpha * k.to(tl.float32)), 0.0)  # k_t . alpha_t
+        alpha_a_before = tl.load(
+            alpha_sums + at * D + (tl.minimum(i - 1, last))[:, None] * D + d[None, :],
+            mask=(i > 0)[:, None] & (d_ok)[None, :],
+            other=0,
+        )
+        alpha_n_before = tl.load(
+            alpha_resets + at * D + (tl.minimum(i - 1, last))[:, None] * D + d[None, :],
+            mask=(i > 0)[:, None] & (d_ok)[None, :],
+            other=0,
+        )
+        until = span(alpha_a_before, alpha_n_before, 0.0, 0)
+        p2 = tl.dot(
+            tl.trans(write2.to(DT)), (beta.to(tl.float32)[:, None] * (x * until)).to(DT), input_precision="tf32x3"
+        )  # (c0210b8b8f2a_t . [decay_{out}]_{i,d})^T diag(beta_t) c8244d0bb2_t
+        kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
+        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        until2 = span(alpha_a, alpha_n, 0.0, 0)
+        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p3 = tl.dot(
+            tl.trans(do.to(DT)),
+            (until2 * q.to(tl.float32)).to(DT),
+            ((-p2) + (kept[None, :] * dS)),
+            input_precision="tf32x3",
+        )  # ... + (q_t . [decay_{out}]_{i,d})^T do_t
+        dS = p3  # diag([decay_{all}]_d) dS + (q_t . [decay_{out}]_{i,d})^T do_t - (c0210b8b8f2a_t . [decay_{out}]_{i,d})^T diag(beta_t) c8244d0bb2_t
+
+
+@triton.jit(do_not_specialize=["T"])
+def backward_prepare_3(
+    intra3_p,
+    do_p,
+    do_b,
+    do_t,
+    do_h,
+    write1_p,
+    write1_b,
+    write1_t,
+    write1_h,
+    beta_p,
+    beta_b,
+    beta_t,
+    beta_h,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    alpha_sums,
+    alpha_resets,
+    alpha_extents,
+    intra4_p,
+    write2_p,
+    write2_b,
+    write2_t,
+    write2_h,
+    T,
+    H,
+    E: tl.constexpr,
+    D: tl.constexpr,
+    block_e: tl.constexpr,
+    part_d: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """What needs no state, for all chunks at once."""
+    chunks = tl.cdiv(T, C)
+    c = tl.program_id(0) % chunks
+    bh = (tl.program_id(0) // chunks).to(tl.int64)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    e = tl.arange(0, block_e)
+    e_ok = e < E
+    do_p += b * do_b + h * do_h
+    write1_p += b * write1_b + h * write1_h
+    beta_p += b * beta_b + h * beta_h
+    k_p += b * k_b + h * k_h
+    write2_p += b * write2_b + h * write2_h
+    t0 = tl.cast(c, tl.int64) * C
+    last = tl.minimum(T - t0, C).to(tl.int32) - 1
+    i_ok = i <= last
+    at = bh * T + t0
+    step = (b * T + t0) * H + h
+    alpha_extent = tl.load(alpha_extents + bh * chunks + c)
+    do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+    write1 = tl.load(
+        write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+    )
+    p = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do_t c0cc4e5ad4_t^T
+    beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+    p2 = beta.to(tl.float32)[None, :] * p
+    write2 = tl.load(
+        write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+    )
+    p4 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # c8244d0bb2_t c0cc4e5ad4_t^T
+    p5 = beta.to(tl.float32)[None, :] * p4
+    for d_start in range(0, D, part_d):
+        d = d_start + tl.arange(0, part_d)
+        d_ok = d < D
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        alpha_a = tl.load(
+            alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+        )
+        alpha_n = tl.load(
+            alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+        )
+        p3 = decayed_sum(
+            p2,
+            k.to(tl.float32),
+            alpha_sums + at * D,
+            alpha_resets + at * D,
+            alpha_extent,
+            alpha_a,
+            alpha_n,
+            alpha_a,
+            alpha_n,
+            d,
+            d_ok,
+            last,
+            D,
+            C,
+            LEVELS,
+            True,
+            True,
+            DT,
+        )  # sum_{j} [k_t]_{j,d} [do_t c0cc4e5ad4_t^T]_{i,j} [beta_t]_j [decay_{mask}]_{i,j,d}
+        tl.store(intra3_p + at * D + i[:, None] * D + d[None, :], p3, mask=i_ok[:, None] & d_ok[None, :])
+        alpha_a_before = tl.load(
+            alpha_sums + at * D + (tl.minimum(i - 1, last))[:, None] * D + d[None, :],
+            mask=(i > 0)[:, None] & (d_ok)[None, :],
+            other=0,
+        )
+        alpha_n_before = tl.load(
+            alpha_resets + at * D + (tl.minimum(i - 1, last))[:, None] * D + d[None, :],
+            mask=(i > 0)[:, None] & (d_ok)[None, :],
+            other=0,
+        )
+        p6 = decayed_sum(
+            p5,
+            k.to(tl.float32),
+            alpha_sums + at * D,
+            alpha_resets + at * D,
+            alpha_extent,
+            alpha_a_before,
+            alpha_n_before,
+            alpha_a,
+            alpha_n,
+            d,
+            d_ok,
+            last,
+            D,
+            C,
+            LEVELS,
+            True,
+            False,
+            DT,
+        )  # sum_{j} [k_t]_{j,d} [beta_t]_j [c8244d0bb2_t c0cc4e5ad4_t^T]_{i,j} [decay_{mask}]_{i,j,d}
+        tl.store(intra4_p + at * D + i[:, None] * D + d[None, :], p6, mask=i_ok[:, None] & d_ok[None, :])
+
+
+@triton.jit(do_not_specialize=["T"])
+def backward_sweep_3(
+    S_first,
+    S_last,
+    alpha_sums,
+    alpha_resets,
+    do_p,
+    do_b,
+    do_t,
+    do_h,
+    intra3_p,
+    intra4_p,
+    write2_p,
+    write2_b,
+    write2_t,
+    write2_h,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    S_late_1_p,
+    S_late_1_b,
+    S_late_1_t,
+    S_late_1_h,
+    beta_p,
+    beta_b,
+    beta_t,
+    beta_h,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    dk_1_p,
+    dk_1_b,
+    dk_1_t,
+    dk_1_h,
+    S_late__out,
+    alpha_p,
+    alpha_b,
+    alpha_t,
+    alpha_h,
+    S_early__out,
+    dq_out,
+    dk_out,
+    dlog_alpha_2_out,
+    write1_p,
+    write1_b,
+    write1_t,
+    write1_h,
+    T,
+    H,
+    E: tl.constexpr,
+    D: tl.constexpr,
+    block_e: tl.constexpr,
+    block_d: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """A walk forwards over chunks, carrying a tile of S."""
+    tile = tl.program_id(0) % tl.cdiv(D, block_d)
+    bh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
+    chunks = tl.cdiv(T, C)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    e = tl.arange(0, block_e)
+    e_ok = e < E
+    d = tile * block_d + tl.arange(0, block_d)
+    d_ok = d < D
+    S = tl.zeros([block_e, block_d], tl.float32)
+    if S_first is not None:
+        S += tl.load(S_first + bh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
+    do_p += b * do_b + h * do_h
+    write2_p += b * write2_b + h * write2_h
+    q_p += b * q_b + h * q_h
+    S_late_1_p += b * S_late_1_b + h * S_late_1_h
+    beta_p += b * beta_b + h * beta_h
+    k_p += b * k_b + h * k_h
+    dk_1_p += b * dk_1_b + h * dk_1_h
+    alpha_p += b * alpha_b + h * alpha_h
+    write1_p += b * write1_b + h * write1_h
+    for n in range(chunks):
+        c = n
+        t0 = tl.cast(c, tl.int64) * C
+        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        i_ok = i <= last
+        at = bh * T + t0
+        step = (b * T + t0) * H + h
+        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        S_late_1 = tl.load(
+            S_late_1_p + t0 * S_late_1_t + i[:, None] * S_late_1_t + d[None, :],
+            mask=i_ok[:, None] & d_ok[None, :],
+            other=0.0,
+        )
+        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        dk_1 = tl.load(
+            dk_1_p + t0 * dk_1_t + i[:, None] * dk_1_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
+        )
+        alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
+        alpha_n_end = tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0)
+        alpha_a = tl.load(
+            alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+        )
+        alpha_n = tl.load(
+            alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+        )
+        since = span(alpha_a, alpha_n, 0.0, 0)
+        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        p = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do_t S^T
+        intra3 = tl.load(intra3_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        y = (since * p) + intra3.to(tl.float32)  # (do_t S^T) . [decay_{in}]_{i,d} + 34fdae150d16_t
+        intra4 = tl.load(intra4_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        alpha_a_before = tl.load(
+            alpha_sums + at * D + (tl.minimum(i - 1, last))[:, None] * D + d[None, :],
+            mask=(i > 0)[:, None] & (d_ok)[None, :],
+            other=0,
+        )
+        alpha_n_before = tl.load(
+            alpha_resets + at * D + (tl.minimum(i - 1, last))[:, None] * D + d[None, :],
+            mask=(i > 0)[:, None] & (d_ok)[None, :],
+            other=0,
+        )
+        since2 = span(alpha_a_before, alpha_n_before, 0.0, 0)
+        write2 = tl.load(
+            write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+        )
+        p2 = tl.dot(write2.to(DT), S.to(DT), input_precision="tf32x3")  # c8244d0bb2_t S^T
+        y2 = intra4.to(tl.float32) + (since2 * p2)  # (c8244d0bb2_t S^T) . [decay_{in}]_{i,d} + 32b1be8d009d_t
+        tl.store(
+            S_late__out + step * D + i[:, None] * (H * D) + d[None, :],
+            ((y * q.to(tl.float32)) + S_late_1.to(tl.float32)),
+            mask=i_ok[:, None] & d_ok[None, :],
+        )  # S.late
+        alpha = tl.exp(
+            tl.load(
+                alpha_p + t0 * alpha_t + i[:, None] * alpha_t + d[None, :],
+                mask=i_ok[:, None] & d_ok[None, :],
+                other=0.0,
+            ).to(tl.float32)
+        )
+        tl.store(
+            S_early__out + step * D + i[:, None] * (H * D) + d[None, :],
+            (-beta.to(tl.float32)[:, None] * (y2 * alpha * k.to(tl.float32))),
+            mask=i_ok[:, None] & d_ok[None, :],
+        )  # S.early
+        tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], y, mask=i_ok[:, None] & d_ok[None, :])  # dq
+        tl.store(
+            dk_out + step * D + i[:, None] * (H * D) + d[None, :],
+            ((-beta.to(tl.float32)[:, None] * (y2 * alpha)) + dk_1.to(tl.float32)),
+            mask=i_ok[:, None] & d_ok[None, :],
+        )  # dk
+        tl.store(
+            dlog_alpha_2_out + step * D + i[:, None] * (H * D) + d[None, :],
+            (-beta.to(tl.float32)[:, None] * (y2 * alpha * k.to(tl.float32))),
+            mask=i_ok[:, None] & d_ok[None, :],
+        )  # dlog_alpha
+        kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
+        write1 = tl.load(
+            write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+        )
+        until = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
+        p3 = tl.dot(
+            tl.trans(write1.to(DT)),
+            (beta.to(tl.float32)[:, None] * (until * k.to(tl.float32))).to(DT),
+            (kept[None, :] * S),
+            input_precision="tf32x3",
+        )  # ... + (k_t . [decay_{out}]_{i,d})^T diag(beta_t) c0cc4e5ad4_t
+        S = p3  # diag([decay_{all}]_d) S + (k_t . [decay_{out}]_{i,d})^T diag(beta_t) c0cc4e5ad4_t
+    tl.store(S_last + bh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
+
+
+def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs):
+    """Gradients."""
+    q = steps(given["q"])
+    k = steps(given["k"])
+    v = steps(given["v"])
+    beta = steps(given["beta"])
+    alpha = steps(given["alpha"])
+    some = q
+    B, T, H = q.shape[:3]
+    D = q.shape[-1]
+    E = v.shape[-1]
+    config = choose(some.dtype, (D, E))
+    S_first = whole(states.get("S"))
+    dS_first = whole(final_cotangents.get("S"))
+    write1 = saved["c0cc4e5ad4"]
+    do = cotangent(cotangents.get("o"), some, (B, T, H, E))
+    alpha_sums, alpha_resets, alpha_extents = cumulate(alpha, config.chunk)
+    matrix2 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
+    matrix1 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
+    scaled1 = some.new_empty((B, H, T, D))
+    scaled2 = some.new_empty((B, H, T, D))
+    scaled3 = some.new_empty((B, H, T, D))
+    launch(
+        backward_prepare_1,
+        (B * H * cdiv(T, config.chunk),),
+        k,
+        *strides(k),
+        q,
+        *strides(q),
+        alpha_sums,
+        alpha_resets,
+        alpha_extents,
+        alpha,
+        *strides(alpha),
+        scaled1,
+        scaled2,
+        scaled3,
+        matrix2,
+        matrix1,
+        beta,
+        *strides(beta),
+        T,
+        H,
+        D=D,
+        part_d=min(config.block, padded(D)),
+        C=config.chunk,
+        LEVELS=config.levels,
+        DT=DTYPES[some.dtype],
+        num_warps=config.warps,
+        num_stages=1,
+    )
+    write2 = some.new_empty((B, T, H, E), dtype=some.dtype)
+    dv = some.new_empty((B, T, H, E), dtype=some.dtype)
+    dbeta_0 = some.new_empty((B, T, H, cdiv(E, min(config.tile, padded(E)))), dtype=torch.float32)
+    dS_last = some.new_empty((B, H, D, E), dtype=torch.float32)
+    launch(
+        backward_sweep_1,
+        (B * H * cdiv(E, min(config.tile, padded(E))),),
+        dS_first,
+        dS_last,
+        matrix1,
+        scaled1,
+        matrix2,
+        do,
+        *strides(do),
+        beta,
+        *strides(beta),
+        write1,
+        *strides(write1),
+        write2,
+        dv,
+        dbeta_0,
+        scaled2,
+        alpha_sums,
+        alpha_resets,
+        scaled3,
+        T,
+        H,
+        D=D,
+        E=E,
+        block_d=padded(D),
+        block_e=min(config.tile, padded(E)),
+        C=config.chunk,
+        LEVELS=config.levels,
+        DT=DTYPES[some.dtype],
+        num_warps=config.warps,
+        num_stages=config.stages,
+    )
+    if needs & {"alpha", "k"}:
+        intra1 = some.new_empty((B, H, T, D), dtype=torch.float32)
+        intra2 = some.new_empty((B, H, T, D), dtype=torch.float32)
+        launch(
+            backward_prepare_2,
+            (B * H * cdiv(T, config.chunk),),
+            intra1,
+            beta,
+            *strides(beta),
+            write1,
+            *strides(write1),
+            write2,
+            *strides(write2),
+            alpha,
+            *strides(alpha),
+            k,
+            *strides(k),
+            alpha_sums,
+            alpha_resets,
+            alpha_extents,
+            intra2,
+            do,
+            *strides(do),
+            q,
+            *strides(q),
+            T,
+            H,
+            E=E,
+            D=D,
+            block_e=padded(E),
+            part_d=min(config.block, padded(D)),
+            C=config.chunk,
+            LEVELS=config.levels,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=1,
+        )
+        S_late_1 = some.new_empty((B, T, H, D), dtype=torch.float32)
+        dk_1 = some.new_empty((B, T, H, D), dtype=torch.float32)
+        launch(
+            backward_sweep_2,
+            (B * H * cdiv(D, min(config.tile, padded(D))),),
+            dS_first,
+            intra1,
+            write1,
+            *strides(write1),
+            alpha_sums,
+            alpha_resets,
+            intra2,
+            beta,
+            *strides(beta),
+            k,
+            *strides(k),
+            S_late_1,
+            dk_1,
+            write2,
+            *strides(write2),
+            alpha,
+            *strides(alpha),
+            do,
+            *strides(do),
+            q,
+            *strides(q),
+            T,
+            H,
+            E=E,
+            D=D,
+            block_e=padded(E),
+            block_d=min(config.tile, padded(D)),
+            C=config.chunk,
+            LEVELS=config.levels,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=config.stages,
+        )
+    if needs & {"alpha", "k", "q"}:
+        intra3 = some.new_empty((B, H, T, D), dtype=torch.float32)
+        intra4 = some.new_empty((B, H, T, D), dtype=torch.float32)
+        launch(
+            backward_prepare_3,
+            (B * H * cdiv(T, config.chunk),),
+            intra3,
+            do,
+            *strides(do),
+            write1,
+            *strides(write1),
+            beta,
+            *strides(beta),
+            k,
+            *strides(k),
+            alpha_sums,
+            alpha_resets,
+            alpha_extents,
+            intra4,
+            write2,
+            *strides(write2),
+            T,
+            H,
+            E=E,
+            D=D,
+            block_e=padded(E),
+            part_d=min(config.block, padded(D)),
+            C=config.chunk,
+            LEVELS=config.levels,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=1,
+        )
+        S_late_ = some.new_empty((B, T, H, D), dtype=torch.float32)
+        S_early_ = some.new_empty((B, T, H, D), dtype=torch.float32)
+        dq = some.new_empty((B, T, H, D), dtype=some.dtype)
+        dk = some.new_empty((B, T, H, D), dtype=some.dtype)
+        dlog_alpha_2 = some.new_empty((B, T, H, D), dtype=torch.float32)
+        S_last = some.new_empty((B, H, D, E), dtype=torch.float32)
+        launch(
+            backward_sweep_3,
+            (B * H * cdiv(D, min(config.tile, padded(D))),),
+            S_first,
+            S_last,
+            alpha_sums,
+            alpha_resets,
+            do,
+            *strides(do),
+            intra3,
+            intra4,
+            write2,
+            *strides(write2),
+            q,
+            *strides(q),
+            S_late_1,
+            *strides(S_late_1),
+            beta,
+            *strides(beta),
+            k,
+            *strides(k),
+            dk_1,
+            *strides(dk_1),
+            S_late_,
+            alpha,
+            *strides(alpha),
+            S_early_,
+            dq,
+            dk,
+            dlog_alpha_2,
+            write1,
+            *strides(write1),
+            T,
+            H,
+            E=E,
+            D=D,
+            block_e=padded(E),
+            block_d=min(config.tile, padded(D)),
+            C=config.chunk,
+            LEVELS=config.levels,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=config.stages,
+        )
+    gradients, initial = {}, {}
+    if needs & {"alpha"}:  # the decay times <S_(t-1), dS_t>
+        late = spread(S_late_.float(), (B, T, H, D), some)
+        early = spread(S_early_.float(), (B, T, H, D), some)
+        S_pairing = suffix_sum(late, early, pair(S_last, dS_first, (-1,)))
+    if "q" in needs:
+        gradients["q"] = dq.to(given["q"].dtype)
+    if "k" in needs:
+        gradients["k"] = dk.to(given["k"].dtype)
+    if "v" in needs:
+        gradients["v"] = dv.to(given["v"].dtype)
+    if "beta" in needs:
+        gradients["beta"] = spread(dbeta_0.sum(-1), (B, T, H), some).to(some.dtype).to(given["beta"].dtype)
+    if "alpha" in needs:
+        gradients["alpha"] = spread(S_pairing + dlog_alpha_2.float(), (B, T, H, D), some).to(given["alpha"].dtype)
+    if "S" in needs:
+        initial["S"] = dS_last
+    return gradients, initial
+
+
 SIGNATURE = Signature(
     name="kimi_delta_attention",
     arguments=(
@@ -340,7 +1813,9 @@ SIGNATURE = Signature(
     states=(("S", ("d", "e")),),
     outputs=(("o", ("e",)),),
 )
-OP = Op(SIGNATURE, {"torch": Backend(torch_forward, torch_backward)})
+OP = Op(
+    SIGNATURE, {"torch": Backend(torch_forward, torch_backward), "triton": Backend(triton_forward, triton_backward)}
+)
 
 
 def kimi_delta_attention(q, k, v, beta, log_alpha, initial_state=None, output_final_state=False, backend=None):

@@ -46,8 +46,11 @@ family: chunk-parallel
 #     dK = V dS_C^T + ((V dO^T) . M^T) Q
 
 import torch
+import triton
+import triton.language as tl
 
 from chunkform.runtime.decay import order_mask
+from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, padded, steps, strides, whole
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.torch_form import CHUNK, dtype_of, from_chunks, from_steps, in_segments, steps_first, to_chunks
 
@@ -59,17 +62,17 @@ def _forward_sweep_1(s1, s2, s3, S_0, lead, size, dtype, device, size_d, size_e)
     x3 = to_chunks(s3, lead, size, 1)
     a0 = x1.mT @ x2
     a1 = x3 @ x1.mT
-    a2 = order_mask(size, True, 1, x3)
+    a2 = order_mask(size, True, 1, x1)
     a3 = (a1 * a2) @ x2
-    S = S_0
+    S_now = S_0
     S_in = []
     count = x1.shape[2]
     for n in range(count):
-        S_in.append(S)
-        S = S + a0[:, :, n]
+        S_in.append(S_now)
+        S_now = S_now + a0[:, :, n]
     S_in = torch.stack(S_in, 2)
     c0 = x3 @ S_in
-    return from_chunks((c0 + a3), lead, 1), S
+    return from_chunks((c0 + a3), lead, 1), S_now
 
 
 def torch_forward(given, states, constants):
@@ -98,18 +101,18 @@ def _backward_sweep_1(s1, s2, s3, S_0, lead, size, dtype, device, size_d, size_e
     x2 = to_chunks(s2, lead, size, 1)
     x3 = to_chunks(s3, lead, size, 1)
     a0 = x1.mT @ x2
-    a1 = order_mask(size, True, 1, x3)
+    a1 = order_mask(size, True, 1, x1)
     a2 = x3 @ x2.mT
     a3 = (a1 * a2) @ x1
-    S = S_0
+    S_now = S_0
     S_in = []
     count = x1.shape[2]
     for n in range(count):
-        S_in.append(S)
-        S = S + a0[:, :, n]
+        S_in.append(S_now)
+        S_now = S_now + a0[:, :, n]
     S_in = torch.stack(S_in, 2)
     c0 = x3 @ S_in.mT
-    return from_chunks((c0 + a3), lead, 1), S
+    return from_chunks((c0 + a3), lead, 1), S_now
 
 
 def _backward_sweep_2(s1, s2, s3, dS_0, lead, size, dtype, device, size_d, size_e):
@@ -118,18 +121,18 @@ def _backward_sweep_2(s1, s2, s3, dS_0, lead, size, dtype, device, size_d, size_
     x2 = to_chunks(s2, lead, size, 1)
     x3 = to_chunks(s3, lead, size, 1)
     a0 = x1.mT @ x2
-    a1 = order_mask(size, True, -1, x3)
+    a1 = order_mask(size, True, -1, x1)
     a2 = x3 @ x1.mT
     a3 = (a1 * a2) @ x2
-    dS = dS_0
+    dS_now = dS_0
     dS_in = []
     count = x1.shape[2]
     for n in range(count - 1, -1, -1):
-        dS_in.append(dS)
-        dS = dS + a0[:, :, n]
+        dS_in.append(dS_now)
+        dS_now = dS_now + a0[:, :, n]
     dS_in = torch.stack(dS_in[::-1], 2)
     c0 = x3 @ dS_in
-    return from_chunks((a3 + c0), lead, 1), dS
+    return from_chunks((a3 + c0), lead, 1), dS_now
 
 
 def _backward_sweep_3(s1, s2, s3, dS_0, lead, size, dtype, device, size_d, size_e):
@@ -139,17 +142,17 @@ def _backward_sweep_3(s1, s2, s3, dS_0, lead, size, dtype, device, size_d, size_
     x3 = to_chunks(s3, lead, size, 1)
     a0 = x1.mT @ x2
     a1 = x3 @ x2.mT
-    a2 = order_mask(size, True, -1, x3)
+    a2 = order_mask(size, True, -1, x1)
     a3 = (a1 * a2) @ x1
-    dS = dS_0
+    dS_now = dS_0
     dS_in = []
     count = x1.shape[2]
     for n in range(count - 1, -1, -1):
-        dS_in.append(dS)
-        dS = dS + a0[:, :, n]
+        dS_in.append(dS_now)
+        dS_now = dS_now + a0[:, :, n]
     dS_in = torch.stack(dS_in[::-1], 2)
     c0 = x3 @ dS_in.mT
-    return from_chunks((a3 + c0), lead, 1), dS
+    return from_chunks((a3 + c0), lead, 1), dS_now
 
 
 def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs):
@@ -196,6 +199,412 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     return gradients, {"S": dS_first}
 
 
+@triton.jit(do_not_specialize=["T"])
+def forward_sweep_1(
+    S_first,
+    S_last,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    v_p,
+    v_b,
+    v_t,
+    v_h,
+    o_out,
+    T,
+    H,
+    D: tl.constexpr,
+    E: tl.constexpr,
+    block_d: tl.constexpr,
+    block_e: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """A walk forwards over chunks, carrying a tile of S."""
+    tile = tl.program_id(0) % tl.cdiv(E, block_e)
+    bh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
+    chunks = tl.cdiv(T, C)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    e = tile * block_e + tl.arange(0, block_e)
+    e_ok = e < E
+    S = tl.zeros([block_d, block_e], tl.float32)
+    if S_first is not None:
+        S += tl.load(S_first + bh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0)
+    q_p += b * q_b + h * q_h
+    k_p += b * k_b + h * k_h
+    v_p += b * v_b + h * v_h
+    for n in range(chunks):
+        c = n
+        t0 = tl.cast(c, tl.int64) * C
+        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        i_ok = i <= last
+        at = bh * T + t0
+        step = (b * T + t0) * H + h
+        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q_t k_t^T
+        v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        p2 = tl.dot(
+            (p * tl.where(i[:, None] >= i[None, :], 1.0, 0.0)).to(DT), v.to(DT), input_precision="tf32x3"
+        )  # ([order_{mask}]_{i,j} . (q_t k_t^T)) v_t
+        p3 = tl.dot(q.to(DT), S.to(DT), p2, input_precision="tf32x3")  # ... + q_t S
+        tl.store(o_out + step * E + i[:, None] * (H * E) + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :])  # o
+        p4 = tl.dot(tl.trans(k.to(DT)), v.to(DT), S, input_precision="tf32x3")  # ... + k_t^T v_t
+        S = p4  # S + k_t^T v_t
+    tl.store(S_last + bh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
+
+
+def triton_forward(given, states, constants):
+    """Outputs, last states and what the backward pass uses."""
+    q = steps(given["q"])
+    k = steps(given["k"])
+    v = steps(given["v"])
+    some = q
+    B, T, H = q.shape[:3]
+    D = q.shape[-1]
+    E = v.shape[-1]
+    config = choose(some.dtype, (D, E))
+    S_first = whole(states.get("S"))
+    o = some.new_empty((B, T, H, E), dtype=some.dtype)
+    S_last = some.new_empty((B, H, D, E), dtype=torch.float32)
+    launch(
+        forward_sweep_1,
+        (B * H * cdiv(E, min(config.tile, padded(E))),),
+        S_first,
+        S_last,
+        q,
+        *strides(q),
+        k,
+        *strides(k),
+        v,
+        *strides(v),
+        o,
+        T,
+        H,
+        D=D,
+        E=E,
+        block_d=padded(D),
+        block_e=min(config.tile, padded(E)),
+        C=config.chunk,
+        LEVELS=config.levels,
+        DT=DTYPES[some.dtype],
+        num_warps=config.warps,
+        num_stages=config.stages,
+    )
+    return {"o": o}, {"S": S_last}, {}
+
+
+@triton.jit(do_not_specialize=["T"])
+def backward_sweep_1(
+    S_first,
+    S_last,
+    do_p,
+    do_b,
+    do_t,
+    do_h,
+    v_p,
+    v_b,
+    v_t,
+    v_h,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    dq_out,
+    T,
+    H,
+    E: tl.constexpr,
+    D: tl.constexpr,
+    block_e: tl.constexpr,
+    block_d: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """A walk forwards over chunks, carrying a tile of S."""
+    tile = tl.program_id(0) % tl.cdiv(D, block_d)
+    bh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
+    chunks = tl.cdiv(T, C)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    e = tl.arange(0, block_e)
+    e_ok = e < E
+    d = tile * block_d + tl.arange(0, block_d)
+    d_ok = d < D
+    S = tl.zeros([block_e, block_d], tl.float32)
+    if S_first is not None:
+        S += tl.load(S_first + bh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
+    do_p += b * do_b + h * do_h
+    v_p += b * v_b + h * v_h
+    k_p += b * k_b + h * k_h
+    for n in range(chunks):
+        c = n
+        t0 = tl.cast(c, tl.int64) * C
+        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        i_ok = i <= last
+        at = bh * T + t0
+        step = (b * T + t0) * H + h
+        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        p = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do_t S^T
+        v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        p2 = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do_t v_t^T
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p3 = tl.dot(
+            (p2 * tl.where(i[:, None] >= i[None, :], 1.0, 0.0)).to(DT), k.to(DT), p, input_precision="tf32x3"
+        )  # ... + ([order_{mask}]_{i,j} . (do_t v_t^T)) k_t
+        tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], p3, mask=i_ok[:, None] & d_ok[None, :])  # dq
+        p4 = tl.dot(tl.trans(v.to(DT)), k.to(DT), S, input_precision="tf32x3")  # ... + k_t^T v_t
+        S = p4  # S + k_t^T v_t
+    tl.store(S_last + bh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
+
+
+@triton.jit(do_not_specialize=["T"])
+def backward_sweep_2(
+    dS_first,
+    dS_last,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    do_p,
+    do_b,
+    do_t,
+    do_h,
+    dv_out,
+    T,
+    H,
+    D: tl.constexpr,
+    E: tl.constexpr,
+    block_d: tl.constexpr,
+    block_e: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """A walk backwards over chunks, carrying a tile of dS."""
+    tile = tl.program_id(0) % tl.cdiv(E, block_e)
+    bh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
+    chunks = tl.cdiv(T, C)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    e = tile * block_e + tl.arange(0, block_e)
+    e_ok = e < E
+    dS = tl.zeros([block_d, block_e], tl.float32)
+    if dS_first is not None:
+        dS += tl.load(
+            dS_first + bh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0
+        )
+    k_p += b * k_b + h * k_h
+    q_p += b * q_b + h * q_h
+    do_p += b * do_b + h * do_h
+    for n in range(chunks):
+        c = chunks - 1 - n
+        t0 = tl.cast(c, tl.int64) * C
+        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        i_ok = i <= last
+        at = bh * T + t0
+        step = (b * T + t0) * H + h
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p = tl.dot(k.to(DT), dS.to(DT), input_precision="tf32x3")  # k_t dS
+        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p2 = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k_t q_t^T
+        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        p3 = tl.dot(
+            (p2 * tl.where(i[:, None] <= i[None, :], 1.0, 0.0)).to(DT), do.to(DT), p, input_precision="tf32x3"
+        )  # ... + ([order_{mask}]_{i,j} . (k_t q_t^T)) do_t
+        tl.store(dv_out + step * E + i[:, None] * (H * E) + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :])  # dv
+        p4 = tl.dot(tl.trans(q.to(DT)), do.to(DT), dS, input_precision="tf32x3")  # ... + q_t^T do_t
+        dS = p4  # dS + q_t^T do_t
+    tl.store(dS_last + bh * D * E + d[:, None] * E + e[None, :], dS, mask=d_ok[:, None] & e_ok[None, :])
+
+
+@triton.jit(do_not_specialize=["T"])
+def backward_sweep_3(
+    dS_first,
+    v_p,
+    v_b,
+    v_t,
+    v_h,
+    do_p,
+    do_b,
+    do_t,
+    do_h,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    dk_out,
+    T,
+    H,
+    E: tl.constexpr,
+    D: tl.constexpr,
+    block_e: tl.constexpr,
+    block_d: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """A walk backwards over chunks, carrying a tile of dS."""
+    tile = tl.program_id(0) % tl.cdiv(D, block_d)
+    bh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
+    chunks = tl.cdiv(T, C)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    e = tl.arange(0, block_e)
+    e_ok = e < E
+    d = tile * block_d + tl.arange(0, block_d)
+    d_ok = d < D
+    dS = tl.zeros([block_e, block_d], tl.float32)
+    if dS_first is not None:
+        dS += tl.load(
+            dS_first + bh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0
+        )
+    v_p += b * v_b + h * v_h
+    do_p += b * do_b + h * do_h
+    q_p += b * q_b + h * q_h
+    for n in range(chunks):
+        c = chunks - 1 - n
+        t0 = tl.cast(c, tl.int64) * C
+        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        i_ok = i <= last
+        at = bh * T + t0
+        step = (b * T + t0) * H + h
+        v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        p = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v_t do_t^T
+        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p2 = tl.dot(
+            (tl.where(i[:, None] <= i[None, :], 1.0, 0.0) * p).to(DT), q.to(DT), input_precision="tf32x3"
+        )  # ([order_{mask}]_{i,j} . (v_t do_t^T)) q_t
+        p3 = tl.dot(v.to(DT), dS.to(DT), p2, input_precision="tf32x3")  # ... + v_t dS^T
+        tl.store(dk_out + step * D + i[:, None] * (H * D) + d[None, :], p3, mask=i_ok[:, None] & d_ok[None, :])  # dk
+        p4 = tl.dot(tl.trans(do.to(DT)), q.to(DT), dS, input_precision="tf32x3")  # ... + q_t^T do_t
+        dS = p4  # dS + q_t^T do_t
+
+
+def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs):
+    """Gradients."""
+    q = steps(given["q"])
+    k = steps(given["k"])
+    v = steps(given["v"])
+    some = q
+    B, T, H = q.shape[:3]
+    D = q.shape[-1]
+    E = v.shape[-1]
+    config = choose(some.dtype, (D, E))
+    S_first = whole(states.get("S"))
+    dS_first = whole(final_cotangents.get("S"))
+    do = cotangent(cotangents.get("o"), some, (B, T, H, E))
+    if needs & {"q"}:
+        dq = some.new_empty((B, T, H, D), dtype=some.dtype)
+        S_last = some.new_empty((B, H, D, E), dtype=torch.float32)
+        launch(
+            backward_sweep_1,
+            (B * H * cdiv(D, min(config.tile, padded(D))),),
+            S_first,
+            S_last,
+            do,
+            *strides(do),
+            v,
+            *strides(v),
+            k,
+            *strides(k),
+            dq,
+            T,
+            H,
+            E=E,
+            D=D,
+            block_e=padded(E),
+            block_d=min(config.tile, padded(D)),
+            C=config.chunk,
+            LEVELS=config.levels,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=config.stages,
+        )
+    if needs & {"S", "v"}:
+        dv = some.new_empty((B, T, H, E), dtype=some.dtype)
+        dS_last = some.new_empty((B, H, D, E), dtype=torch.float32)
+        launch(
+            backward_sweep_2,
+            (B * H * cdiv(E, min(config.tile, padded(E))),),
+            dS_first,
+            dS_last,
+            k,
+            *strides(k),
+            q,
+            *strides(q),
+            do,
+            *strides(do),
+            dv,
+            T,
+            H,
+            D=D,
+            E=E,
+            block_d=padded(D),
+            block_e=min(config.tile, padded(E)),
+            C=config.chunk,
+            LEVELS=config.levels,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=config.stages,
+        )
+    if needs & {"k"}:
+        dk = some.new_empty((B, T, H, D), dtype=some.dtype)
+        launch(
+            backward_sweep_3,
+            (B * H * cdiv(D, min(config.tile, padded(D))),),
+            dS_first,
+            v,
+            *strides(v),
+            do,
+            *strides(do),
+            q,
+            *strides(q),
+            dk,
+            T,
+            H,
+            E=E,
+            D=D,
+            block_e=padded(E),
+            block_d=min(config.tile, padded(D)),
+            C=config.chunk,
+            LEVELS=config.levels,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=config.stages,
+        )
+    gradients, initial = {}, {}
+    if "q" in needs:
+        gradients["q"] = dq.to(given["q"].dtype)
+    if "k" in needs:
+        gradients["k"] = dk.to(given["k"].dtype)
+    if "v" in needs:
+        gradients["v"] = dv.to(given["v"].dtype)
+    if "S" in needs:
+        initial["S"] = dS_last
+    return gradients, initial
+
+
 SIGNATURE = Signature(
     name="linear_attention",
     arguments=(
@@ -206,7 +615,9 @@ SIGNATURE = Signature(
     states=(("S", ("d", "e")),),
     outputs=(("o", ("e",)),),
 )
-OP = Op(SIGNATURE, {"torch": Backend(torch_forward, torch_backward)})
+OP = Op(
+    SIGNATURE, {"torch": Backend(torch_forward, torch_backward), "triton": Backend(triton_forward, triton_backward)}
+)
 
 
 def linear_attention(q, k, v, initial_state=None, output_final_state=False, backend=None):

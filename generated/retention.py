@@ -53,19 +53,33 @@ family: chunk-parallel
 #     dK = diag(b) V dS_C^T + ((V dO^T) . M^T) Q
 
 import torch
+import triton
+import triton.language as tl
 
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out
+from chunkform.runtime.kernels import cumulate, span, suffix_sum, weights
+from chunkform.runtime.launch import (
+    DTYPES,
+    cdiv,
+    choose,
+    cotangent,
+    launch,
+    padded,
+    pair,
+    spread,
+    steps,
+    strides,
+    whole,
+)
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.torch_form import (
     CHUNK,
-    after_chunks,
     dtype_of,
     from_chunks,
     from_heads,
     from_steps,
     in_segments,
     per_head,
-    reverse_sum,
     steps_first,
     to_chunks,
 )
@@ -84,15 +98,15 @@ def _forward_sweep_1(s1, s2, s3, s4, S_0, lead, size, dtype, device, size_d, siz
     a4 = x4 @ x2.mT
     a5 = decay_mask(x1, True, True, True, 1)
     a6 = (a4 * a5) @ x3
-    S = S_0
+    S_now = S_0
     S_in = []
     count = x1.shape[2]
     for n in range(count):
-        S_in.append(S)
-        S = a1[:, :, n] + S * (a2[:, :, n])[..., None, None]
+        S_in.append(S_now)
+        S_now = a1[:, :, n] + S_now * (a2[:, :, n])[..., None, None]
     S_in = torch.stack(S_in, 2)
     c0 = x4 @ S_in
-    return from_chunks((c0 * a3[..., :, None] + a6), lead, 1), S
+    return from_chunks((c0 * a3[..., :, None] + a6), lead, 1), S_now
 
 
 def torch_forward(given, states, constants):
@@ -131,15 +145,15 @@ def _backward_sweep_1(s1, s2, s3, s4, S_0, lead, size, dtype, device, size_d, si
     a4 = decay_mask(x1, True, True, True, 1)
     a5 = x4 @ x3.mT
     a6 = (a4 * a5) @ x2
-    S = S_0
+    S_now = S_0
     S_in = []
     count = x1.shape[2]
     for n in range(count):
-        S_in.append(S)
-        S = a1[:, :, n] + S * (a2[:, :, n])[..., None, None]
+        S_in.append(S_now)
+        S_now = a1[:, :, n] + S_now * (a2[:, :, n])[..., None, None]
     S_in = torch.stack(S_in, 2)
     c0 = x4 @ S_in.mT
-    return from_chunks((c0 * a3[..., :, None] + a6), lead, 1), S_in, S
+    return from_chunks((c0 * a3[..., :, None] + a6), lead, 1), S_in, S_now
 
 
 def _backward_sweep_2(s1, s2, s3, s4, dS_0, lead, size, dtype, device, size_d, size_e):
@@ -155,15 +169,15 @@ def _backward_sweep_2(s1, s2, s3, s4, dS_0, lead, size, dtype, device, size_d, s
     a4 = x4 @ x2.mT
     a5 = decay_mask(x1, False, False, True, -1)
     a6 = (a4 * a5) @ x3
-    dS = dS_0
+    dS_now = dS_0
     dS_in = []
     count = x1.shape[2]
     for n in range(count - 1, -1, -1):
-        dS_in.append(dS)
-        dS = a1[:, :, n] + dS * (a2[:, :, n])[..., None, None]
+        dS_in.append(dS_now)
+        dS_now = a1[:, :, n] + dS_now * (a2[:, :, n])[..., None, None]
     dS_in = torch.stack(dS_in[::-1], 2)
     c0 = x4 @ dS_in
-    return from_chunks((c0 * a3[..., :, None] + a6), lead, 1), dS_in, dS
+    return from_chunks((c0 * a3[..., :, None] + a6), lead, 1), dS_in, dS_now
 
 
 def _backward_sweep_3(s1, s2, s3, s4, dS_0, lead, size, dtype, device, size_d, size_e):
@@ -179,15 +193,42 @@ def _backward_sweep_3(s1, s2, s3, s4, dS_0, lead, size, dtype, device, size_d, s
     a4 = decay_mask(x1, False, False, True, -1)
     a5 = (a3 * a4) @ x2
     a6 = decay_in(x1, False, -1)
-    dS = dS_0
+    dS_now = dS_0
     dS_in = []
     count = x1.shape[2]
     for n in range(count - 1, -1, -1):
-        dS_in.append(dS)
-        dS = a1[:, :, n] + dS * (a2[:, :, n])[..., None, None]
+        dS_in.append(dS_now)
+        dS_now = a1[:, :, n] + dS_now * (a2[:, :, n])[..., None, None]
     dS_in = torch.stack(dS_in[::-1], 2)
     c0 = x4 @ dS_in.mT
-    return from_chunks((a5 + a6[..., :, None] * c0), lead, 1), dS
+    return from_chunks((a5 + a6[..., :, None] * c0), lead, 1), dS_now
+
+
+def _backward_unroll_4(s1, s2, s3, s4, s5, s6, S_edges, dS_edges, lead, size, dtype, device, size_d, size_e):
+    """Products of the states and their gradients at each step, from the states at the borders of chunks."""
+    x1 = to_chunks(s1, lead, size, 0)
+    x2 = to_chunks(s2, lead, size, 1)
+    x3 = to_chunks(s3, lead, size, 1)
+    x4 = to_chunks(s4, lead, size, 1)
+    x5 = to_chunks(s5, lead, size, 1)
+    x6 = to_chunks(s6, lead, size, 0)
+    a0 = decay_in(x1, False, -1)
+    a1 = (S_edges * dS_edges).sum(-2)
+    a2 = (a1).sum(-1)
+    a3 = decay_in(x1, False, 1)
+    a4 = decay_mask(x1, False, True, False, 1)
+    a5 = x2 @ x3.mT
+    a6 = x5 @ x4.mT
+    a7 = a4 @ (a5 * a6).mT
+    a8 = decay_mask(x1, False, False, True, -1)
+    a9 = (a7 * a8).sum(-1)
+    a10 = x4 @ dS_edges
+    a11 = (a10 * x3).sum(-1)
+    a12 = torch.einsum("...b,...ab->...a", a11, a4)
+    a13 = x5 @ S_edges
+    a14 = (x2 * a13).sum(-1)
+    a15 = torch.einsum("...b,...ab->...a", a14, a8)
+    return (from_chunks((a0 * a2[..., None] * a3 + a9 + a0 * a12 + a15 * a3) * x6, lead, 0),)
 
 
 def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs):
@@ -230,12 +271,10 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     y_3, dS_first = in_segments(
         _backward_sweep_3, (log_gamma, q, do, v), (dS_last,), lead, -1, CHUNK, dtype, device, size_d, size_e
     )
-    t20 = (k * y_3).sum(-1)
-    t21 = (q * y).sum(-1)
-    t22 = (dS_edges * after_chunks(S_edges, S_end)).sum(-2)
-    # pairing_S: the decay times <S_(t-1), dS_t>, from what later steps read and wrote
-    pairing_S = reverse_sum(
-        (-t20 + t21), torch.full((*lead,), 0.0, dtype=dtype, device=device), (t22).sum(-1), lead, CHUNK
+    gamma = log_gamma.exp()
+    # pairing_S: <S_(t-1), dS_t> at each step, with the scalars that multiply the state
+    (pairing_S,) = _backward_unroll_4(
+        log_gamma, do, v, k, q, gamma, S_edges, dS_edges, lead, CHUNK, dtype, device, size_d, size_e
     )
     gradients = {}
     gradients["q"] = from_steps(y, lead, 1, given["q"].dtype)
@@ -243,6 +282,518 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     gradients["v"] = from_steps(y_2, lead, 1, given["v"].dtype)
     gradients["gamma"] = from_heads(pairing_S, lead, 0, given["gamma"].dtype)
     return gradients, {"S": dS_first}
+
+
+@triton.jit(do_not_specialize=["T"])
+def forward_sweep_1(
+    S_first,
+    S_last,
+    gamma_sums,
+    gamma_resets,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    v_p,
+    v_b,
+    v_t,
+    v_h,
+    o_out,
+    T,
+    H,
+    D: tl.constexpr,
+    E: tl.constexpr,
+    block_d: tl.constexpr,
+    block_e: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """A walk forwards over chunks, carrying a tile of S."""
+    tile = tl.program_id(0) % tl.cdiv(E, block_e)
+    bh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
+    chunks = tl.cdiv(T, C)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    e = tile * block_e + tl.arange(0, block_e)
+    e_ok = e < E
+    S = tl.zeros([block_d, block_e], tl.float32)
+    if S_first is not None:
+        S += tl.load(S_first + bh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0)
+    q_p += b * q_b + h * q_h
+    k_p += b * k_b + h * k_h
+    v_p += b * v_b + h * v_h
+    for n in range(chunks):
+        c = n
+        t0 = tl.cast(c, tl.int64) * C
+        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        i_ok = i <= last
+        at = bh * T + t0
+        step = (b * T + t0) * H + h
+        gamma_a_end = tl.load(gamma_sums + at + last)
+        gamma_n_end = tl.load(gamma_resets + at + last)
+        gamma_a = tl.load(gamma_sums + at + tl.minimum(i, last))
+        gamma_n = tl.load(gamma_resets + at + tl.minimum(i, last))
+        since = span(gamma_a, gamma_n, 0.0, 0)
+        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p = tl.dot(q.to(DT), S.to(DT), input_precision="tf32x3")  # q_t S
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p2 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q_t k_t^T
+        m = weights(
+            gamma_a[:, None], gamma_n[:, None], gamma_a[None, :], gamma_n[None, :], i[:, None] >= i[None, :]
+        )  # decays from write to read
+        v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        p3 = tl.dot(
+            (p2 * m).to(DT), v.to(DT), (since[:, None] * p), input_precision="tf32x3"
+        )  # ... + ((q_t k_t^T) . [decay_{mask}]_{i,j}) v_t
+        tl.store(o_out + step * E + i[:, None] * (H * E) + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :])  # o
+        kept = span(gamma_a_end, gamma_n_end, 0.0, 0)
+        until = span(gamma_a_end, gamma_n_end, gamma_a, gamma_n)
+        p4 = tl.dot(
+            tl.trans(k.to(DT)), (until[:, None] * v.to(tl.float32)).to(DT), (kept * S), input_precision="tf32x3"
+        )  # ... + k_t^T diag([decay_{out}]_i) v_t
+        S = p4  # decay_{all} S + k_t^T diag([decay_{out}]_i) v_t
+    tl.store(S_last + bh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
+
+
+def triton_forward(given, states, constants):
+    """Outputs, last states and what the backward pass uses."""
+    q = steps(given["q"])
+    k = steps(given["k"])
+    v = steps(given["v"])
+    gamma = given["gamma"].contiguous()
+    some = q
+    B, T, H = q.shape[:3]
+    D = q.shape[-1]
+    E = v.shape[-1]
+    config = choose(some.dtype, (D, E))
+    S_first = whole(states.get("S"))
+    gamma_sums, gamma_resets, gamma_extents = cumulate(spread(gamma.float(), (B, T, H), some), config.chunk)
+    o = some.new_empty((B, T, H, E), dtype=some.dtype)
+    S_last = some.new_empty((B, H, D, E), dtype=torch.float32)
+    launch(
+        forward_sweep_1,
+        (B * H * cdiv(E, min(config.tile, padded(E))),),
+        S_first,
+        S_last,
+        gamma_sums,
+        gamma_resets,
+        q,
+        *strides(q),
+        k,
+        *strides(k),
+        v,
+        *strides(v),
+        o,
+        T,
+        H,
+        D=D,
+        E=E,
+        block_d=padded(D),
+        block_e=min(config.tile, padded(E)),
+        C=config.chunk,
+        LEVELS=config.levels,
+        DT=DTYPES[some.dtype],
+        num_warps=config.warps,
+        num_stages=config.stages,
+    )
+    return {"o": o}, {"S": S_last}, {}
+
+
+@triton.jit(do_not_specialize=["T"])
+def backward_sweep_1(
+    S_first,
+    S_last,
+    do_p,
+    do_b,
+    do_t,
+    do_h,
+    gamma_sums,
+    gamma_resets,
+    v_p,
+    v_b,
+    v_t,
+    v_h,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    S_late_0_out,
+    dq_out,
+    T,
+    H,
+    E: tl.constexpr,
+    D: tl.constexpr,
+    block_e: tl.constexpr,
+    block_d: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """A walk forwards over chunks, carrying a tile of S."""
+    tile = tl.program_id(0) % tl.cdiv(D, block_d)
+    bh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
+    chunks = tl.cdiv(T, C)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    e = tl.arange(0, block_e)
+    e_ok = e < E
+    d = tile * block_d + tl.arange(0, block_d)
+    d_ok = d < D
+    S = tl.zeros([block_e, block_d], tl.float32)
+    if S_first is not None:
+        S += tl.load(S_first + bh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
+    do_p += b * do_b + h * do_h
+    v_p += b * v_b + h * v_h
+    k_p += b * k_b + h * k_h
+    q_p += b * q_b + h * q_h
+    for n in range(chunks):
+        c = n
+        t0 = tl.cast(c, tl.int64) * C
+        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        i_ok = i <= last
+        at = bh * T + t0
+        step = (b * T + t0) * H + h
+        gamma_a_end = tl.load(gamma_sums + at + last)
+        gamma_n_end = tl.load(gamma_resets + at + last)
+        gamma_a = tl.load(gamma_sums + at + tl.minimum(i, last))
+        gamma_n = tl.load(gamma_resets + at + tl.minimum(i, last))
+        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        p = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do_t S^T
+        since = span(gamma_a, gamma_n, 0.0, 0)
+        v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        p2 = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do_t v_t^T
+        m = weights(
+            gamma_a[:, None], gamma_n[:, None], gamma_a[None, :], gamma_n[None, :], i[:, None] >= i[None, :]
+        )  # decays from write to read
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p3 = tl.dot(
+            (p2 * m).to(DT), k.to(DT), (since[:, None] * p), input_precision="tf32x3"
+        )  # ... + ((do_t v_t^T) . [decay_{mask}]_{i,j}) k_t
+        tl.store(
+            S_late_0_out + (step + i * H) * tl.cdiv(D, block_d) + tile,
+            tl.sum(tl.where(d_ok[None, :], (p3 * q.to(tl.float32)), 0.0), axis=1),
+            mask=i_ok,
+        )  # S.late
+        tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], p3, mask=i_ok[:, None] & d_ok[None, :])  # dq
+        kept = span(gamma_a_end, gamma_n_end, 0.0, 0)
+        until = span(gamma_a_end, gamma_n_end, gamma_a, gamma_n)
+        p4 = tl.dot(
+            tl.trans(v.to(DT)), (until[:, None] * k.to(tl.float32)).to(DT), (kept * S), input_precision="tf32x3"
+        )  # ... + k_t^T diag([decay_{out}]_i) v_t
+        S = p4  # decay_{all} S + k_t^T diag([decay_{out}]_i) v_t
+    tl.store(S_last + bh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
+
+
+@triton.jit(do_not_specialize=["T"])
+def backward_sweep_2(
+    dS_first,
+    dS_last,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    gamma_sums,
+    gamma_resets,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    do_p,
+    do_b,
+    do_t,
+    do_h,
+    dv_out,
+    T,
+    H,
+    D: tl.constexpr,
+    E: tl.constexpr,
+    block_d: tl.constexpr,
+    block_e: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """A walk backwards over chunks, carrying a tile of dS."""
+    tile = tl.program_id(0) % tl.cdiv(E, block_e)
+    bh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
+    chunks = tl.cdiv(T, C)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    e = tile * block_e + tl.arange(0, block_e)
+    e_ok = e < E
+    dS = tl.zeros([block_d, block_e], tl.float32)
+    if dS_first is not None:
+        dS += tl.load(
+            dS_first + bh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0
+        )
+    k_p += b * k_b + h * k_h
+    q_p += b * q_b + h * q_h
+    do_p += b * do_b + h * do_h
+    for n in range(chunks):
+        c = chunks - 1 - n
+        t0 = tl.cast(c, tl.int64) * C
+        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        i_ok = i <= last
+        at = bh * T + t0
+        step = (b * T + t0) * H + h
+        gamma_a_end = tl.load(gamma_sums + at + last)
+        gamma_n_end = tl.load(gamma_resets + at + last)
+        gamma_a = tl.load(gamma_sums + at + tl.minimum(i, last))
+        gamma_n = tl.load(gamma_resets + at + tl.minimum(i, last))
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p = tl.dot(k.to(DT), dS.to(DT), input_precision="tf32x3")  # k_t dS
+        since = span(gamma_a_end, gamma_n_end, gamma_a, gamma_n)
+        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p2 = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k_t q_t^T
+        m = weights(
+            gamma_a[None, :], gamma_n[None, :], gamma_a[:, None], gamma_n[:, None], i[:, None] <= i[None, :]
+        )  # decays from write to read
+        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        p3 = tl.dot(
+            (p2 * m).to(DT), do.to(DT), (since[:, None] * p), input_precision="tf32x3"
+        )  # ... + ((k_t q_t^T) . [decay_{mask}]_{i,j}) do_t
+        tl.store(dv_out + step * E + i[:, None] * (H * E) + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :])  # dv
+        kept = span(gamma_a_end, gamma_n_end, 0.0, 0)
+        until = span(gamma_a, gamma_n, 0.0, 0)
+        p4 = tl.dot(
+            tl.trans(q.to(DT)), (until[:, None] * do.to(tl.float32)).to(DT), (kept * dS), input_precision="tf32x3"
+        )  # ... + q_t^T diag([decay_{out}]_i) do_t
+        dS = p4  # decay_{all} dS + q_t^T diag([decay_{out}]_i) do_t
+    tl.store(dS_last + bh * D * E + d[:, None] * E + e[None, :], dS, mask=d_ok[:, None] & e_ok[None, :])
+
+
+@triton.jit(do_not_specialize=["T"])
+def backward_sweep_3(
+    dS_first,
+    v_p,
+    v_b,
+    v_t,
+    v_h,
+    gamma_sums,
+    gamma_resets,
+    do_p,
+    do_b,
+    do_t,
+    do_h,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    S_late_2_out,
+    dk_out,
+    T,
+    H,
+    E: tl.constexpr,
+    D: tl.constexpr,
+    block_e: tl.constexpr,
+    block_d: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """A walk backwards over chunks, carrying a tile of dS."""
+    tile = tl.program_id(0) % tl.cdiv(D, block_d)
+    bh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
+    chunks = tl.cdiv(T, C)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    e = tl.arange(0, block_e)
+    e_ok = e < E
+    d = tile * block_d + tl.arange(0, block_d)
+    d_ok = d < D
+    dS = tl.zeros([block_e, block_d], tl.float32)
+    if dS_first is not None:
+        dS += tl.load(
+            dS_first + bh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0
+        )
+    v_p += b * v_b + h * v_h
+    do_p += b * do_b + h * do_h
+    q_p += b * q_b + h * q_h
+    k_p += b * k_b + h * k_h
+    for n in range(chunks):
+        c = chunks - 1 - n
+        t0 = tl.cast(c, tl.int64) * C
+        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        i_ok = i <= last
+        at = bh * T + t0
+        step = (b * T + t0) * H + h
+        gamma_a_end = tl.load(gamma_sums + at + last)
+        gamma_n_end = tl.load(gamma_resets + at + last)
+        gamma_a = tl.load(gamma_sums + at + tl.minimum(i, last))
+        gamma_n = tl.load(gamma_resets + at + tl.minimum(i, last))
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        p = tl.dot(v.to(DT), dS.to(DT), input_precision="tf32x3")  # v_t dS^T
+        since = span(gamma_a_end, gamma_n_end, gamma_a, gamma_n)
+        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        p2 = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v_t do_t^T
+        m = weights(
+            gamma_a[None, :], gamma_n[None, :], gamma_a[:, None], gamma_n[:, None], i[:, None] <= i[None, :]
+        )  # decays from write to read
+        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p3 = tl.dot(
+            (p2 * m).to(DT), q.to(DT), (since[:, None] * p), input_precision="tf32x3"
+        )  # ... + ((v_t do_t^T) . [decay_{mask}]_{i,j}) q_t
+        tl.store(
+            S_late_2_out + (step + i * H) * tl.cdiv(D, block_d) + tile,
+            tl.sum(tl.where(d_ok[None, :], (-(p3 * k.to(tl.float32))), 0.0), axis=1),
+            mask=i_ok,
+        )  # S.late
+        tl.store(dk_out + step * D + i[:, None] * (H * D) + d[None, :], p3, mask=i_ok[:, None] & d_ok[None, :])  # dk
+        kept = span(gamma_a_end, gamma_n_end, 0.0, 0)
+        until = span(gamma_a, gamma_n, 0.0, 0)
+        p4 = tl.dot(
+            tl.trans(do.to(DT)), (until[:, None] * q.to(tl.float32)).to(DT), (kept * dS), input_precision="tf32x3"
+        )  # ... + q_t^T diag([decay_{out}]_i) do_t
+        dS = p4  # decay_{all} dS + q_t^T diag([decay_{out}]_i) do_t
+
+
+def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs):
+    """Gradients."""
+    q = steps(given["q"])
+    k = steps(given["k"])
+    v = steps(given["v"])
+    gamma = given["gamma"].contiguous()
+    some = q
+    B, T, H = q.shape[:3]
+    D = q.shape[-1]
+    E = v.shape[-1]
+    config = choose(some.dtype, (D, E))
+    S_first = whole(states.get("S"))
+    dS_first = whole(final_cotangents.get("S"))
+    do = cotangent(cotangents.get("o"), some, (B, T, H, E))
+    gamma_sums, gamma_resets, gamma_extents = cumulate(spread(gamma.float(), (B, T, H), some), config.chunk)
+    if needs & {"gamma", "q"}:
+        S_late_0 = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
+        dq = some.new_empty((B, T, H, D), dtype=some.dtype)
+        S_last = some.new_empty((B, H, D, E), dtype=torch.float32)
+        launch(
+            backward_sweep_1,
+            (B * H * cdiv(D, min(config.tile, padded(D))),),
+            S_first,
+            S_last,
+            do,
+            *strides(do),
+            gamma_sums,
+            gamma_resets,
+            v,
+            *strides(v),
+            k,
+            *strides(k),
+            q,
+            *strides(q),
+            S_late_0,
+            dq,
+            T,
+            H,
+            E=E,
+            D=D,
+            block_e=padded(E),
+            block_d=min(config.tile, padded(D)),
+            C=config.chunk,
+            LEVELS=config.levels,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=config.stages,
+        )
+    if needs & {"S", "v"}:
+        dv = some.new_empty((B, T, H, E), dtype=some.dtype)
+        dS_last = some.new_empty((B, H, D, E), dtype=torch.float32)
+        launch(
+            backward_sweep_2,
+            (B * H * cdiv(E, min(config.tile, padded(E))),),
+            dS_first,
+            dS_last,
+            k,
+            *strides(k),
+            gamma_sums,
+            gamma_resets,
+            q,
+            *strides(q),
+            do,
+            *strides(do),
+            dv,
+            T,
+            H,
+            D=D,
+            E=E,
+            block_d=padded(D),
+            block_e=min(config.tile, padded(E)),
+            C=config.chunk,
+            LEVELS=config.levels,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=config.stages,
+        )
+    if needs & {"gamma", "k"}:
+        S_late_2 = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
+        dk = some.new_empty((B, T, H, D), dtype=some.dtype)
+        launch(
+            backward_sweep_3,
+            (B * H * cdiv(D, min(config.tile, padded(D))),),
+            dS_first,
+            v,
+            *strides(v),
+            gamma_sums,
+            gamma_resets,
+            do,
+            *strides(do),
+            q,
+            *strides(q),
+            k,
+            *strides(k),
+            S_late_2,
+            dk,
+            T,
+            H,
+            E=E,
+            D=D,
+            block_e=padded(E),
+            block_d=min(config.tile, padded(D)),
+            C=config.chunk,
+            LEVELS=config.levels,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=config.stages,
+        )
+    gradients, initial = {}, {}
+    if needs & {"gamma"}:  # the decay times <S_(t-1), dS_t>
+        late = spread(S_late_0.sum(-1) + S_late_2.sum(-1), (B, T, H), some)
+        early = None
+        S_pairing = suffix_sum(late, early, pair(S_last, dS_first, (-2, -1)))
+    if "q" in needs:
+        gradients["q"] = dq.to(given["q"].dtype)
+    if "k" in needs:
+        gradients["k"] = dk.to(given["k"].dtype)
+    if "v" in needs:
+        gradients["v"] = dv.to(given["v"].dtype)
+    if "gamma" in needs:
+        gradients["gamma"] = spread(S_pairing, (B, T, H), some).float().sum((0, 1)).to(given["gamma"].dtype)
+    if "S" in needs:
+        initial["S"] = dS_last
+    return gradients, initial
 
 
 SIGNATURE = Signature(
@@ -256,7 +807,9 @@ SIGNATURE = Signature(
     states=(("S", ("d", "e")),),
     outputs=(("o", ("e",)),),
 )
-OP = Op(SIGNATURE, {"torch": Backend(torch_forward, torch_backward)})
+OP = Op(
+    SIGNATURE, {"torch": Backend(torch_forward, torch_backward), "triton": Backend(triton_forward, triton_backward)}
+)
 
 
 def retention(q, k, v, log_gamma, initial_state=None, output_final_state=False, backend=None):

@@ -59,8 +59,24 @@ family: chunk-parallel
 #     dK = (V . B) dS_C^T + P_4 Q
 
 import torch
+import triton
+import triton.language as tl
 
-from chunkform.runtime.decay import chunk_for, decay_all, decay_in, decay_out, decayed_apply, decayed_product
+from chunkform.runtime.decay import channel_apply, channel_product, chunk_for, decay_all, decay_in, decay_out
+from chunkform.runtime.kernels import cumulate, decayed_product, decayed_sum, span, suffix_sum
+from chunkform.runtime.launch import (
+    DTYPES,
+    cdiv,
+    choose,
+    cotangent,
+    launch,
+    padded,
+    pair,
+    spread,
+    steps,
+    strides,
+    whole,
+)
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.torch_form import (
     after_chunks,
@@ -86,16 +102,16 @@ def _forward_sweep_1(s1, s2, s3, s4, S_0, lead, size, dtype, device, size_d, siz
     a2 = decay_all(x3, dim=-2)
     a3 = decay_in(x3, True, 1, dim=-2)
     a4 = x4 @ x1.mT
-    a5 = decayed_apply(a4, x2, x3, True, True, True, 1)
-    S = S_0
+    a5 = channel_apply(a4, x2, x3, True, True, True, 1)
+    S_now = S_0
     S_in = []
     count = x1.shape[2]
     for n in range(count):
-        S_in.append(S)
-        S = a1[:, :, n] + S * (a2[:, :, n])[..., None, :]
+        S_in.append(S_now)
+        S_now = a1[:, :, n] + S_now * (a2[:, :, n])[..., None, :]
     S_in = torch.stack(S_in, 2)
     c0 = x4 @ S_in
-    return from_chunks((c0 * a3 + a5), lead, 1), S
+    return from_chunks((c0 * a3 + a5), lead, 1), S_now
 
 
 def torch_forward(given, states, constants):
@@ -133,16 +149,16 @@ def _backward_sweep_1(s1, s2, s3, s4, S_0, lead, size, dtype, device, size_d, si
     a2 = decay_all(x3, dim=-2)
     a3 = decay_in(x3, True, 1, dim=-2)
     a4 = x4 @ x1.mT
-    a5 = decayed_apply(a4, x2, x3, True, True, True, 1)
-    S = S_0
+    a5 = channel_apply(a4, x2, x3, True, True, True, 1)
+    S_now = S_0
     S_in = []
     count = x1.shape[2]
     for n in range(count):
-        S_in.append(S)
-        S = a1[:, :, n] + S * (a2[:, :, n])[..., None, :]
+        S_in.append(S_now)
+        S_now = a1[:, :, n] + S_now * (a2[:, :, n])[..., None, :]
     S_in = torch.stack(S_in, 2)
     c0 = x4 @ S_in
-    return from_chunks((c0 * a3 + a5), lead, 1), S_in, S
+    return from_chunks((c0 * a3 + a5), lead, 1), S_in, S_now
 
 
 def _backward_sweep_2(s1, s2, s3, s4, S_0, lead, size, dtype, device, size_d, size_e):
@@ -154,18 +170,18 @@ def _backward_sweep_2(s1, s2, s3, s4, S_0, lead, size, dtype, device, size_d, si
     a0 = decay_out(x3, True, 1, dim=-2)
     a1 = x1.mT @ (x2 * a0)
     a2 = decay_all(x3, dim=-2)
-    a3 = decayed_product(x4, x2, x3, True, True, True, 1)
+    a3 = channel_product(x4, x2, x3, True, True, True, 1)
     a4 = a3 @ x1
     a5 = decay_in(x3, True, 1, dim=-2)
-    S = S_0
+    S_now = S_0
     S_in = []
     count = x1.shape[2]
     for n in range(count):
-        S_in.append(S)
-        S = a1[:, :, n] + S * (a2[:, :, n])[..., None, :]
+        S_in.append(S_now)
+        S_now = a1[:, :, n] + S_now * (a2[:, :, n])[..., None, :]
     S_in = torch.stack(S_in, 2)
     c0 = (x4 * a5) @ S_in.mT
-    return from_chunks((a4 + c0), lead, 1), S
+    return from_chunks((a4 + c0), lead, 1), S_now
 
 
 def _backward_sweep_3(s1, s2, s3, s4, dS_0, lead, size, dtype, device, size_d, size_e):
@@ -179,16 +195,16 @@ def _backward_sweep_3(s1, s2, s3, s4, dS_0, lead, size, dtype, device, size_d, s
     a2 = decay_all(x2, dim=-2)
     a3 = decay_in(x2, False, -1, dim=-2)
     a4 = x4 @ x1.mT
-    a5 = decayed_apply(a4, x3, x2, False, False, True, -1)
-    dS = dS_0
+    a5 = channel_apply(a4, x3, x2, False, False, True, -1)
+    dS_now = dS_0
     dS_in = []
     count = x1.shape[2]
     for n in range(count - 1, -1, -1):
-        dS_in.append(dS)
-        dS = a1[:, :, n] + dS * (a2[:, :, n])[..., None, :]
+        dS_in.append(dS_now)
+        dS_now = a1[:, :, n] + dS_now * (a2[:, :, n])[..., None, :]
     dS_in = torch.stack(dS_in[::-1], 2)
     c0 = x4 @ dS_in
-    return from_chunks((c0 * a3 + a5), lead, 1), dS_in, dS
+    return from_chunks((c0 * a3 + a5), lead, 1), dS_in, dS_now
 
 
 def _backward_sweep_4(s1, s2, s3, s4, dS_0, lead, size, dtype, device, size_d, size_e):
@@ -201,17 +217,17 @@ def _backward_sweep_4(s1, s2, s3, s4, dS_0, lead, size, dtype, device, size_d, s
     a1 = x1.mT @ (a0 * x3)
     a2 = decay_all(x2, dim=-2)
     a3 = decay_in(x2, False, -1, dim=-2)
-    a4 = decayed_product(x4, x3, x2, False, False, True, -1)
+    a4 = channel_product(x4, x3, x2, False, False, True, -1)
     a5 = a4 @ x1
-    dS = dS_0
+    dS_now = dS_0
     dS_in = []
     count = x1.shape[2]
     for n in range(count - 1, -1, -1):
-        dS_in.append(dS)
-        dS = a1[:, :, n] + dS * (a2[:, :, n])[..., None, :]
+        dS_in.append(dS_now)
+        dS_now = a1[:, :, n] + dS_now * (a2[:, :, n])[..., None, :]
     dS_in = torch.stack(dS_in[::-1], 2)
     c0 = (x4 * a3) @ dS_in.mT
-    return from_chunks((c0 + a5), lead, 1), dS
+    return from_chunks((c0 + a5), lead, 1), dS_now
 
 
 def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs):
@@ -272,6 +288,1166 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     return gradients, {"S": dS_first}
 
 
+@triton.jit(do_not_specialize=["T"])
+def forward_prepare_1(
+    intra1_p,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    v_p,
+    v_b,
+    v_t,
+    v_h,
+    beta_sums,
+    beta_resets,
+    beta_extents,
+    T,
+    H,
+    D: tl.constexpr,
+    E: tl.constexpr,
+    block_d: tl.constexpr,
+    part_e: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """What needs no state, for all chunks at once."""
+    chunks = tl.cdiv(T, C)
+    c = tl.program_id(0) % chunks
+    bh = (tl.program_id(0) // chunks).to(tl.int64)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    q_p += b * q_b + h * q_h
+    k_p += b * k_b + h * k_h
+    v_p += b * v_b + h * v_h
+    t0 = tl.cast(c, tl.int64) * C
+    last = tl.minimum(T - t0, C).to(tl.int32) - 1
+    i_ok = i <= last
+    at = bh * T + t0
+    step = (b * T + t0) * H + h
+    beta_extent = tl.load(beta_extents + bh * chunks + c)
+    q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    p = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q_t k_t^T
+    p2 = p
+    for e_start in range(0, E, part_e):
+        e = e_start + tl.arange(0, part_e)
+        e_ok = e < E
+        v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        beta_a = tl.load(
+            beta_sums + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
+        )
+        beta_n = tl.load(
+            beta_resets + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
+        )
+        p3 = decayed_sum(
+            p2,
+            v.to(tl.float32),
+            beta_sums + at * E,
+            beta_resets + at * E,
+            beta_extent,
+            beta_a,
+            beta_n,
+            beta_a,
+            beta_n,
+            e,
+            e_ok,
+            last,
+            E,
+            C,
+            LEVELS,
+            True,
+            True,
+            DT,
+        )  # sum_{j} [v_t]_{j,e} [q_t k_t^T]_{i,j} [decay_{mask}]_{i,j,e}
+        tl.store(intra1_p + at * E + i[:, None] * E + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :])
+
+
+@triton.jit(do_not_specialize=["T"])
+def forward_sweep_1(
+    S_first,
+    S_last,
+    intra1_p,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    beta_sums,
+    beta_resets,
+    o_out,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    v_p,
+    v_b,
+    v_t,
+    v_h,
+    T,
+    H,
+    D: tl.constexpr,
+    E: tl.constexpr,
+    block_d: tl.constexpr,
+    block_e: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """A walk forwards over chunks, carrying a tile of S."""
+    tile = tl.program_id(0) % tl.cdiv(E, block_e)
+    bh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
+    chunks = tl.cdiv(T, C)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    e = tile * block_e + tl.arange(0, block_e)
+    e_ok = e < E
+    S = tl.zeros([block_d, block_e], tl.float32)
+    if S_first is not None:
+        S += tl.load(S_first + bh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0)
+    q_p += b * q_b + h * q_h
+    k_p += b * k_b + h * k_h
+    v_p += b * v_b + h * v_h
+    for n in range(chunks):
+        c = n
+        t0 = tl.cast(c, tl.int64) * C
+        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        i_ok = i <= last
+        at = bh * T + t0
+        step = (b * T + t0) * H + h
+        intra1 = tl.load(intra1_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p = tl.dot(q.to(DT), S.to(DT), input_precision="tf32x3")  # q_t S
+        beta_a_end = tl.load(beta_sums + at * E + last * E + e, mask=e_ok, other=0)
+        beta_n_end = tl.load(beta_resets + at * E + last * E + e, mask=e_ok, other=0)
+        beta_a = tl.load(
+            beta_sums + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
+        )
+        beta_n = tl.load(
+            beta_resets + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
+        )
+        since = span(beta_a, beta_n, 0.0, 0)
+        y = intra1.to(tl.float32) + (p * since)  # (q_t S) . [decay_{in}]_{i,e} + 01d6a666c353_t
+        tl.store(o_out + step * E + i[:, None] * (H * E) + e[None, :], y, mask=i_ok[:, None] & e_ok[None, :])  # o
+        kept = span(beta_a_end, beta_n_end, 0.0, 0)
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        until = span(beta_a_end[None, :], beta_n_end[None, :], beta_a, beta_n)
+        v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        p2 = tl.dot(
+            tl.trans(k.to(DT)), (until * v.to(tl.float32)).to(DT), (kept[None, :] * S), input_precision="tf32x3"
+        )  # ... + k_t^T (v_t . [decay_{out}]_{i,e})
+        S = p2  # S diag([decay_{all}]_e) + k_t^T (v_t . [decay_{out}]_{i,e})
+    tl.store(S_last + bh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
+
+
+def triton_forward(given, states, constants):
+    """Outputs, last states and what the backward pass uses."""
+    q = steps(given["q"])
+    k = steps(given["k"])
+    v = steps(given["v"])
+    beta = steps(given["beta"])
+    some = q
+    B, T, H = q.shape[:3]
+    D = q.shape[-1]
+    E = v.shape[-1]
+    config = choose(some.dtype, (D, E))
+    S_first = whole(states.get("S"))
+    beta_sums, beta_resets, beta_extents = cumulate(beta, config.chunk)
+    intra1 = some.new_empty((B, H, T, E), dtype=torch.float32)
+    launch(
+        forward_prepare_1,
+        (B * H * cdiv(T, config.chunk),),
+        intra1,
+        q,
+        *strides(q),
+        k,
+        *strides(k),
+        v,
+        *strides(v),
+        beta_sums,
+        beta_resets,
+        beta_extents,
+        T,
+        H,
+        D=D,
+        E=E,
+        block_d=padded(D),
+        part_e=min(config.block, padded(E)),
+        C=config.chunk,
+        LEVELS=config.levels,
+        DT=DTYPES[some.dtype],
+        num_warps=config.warps,
+        num_stages=1,
+    )
+    o = some.new_empty((B, T, H, E), dtype=some.dtype)
+    S_last = some.new_empty((B, H, D, E), dtype=torch.float32)
+    launch(
+        forward_sweep_1,
+        (B * H * cdiv(E, min(config.tile, padded(E))),),
+        S_first,
+        S_last,
+        intra1,
+        q,
+        *strides(q),
+        beta_sums,
+        beta_resets,
+        o,
+        k,
+        *strides(k),
+        v,
+        *strides(v),
+        T,
+        H,
+        D=D,
+        E=E,
+        block_d=padded(D),
+        block_e=min(config.tile, padded(E)),
+        C=config.chunk,
+        LEVELS=config.levels,
+        DT=DTYPES[some.dtype],
+        num_warps=config.warps,
+        num_stages=config.stages,
+    )
+    return {"o": o}, {"S": S_last}, {}
+
+
+@triton.jit(do_not_specialize=["T"])
+def backward_prepare_1(
+    intra1_p,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    v_p,
+    v_b,
+    v_t,
+    v_h,
+    beta_sums,
+    beta_resets,
+    beta_extents,
+    T,
+    H,
+    D: tl.constexpr,
+    E: tl.constexpr,
+    block_d: tl.constexpr,
+    part_e: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """What needs no state, for all chunks at once."""
+    chunks = tl.cdiv(T, C)
+    c = tl.program_id(0) % chunks
+    bh = (tl.program_id(0) // chunks).to(tl.int64)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    q_p += b * q_b + h * q_h
+    k_p += b * k_b + h * k_h
+    v_p += b * v_b + h * v_h
+    t0 = tl.cast(c, tl.int64) * C
+    last = tl.minimum(T - t0, C).to(tl.int32) - 1
+    i_ok = i <= last
+    at = bh * T + t0
+    step = (b * T + t0) * H + h
+    beta_extent = tl.load(beta_extents + bh * chunks + c)
+    q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    p = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q_t k_t^T
+    p2 = p
+    for e_start in range(0, E, part_e):
+        e = e_start + tl.arange(0, part_e)
+        e_ok = e < E
+        v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        beta_a = tl.load(
+            beta_sums + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
+        )
+        beta_n = tl.load(
+            beta_resets + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
+        )
+        p3 = decayed_sum(
+            p2,
+            v.to(tl.float32),
+            beta_sums + at * E,
+            beta_resets + at * E,
+            beta_extent,
+            beta_a,
+            beta_n,
+            beta_a,
+            beta_n,
+            e,
+            e_ok,
+            last,
+            E,
+            C,
+            LEVELS,
+            True,
+            True,
+            DT,
+        )  # sum_{j} [v_t]_{j,e} [q_t k_t^T]_{i,j} [decay_{mask}]_{i,j,e}
+        tl.store(intra1_p + at * E + i[:, None] * E + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :])
+
+
+@triton.jit(do_not_specialize=["T"])
+def backward_sweep_1(
+    S_first,
+    S_last,
+    intra1_p,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    beta_sums,
+    beta_resets,
+    do_p,
+    do_b,
+    do_t,
+    do_h,
+    S_late_0_out,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    v_p,
+    v_b,
+    v_t,
+    v_h,
+    T,
+    H,
+    D: tl.constexpr,
+    E: tl.constexpr,
+    block_d: tl.constexpr,
+    block_e: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """A walk forwards over chunks, carrying a tile of S."""
+    tile = tl.program_id(0) % tl.cdiv(E, block_e)
+    bh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
+    chunks = tl.cdiv(T, C)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    e = tile * block_e + tl.arange(0, block_e)
+    e_ok = e < E
+    S = tl.zeros([block_d, block_e], tl.float32)
+    if S_first is not None:
+        S += tl.load(S_first + bh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0)
+    q_p += b * q_b + h * q_h
+    do_p += b * do_b + h * do_h
+    k_p += b * k_b + h * k_h
+    v_p += b * v_b + h * v_h
+    for n in range(chunks):
+        c = n
+        t0 = tl.cast(c, tl.int64) * C
+        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        i_ok = i <= last
+        at = bh * T + t0
+        step = (b * T + t0) * H + h
+        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        intra1 = tl.load(intra1_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p = tl.dot(q.to(DT), S.to(DT), input_precision="tf32x3")  # q_t S
+        beta_a_end = tl.load(beta_sums + at * E + last * E + e, mask=e_ok, other=0)
+        beta_n_end = tl.load(beta_resets + at * E + last * E + e, mask=e_ok, other=0)
+        beta_a = tl.load(
+            beta_sums + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
+        )
+        beta_n = tl.load(
+            beta_resets + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
+        )
+        since = span(beta_a, beta_n, 0.0, 0)
+        y = intra1.to(tl.float32) + (p * since)  # (q_t S) . [decay_{in}]_{i,e} + 01d6a666c353_t
+        tl.store(
+            S_late_0_out + step * E + i[:, None] * (H * E) + e[None, :],
+            (y * do.to(tl.float32)),
+            mask=i_ok[:, None] & e_ok[None, :],
+        )  # S.late
+        kept = span(beta_a_end, beta_n_end, 0.0, 0)
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        until = span(beta_a_end[None, :], beta_n_end[None, :], beta_a, beta_n)
+        v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        p2 = tl.dot(
+            tl.trans(k.to(DT)), (until * v.to(tl.float32)).to(DT), (kept[None, :] * S), input_precision="tf32x3"
+        )  # ... + k_t^T (v_t . [decay_{out}]_{i,e})
+        S = p2  # S diag([decay_{all}]_e) + k_t^T (v_t . [decay_{out}]_{i,e})
+    tl.store(S_last + bh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
+
+
+@triton.jit(do_not_specialize=["T"])
+def backward_prepare_2(
+    do_p,
+    do_b,
+    do_t,
+    do_h,
+    v_p,
+    v_b,
+    v_t,
+    v_h,
+    beta_sums,
+    beta_resets,
+    beta_extents,
+    scaled1_p,
+    scaled2_p,
+    matrix1,
+    T,
+    H,
+    E: tl.constexpr,
+    part_e: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """What needs no state, for all chunks at once."""
+    chunks = tl.cdiv(T, C)
+    c = tl.program_id(0) % chunks
+    bh = (tl.program_id(0) // chunks).to(tl.int64)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    do_p += b * do_b + h * do_h
+    v_p += b * v_b + h * v_h
+    t0 = tl.cast(c, tl.int64) * C
+    last = tl.minimum(T - t0, C).to(tl.int32) - 1
+    i_ok = i <= last
+    at = bh * T + t0
+    step = (b * T + t0) * H + h
+    beta_extent = tl.load(beta_extents + bh * chunks + c)
+    t = tl.zeros([C, C], tl.float32)
+    for e_start in range(0, E, part_e):
+        e = e_start + tl.arange(0, part_e)
+        e_ok = e < E
+        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        # sum_{e} [v_t]_{j,e} [do_t]_{i,e} [decay_{mask}]_{i,j,e}
+        beta_a = tl.load(
+            beta_sums + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
+        )
+        beta_n = tl.load(
+            beta_resets + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
+        )
+        t = decayed_product(
+            t,
+            do.to(tl.float32),
+            v.to(tl.float32),
+            beta_sums + at * E,
+            beta_resets + at * E,
+            beta_extent,
+            beta_a,
+            beta_n,
+            beta_a,
+            beta_n,
+            e,
+            e_ok,
+            last,
+            E,
+            C,
+            LEVELS,
+            True,
+            True,
+            DT,
+        )
+        beta_a_end = tl.load(beta_sums + at * E + last * E + e, mask=e_ok, other=0)
+        beta_n_end = tl.load(beta_resets + at * E + last * E + e, mask=e_ok, other=0)
+        since = span(beta_a, beta_n, 0.0, 0)
+        tl.store(
+            scaled1_p + at * E + i[:, None] * E + e[None, :],
+            (do.to(tl.float32) * since),
+            mask=i_ok[:, None] & e_ok[None, :],
+        )  # do_t . [decay_{in}]_{i,e}
+        until = span(beta_a_end[None, :], beta_n_end[None, :], beta_a, beta_n)
+        tl.store(
+            scaled2_p + at * E + i[:, None] * E + e[None, :],
+            (until * v.to(tl.float32)),
+            mask=i_ok[:, None] & e_ok[None, :],
+        )  # v_t . [decay_{out}]_{i,e}
+    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t)  # 89c4e3380d6d_t
+
+
+@triton.jit(do_not_specialize=["T"])
+def backward_sweep_2(
+    S_first,
+    matrix1,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    scaled1_p,
+    dq_out,
+    beta_sums,
+    beta_resets,
+    scaled2_p,
+    T,
+    H,
+    E: tl.constexpr,
+    D: tl.constexpr,
+    block_e: tl.constexpr,
+    block_d: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """A walk forwards over chunks, carrying a tile of S."""
+    tile = tl.program_id(0) % tl.cdiv(D, block_d)
+    bh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
+    chunks = tl.cdiv(T, C)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    e = tl.arange(0, block_e)
+    e_ok = e < E
+    d = tile * block_d + tl.arange(0, block_d)
+    d_ok = d < D
+    S = tl.zeros([block_e, block_d], tl.float32)
+    if S_first is not None:
+        S += tl.load(S_first + bh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
+    k_p += b * k_b + h * k_h
+    for n in range(chunks):
+        c = n
+        t0 = tl.cast(c, tl.int64) * C
+        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        i_ok = i <= last
+        at = bh * T + t0
+        step = (b * T + t0) * H + h
+        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p = tl.dot(t.to(DT), k.to(DT), input_precision="tf32x3")  # 89c4e3380d6d_t k_t
+        scaled1 = tl.load(
+            scaled1_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+        )
+        p2 = tl.dot(scaled1.to(DT), S.to(DT), p, input_precision="tf32x3")  # ... + ab3a448e8e35_t S^T
+        tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], p2, mask=i_ok[:, None] & d_ok[None, :])  # dq
+        beta_a_end = tl.load(beta_sums + at * E + last * E + e, mask=e_ok, other=0)
+        beta_n_end = tl.load(beta_resets + at * E + last * E + e, mask=e_ok, other=0)
+        kept = span(beta_a_end, beta_n_end, 0.0, 0)
+        scaled2 = tl.load(
+            scaled2_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+        )
+        p3 = tl.dot(
+            tl.trans(scaled2.to(DT)), k.to(DT), (kept[:, None] * S), input_precision="tf32x3"
+        )  # ... + k_t^T c8b135d90faa_t
+        S = p3  # S diag([decay_{all}]_e) + k_t^T c8b135d90faa_t
+
+
+@triton.jit(do_not_specialize=["T"])
+def backward_prepare_3(
+    intra2_p,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    do_p,
+    do_b,
+    do_t,
+    do_h,
+    beta_sums,
+    beta_resets,
+    beta_extents,
+    T,
+    H,
+    D: tl.constexpr,
+    E: tl.constexpr,
+    block_d: tl.constexpr,
+    part_e: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """What needs no state, for all chunks at once."""
+    chunks = tl.cdiv(T, C)
+    c = tl.program_id(0) % chunks
+    bh = (tl.program_id(0) // chunks).to(tl.int64)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    k_p += b * k_b + h * k_h
+    q_p += b * q_b + h * q_h
+    do_p += b * do_b + h * do_h
+    t0 = tl.cast(c, tl.int64) * C
+    last = tl.minimum(T - t0, C).to(tl.int32) - 1
+    i_ok = i <= last
+    at = bh * T + t0
+    step = (b * T + t0) * H + h
+    beta_extent = tl.load(beta_extents + bh * chunks + c)
+    k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    p = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k_t q_t^T
+    p2 = p
+    for e_start in range(0, E, part_e):
+        e = e_start + tl.arange(0, part_e)
+        e_ok = e < E
+        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        beta_a = tl.load(
+            beta_sums + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
+        )
+        beta_n = tl.load(
+            beta_resets + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
+        )
+        p3 = decayed_sum(
+            p2,
+            do.to(tl.float32),
+            beta_sums + at * E,
+            beta_resets + at * E,
+            beta_extent,
+            beta_a,
+            beta_n,
+            beta_a,
+            beta_n,
+            e,
+            e_ok,
+            last,
+            E,
+            C,
+            LEVELS,
+            False,
+            True,
+            DT,
+        )  # sum_{j} [k_t q_t^T]_{i,j} [do_t]_{j,e} [decay_{mask}]_{i,j,e}
+        tl.store(intra2_p + at * E + i[:, None] * E + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :])
+
+
+@triton.jit(do_not_specialize=["T"])
+def backward_sweep_3(
+    dS_first,
+    dS_last,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    beta_sums,
+    beta_resets,
+    intra2_p,
+    S_late_0_p,
+    S_late_0_b,
+    S_late_0_t,
+    S_late_0_h,
+    v_p,
+    v_b,
+    v_t,
+    v_h,
+    S_late__out,
+    dv_out,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    do_p,
+    do_b,
+    do_t,
+    do_h,
+    T,
+    H,
+    D: tl.constexpr,
+    E: tl.constexpr,
+    block_d: tl.constexpr,
+    block_e: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """A walk backwards over chunks, carrying a tile of dS."""
+    tile = tl.program_id(0) % tl.cdiv(E, block_e)
+    bh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
+    chunks = tl.cdiv(T, C)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    e = tile * block_e + tl.arange(0, block_e)
+    e_ok = e < E
+    dS = tl.zeros([block_d, block_e], tl.float32)
+    if dS_first is not None:
+        dS += tl.load(
+            dS_first + bh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0
+        )
+    k_p += b * k_b + h * k_h
+    S_late_0_p += b * S_late_0_b + h * S_late_0_h
+    v_p += b * v_b + h * v_h
+    q_p += b * q_b + h * q_h
+    do_p += b * do_b + h * do_h
+    for n in range(chunks):
+        c = chunks - 1 - n
+        t0 = tl.cast(c, tl.int64) * C
+        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        i_ok = i <= last
+        at = bh * T + t0
+        step = (b * T + t0) * H + h
+        S_late_0 = tl.load(
+            S_late_0_p + t0 * S_late_0_t + i[:, None] * S_late_0_t + e[None, :],
+            mask=i_ok[:, None] & e_ok[None, :],
+            other=0.0,
+        )
+        v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p = tl.dot(k.to(DT), dS.to(DT), input_precision="tf32x3")  # k_t dS
+        beta_a_end = tl.load(beta_sums + at * E + last * E + e, mask=e_ok, other=0)
+        beta_n_end = tl.load(beta_resets + at * E + last * E + e, mask=e_ok, other=0)
+        beta_a = tl.load(
+            beta_sums + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
+        )
+        beta_n = tl.load(
+            beta_resets + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
+        )
+        since = span(beta_a_end[None, :], beta_n_end[None, :], beta_a, beta_n)
+        intra2 = tl.load(intra2_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        y = (p * since) + intra2.to(tl.float32)  # (k_t dS) . [decay_{in}]_{i,e} + f9923e4d016b_t
+        tl.store(
+            S_late__out + step * E + i[:, None] * (H * E) + e[None, :],
+            (S_late_0.to(tl.float32) + (-(y * v.to(tl.float32)))),
+            mask=i_ok[:, None] & e_ok[None, :],
+        )  # S.late
+        tl.store(dv_out + step * E + i[:, None] * (H * E) + e[None, :], y, mask=i_ok[:, None] & e_ok[None, :])  # dv
+        kept = span(beta_a_end, beta_n_end, 0.0, 0)
+        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        until = span(beta_a, beta_n, 0.0, 0)
+        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        p2 = tl.dot(
+            tl.trans(q.to(DT)), (until * do.to(tl.float32)).to(DT), (kept[None, :] * dS), input_precision="tf32x3"
+        )  # ... + q_t^T (do_t . [decay_{out}]_{i,e})
+        dS = p2  # dS diag([decay_{all}]_e) + q_t^T (do_t . [decay_{out}]_{i,e})
+    tl.store(dS_last + bh * D * E + d[:, None] * E + e[None, :], dS, mask=d_ok[:, None] & e_ok[None, :])
+
+
+@triton.jit(do_not_specialize=["T"])
+def backward_prepare_4(
+    v_p,
+    v_b,
+    v_t,
+    v_h,
+    do_p,
+    do_b,
+    do_t,
+    do_h,
+    beta_sums,
+    beta_resets,
+    beta_extents,
+    scaled3_p,
+    scaled4_p,
+    matrix2,
+    T,
+    H,
+    E: tl.constexpr,
+    part_e: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """What needs no state, for all chunks at once."""
+    chunks = tl.cdiv(T, C)
+    c = tl.program_id(0) % chunks
+    bh = (tl.program_id(0) // chunks).to(tl.int64)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    v_p += b * v_b + h * v_h
+    do_p += b * do_b + h * do_h
+    t0 = tl.cast(c, tl.int64) * C
+    last = tl.minimum(T - t0, C).to(tl.int32) - 1
+    i_ok = i <= last
+    at = bh * T + t0
+    step = (b * T + t0) * H + h
+    beta_extent = tl.load(beta_extents + bh * chunks + c)
+    t = tl.zeros([C, C], tl.float32)
+    for e_start in range(0, E, part_e):
+        e = e_start + tl.arange(0, part_e)
+        e_ok = e < E
+        v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        # sum_{e} [v_t]_{i,e} [do_t]_{j,e} [decay_{mask}]_{i,j,e}
+        beta_a = tl.load(
+            beta_sums + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
+        )
+        beta_n = tl.load(
+            beta_resets + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
+        )
+        t = decayed_product(
+            t,
+            v.to(tl.float32),
+            do.to(tl.float32),
+            beta_sums + at * E,
+            beta_resets + at * E,
+            beta_extent,
+            beta_a,
+            beta_n,
+            beta_a,
+            beta_n,
+            e,
+            e_ok,
+            last,
+            E,
+            C,
+            LEVELS,
+            False,
+            True,
+            DT,
+        )
+        beta_a_end = tl.load(beta_sums + at * E + last * E + e, mask=e_ok, other=0)
+        beta_n_end = tl.load(beta_resets + at * E + last * E + e, mask=e_ok, other=0)
+        since = span(beta_a_end[None, :], beta_n_end[None, :], beta_a, beta_n)
+        tl.store(
+            scaled3_p + at * E + i[:, None] * E + e[None, :],
+            (since * v.to(tl.float32)),
+            mask=i_ok[:, None] & e_ok[None, :],
+        )  # v_t . [decay_{in}]_{i,e}
+        until = span(beta_a, beta_n, 0.0, 0)
+        tl.store(
+            scaled4_p + at * E + i[:, None] * E + e[None, :],
+            (until * do.to(tl.float32)),
+            mask=i_ok[:, None] & e_ok[None, :],
+        )  # do_t . [decay_{out}]_{i,e}
+    tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t)  # 853a867676f4_t
+
+
+@triton.jit(do_not_specialize=["T"])
+def backward_sweep_4(
+    dS_first,
+    scaled3_p,
+    matrix2,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    dk_out,
+    beta_sums,
+    beta_resets,
+    scaled4_p,
+    T,
+    H,
+    E: tl.constexpr,
+    D: tl.constexpr,
+    block_e: tl.constexpr,
+    block_d: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """A walk backwards over chunks, carrying a tile of dS."""
+    tile = tl.program_id(0) % tl.cdiv(D, block_d)
+    bh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
+    chunks = tl.cdiv(T, C)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    e = tl.arange(0, block_e)
+    e_ok = e < E
+    d = tile * block_d + tl.arange(0, block_d)
+    d_ok = d < D
+    dS = tl.zeros([block_e, block_d], tl.float32)
+    if dS_first is not None:
+        dS += tl.load(
+            dS_first + bh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0
+        )
+    q_p += b * q_b + h * q_h
+    for n in range(chunks):
+        c = chunks - 1 - n
+        t0 = tl.cast(c, tl.int64) * C
+        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        i_ok = i <= last
+        at = bh * T + t0
+        step = (b * T + t0) * H + h
+        scaled3 = tl.load(
+            scaled3_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+        )
+        p = tl.dot(scaled3.to(DT), dS.to(DT), input_precision="tf32x3")  # 24c0068bea3e_t dS^T
+        t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p2 = tl.dot(t.to(DT), q.to(DT), p, input_precision="tf32x3")  # ... + 853a867676f4_t q_t
+        tl.store(dk_out + step * D + i[:, None] * (H * D) + d[None, :], p2, mask=i_ok[:, None] & d_ok[None, :])  # dk
+        beta_a_end = tl.load(beta_sums + at * E + last * E + e, mask=e_ok, other=0)
+        beta_n_end = tl.load(beta_resets + at * E + last * E + e, mask=e_ok, other=0)
+        kept = span(beta_a_end, beta_n_end, 0.0, 0)
+        scaled4 = tl.load(
+            scaled4_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+        )
+        p3 = tl.dot(
+            tl.trans(scaled4.to(DT)), q.to(DT), (kept[:, None] * dS), input_precision="tf32x3"
+        )  # ... + q_t^T dc213c9f068f_t
+        dS = p3  # dS diag([decay_{all}]_e) + q_t^T dc213c9f068f_t
+
+
+def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs):
+    """Gradients."""
+    q = steps(given["q"])
+    k = steps(given["k"])
+    v = steps(given["v"])
+    beta = steps(given["beta"])
+    some = q
+    B, T, H = q.shape[:3]
+    D = q.shape[-1]
+    E = v.shape[-1]
+    config = choose(some.dtype, (D, E))
+    S_first = whole(states.get("S"))
+    dS_first = whole(final_cotangents.get("S"))
+    do = cotangent(cotangents.get("o"), some, (B, T, H, E))
+    beta_sums, beta_resets, beta_extents = cumulate(beta, config.chunk)
+    if needs & {"beta"}:
+        intra1 = some.new_empty((B, H, T, E), dtype=torch.float32)
+        launch(
+            backward_prepare_1,
+            (B * H * cdiv(T, config.chunk),),
+            intra1,
+            q,
+            *strides(q),
+            k,
+            *strides(k),
+            v,
+            *strides(v),
+            beta_sums,
+            beta_resets,
+            beta_extents,
+            T,
+            H,
+            D=D,
+            E=E,
+            block_d=padded(D),
+            part_e=min(config.block, padded(E)),
+            C=config.chunk,
+            LEVELS=config.levels,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=1,
+        )
+        S_late_0 = some.new_empty((B, T, H, E), dtype=torch.float32)
+        S_last = some.new_empty((B, H, D, E), dtype=torch.float32)
+        launch(
+            backward_sweep_1,
+            (B * H * cdiv(E, min(config.tile, padded(E))),),
+            S_first,
+            S_last,
+            intra1,
+            q,
+            *strides(q),
+            beta_sums,
+            beta_resets,
+            do,
+            *strides(do),
+            S_late_0,
+            k,
+            *strides(k),
+            v,
+            *strides(v),
+            T,
+            H,
+            D=D,
+            E=E,
+            block_d=padded(D),
+            block_e=min(config.tile, padded(E)),
+            C=config.chunk,
+            LEVELS=config.levels,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=config.stages,
+        )
+    if needs & {"q"}:
+        matrix1 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
+        scaled1 = some.new_empty((B, H, T, E))
+        scaled2 = some.new_empty((B, H, T, E))
+        launch(
+            backward_prepare_2,
+            (B * H * cdiv(T, config.chunk),),
+            do,
+            *strides(do),
+            v,
+            *strides(v),
+            beta_sums,
+            beta_resets,
+            beta_extents,
+            scaled1,
+            scaled2,
+            matrix1,
+            T,
+            H,
+            E=E,
+            part_e=min(config.block, padded(E)),
+            C=config.chunk,
+            LEVELS=config.levels,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=1,
+        )
+        dq = some.new_empty((B, T, H, D), dtype=some.dtype)
+        launch(
+            backward_sweep_2,
+            (B * H * cdiv(D, min(config.tile, padded(D))),),
+            S_first,
+            matrix1,
+            k,
+            *strides(k),
+            scaled1,
+            dq,
+            beta_sums,
+            beta_resets,
+            scaled2,
+            T,
+            H,
+            E=E,
+            D=D,
+            block_e=padded(E),
+            block_d=min(config.tile, padded(D)),
+            C=config.chunk,
+            LEVELS=config.levels,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=config.stages,
+        )
+    if needs & {"S", "beta", "v"}:
+        intra2 = some.new_empty((B, H, T, E), dtype=torch.float32)
+        launch(
+            backward_prepare_3,
+            (B * H * cdiv(T, config.chunk),),
+            intra2,
+            k,
+            *strides(k),
+            q,
+            *strides(q),
+            do,
+            *strides(do),
+            beta_sums,
+            beta_resets,
+            beta_extents,
+            T,
+            H,
+            D=D,
+            E=E,
+            block_d=padded(D),
+            part_e=min(config.block, padded(E)),
+            C=config.chunk,
+            LEVELS=config.levels,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=1,
+        )
+        S_late_ = some.new_empty((B, T, H, E), dtype=torch.float32)
+        dv = some.new_empty((B, T, H, E), dtype=some.dtype)
+        dS_last = some.new_empty((B, H, D, E), dtype=torch.float32)
+        launch(
+            backward_sweep_3,
+            (B * H * cdiv(E, min(config.tile, padded(E))),),
+            dS_first,
+            dS_last,
+            k,
+            *strides(k),
+            beta_sums,
+            beta_resets,
+            intra2,
+            S_late_0,
+            *strides(S_late_0),
+            v,
+            *strides(v),
+            S_late_,
+            dv,
+            q,
+            *strides(q),
+            do,
+            *strides(do),
+            T,
+            H,
+            D=D,
+            E=E,
+            block_d=padded(D),
+            block_e=min(config.tile, padded(E)),
+            C=config.chunk,
+            LEVELS=config.levels,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=config.stages,
+        )
+    if needs & {"k"}:
+        matrix2 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
+        scaled3 = some.new_empty((B, H, T, E))
+        scaled4 = some.new_empty((B, H, T, E))
+        launch(
+            backward_prepare_4,
+            (B * H * cdiv(T, config.chunk),),
+            v,
+            *strides(v),
+            do,
+            *strides(do),
+            beta_sums,
+            beta_resets,
+            beta_extents,
+            scaled3,
+            scaled4,
+            matrix2,
+            T,
+            H,
+            E=E,
+            part_e=min(config.block, padded(E)),
+            C=config.chunk,
+            LEVELS=config.levels,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=1,
+        )
+        dk = some.new_empty((B, T, H, D), dtype=some.dtype)
+        launch(
+            backward_sweep_4,
+            (B * H * cdiv(D, min(config.tile, padded(D))),),
+            dS_first,
+            scaled3,
+            matrix2,
+            q,
+            *strides(q),
+            dk,
+            beta_sums,
+            beta_resets,
+            scaled4,
+            T,
+            H,
+            E=E,
+            D=D,
+            block_e=padded(E),
+            block_d=min(config.tile, padded(D)),
+            C=config.chunk,
+            LEVELS=config.levels,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=config.stages,
+        )
+    gradients, initial = {}, {}
+    if needs & {"beta"}:  # the decay times <S_(t-1), dS_t>
+        late = spread(S_late_.float(), (B, T, H, E), some)
+        early = None
+        S_pairing = suffix_sum(late, early, pair(S_last, dS_first, (-2,)))
+    if "q" in needs:
+        gradients["q"] = dq.to(given["q"].dtype)
+    if "k" in needs:
+        gradients["k"] = dk.to(given["k"].dtype)
+    if "v" in needs:
+        gradients["v"] = dv.to(given["v"].dtype)
+    if "beta" in needs:
+        gradients["beta"] = spread(S_pairing, (B, T, H, E), some).to(given["beta"].dtype)
+    if "S" in needs:
+        initial["S"] = dS_last
+    return gradients, initial
+
+
 SIGNATURE = Signature(
     name="value_decay_attention",
     arguments=(
@@ -283,7 +1459,9 @@ SIGNATURE = Signature(
     states=(("S", ("d", "e")),),
     outputs=(("o", ("e",)),),
 )
-OP = Op(SIGNATURE, {"torch": Backend(torch_forward, torch_backward)})
+OP = Op(
+    SIGNATURE, {"torch": Backend(torch_forward, torch_backward), "triton": Backend(triton_forward, triton_backward)}
+)
 
 
 def value_decay_attention(q, k, v, log_beta, initial_state=None, output_final_state=False, backend=None):

@@ -24,7 +24,7 @@ def per_head(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def to_chunks(x: Tensor, lead: tuple[int, int, int], size: int, axes: int, fill: float = 0.0) -> Tensor:
-    """[B, H, T, ...] (any of B, H, T may be 1) -> [B, H, N, size, ...], `fill` beyond the end; `axes` counts the trailing axes."""
+    """[B, H, T, ...] (any of the three may be 1) -> [B, H, N, size, ...], with `fill` beyond the end; `axes` counts the rest."""
     batch, heads, steps = lead
     x = x.expand(batch, heads, steps, *x.shape[x.dim() - axes :])
     count = max(1, -(-steps // size))
