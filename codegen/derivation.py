@@ -234,7 +234,7 @@ class Reader:
         self.reads = {r.attrs[:2]: r for r in form.reads}
         self.writes = {x.attrs[:2]: (x, *found) for x, found in form.write_leaves().items()}
         self.symbols: dict[Node, Node] = {}
-        taken = set(order_of(c)) - {"w"}
+        taken = set(order_of(c))
         named = {as_trajectory(x): n for x, n in c.step.names.items()} | self._gradient_names()
         for direction, stems in ((1, "wuxyz"), (-1, "pghmn")):
             mine = [(x, w) for x, s, w in self.writes.values() if s.direction == direction]

@@ -1,0 +1,315 @@
+"""What is printed is true: every formula of a derivation is read back, evaluated with numbers, and compared with the oracle."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from chunkform.codegen.adjoint import gradient_name
+from chunkform.codegen.derivation import derivation
+from chunkform.codegen.ir import dim_of
+from chunkform.codegen.oracle import oracle
+from chunkform.codegen.pipeline import Compiled, compile_spec
+from chunkform.spec.language import Recurrence, catalogue, dot, find, normalize
+
+from .reading import read, read_indexed
+
+STEPS = 4
+EXAMPLE = Path(__file__).parents[2] / "examples" / "my_recurrence.py"
+
+
+def normalised() -> Recurrence:
+    """Two states, one of them a vector; a quotient."""
+    r = Recurrence("normalised")
+    d, e = r.dims("d e")
+    q, k = r.inputs("q k", d)
+    v = r.inputs("v", e)
+    S, z = r.state("S", d, e), r.state("z", d)
+    r.update(S, S.prev + k * v.T)
+    r.update(z, z.prev + k)
+    r.output("o", S.next.T * q / (2 + dot(z.next, q) ** 2))
+    return r
+
+
+def two_writes() -> Recurrence:
+    """A write that reads the state and one that doesn't, a parameter, an output of the state before the step."""
+    r = Recurrence("two_writes")
+    d, e = r.dims("d e")
+    q, k, x = r.inputs("q k x", d)
+    v, y = r.inputs("v y", e)
+    u = r.parameter("u", d)
+    lam = r.decay("lam")
+    S = r.state("S", d, e)
+    key = r.let("key", normalize(k))
+    r.update(S, lam * S.prev + key * (v - S.prev.T * key).T + 2 * x * y.T)
+    r.output("o", S.prev.T * q + dot(u, k) * v)
+    return r
+
+
+SPECS = [*catalogue(), *find(str(EXAMPLE)), normalised(), two_writes()]
+
+
+class Run:
+    """Random arguments of a recurrence for a few steps, and the oracle's results, by printed name and step."""
+
+    def __init__(self, c: Compiled) -> None:
+        self.c = c
+        p = c.step
+        g = torch.Generator().manual_seed(1)
+        self.sizes = {d: 2 + i for i, d in enumerate(p.dims)}
+
+        def normal(*lead: int, axes: tuple[str, ...]) -> torch.Tensor:
+            return torch.randn(*lead, *(self.sizes[dim_of(a)] for a in axes), generator=g, dtype=torch.float64) / 2
+
+        given = {}
+        for v in p.variables:
+            x = normal(*((1, STEPS, 1) if v.per_step else (1,)), axes=v.axes)
+            given[v.name] = -x.abs() if v.is_decay else x
+        states = {
+            s.name: normal(1, 1, axes=s.axes) + (0 if s.initial is None else 2 * torch.eye(self.sizes[p.dims[0]]))
+            for s in p.states
+        }
+        cotangents = {n: normal(1, STEPS, 1, axes=axes) for n, axes in p.output_axes.items()}
+        finals = {s.name: normal(1, 1, axes=s.axes) for s in p.states}
+        outputs, last, gradients, initial = oracle(c, given, states, {}, cotangents, finals)
+
+        self.values: dict[tuple[str, str], np.ndarray] = {}
+        for v in p.variables:
+            x = given[v.name].exp() if v.is_decay else given[v.name]
+            for name, y in ((v.name, x), (gradient_name(v).replace("dlog_", "dlog "), gradients[v.name])):
+                self.keep(name, y[0, :, 0] if v.per_step else y[0], v.per_step)
+        for n, x in (*outputs.items(), *((f"d{n}", x) for n, x in cotangents.items())):
+            self.keep(n, x[0, :, 0], True)
+        self.last = {s: column(x[0, 0]) for s, x in last.items()}
+        self.final = {f"d{s}": column(x[0, 0]) for s, x in finals.items()}
+        for s in p.states:
+            self.values[s.name, "0"] = column(states[s.name][0, 0])
+            self.expected_initial = {f"d{n}": column(x[0, 0]) for n, x in initial.items()}
+
+    def keep(self, name: str, x: torch.Tensor, per_step: bool) -> None:
+        if per_step:
+            for t in range(STEPS):
+                self.values[name, str(t + 1)] = column(x[t])
+        else:
+            self.values[name, ""] = column(x)
+
+    def lookup(self, t: int, beyond: bool = False):
+        """Values as seen from step t. With `beyond`, what comes after the last step is zero."""
+
+        def look(name: str, below: str) -> np.ndarray:
+            if name == "I":
+                return np.eye(self.sizes[self.c.step.dims[0]])
+            if name == "steps of":
+                relation = below[1:].strip().removesuffix("t").strip()
+                return np.array([s for s in range(1, STEPS + 1) if not relation or eval(f"{s} {relation} {t}")])
+            step = re.sub(r"^t\b", str(t), below)
+            step = str(STEPS) if step == "n" else str(eval(step)) if step and not step.isalpha() else step
+            if beyond and step == str(STEPS + 1):  # gradients are zero there; what else there is doesn't matter
+                base = name.rstrip("+")
+                gradient = base[:1] == "d" and (base[1:], str(STEPS)) in self.values
+                return 0 * self.values[base[1:], str(STEPS)] if gradient else self.values[base, str(STEPS)]
+            return self.values[name, step]
+
+        return look
+
+    def matrix(self, name: str) -> np.ndarray:
+        """A quantity over the steps of the chunk: rows of vectors, a column of scalars."""
+        small = name if (name, "1") in self.values else name[:-1] + name[-1].lower()
+        if (small, "") in self.values:
+            return self.values[small, ""]
+        return np.concatenate([self.values[small, str(t)].T for t in range(1, STEPS + 1)])
+
+
+def column(x: torch.Tensor) -> np.ndarray:
+    return x.numpy().reshape(x.shape[0] if x.ndim else 1, -1)
+
+
+def sides(line: str) -> tuple[str, str, str]:
+    """(name on the left, what stands below it, the right side)."""
+    left, _, right = line.partition(" = ")
+    found = re.fullmatch(r"((?:dlog )?[A-Za-z]+'*)(?:_(?:\{([^}]*)\}|(\w)))?(\^\+)?", left)
+    assert found, f"can't read the left side of {line!r}"
+    return found[1] + ("+" if found[4] else ""), found[2] or found[3] or "", right
+
+
+def close(a: np.ndarray, b: np.ndarray) -> bool:
+    return np.allclose(np.broadcast_to(a, b.shape) if a.size == 1 else a, b, rtol=1e-9, atol=1e-11)
+
+
+@pytest.fixture(scope="module", params=SPECS, ids=lambda r: r.name)
+def case(request) -> tuple[Run, dict[str, list[str]]]:
+    c = compile_spec(request.param)
+    run = Run(c)
+    sections = {s.title: [f.plain for f in s.formulas if not f.text] for s in derivation(c)}
+    check_recurrence(run, sections["The recurrence"])
+    check_adjoint(run, sections["Its adjoint"])
+    return run, sections
+
+
+def check_recurrence(run: Run, lines: list[str]) -> None:
+    """Forward, step by step; gives the run its states and auxiliary quantities."""
+    for t in range(1, STEPS + 1):
+        for line in lines:
+            name, below, right = sides(line)
+            if below == "0":
+                continue  # the spec's own initial value, which this run replaces
+            value = read(right, run.lookup(t))
+            if (name, str(t)) in run.values:
+                assert close(value, run.values[name, str(t)]), f"{line} at step {t}"
+            run.values[name, str(t)] = value
+    for name, value in run.last.items():
+        assert close(run.values[name, str(STEPS)], value), f"the last {name}"
+
+
+def check_adjoint(run: Run, lines: list[str]) -> None:
+    """Backward: gradients of states and auxiliary quantities are found, those of the arguments compared."""
+    for t in range(STEPS, 0, -1):
+        waiting = [sides(line) for line in lines]
+        waiting = [x for x in waiting if x[1] == "t"]
+        while waiting:
+            left: list[tuple[str, str, str]] = []
+            for name, below, right in waiting:
+                try:
+                    value = read(right, run.lookup(t, beyond=True))
+                except KeyError:
+                    left.append((name, below, right))
+                    continue
+                if t == STEPS and name.rstrip("+") in run.final:
+                    value = value + run.final[name.rstrip("+")]
+                if (name, str(t)) in run.values:
+                    assert close(value, run.values[name, str(t)]), f"{name}_t = {right} at step {t}"
+                run.values[name, str(t)] = value
+            assert len(left) < len(waiting), f"can't evaluate {left}"
+            waiting = left
+    for line in lines:
+        name, below, right = sides(line)
+        if below == "0":
+            assert close(read(right, run.lookup(1)), run.expected_initial[name]), line
+            run.values[name, "0"] = run.expected_initial[name]
+        elif below == "":
+            assert close(read(right, run.lookup(0)), run.values[name, ""]), line
+
+
+def test_the_recurrence_and_its_adjoint(case):
+    run, sections = case
+    arguments = [gradient_name(v).replace("dlog_", "dlog ") for v in run.c.step.variables]
+    printed = [sides(line)[0] for line in sections["Its adjoint"]]
+    assert set(arguments) <= set(printed)
+
+
+def test_the_read_write_forms(case):
+    run, sections = case
+    if run.c.family == "sequential":
+        pytest.skip("has none")
+    for t in range(1, STEPS + 1):
+        waiting = [sides(line) for line in sections["Read-write form"]]
+        for name, _, right in sorted(waiting, key=lambda x: x[0] in {s.name for s in run.c.step.states}):
+            value = read(right, run.lookup(t))
+            assert (name, str(t)) not in run.values or close(value, run.values[name, str(t)]), f"{name}_t = {right}"
+            run.values[name, str(t)] = value
+    lines = sections["Read-write form of the adjoint"]
+    for name, x in run.final.items():
+        run.values[f"{name}+", str(STEPS)] = x
+    known = [x for x in lines if re.match(r"[A-Za-z]+_(t|\{t-1\})(\^\+)? = ", x)]
+    for t in range(STEPS, 0, -1):
+        waiting = list(known)
+        while waiting:
+            left = []
+            for line in waiting:
+                name, below, right = sides(line)
+                at = str(t if below == "t" else t - 1)
+                try:
+                    value = read(right, run.lookup(t))
+                except KeyError:
+                    left.append(line)
+                    continue
+                assert (name, at) not in run.values or close(value, run.values[name, at]), f"{line} at step {t}"
+                run.values.setdefault((name, at), value)
+            assert len(left) < len(waiting), f"can't evaluate {left}"
+            waiting = left
+        for name in run.final:  # without a line of its own: what comes from later steps is all there is
+            run.values.setdefault((f"{name}+", str(t - 1)), run.values[name, str(t)])
+    for line in (x for x in lines if x not in known):
+        left, _, right = line.partition(" = ")
+        for t in range(1, STEPS + 1):
+            assert close(read(right, run.lookup(t)), read(left, run.lookup(t))), f"{line} at step {t}"
+
+
+def test_the_form_over_a_chunk(case):
+    run, sections = case
+    if run.c.family == "sequential":
+        pytest.skip("has none")
+    test_the_read_write_forms(case)  # gives the run the quantities that a chunk is made of
+    symbols = {line: define(run, line) for line in sections.get("Products of decays in a chunk", ())}
+    known = dict(symbols.values())
+    for s in run.c.step.states:
+        known[f"{s.name}_0"], known[f"d{s.name}_C"] = run.values[s.name, "0"], run.final[f"d{s.name}"]
+
+    def look(name: str, below: str) -> np.ndarray:
+        whole = f"{name}_{below}" if below else name
+        return np.eye(STEPS) if whole == "I" else known[whole] if whole in known else run.matrix(whole)
+
+    for title in ("forward", "backward"):
+        for line in sections[f"Over a chunk of C steps, {title}"]:
+            check_line(run, line, known, look)
+
+
+def define(run: Run, line: str) -> tuple[str, np.ndarray]:
+    """`M_{ij} = prod_{j < s <= i} lam_s  for j <= i, else 0` and the like, as the product that they say."""
+    left, _, right = line.partition(" = ")
+    name = left.split("_")[0]
+    where = (found := re.search(r"  for (.*), else 0", right)) and found[1]
+    product = re.match(r"prod_(?:\{([^}]*)\}|s) (.*?)(?:  for|$)", right)
+
+    def value(**index: int) -> np.ndarray:
+        total = np.ones((1, 1))
+        for s in range(1, STEPS + 1) if product else ():
+            if product[1] is None or eval(product[1], {"s": s, **index}):
+                total = total * read(re.sub(r"_s\b", f"_{s}", product[2]), run.lookup(0))
+        return total * (1 if where is None or eval(where, index) else 0)
+
+    steps = range(1, STEPS + 1)
+    if left.endswith("_C"):
+        return left, value()
+    if left.endswith("_{ij}"):
+        grid = even([value(i=i, j=j) for i in steps for j in steps]).reshape(STEPS, STEPS, -1)
+        return name, grid[..., 0] if grid.shape[-1] == 1 else grid
+    return name, even([value(**{left[-1]: i}) for i in steps])
+
+
+def even(vectors: list[np.ndarray]) -> np.ndarray:
+    """Vectors as rows; a scalar, such as an empty product, stands for a vector of it."""
+    width = max(x.size for x in vectors)
+    return np.array([np.broadcast_to(x.ravel(), width) for x in vectors])
+
+
+def check_line(run: Run, line: str, known: dict[str, np.ndarray], look) -> None:
+    line, _, meaning = line.partition("   (row t: ")
+    left, _, right = line.partition(" = ")
+    if indexed := re.fullmatch(r"\[?([A-Za-z]+'*(?:_\w+)?)\]?_\{([^}]*)\}", left):
+
+        def array(term: str) -> np.ndarray:
+            if re.fullmatch(r"[A-Za-z]+'*(_\w+)?", term):
+                name, _, below = term.partition("_")
+                return look(name, below)
+            return read(term, look)
+
+        known[indexed[1]] = read_indexed(right, indexed[2].split(","), array)
+        return
+    name, below, right = sides(line)
+    value = read(right, look)
+    whole = f"{name}_{below}" if below else name
+    if meaning:
+        rows = [read(meaning.removesuffix(")"), run.lookup(t)) for t in range(1, STEPS + 1)]
+        assert close(value, np.concatenate([x.T for x in rows])), line
+    elif below == "C":
+        assert close(value, run.last[name]), line
+        return
+    elif below == "0":
+        assert close(value, run.expected_initial[name]), line
+        return
+    elif not below:
+        assert close(value, run.matrix(name)), line
+    known.setdefault(whole, value)
