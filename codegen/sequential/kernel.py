@@ -41,10 +41,7 @@ class Kernel:
         self.pointers: list[Pointer] = []
         self.blocks: list[Axes] = []
         self.constants: list[Var] = []
-        self.printer = NodePrinter(
-            Triton(lambda d: f"size_{d}", lambda d: f"at_{d}", lambda d: f"in_{d}", lambda d: f"block_{d}"),
-            taken=self.names.taken,
-        )
+        self.following = {n: self.names.fresh(f"next_{n}") for s in c.step.states for n in (s.name, f"d{s.name}")}
 
     # --- arguments
 
@@ -128,7 +125,8 @@ class Kernel:
         self, program: StepProgram, nodes: dict[str, Node], orders: dict[str, Axes], whole: set[str]
     ) -> tuple[list[str], dict[str, str]]:
         """Statements for nodes, and the text of each result."""
-        return self.printer.statements(
+        dialect = Triton(lambda d: f"size_{d}", lambda d: f"at_{d}", lambda d: f"in_{d}", lambda d: f"block_{d}")
+        return NodePrinter(dialect, taken=set(self.names.taken)).statements(
             nodes,
             self.names.leaf,
             names=program.names,
@@ -141,9 +139,8 @@ class Kernel:
         """The new states, none of which is set before the last is known."""
         if len(results) == 1:
             return [f"{self.names.of('state', n)} = {text}" for n, text in results.items()]
-        fresh = {n: self.names.fresh(f"next_{n}") for n in results}
-        lines = [f"{fresh[n]} = {text}" for n, text in results.items()]
-        return lines + [f"{self.names.of('state', n)} = {name}" for n, name in fresh.items()]
+        lines = [f"{self.following[n]} = {text}" for n, text in results.items()]
+        return lines + [f"{self.names.of('state', n)} = {self.following[n]}" for n in results]
 
     # --- what the launcher needs
 

@@ -103,11 +103,12 @@ def _backward(c: Compiled) -> dict[str, Any]:
     before, forward_loads, loads = _loads(k, forward_read, backward_read)
     states = _states(k)
     before += states.pop("before")
-    sums = {gradient_name(v): v for v in p.variables if v.kind.endswith("parameter")}
+    totals = {v.name: k.names.fresh(f"d{v.name}") for v in p.variables if v.kind.endswith("parameter")}
+    sums = {f"out {gradient_name(p.variable(n))}" for n in totals}
     orders = {s.name: s.axes for s in p.states} | {s.name: s.axes for s in a.states}
     forward_lines, forward_results = k.print(p, dict(p.updates), orders, set(p.updates))
     orders |= {f"out {n}": axes for n, axes in a.output_axes.items()}
-    lines, results = k.print(a, nodes, orders, {*a.updates, *(f"out {n}" for n in sums)})
+    lines, results = k.print(a, nodes, orders, {*a.updates, *sums})
     stores, per_step, per_head = [], [], []
     for v in tensors(p):
         name = gradient_name(v)
@@ -117,7 +118,7 @@ def _backward(c: Compiled) -> dict[str, Any]:
             stores.append(k.store(k.address(out, k.row_now(kind), v.axes), v.axes, results[f"out {name}"], kind))
             per_step.append(_result(v.name, STEPS, v.axes, kind))
             continue
-        total = k.names.fresh(f"d{v.name}")
+        total = totals[v.name]
         blocks = ", ".join(f"block_{dim_of(x)}" for x in v.axes)
         before.append(f"{total} = " + (f"tl.zeros([{blocks}], tl.float32)" if v.axes else "tl.cast(0.0, tl.float32)"))
         stores.append(f"{total} += {results[f'out {name}']}")

@@ -12,12 +12,14 @@ from chunkform.codegen.pipeline import Compiled, compile_spec
 from chunkform.codegen.sequential import sequential_torch_source, sequential_triton_source
 from chunkform.spec.language import (
     Recurrence,
+    absolute,
     diag,
     dot,
     exp,
     eye,
     find,
     hadamard,
+    log,
     relu,
     sigmoid,
     silu,
@@ -110,8 +112,24 @@ def channels() -> Recurrence:
     return r
 
 
+def ratios() -> Recurrence:
+    """Divisions and logarithms of vectors, which are not finite where a padded tile holds zeros."""
+    r = Recurrence("ratios")
+    d, e = r.dims("d e")
+    k, u = r.inputs("k u", d)
+    v = r.inputs("v", e)
+    alpha = r.decay("alpha", d)
+    n = r.state("n", d)
+    S = r.state("S", d, e)
+    r.update(n, hadamard(alpha, n.prev) + hadamard(k, log(absolute(u))))
+    r.update(S, diag(alpha) * S.prev + (k / u) * (v / (1 + v**2)).T * tanh(dot(n.prev, k)))
+    r.output("o", total(n.next / u))
+    r.output("p", (S.next.T * u) / v)
+    return r
+
+
 def specs() -> dict[str, Recurrence]:
-    made = [tanh_layer(), running_maximum(), momentum(), everything(), channels()]
+    made = [tanh_layer(), running_maximum(), momentum(), everything(), channels(), ratios()]
     made += [find(n)[0] for n in ("sherman_morrison", "gradient_descent_logistic", "kimi_delta_attention", "retention")]
     return {r.name: r for r in made}
 
