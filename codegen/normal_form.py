@@ -300,10 +300,10 @@ class Interpreter:
                 return mul(*(self.plain(a) for a in x.args))
             raise NotAffine("the state is multiplied by a full matrix, entry by entry", x)
         factor = mul(*others)
-        if self._reads(factor):
+        if m.state in self._reads(factor):
             if m.row is None or m.col is None:
                 return mul(*(self.plain(a) for a in x.args))
-            raise NotAffine("the state is multiplied by something that depends on a state", x)
+            raise NotAffine("the state is multiplied by something that depends on it", x)
         if (m.row is None or m.col is None) and not positive(factor):
             return mul(self.plain(node), factor)  # no decay: a vector state that is read as a whole, and fed back
         return scaled(m, factor)
@@ -316,8 +316,10 @@ class Interpreter:
             return set().union(*(self._matrix_states(a) for a in x.args))
         return set()
 
-    def _reads(self, x: Node) -> bool:
-        return any(y.op == "leaf" and y.attrs[0] == "raw" for y in walk(x))
+    def _reads(self, x: Node) -> set[str]:
+        """The states that x reads."""
+        names = {y.attrs[1] for y in walk(x) if y.op == "leaf" and y.attrs[0] == "raw"}
+        return {m.state for raw, (m, _, _) in self.raw_reads.items() if raw.attrs[1] in names}
 
     def _sum(self, x: Node) -> Node:
         (b,) = x.attrs
@@ -340,6 +342,8 @@ class Interpreter:
         _, m = matrices[0]
         others = [self.whole(v, f) if isinstance(v, MatrixValue) else v for f, v in values if v is not m]
         inside = [o for o in others if b in o.axes]
+        if any(o.axes != (b,) for o in inside) and (m.row is None or m.col is None):
+            return total(mul(*(self.plain(f) for f in factors)), b)
         if any(o.axes != (b,) for o in inside):
             raise NotAffine("the state is contracted with a full matrix", x)
         side = "row" if m.row == b else "col"
@@ -419,7 +423,8 @@ class Interpreter:
         if m.others:
             assert m.decay is not None
             parts = [
-                mul(c, self.read(MatrixValue(n, m.row, m.col), side, vector)) for n, c in ((m.state, m.decay), *m.others)
+                mul(c, self.read(MatrixValue(n, m.row, m.col), side, vector))
+                for n, c in ((m.state, m.decay), *m.others)
             ]
             return add(*parts, *(contracted(w, side, vector, m.row if side == "row" else m.col) for w in m.after))
         scalar, core = split_scalars(vector)
@@ -791,7 +796,8 @@ class _Canonical:
         roots = [*wanted]
         for g in formed:
             for s in g:
-                roots += [w.left for w in s.writes] + [w.right for w in s.writes]
+                roots += [w.left for w in s.writes] + [w.right for w in s.writes] + [c for _, c in s.mix]
+                roots += [] if s.decay is None else [s.decay]
         seen: set[Node] = set()
         stack = roots
         while stack:
@@ -847,7 +853,12 @@ class _Canonical:
         m, side, vector = self.i.raw_reads[raw]
         update, final = self.drafts[m.state].value, self.final[m.state]
         axis = m.row if side == "row" else m.col
-        if not update.others and m.decay is update.decay and set(m.before) == set(update.before) and set(m.after) == set(update.after):
+        if (
+            not update.others
+            and m.decay is update.decay
+            and set(m.before) == set(update.before)
+            and set(m.after) == set(update.after)
+        ):
             self.replacement[raw] = self._read(m.state, "next", side, vector)
             return
         extra = [*m.after]
@@ -984,12 +995,17 @@ class _Canonical:
         if flipped and own & self.mixed:
             flipped = own
             if any(feeds(w.right) for n in own for w, _ in drafts[n]):
-                raise NotAffine("states that are added to each other are read from both sides", self.final[names[0]].decay or ONE)
+                raise NotAffine(
+                    "states that are added to each other are read from both sides", self.final[names[0]].decay or ONE
+                )
         for n in names:
             if n in flipped:
                 self._flip_reads(n)
         if own & self.mixed and not own <= self.mixed:
-            raise NotAffine("a state feeds states that are added to each other, and is fed by them", self.final[names[0]].decay or ONE)
+            raise NotAffine(
+                "a state feeds states that are added to each other, and is fed by them",
+                self.final[names[0]].decay or ONE,
+            )
         out = []
         for n in names:
             final = self.final[n]
