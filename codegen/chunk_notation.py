@@ -12,15 +12,17 @@ from dataclasses import dataclass, field
 from .chunk import ChunkProgram
 from .derivation import Formula, Reader, Section, formula, order_of, sentence, stateless_names
 from .ir import COL, ROW, Node, canonical_axis, factors_of, leaf, make, rebuild, rename, walk
+from .mixing import entries
 from .normal_form import NormalForm
 from .pipeline import Compiled
 from .plan import Plan, Sweep
 from .show import Notation
 
 CANDIDATES = {  # symbols for products of decays, in the order of preference
-    "prefix": ("a", "g", "f", "m"),
-    "suffix": ("b", "r", "h", "c"),
+    "prefix": ("a", "g", "f", "m", "x", "l", "c", "z"),
+    "suffix": ("b", "r", "h", "n", "j", "w"),
     "mask": ("M", "N", "L", "B", "D"),
+    "step": ("A", "E", "H", "U"),
     "sum": ("P", "R", "G"),
     "read": ("Y", "Z", "X", "G", "H"),
     "solve": ("T", "F", "J"),
@@ -244,24 +246,63 @@ class _ChunkFormulas:
 
     def mixed_symbol(self, x: Node) -> Node:
         """The symbol of an entry of a product of the matrices by which states are added to each other."""
-        _, _, to, of = x.attrs[:4]
+        to, of = (self.sweep.states[n] for n in x.attrs[2:4])
         late = x.op in ("mix_mask", "mix_in") and x.attrs[4]
-        group = self.sweep.group
-        key = (x.op, group[0].name, to, of, late)
-        if key not in self.symbols.decays:
-            name = self.symbols.numbered("sum")
-            last = "t" if late else "t-1"
-            span = {
-                "mix_mask": f"between the write of step j and the read of step i (from j+1 to {last.replace('t', 'i')})",
-                "mix_in": f"from the chunk's start to {last.replace('t', 'i')}",
-                "mix_out": "after the write of step j",
-                "mix_all": "of the chunk",
-            }[x.op]
-            entry = f"({group[to].name}, {group[of].name})"
-            said = f"{name} is entry {entry} of the product of the steps' matrices {span}."
-            self.symbols.decays[key] = (name, sentence(said))
+        kind = {"mix_mask": "mask", "mix_out": "suffix"}.get(x.op, "prefix")
+        end = "C," if self.sweep.direction > 0 else "1,"
+        step = self.step_matrix()
+        letter = self.mixed_letter(kind, late or x.op == "mix_all", step)
         order = {"mix_mask": (ROW, COL), "mix_all": ()}.get(x.op, (ROW,))
-        return leaf("chunk", self.symbols.decays[key][0], order)
+        return leaf("chunk", f"{letter}_{end if x.op == 'mix_all' else ''}{to},{of}", order)
+
+    def step_matrix(self) -> str:
+        """The symbol of the matrix of a step, such as (V, S) -> (mu V, mu V + lam S)."""
+        states, table = self.sweep.states, self.symbols.decays
+        if ("step", states) not in table:
+            name = self.symbols.fresh("step")
+            table["step", states] = (name, formula(self.c, lambda n: self.step_matrix_text(n, name)))
+        return table["step", states][0]
+
+    def step_matrix_text(self, n: Notation, name: str) -> str:
+        found = entries(self.sweep.group)
+        size = range(len(self.sweep.group))
+        shown = [
+            [n.text(self.names.reader.spelled(found[i, j])) if (i, j) in found else "0" for j in size] for i in size
+        ]
+        rows = "; ".join(", ".join(row) for row in shown)
+        states = ", ".join(n.text(leaf("chunk", s.name, s.axes)) for s in self.sweep.group)
+        where = rf"\quad (\mathrm{{of}}\ {states})" if n.tex else f"   (of {states})"
+        return f"{n.symbol(name, 'let', 2)} = [{rows}]{where}"
+
+    def mixed_letter(self, kind: str, late: bool, step: str) -> str:
+        """The symbol of the products of step matrices over a part of the chunk, by kind."""
+        key, table = (kind, late, step), self.symbols.decays
+        if key not in table:
+            letter = self.symbols.fresh(kind)
+            table[key] = (letter, formula(self.c, lambda n: self.mixed_text(n, letter, kind, late, step)))
+        return table[key][0]
+
+    def mixed_text(self, n: Notation, letter: str, kind: str, late: bool, step: str) -> str:
+        """`M_{ij,XY} = (A_{i-1} ... A_{j+1})_{XY}`: the last step of the sweep stands leftmost."""
+        forward = self.sweep.direction > 0
+        before, after, start, end = ("-1", "+1", "1", "C") if forward else ("+1", "-1", "C", "1")
+        newest = "i" if late else f"i{before}"
+        index, first, last = {
+            "mask": ("ij", newest, f"j{after}"),
+            "prefix": ("i", newest, start),
+            "suffix": ("j", end, f"j{after}"),
+        }[kind]
+        dots = r"\cdots" if n.tex else "..."
+        a = n.symbol(step, "chunk", 2)
+        text = f"{n.symbol(letter, 'chunk', 0)}_{{{index},XY}} = ({a}_{{{first}}} {dots} {a}_{{{last}}})_{{XY}}"
+        if kind != "mask":
+            return text
+        relation = ("<" if forward else ">") + ("=" if late else " ")
+        where = f"j {relation.strip()} i"
+        if n.tex:
+            where = where.replace("<=", r"\le").replace(">=", r"\ge")
+            return text + r"\quad (" + where + r",\ \mathrm{else}\ 0)"
+        return f"{text}  for {where}, else 0"
 
     def defined(self, kind: str, about: tuple, decay: Node | None) -> str:
         key = (kind, about, decay)

@@ -48,7 +48,21 @@ def two_writes() -> Recurrence:
     return r
 
 
-SPECS = [*catalogue(), *find(str(EXAMPLE)), normalised(), two_writes()]
+def momentum() -> Recurrence:
+    """A state that is added to another as a whole."""
+    r = Recurrence("momentum")
+    d, e = r.dims("d e")
+    q, k = r.inputs("q k", d)
+    v = r.inputs("v", e)
+    lam, mu = r.decay("lam mu")
+    V, S = r.state("V", d, e), r.state("S", d, e)
+    r.update(V, mu * V.prev + k * v.T)
+    r.update(S, lam * S.prev + V.next)
+    r.output("o", S.next.T * q)
+    return r
+
+
+SPECS = [*catalogue(), *find(str(EXAMPLE)), normalised(), two_writes(), momentum()]
 
 
 class Run:
@@ -75,6 +89,7 @@ class Run:
         finals = {s.name: normal(1, 1, axes=s.axes) for s in p.states}
         outputs, last, gradients, initial = oracle(c, given, states, {}, cotangents, finals)
 
+        self.step_matrices: dict[str, tuple[list[str], dict[int, np.ndarray]]] = {}
         self.values: dict[tuple[str, str], np.ndarray] = {}
         for v in p.variables:
             x = given[v.name].exp() if v.is_decay else given[v.name]
@@ -242,8 +257,9 @@ def test_the_form_over_a_chunk(case):
     if run.c.family == "sequential":
         pytest.skip("has none")
     test_the_read_write_forms(case)  # gives the run the quantities that a chunk is made of
-    symbols = {line: define(run, line) for line in sections.get("Products of decays in a chunk", ())}
-    known = dict(symbols.values())
+    known: dict[str, np.ndarray] = {}
+    for line in sections.get("Products of decays in a chunk", ()):
+        known |= define_matrices(run, line) if "..." in line or "[" in line else dict([define(run, line)])
     for s in run.c.step.states:
         known[f"{s.name}_0"], known[f"d{s.name}_C"] = run.values[s.name, "0"], run.final[f"d{s.name}"]
 
@@ -277,6 +293,41 @@ def define(run: Run, line: str) -> tuple[str, np.ndarray]:
         grid = even([value(i=i, j=j) for i in steps for j in steps]).reshape(STEPS, STEPS, -1)
         return name, grid[..., 0] if grid.shape[-1] == 1 else grid
     return name, even([value(**{left[-1]: i}) for i in steps])
+
+
+def define_matrices(run: Run, line: str) -> dict[str, np.ndarray]:
+    """`A_t = [mu_t, 0; mu_t, lam_t]   (of V, S)`, and `M_{ij,XY} = (A_{i-1} ... A_{j+1})_{XY}  for j < i, else 0`."""
+    left, _, right = line.partition(" = ")
+    if found := re.fullmatch(r"\[(.*)\]   \(of (.*)\)", right):
+        rows = [row.split(", ") for row in found[1].split("; ")]
+        value = {
+            t: np.array([[read(x, run.lookup(t)).item() for x in row] for row in rows]) for t in range(1, STEPS + 1)
+        }
+        run.step_matrices[left.split("_")[0]] = (found[2].split(", "), value)
+        return {}
+    letter, index = re.fullmatch(r"(\w+)_\{(\w+),XY\}", left).groups()
+    found = re.match(r"\((\w+)_\{(.*?)\} \.\.\. \w+_\{(.*?)\}\)_\{XY\}(?:  for (.*), else 0)?", right)
+    states, matrices = run.step_matrices[found[1]]
+    way = -1 if states[0].startswith("d") else 1
+
+    def product(**at: int) -> np.ndarray:
+        newest, oldest = (eval(x, {"C": STEPS, **at}) for x in (found[2], found[3]))
+        total = np.eye(len(states)) * (1 if found[4] is None or eval(found[4], at) else 0)
+        for t in range(oldest, newest + way, way):
+            total = matrices[t] @ total
+        return total
+
+    steps = range(1, STEPS + 1)
+    if index == "ij":
+        grid = np.array([[product(i=i, j=j) for j in steps] for i in steps])
+    else:
+        grid = np.array([[product(**{index: i})] for i in steps])
+    made = {}
+    for a, x in enumerate(states):
+        for b, y in enumerate(states):
+            made[f"{letter}_{x},{y}"] = grid[..., a, b]
+            made[f"{letter}_C,{x},{y}"], made[f"{letter}_1,{x},{y}"] = grid[-1:, :1, a, b], grid[:1, :1, a, b]
+    return made
 
 
 def even(vectors: list[np.ndarray]) -> np.ndarray:
