@@ -156,7 +156,7 @@ class Kernel:
             "tiled": self.tiling.dim,
             "beside": max(beside, key=lambda text: text.count("block_")) or "1",
             "pointers": [x.name for x in self.pointers],
-            "strides": [s for x in self.pointers for s in x.strides],
+            "strides": [x.strides for x in self.pointers if x.strides],
             "calls": [x.call for x in self.pointers],
             "strided": [x.call for x in self.pointers if x.strides],
             "constants": [(self.names.of("constant", v.name), v.name) for v in self.constants],
