@@ -12,6 +12,7 @@ from typing import Any
 
 import mpmath
 import numpy as np
+import sympy
 
 PRIME = 2**61 - 1
 DIGITS = 50
@@ -30,12 +31,14 @@ class Transcendental(ArithmeticError):
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """kind: "field", "fraction" or "real"."""
+    """kind: "field", "fraction", "real" or "symbolic"."""
 
     kind: str
 
     def number(self, x: Fraction | int) -> Any:
         x = Fraction(x)
+        if self.kind == "symbolic":
+            return sympy.Rational(x.numerator, x.denominator)
         if self.kind == "field":
             return x.numerator * pow(x.denominator, -1, PRIME) % PRIME
         return x if self.kind == "fraction" else mpf(x.numerator) / x.denominator
@@ -54,6 +57,8 @@ class Arithmetic:
             if root * root % PRIME != x:
                 raise Undefined("the root of a non-square")
             return root
+        if self.kind == "symbolic":
+            return sympy.sqrt(x)
         if x < 0:
             raise Undefined("the root of a negative number")
         if self.kind == "fraction":
@@ -123,3 +128,4 @@ class Arithmetic:
 
 
 FIELD, FRACTION, REAL = Arithmetic("field"), Arithmetic("fraction"), Arithmetic("real")
+SYMBOLIC = Arithmetic("symbolic")  # numbers are SymPy expressions

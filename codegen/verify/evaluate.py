@@ -179,7 +179,7 @@ class Evaluator:
     def _log(self, x: Formula, env: Env) -> Value:
         value = self(x.args[0], env)
         for entry in value.a.flat:
-            if entry == 0 or (self.world.arithmetic.kind != "field" and entry < 0):
+            if entry == 0 or (self.world.arithmetic.kind in ("fraction", "real") and entry < 0):
                 raise Undefined("the log of a number that isn't positive")
         return Value(*value.shape, value.a, value.slope, log=True)
 

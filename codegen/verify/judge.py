@@ -38,6 +38,7 @@ from .edits import edits, is_decay, scope_of
 from .evaluate import Evaluator, open_names
 from .names import formulas_of, used_names
 from .plans import proof_sizes
+from .proof import symbolic_proof
 from .properties import Finding, decide, joined
 from .repair import Faults, Repair, Residual, Target, edited, has_value, ranked, search
 from .verdict import Condition, Counterexample, Verdict
@@ -63,9 +64,11 @@ class Reading:
 
 class Judge:
     """Judges the claims of one setting after another; worlds are kept, as many claims share them. `repaired` collects
-    the definitions that were found wrong: (setting, name) -> (claim id, body that is right)."""
+    the definitions that were found wrong: (setting, name) -> (claim id, body that is right). Without `thorough`, the bare verdict: no
+    counterexample, no search for repairs and conditions, no second proof."""
 
-    def __init__(self) -> None:
+    def __init__(self, thorough: bool = True) -> None:
+        self.thorough = thorough
         self.worlds: dict[tuple, World] = {}
         self.evaluators: dict[tuple, Evaluator] = {}
         self.repaired: dict[tuple[str, str], tuple[str, Formula]] = {}
@@ -85,6 +88,8 @@ class Judge:
         good = [f for f in findings if f.true]
         if len(good) == len(findings):
             return self.held(claim, findings)
+        if not self.thorough:
+            return Verdict(claim, "depends" if good else "fails", findings[0].finding.how)
         conditions = told(findings)
         for f in findings:
             conditions += [replace(c, text=f"{f.label}: {c.text}" if f.label else c.text) for c in f.finding.conditions]
@@ -211,7 +216,10 @@ class Judge:
                 Condition(f"{d} is not 0", True, "where defined") for d in denominators(f.statement, claim.setting)
             ]
         how = "; ".join(dict.fromkeys(f.finding.how for f in findings))
-        return Verdict(claim, "holds", how, conditions=tuple(dict.fromkeys(conditions)))
+        proof = ""
+        if self.thorough:
+            proof = symbolic_proof(findings[0].statement, claim.setting, findings[0].bodies)
+        return Verdict(claim, "holds", how, conditions=tuple(dict.fromkeys(conditions)), proof=proof)
 
     # --- what is wrong, and what would be right
 

@@ -32,6 +32,21 @@ def _sizes(setting: Setting, variant: int) -> dict[str, int]:
     return found
 
 
+def tiny_sizes(setting: Setting) -> dict[str, int]:
+    """Sizes for a proof with symbols: two steps, or two chunks of two steps; dims of 2 and 1."""
+    found: dict[str, int] = {}
+    dims = 0
+    for name in setting.sizes:
+        if name in setting.fixed_sizes:
+            found[name] = min(setting.fixed_sizes[name])
+        elif name in _LENGTHS:
+            found[name] = 2
+        else:
+            found[name] = 2 - dims % 2
+            dims += 1
+    return found
+
+
 def small_sizes(setting: Setting, largest: int = 3) -> Iterator[dict[str, int]]:
     """Sizes from the smallest on, up to a dim of 2 and `largest` steps."""
     choices = []

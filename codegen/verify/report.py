@@ -56,6 +56,8 @@ def formula_lines(v: Verdict) -> list[str]:
         facts.append("no true formula was found within two edits")
     facts += [condition(x) for x in v.conditions]
     facts.append(v.how)
+    if v.proof:
+        facts.append(f"by SymPy at {v.proof.split(':')[0]}, with every entry a symbol")
     return lines + [f"- {x}" for x in facts] + [""]
 
 

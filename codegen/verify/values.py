@@ -180,7 +180,10 @@ def solve(arithmetic: Arithmetic, matrix: np.ndarray, right: np.ndarray) -> np.n
     n = len(matrix)
     rows = [list(a) + list(b) for a, b in zip(matrix, right)]
     for i in range(n):
-        best = max(range(i, n), key=lambda k: abs(rows[k][i]))
+        if arithmetic.kind == "symbolic":
+            best = next((k for k in range(i, n) if rows[k][i] != 0), i)
+        else:
+            best = max(range(i, n), key=lambda k: abs(rows[k][i]))
         rows[i], rows[best] = rows[best], rows[i]
         if rows[i][i] == 0 or (arithmetic.kind == "real" and abs(rows[i][i]) < CONTEXT.mpf(10) ** -40):
             raise Undefined("a singular matrix")

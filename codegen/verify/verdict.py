@@ -96,6 +96,7 @@ class Verdict:
             "repair": repair,
             "conditions": [x.json() for x in self.conditions],
             "how": self.how,
+            "proof": self.proof,
             "latex": c.latex,
             "where": str(c.where.place) if c.where else "",
         }

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import sympy
 
 from chunkform.spec.language.claims import LENGTH, Quantity, Setting
 from chunkform.spec.language.formula import Formula
@@ -92,7 +93,10 @@ class World:
         a = np.empty(shape, dtype=object)
         for i in range(shape[0]):
             for j in range(shape[1]):
-                a[i, j] = self.arithmetic.sample(rng, domain, self.spread)
+                if self.arithmetic.kind == "symbolic":
+                    a[i, j] = symbol_of(key, (i, j), shape)
+                else:
+                    a[i, j] = self.arithmetic.sample(rng, domain, self.spread)
         name = key[0]
         if name in dict(self.special.value):
             a[:] = self.arithmetic.number(dict(self.special.value)[name])
@@ -211,6 +215,13 @@ class World:
         if run.loss.slope is None:
             return np.full(shape, self.arithmetic.number(0), dtype=object)
         return run.loss.slope.reshape(shape)
+
+
+def symbol_of(key: tuple[str, tuple[int, ...]], at: tuple[int, int], shape: tuple[int, int]) -> sympy.Symbol:
+    """The symbol of one entry: q2_1 is entry 1 of q at step 2."""
+    entry = [str(k + 1) for k, size in zip(at, shape) if size > 1]
+    step = "".join(map(str, key[1]))
+    return sympy.Symbol("_".join([key[0] + step, *(["".join(entry)] if entry else [])]), positive=True)
 
 
 def around_identity(a: np.ndarray, radius: float) -> np.ndarray:
