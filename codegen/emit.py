@@ -141,7 +141,7 @@ _TORCH = {
 }
 _SEQUENTIAL = {
     "chunkform.runtime.launch": "launch",
-    "chunkform.runtime.sequential": "block_of computed_in incoming segment_length stacked strides_of tile_of warps_for",
+    "chunkform.runtime.sequential": "block_of computed_in incoming segment_length size_in stacked strides_of tile_of warps_for",
     "chunkform.runtime.torch_form": "dtype_of",
 }
 
