@@ -135,7 +135,7 @@ _TORCH = {
     ),
     "chunkform.runtime.mixing": "Mix",
     "chunkform.runtime.torch_form": (
-        "CHANNEL_CHUNK CHUNK after_chunks dtype_of expanded from_chunks from_heads from_steps in_segments per_head "
+        "CHANNEL_CHUNK CHUNK after_chunks dtype_of expanded from_chunks from_heads from_steps in_parts in_segments per_head "
         "reverse_sum steps_first to_chunks"
     ),
 }

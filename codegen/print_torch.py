@@ -257,7 +257,8 @@ class _Function:
         results = [self.leaves.get("pairing", n, f"pairing_{n.replace('.', '_')}") for n in names]
         meaning = ", ".join(f"<{s.name}_(t-1), {g.name}_t>" for s, g in zip(stage.forward, stage.backward, strict=True))
         self.lines.append(f"# {', '.join(results)}: {meaning} at each step, with the scalars that multiply the state")
-        call = f"{printer.name}({', '.join([*arguments, *edges, 'lead', 'CHUNK', 'dtype', 'device', *sizes])})"
+        streams, states = (f"({', '.join(x)}{',' if len(x) == 1 else ''})" for x in (arguments, edges))
+        call = f"in_parts({printer.name}, {streams}, {states}, lead, CHUNK, dtype, device, {', '.join(sizes)})"
         self.lines.append(f"({', '.join(results)},) = {call}")
 
     def _size(self, s: Sweep) -> str:

@@ -271,6 +271,7 @@ def forward_prepare_1(
     block_d: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -286,7 +287,7 @@ def forward_prepare_1(
     beta_p += b * beta_b + h * beta_h
     q_p += b * q_b + h * q_h
     t0 = tl.cast(c, tl.int64) * C
-    last = tl.minimum(T - t0, C).to(tl.int32) - 1
+    last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
@@ -336,6 +337,7 @@ def forward_sweep_1(
     block_e: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S."""
@@ -359,7 +361,7 @@ def forward_sweep_1(
     for n in range(chunks):
         c = n
         t0 = tl.cast(c, tl.int64) * C
-        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -414,6 +416,7 @@ def triton_forward(given, states, constants):
         block_d=padded(D),
         C=config.chunk,
         LEVELS=config.levels,
+        EVEN=T % config.chunk == 0,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=1,
@@ -446,6 +449,7 @@ def triton_forward(given, states, constants):
         block_e=min(config.tile, padded(E)),
         C=config.chunk,
         LEVELS=config.levels,
+        EVEN=T % config.chunk == 0,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=config.stages,
@@ -475,6 +479,7 @@ def backward_prepare_1(
     block_d: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -490,7 +495,7 @@ def backward_prepare_1(
     q_p += b * q_b + h * q_h
     beta_p += b * beta_b + h * beta_h
     t0 = tl.cast(c, tl.int64) * C
-    last = tl.minimum(T - t0, C).to(tl.int32) - 1
+    last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
@@ -545,6 +550,7 @@ def backward_sweep_1(
     block_e: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
@@ -571,7 +577,7 @@ def backward_sweep_1(
     for n in range(chunks):
         c = chunks - 1 - n
         t0 = tl.cast(c, tl.int64) * C
-        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -632,6 +638,7 @@ def backward_prepare_2(
     block_e: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -648,7 +655,7 @@ def backward_prepare_2(
     write2_p += b * write2_b + h * write2_h
     do_p += b * do_b + h * do_h
     t0 = tl.cast(c, tl.int64) * C
-    last = tl.minimum(T - t0, C).to(tl.int32) - 1
+    last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
@@ -710,6 +717,7 @@ def backward_sweep_2(
     block_d: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
@@ -737,7 +745,7 @@ def backward_sweep_2(
     for n in range(chunks):
         c = chunks - 1 - n
         t0 = tl.cast(c, tl.int64) * C
-        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -794,6 +802,7 @@ def backward_prepare_3(
     block_e: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -810,7 +819,7 @@ def backward_prepare_3(
     write1_p += b * write1_b + h * write1_h
     write2_p += b * write2_b + h * write2_h
     t0 = tl.cast(c, tl.int64) * C
-    last = tl.minimum(T - t0, C).to(tl.int32) - 1
+    last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
@@ -874,6 +883,7 @@ def backward_sweep_3(
     block_d: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S."""
@@ -899,7 +909,7 @@ def backward_sweep_3(
     for n in range(chunks):
         c = n
         t0 = tl.cast(c, tl.int64) * C
-        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -971,6 +981,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         block_d=padded(D),
         C=config.chunk,
         LEVELS=config.levels,
+        EVEN=T % config.chunk == 0,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=1,
@@ -1007,6 +1018,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         block_e=min(config.tile, padded(E)),
         C=config.chunk,
         LEVELS=config.levels,
+        EVEN=T % config.chunk == 0,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=config.stages,
@@ -1033,6 +1045,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_e=padded(E),
             C=config.chunk,
             LEVELS=config.levels,
+            EVEN=T % config.chunk == 0,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=1,
@@ -1065,6 +1078,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_d=min(config.tile, padded(D)),
             C=config.chunk,
             LEVELS=config.levels,
+            EVEN=T % config.chunk == 0,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,
@@ -1091,6 +1105,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_e=padded(E),
             C=config.chunk,
             LEVELS=config.levels,
+            EVEN=T % config.chunk == 0,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=1,
@@ -1127,6 +1142,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_d=min(config.tile, padded(D)),
             C=config.chunk,
             LEVELS=config.levels,
+            EVEN=T % config.chunk == 0,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,

@@ -68,7 +68,7 @@ import triton
 import triton.language as tl
 
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out, triangular_inverse
-from chunkform.runtime.kernels import cumulate, inverse, span, suffix_sum, weights
+from chunkform.runtime.kernels import cumulate, inverse, power, suffix_sum, within
 from chunkform.runtime.launch import (
     DTYPES,
     cdiv,
@@ -83,7 +83,16 @@ from chunkform.runtime.launch import (
     whole,
 )
 from chunkform.runtime.op import Argument, Backend, Op, Signature
-from chunkform.runtime.torch_form import CHUNK, dtype_of, from_chunks, from_steps, in_segments, steps_first, to_chunks
+from chunkform.runtime.torch_form import (
+    CHUNK,
+    dtype_of,
+    from_chunks,
+    from_steps,
+    in_parts,
+    in_segments,
+    steps_first,
+    to_chunks,
+)
 
 
 def _forward_sweep_1(s1, s2, s3, s4, s5, S_0, lead, size, dtype, device, size_d, size_e):
@@ -359,8 +368,16 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     )
     t24 = k * beta[..., None]
     # pairing_S: <S_(t-1), dS_t> at each step, with the scalars that multiply the state
-    (pairing_S,) = _backward_unroll_4(
-        log_alpha, t24, q, do, w_2, w, t17, alpha, S_edges, dS_edges, lead, CHUNK, dtype, device, size_d, size_e
+    (pairing_S,) = in_parts(
+        _backward_unroll_4,
+        (log_alpha, t24, q, do, w_2, w, t17, alpha),
+        (S_edges, dS_edges),
+        lead,
+        CHUNK,
+        dtype,
+        device,
+        size_d,
+        size_e,
     )
     gradients = {}
     gradients["q"] = from_steps(y_2, lead, 1, given["q"].dtype)
@@ -403,6 +420,7 @@ def forward_prepare_1(
     block_d: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -419,17 +437,17 @@ def forward_prepare_1(
     beta_p += b * beta_b + h * beta_h
     q_p += b * q_b + h * q_h
     t0 = tl.cast(c, tl.int64) * C
-    last = tl.minimum(T - t0, C).to(tl.int32) - 1
+    last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
     alpha_a_before = tl.load(alpha_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-    alpha_n_before = tl.load(alpha_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
+    alpha_r_before = tl.load(alpha_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1)
     alpha_a = tl.load(alpha_sums + at + tl.minimum(i, last))
-    alpha_n = tl.load(alpha_resets + at + tl.minimum(i, last))
+    alpha_r = tl.load(alpha_resets + at + tl.minimum(i, last))
     alpha = tl.exp(tl.load(alpha_p + t0 * alpha_t + i * alpha_t, mask=i_ok, other=0.0).to(tl.float32))
-    m = weights(
-        alpha_a_before[:, None], alpha_n_before[:, None], alpha_a[None, :], alpha_n[None, :], i[:, None] > i[None, :]
+    m = power(
+        alpha_a_before[:, None] - alpha_a[None, :], within(i[:, None] - i[None, :] - 1, (i - alpha_r_before)[:, None])
     )  # decays from write to read
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     p = tl.dot(k.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k_t k_t^T
@@ -437,8 +455,8 @@ def forward_prepare_1(
     w = -alpha[:, None] * beta.to(tl.float32)[None, :] * (m * p)
     x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
     tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # a06e47a89e58_t
-    m2 = weights(
-        alpha_a[:, None], alpha_n[:, None], alpha_a[None, :], alpha_n[None, :], i[:, None] >= i[None, :]
+    m2 = power(
+        alpha_a[:, None] - alpha_a[None, :], within(i[:, None] - i[None, :], (i - alpha_r + 1)[:, None])
     )  # decays from write to read
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     p2 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q_t k_t^T
@@ -485,6 +503,7 @@ def forward_sweep_1(
     block_e: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S."""
@@ -509,25 +528,25 @@ def forward_sweep_1(
     for n in range(chunks):
         c = n
         t0 = tl.cast(c, tl.int64) * C
-        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
-        alpha_a_end = tl.load(alpha_sums + at + last)
-        alpha_n_end = tl.load(alpha_resets + at + last)
         alpha_a_before = tl.load(alpha_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-        alpha_n_before = tl.load(alpha_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
+        alpha_r_before = tl.load(alpha_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1)
         alpha_a = tl.load(alpha_sums + at + tl.minimum(i, last))
-        alpha_n = tl.load(alpha_resets + at + tl.minimum(i, last))
+        alpha_r = tl.load(alpha_resets + at + tl.minimum(i, last))
+        alpha_a_end = tl.load(alpha_sums + at + last)
+        alpha_r_end = tl.load(alpha_resets + at + last)
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(k.to(DT), S.to(DT), input_precision="tf32x3")  # k_t S
         alpha = tl.exp(tl.load(alpha_p + t0 * alpha_t + i * alpha_t, mask=i_ok, other=0.0).to(tl.float32))
-        since = span(alpha_a_before, alpha_n_before, 0.0, 0)
+        since = power(alpha_a_before, alpha_r_before < 0)
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         w = (-(alpha * since)[:, None] * p) + v.to(tl.float32)
         p2 = tl.dot(t.to(DT), w.to(DT), input_precision="tf32x3")  # a06e47a89e58_t 269d1063414f_t
-        since2 = span(alpha_a, alpha_n, 0.0, 0)
+        since2 = power(alpha_a, alpha_r < 0)
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p3 = tl.dot(q.to(DT), S.to(DT), input_precision="tf32x3")  # q_t S
         t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
@@ -536,9 +555,9 @@ def forward_sweep_1(
         )  # ... + 531a6a905ff6_t f0a239ece246_t
         tl.store(write1_out + step * E + i[:, None] * (H * E) + e[None, :], p2, mask=i_ok[:, None] & e_ok[None, :])
         tl.store(o_out + step * E + i[:, None] * (H * E) + e[None, :], p4, mask=i_ok[:, None] & e_ok[None, :])  # o
-        kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
+        kept = power(alpha_a_end, alpha_r_end < 0)
         beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
-        until = span(alpha_a_end, alpha_n_end, alpha_a, alpha_n)
+        until = power(alpha_a_end - alpha_a, alpha_r_end < i + 1)
         p5 = tl.dot(
             tl.trans(k.to(DT)),
             ((beta.to(tl.float32) * until)[:, None] * p2).to(DT),
@@ -586,6 +605,7 @@ def triton_forward(given, states, constants):
         block_d=padded(D),
         C=config.chunk,
         LEVELS=config.levels,
+        EVEN=T % config.chunk == 0,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=1,
@@ -622,6 +642,7 @@ def triton_forward(given, states, constants):
         block_e=min(config.tile, padded(E)),
         C=config.chunk,
         LEVELS=config.levels,
+        EVEN=T % config.chunk == 0,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=config.stages,
@@ -657,6 +678,7 @@ def backward_prepare_1(
     block_d: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -673,25 +695,25 @@ def backward_prepare_1(
     alpha_p += b * alpha_b + h * alpha_h
     beta_p += b * beta_b + h * beta_h
     t0 = tl.cast(c, tl.int64) * C
-    last = tl.minimum(T - t0, C).to(tl.int32) - 1
+    last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
     alpha_a = tl.load(alpha_sums + at + tl.minimum(i, last))
-    alpha_n = tl.load(alpha_resets + at + tl.minimum(i, last))
+    alpha_r = tl.load(alpha_resets + at + tl.minimum(i, last))
     alpha_a_before = tl.load(alpha_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-    alpha_n_before = tl.load(alpha_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
+    alpha_r_before = tl.load(alpha_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1)
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     p = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k_t q_t^T
-    m = weights(
-        alpha_a[None, :], alpha_n[None, :], alpha_a[:, None], alpha_n[:, None], i[:, None] <= i[None, :]
+    m = power(
+        alpha_a[None, :] - alpha_a[:, None], within(i[None, :] - i[:, None], (i - alpha_r + 1)[None, :])
     )  # decays from write to read
     tl.store(
         matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (p * m)
     )  # (k_t q_t^T) . [decay_{mask}]_{i,j}
-    m2 = weights(
-        alpha_a_before[None, :], alpha_n_before[None, :], alpha_a[:, None], alpha_n[:, None], i[:, None] < i[None, :]
+    m2 = power(
+        alpha_a_before[None, :] - alpha_a[:, None], within(i[None, :] - i[:, None] - 1, (i - alpha_r_before)[None, :])
     )  # decays from write to read
     alpha = tl.exp(tl.load(alpha_p + t0 * alpha_t + i * alpha_t, mask=i_ok, other=0.0).to(tl.float32))
     p2 = tl.dot(k.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k_t k_t^T
@@ -749,6 +771,7 @@ def backward_sweep_1(
     block_e: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
@@ -777,25 +800,25 @@ def backward_sweep_1(
     for n in range(chunks):
         c = chunks - 1 - n
         t0 = tl.cast(c, tl.int64) * C
-        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
-        alpha_a_end = tl.load(alpha_sums + at + last)
-        alpha_n_end = tl.load(alpha_resets + at + last)
         alpha_a = tl.load(alpha_sums + at + tl.minimum(i, last))
-        alpha_n = tl.load(alpha_resets + at + tl.minimum(i, last))
+        alpha_r = tl.load(alpha_resets + at + tl.minimum(i, last))
+        alpha_a_end = tl.load(alpha_sums + at + last)
+        alpha_r_end = tl.load(alpha_resets + at + last)
         beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         alpha_a_before = tl.load(alpha_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-        alpha_n_before = tl.load(alpha_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
+        alpha_r_before = tl.load(alpha_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1)
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(k.to(DT), dS.to(DT), input_precision="tf32x3")  # k_t dS
-        since = span(alpha_a_end, alpha_n_end, alpha_a, alpha_n)
+        since = power(alpha_a_end - alpha_a, alpha_r_end < i + 1)
         t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p2 = tl.dot(t2.to(DT), do.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + 0ddf115fc527_t do_t
@@ -823,14 +846,14 @@ def backward_sweep_1(
             ),
             mask=i_ok,
         )  # dlog_alpha
-        kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
+        kept = power(alpha_a_end, alpha_r_end < 0)
         alpha = tl.exp(tl.load(alpha_p + t0 * alpha_t + i * alpha_t, mask=i_ok, other=0.0).to(tl.float32))
-        until = span(alpha_a_before, alpha_n_before, 0.0, 0)
+        until = power(alpha_a_before, alpha_r_before < 0)
         p4 = tl.dot(
             tl.trans(k.to(DT)), ((alpha * until * beta.to(tl.float32))[:, None] * p3).to(DT), input_precision="tf32x3"
         )  # k_t^T diag(beta_t . alpha_t . [decay_{out}]_i) 594ef3673a5f_t
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        until2 = span(alpha_a, alpha_n, 0.0, 0)
+        until2 = power(alpha_a, alpha_r < 0)
         p5 = tl.dot(
             tl.trans(q.to(DT)),
             (until2[:, None] * do.to(tl.float32)).to(DT),
@@ -873,6 +896,7 @@ def backward_prepare_2(
     block_e: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -890,16 +914,16 @@ def backward_prepare_2(
     beta_p += b * beta_b + h * beta_h
     do_p += b * do_b + h * do_h
     t0 = tl.cast(c, tl.int64) * C
-    last = tl.minimum(T - t0, C).to(tl.int32) - 1
+    last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
     alpha_a_before = tl.load(alpha_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-    alpha_n_before = tl.load(alpha_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
+    alpha_r_before = tl.load(alpha_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1)
     alpha_a = tl.load(alpha_sums + at + tl.minimum(i, last))
-    alpha_n = tl.load(alpha_resets + at + tl.minimum(i, last))
-    m = weights(
-        alpha_a_before[None, :], alpha_n_before[None, :], alpha_a[:, None], alpha_n[:, None], i[:, None] < i[None, :]
+    alpha_r = tl.load(alpha_resets + at + tl.minimum(i, last))
+    m = power(
+        alpha_a_before[None, :] - alpha_a[:, None], within(i[None, :] - i[:, None] - 1, (i - alpha_r_before)[None, :])
     )  # decays from write to read
     alpha = tl.exp(tl.load(alpha_p + t0 * alpha_t + i * alpha_t, mask=i_ok, other=0.0).to(tl.float32))
     write1 = tl.load(
@@ -914,8 +938,8 @@ def backward_prepare_2(
         matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
         ((alpha * beta.to(tl.float32))[None, :] * (m * p)),
     )  # ((101b56a880_t c8244d0bb2_t^T) . [decay_{mask}]_{i,j}) diag(beta_t . alpha_t)
-    m2 = weights(
-        alpha_a[None, :], alpha_n[None, :], alpha_a[:, None], alpha_n[:, None], i[:, None] <= i[None, :]
+    m2 = power(
+        alpha_a[None, :] - alpha_a[:, None], within(i[None, :] - i[:, None], (i - alpha_r + 1)[None, :])
     )  # decays from write to read
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     p2 = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # 101b56a880_t do_t^T
@@ -969,6 +993,7 @@ def backward_sweep_2(
     block_d: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
@@ -997,18 +1022,18 @@ def backward_sweep_2(
     for n in range(chunks):
         c = chunks - 1 - n
         t0 = tl.cast(c, tl.int64) * C
-        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
-        alpha_a_end = tl.load(alpha_sums + at + last)
-        alpha_n_end = tl.load(alpha_resets + at + last)
         alpha_a = tl.load(alpha_sums + at + tl.minimum(i, last))
-        alpha_n = tl.load(alpha_resets + at + tl.minimum(i, last))
+        alpha_r = tl.load(alpha_resets + at + tl.minimum(i, last))
+        alpha_a_end = tl.load(alpha_sums + at + last)
+        alpha_r_end = tl.load(alpha_resets + at + last)
         beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
         alpha_a_before = tl.load(alpha_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-        alpha_n_before = tl.load(alpha_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-        since = span(alpha_a_end, alpha_n_end, alpha_a, alpha_n)
+        alpha_r_before = tl.load(alpha_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1)
+        since = power(alpha_a_end - alpha_a, alpha_r_end < i + 1)
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
@@ -1031,19 +1056,19 @@ def backward_sweep_2(
             (beta.to(tl.float32)[:, None] * p3),
             mask=i_ok[:, None] & d_ok[None, :],
         )  # dk
-        kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
+        kept = power(alpha_a_end, alpha_r_end < 0)
         write2 = tl.load(
             write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
         alpha = tl.exp(tl.load(alpha_p + t0 * alpha_t + i * alpha_t, mask=i_ok, other=0.0).to(tl.float32))
-        until = span(alpha_a_before, alpha_n_before, 0.0, 0)
+        until = power(alpha_a_before, alpha_r_before < 0)
         p4 = tl.dot(
             tl.trans(write2.to(DT)),
             ((alpha * until * beta.to(tl.float32))[:, None] * k.to(tl.float32)).to(DT),
             input_precision="tf32x3",
         )  # k_t^T diag(beta_t . alpha_t . [decay_{out}]_i) c8244d0bb2_t
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        until2 = span(alpha_a, alpha_n, 0.0, 0)
+        until2 = power(alpha_a, alpha_r < 0)
         p5 = tl.dot(
             tl.trans(do.to(DT)),
             (until2[:, None] * q.to(tl.float32)).to(DT),
@@ -1081,6 +1106,7 @@ def backward_prepare_3(
     block_e: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -1097,21 +1123,21 @@ def backward_prepare_3(
     beta_p += b * beta_b + h * beta_h
     write2_p += b * write2_b + h * write2_h
     t0 = tl.cast(c, tl.int64) * C
-    last = tl.minimum(T - t0, C).to(tl.int32) - 1
+    last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
     alpha_a = tl.load(alpha_sums + at + tl.minimum(i, last))
-    alpha_n = tl.load(alpha_resets + at + tl.minimum(i, last))
+    alpha_r = tl.load(alpha_resets + at + tl.minimum(i, last))
     alpha_a_before = tl.load(alpha_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-    alpha_n_before = tl.load(alpha_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
+    alpha_r_before = tl.load(alpha_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1)
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     write1 = tl.load(
         write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
     )
     p = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do_t 101b56a880_t^T
-    m = weights(
-        alpha_a[:, None], alpha_n[:, None], alpha_a[None, :], alpha_n[None, :], i[:, None] >= i[None, :]
+    m = power(
+        alpha_a[:, None] - alpha_a[None, :], within(i[:, None] - i[None, :], (i - alpha_r + 1)[:, None])
     )  # decays from write to read
     beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
     tl.store(
@@ -1121,8 +1147,8 @@ def backward_prepare_3(
         write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
     )
     p2 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # c8244d0bb2_t 101b56a880_t^T
-    m2 = weights(
-        alpha_a_before[:, None], alpha_n_before[:, None], alpha_a[None, :], alpha_n[None, :], i[:, None] > i[None, :]
+    m2 = power(
+        alpha_a_before[:, None] - alpha_a[None, :], within(i[:, None] - i[None, :] - 1, (i - alpha_r_before)[:, None])
     )  # decays from write to read
     tl.store(
         matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta.to(tl.float32)[None, :] * (p2 * m2))
@@ -1181,6 +1207,7 @@ def backward_sweep_3(
     block_d: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S."""
@@ -1208,28 +1235,28 @@ def backward_sweep_3(
     for n in range(chunks):
         c = n
         t0 = tl.cast(c, tl.int64) * C
-        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
-        alpha_a_end = tl.load(alpha_sums + at + last)
-        alpha_n_end = tl.load(alpha_resets + at + last)
         alpha_a = tl.load(alpha_sums + at + tl.minimum(i, last))
-        alpha_n = tl.load(alpha_resets + at + tl.minimum(i, last))
+        alpha_r = tl.load(alpha_resets + at + tl.minimum(i, last))
         alpha_a_before = tl.load(alpha_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-        alpha_n_before = tl.load(alpha_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
+        alpha_r_before = tl.load(alpha_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1)
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
         dk_1 = tl.load(
             dk_1_p + t0 * dk_1_t + i[:, None] * dk_1_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
         )
-        since = span(alpha_a, alpha_n, 0.0, 0)
+        alpha_a_end = tl.load(alpha_sums + at + last)
+        alpha_r_end = tl.load(alpha_resets + at + last)
+        since = power(alpha_a, alpha_r < 0)
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do_t S^T
         t = tl.load(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p2 = tl.dot(t.to(DT), k.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + f250e54a0073_t k_t
-        since2 = span(alpha_a_before, alpha_n_before, 0.0, 0)
+        since2 = power(alpha_a_before, alpha_r_before < 0)
         write2 = tl.load(
             write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
@@ -1256,11 +1283,11 @@ def backward_sweep_3(
             ((-(alpha * beta.to(tl.float32))[:, None] * p4) + dk_1.to(tl.float32)),
             mask=i_ok[:, None] & d_ok[None, :],
         )  # dk
-        kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
+        kept = power(alpha_a_end, alpha_r_end < 0)
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
-        until = span(alpha_a_end, alpha_n_end, alpha_a, alpha_n)
+        until = power(alpha_a_end - alpha_a, alpha_r_end < i + 1)
         p5 = tl.dot(
             tl.trans(write1.to(DT)),
             ((beta.to(tl.float32) * until)[:, None] * k.to(tl.float32)).to(DT),
@@ -1311,6 +1338,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         block_d=padded(D),
         C=config.chunk,
         LEVELS=config.levels,
+        EVEN=T % config.chunk == 0,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=1,
@@ -1355,6 +1383,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         block_e=min(config.tile, padded(E)),
         C=config.chunk,
         LEVELS=config.levels,
+        EVEN=T % config.chunk == 0,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=config.stages,
@@ -1385,6 +1414,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_e=padded(E),
             C=config.chunk,
             LEVELS=config.levels,
+            EVEN=T % config.chunk == 0,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=1,
@@ -1423,6 +1453,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_d=min(config.tile, padded(D)),
             C=config.chunk,
             LEVELS=config.levels,
+            EVEN=T % config.chunk == 0,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,
@@ -1451,6 +1482,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_e=padded(E),
             C=config.chunk,
             LEVELS=config.levels,
+            EVEN=T % config.chunk == 0,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=1,
@@ -1497,6 +1529,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_d=min(config.tile, padded(D)),
             C=config.chunk,
             LEVELS=config.levels,
+            EVEN=T % config.chunk == 0,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,

@@ -281,6 +281,7 @@ def forward_prepare_1(
     part_d: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -293,7 +294,7 @@ def forward_prepare_1(
     q_p += b * q_b + h * q_h
     k_p += b * k_b + h * k_h
     t0 = tl.cast(c, tl.int64) * C
-    last = tl.minimum(T - t0, C).to(tl.int32) - 1
+    last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
@@ -332,14 +333,14 @@ def forward_prepare_1(
             True,
             DT,
         )
-        alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
-        alpha_n_end = tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0)
         since = span(alpha_a, alpha_n, 0.0, 0)
         tl.store(
             scaled1_p + at * D + i[:, None] * D + d[None, :],
             (since * q.to(tl.float32)),
             mask=i_ok[:, None] & d_ok[None, :],
         )  # q_t . [decay_{in}]_{i,d}
+        alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
+        alpha_n_end = tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0)
         until = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
         tl.store(
             scaled2_p + at * D + i[:, None] * D + d[None, :],
@@ -371,6 +372,7 @@ def forward_sweep_1(
     block_e: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S."""
@@ -391,7 +393,7 @@ def forward_sweep_1(
     for n in range(chunks):
         c = n
         t0 = tl.cast(c, tl.int64) * C
-        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -451,6 +453,7 @@ def triton_forward(given, states, constants):
         part_d=min(config.block, padded(D)),
         C=config.chunk,
         LEVELS=config.levels,
+        EVEN=T % config.chunk == 0,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=1,
@@ -478,6 +481,7 @@ def triton_forward(given, states, constants):
         block_e=min(config.tile, padded(E)),
         C=config.chunk,
         LEVELS=config.levels,
+        EVEN=T % config.chunk == 0,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=config.stages,
@@ -487,6 +491,13 @@ def triton_forward(given, states, constants):
 
 @triton.jit(do_not_specialize=["T"])
 def backward_prepare_1(
+    scaled1_p,
+    alpha_sums,
+    alpha_resets,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
     intra1_p,
     do_p,
     do_b,
@@ -496,12 +507,6 @@ def backward_prepare_1(
     v_b,
     v_t,
     v_h,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    alpha_sums,
-    alpha_resets,
     alpha_extents,
     T,
     H,
@@ -511,6 +516,7 @@ def backward_prepare_1(
     part_d: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -522,15 +528,33 @@ def backward_prepare_1(
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
     e_ok = e < E
+    k_p += b * k_b + h * k_h
     do_p += b * do_b + h * do_h
     v_p += b * v_b + h * v_h
-    k_p += b * k_b + h * k_h
     t0 = tl.cast(c, tl.int64) * C
-    last = tl.minimum(T - t0, C).to(tl.int32) - 1
+    last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
     alpha_extent = tl.load(alpha_extents + bh * chunks + c)
+    for d_start in range(0, D, part_d):
+        d = d_start + tl.arange(0, part_d)
+        d_ok = d < D
+        alpha_a = tl.load(
+            alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+        )
+        alpha_n = tl.load(
+            alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+        )
+        alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
+        alpha_n_end = tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0)
+        until = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        tl.store(
+            scaled1_p + at * D + i[:, None] * D + d[None, :],
+            (until * k.to(tl.float32)),
+            mask=i_ok[:, None] & d_ok[None, :],
+        )  # k_t . [decay_{out}]_{i,d}
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     p = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do_t v_t^T
@@ -538,7 +562,7 @@ def backward_prepare_1(
     for d_start in range(0, D, part_d):
         d = d_start + tl.arange(0, part_d)
         d_ok = d < D
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        k2 = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         alpha_a = tl.load(
             alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
         )
@@ -547,7 +571,7 @@ def backward_prepare_1(
         )
         p3 = decayed_sum(
             p2,
-            k.to(tl.float32),
+            k2.to(tl.float32),
             alpha_sums + at * D,
             alpha_resets + at * D,
             alpha_extent,
@@ -589,10 +613,7 @@ def backward_sweep_1(
     v_b,
     v_t,
     v_h,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
+    scaled1_p,
     T,
     H,
     E: tl.constexpr,
@@ -601,6 +622,7 @@ def backward_sweep_1(
     block_d: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S."""
@@ -620,18 +642,15 @@ def backward_sweep_1(
     do_p += b * do_b + h * do_h
     q_p += b * q_b + h * q_h
     v_p += b * v_b + h * v_h
-    k_p += b * k_b + h * k_h
     for n in range(chunks):
         c = n
         t0 = tl.cast(c, tl.int64) * C
-        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         intra1 = tl.load(intra1_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
-        alpha_n_end = tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0)
         alpha_a = tl.load(
             alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
         )
@@ -648,14 +667,17 @@ def backward_sweep_1(
             mask=i_ok[:, None] & d_ok[None, :],
         )  # S.late
         tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], y, mask=i_ok[:, None] & d_ok[None, :])  # dq
+        alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
+        alpha_n_end = tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0)
         kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        until = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        scaled1 = tl.load(
+            scaled1_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
+        )
         p2 = tl.dot(
-            tl.trans(v.to(DT)), (until * k.to(tl.float32)).to(DT), (kept[None, :] * S), input_precision="tf32x3"
-        )  # ... + (k_t . [decay_{out}]_{i,d})^T v_t
-        S = p2  # diag([decay_{all}]_d) S + (k_t . [decay_{out}]_{i,d})^T v_t
+            tl.trans(v.to(DT)), scaled1.to(DT), (kept[None, :] * S), input_precision="tf32x3"
+        )  # ... + 7ad563eb7ce1_t^T v_t
+        S = p2  # diag([decay_{all}]_d) S + 7ad563eb7ce1_t^T v_t
     tl.store(S_last + bh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
 
 
@@ -672,8 +694,8 @@ def backward_prepare_2(
     alpha_sums,
     alpha_resets,
     alpha_extents,
-    scaled1_p,
     scaled2_p,
+    scaled3_p,
     matrix1,
     T,
     H,
@@ -681,6 +703,7 @@ def backward_prepare_2(
     part_d: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -693,7 +716,7 @@ def backward_prepare_2(
     k_p += b * k_b + h * k_h
     q_p += b * q_b + h * q_h
     t0 = tl.cast(c, tl.int64) * C
-    last = tl.minimum(T - t0, C).to(tl.int32) - 1
+    last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
@@ -736,13 +759,13 @@ def backward_prepare_2(
         alpha_n_end = tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0)
         since = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
         tl.store(
-            scaled1_p + at * D + i[:, None] * D + d[None, :],
+            scaled2_p + at * D + i[:, None] * D + d[None, :],
             (since * k.to(tl.float32)),
             mask=i_ok[:, None] & d_ok[None, :],
         )  # k_t . [decay_{in}]_{i,d}
         until = span(alpha_a, alpha_n, 0.0, 0)
         tl.store(
-            scaled2_p + at * D + i[:, None] * D + d[None, :],
+            scaled3_p + at * D + i[:, None] * D + d[None, :],
             (until * q.to(tl.float32)),
             mask=i_ok[:, None] & d_ok[None, :],
         )  # q_t . [decay_{out}]_{i,d}
@@ -753,7 +776,7 @@ def backward_prepare_2(
 def backward_sweep_2(
     dS_first,
     dS_last,
-    scaled1_p,
+    scaled2_p,
     matrix1,
     do_p,
     do_b,
@@ -762,7 +785,7 @@ def backward_sweep_2(
     dv_out,
     alpha_sums,
     alpha_resets,
-    scaled2_p,
+    scaled3_p,
     T,
     H,
     D: tl.constexpr,
@@ -771,6 +794,7 @@ def backward_sweep_2(
     block_e: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
@@ -793,14 +817,14 @@ def backward_sweep_2(
     for n in range(chunks):
         c = chunks - 1 - n
         t0 = tl.cast(c, tl.int64) * C
-        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
-        scaled1 = tl.load(
-            scaled1_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
+        scaled2 = tl.load(
+            scaled2_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
         )
-        p = tl.dot(scaled1.to(DT), dS.to(DT), input_precision="tf32x3")  # 9a5d813822a6_t dS
+        p = tl.dot(scaled2.to(DT), dS.to(DT), input_precision="tf32x3")  # 9a5d813822a6_t dS
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p2 = tl.dot(t.to(DT), do.to(DT), p, input_precision="tf32x3")  # ... + 88dfcd374345_t do_t
@@ -808,11 +832,11 @@ def backward_sweep_2(
         alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
         alpha_n_end = tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0)
         kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
-        scaled2 = tl.load(
-            scaled2_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
+        scaled3 = tl.load(
+            scaled3_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
         )
         p3 = tl.dot(
-            tl.trans(scaled2.to(DT)), do.to(DT), (kept[:, None] * dS), input_precision="tf32x3"
+            tl.trans(scaled3.to(DT)), do.to(DT), (kept[:, None] * dS), input_precision="tf32x3"
         )  # ... + c0cc3a418732_t^T do_t
         dS = p3  # diag([decay_{all}]_d) dS + c0cc3a418732_t^T do_t
     tl.store(dS_last + bh * D * E + d[:, None] * E + e[None, :], dS, mask=d_ok[:, None] & e_ok[None, :])
@@ -820,6 +844,13 @@ def backward_sweep_2(
 
 @triton.jit(do_not_specialize=["T"])
 def backward_prepare_3(
+    scaled3_p,
+    alpha_sums,
+    alpha_resets,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
     intra2_p,
     v_p,
     v_b,
@@ -829,12 +860,6 @@ def backward_prepare_3(
     do_b,
     do_t,
     do_h,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    alpha_sums,
-    alpha_resets,
     alpha_extents,
     T,
     H,
@@ -844,6 +869,7 @@ def backward_prepare_3(
     part_d: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -855,15 +881,31 @@ def backward_prepare_3(
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
     e_ok = e < E
+    q_p += b * q_b + h * q_h
     v_p += b * v_b + h * v_h
     do_p += b * do_b + h * do_h
-    q_p += b * q_b + h * q_h
     t0 = tl.cast(c, tl.int64) * C
-    last = tl.minimum(T - t0, C).to(tl.int32) - 1
+    last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
     alpha_extent = tl.load(alpha_extents + bh * chunks + c)
+    for d_start in range(0, D, part_d):
+        d = d_start + tl.arange(0, part_d)
+        d_ok = d < D
+        alpha_a = tl.load(
+            alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+        )
+        alpha_n = tl.load(
+            alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+        )
+        until = span(alpha_a, alpha_n, 0.0, 0)
+        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        tl.store(
+            scaled3_p + at * D + i[:, None] * D + d[None, :],
+            (until * q.to(tl.float32)),
+            mask=i_ok[:, None] & d_ok[None, :],
+        )  # q_t . [decay_{out}]_{i,d}
     v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     p = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v_t do_t^T
@@ -871,7 +913,7 @@ def backward_prepare_3(
     for d_start in range(0, D, part_d):
         d = d_start + tl.arange(0, part_d)
         d_ok = d < D
-        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        q2 = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         alpha_a = tl.load(
             alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
         )
@@ -880,7 +922,7 @@ def backward_prepare_3(
         )
         p3 = decayed_sum(
             p2,
-            q.to(tl.float32),
+            q2.to(tl.float32),
             alpha_sums + at * D,
             alpha_resets + at * D,
             alpha_extent,
@@ -925,10 +967,7 @@ def backward_sweep_3(
     do_b,
     do_t,
     do_h,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
+    scaled3_p,
     T,
     H,
     E: tl.constexpr,
@@ -937,6 +976,7 @@ def backward_sweep_3(
     block_d: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
@@ -959,11 +999,10 @@ def backward_sweep_3(
     k_p += b * k_b + h * k_h
     S_late_0_p += b * S_late_0_b + h * S_late_0_h
     do_p += b * do_b + h * do_h
-    q_p += b * q_b + h * q_h
     for n in range(chunks):
         c = chunks - 1 - n
         t0 = tl.cast(c, tl.int64) * C
-        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -976,14 +1015,14 @@ def backward_sweep_3(
         intra2 = tl.load(intra2_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p = tl.dot(v.to(DT), dS.to(DT), input_precision="tf32x3")  # v_t dS^T
-        alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
-        alpha_n_end = tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0)
         alpha_a = tl.load(
             alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
         )
         alpha_n = tl.load(
             alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
         )
+        alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
+        alpha_n_end = tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0)
         since = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
         y = intra2.to(tl.float32) + (p * since)  # (v_t dS^T) . [decay_{in}]_{i,d} + 73322e789357_t
         tl.store(
@@ -994,12 +1033,13 @@ def backward_sweep_3(
         tl.store(dk_out + step * D + i[:, None] * (H * D) + d[None, :], y, mask=i_ok[:, None] & d_ok[None, :])  # dk
         kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        until = span(alpha_a, alpha_n, 0.0, 0)
-        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        scaled3 = tl.load(
+            scaled3_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
+        )
         p2 = tl.dot(
-            tl.trans(do.to(DT)), (until * q.to(tl.float32)).to(DT), (kept[None, :] * dS), input_precision="tf32x3"
-        )  # ... + (q_t . [decay_{out}]_{i,d})^T do_t
-        dS = p2  # diag([decay_{all}]_d) dS + (q_t . [decay_{out}]_{i,d})^T do_t
+            tl.trans(do.to(DT)), scaled3.to(DT), (kept[None, :] * dS), input_precision="tf32x3"
+        )  # ... + c0cc3a418732_t^T do_t
+        dS = p2  # diag([decay_{all}]_d) dS + c0cc3a418732_t^T do_t
 
 
 def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs):
@@ -1018,19 +1058,21 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     do = cotangent(cotangents.get("o"), some, (B, T, H, E))
     alpha_sums, alpha_resets, alpha_extents = cumulate(alpha, config.chunk)
     if needs & {"alpha", "q"}:
+        scaled1 = some.new_empty((B, H, T, D))
         intra1 = some.new_empty((B, H, T, D), dtype=torch.float32)
         launch(
             backward_prepare_1,
             (B * H * cdiv(T, config.chunk),),
+            scaled1,
+            alpha_sums,
+            alpha_resets,
+            k,
+            *strides(k),
             intra1,
             do,
             *strides(do),
             v,
             *strides(v),
-            k,
-            *strides(k),
-            alpha_sums,
-            alpha_resets,
             alpha_extents,
             T,
             H,
@@ -1040,6 +1082,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             part_d=min(config.block, padded(D)),
             C=config.chunk,
             LEVELS=config.levels,
+            EVEN=T % config.chunk == 0,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=1,
@@ -1063,8 +1106,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             dq,
             v,
             *strides(v),
-            k,
-            *strides(k),
+            scaled1,
             T,
             H,
             E=E,
@@ -1073,14 +1115,15 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_d=min(config.tile, padded(D)),
             C=config.chunk,
             LEVELS=config.levels,
+            EVEN=T % config.chunk == 0,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,
         )
     if needs & {"S", "v"}:
         matrix1 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
-        scaled1 = some.new_empty((B, H, T, D))
         scaled2 = some.new_empty((B, H, T, D))
+        scaled3 = some.new_empty((B, H, T, D))
         launch(
             backward_prepare_2,
             (B * H * cdiv(T, config.chunk),),
@@ -1091,8 +1134,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             alpha_sums,
             alpha_resets,
             alpha_extents,
-            scaled1,
             scaled2,
+            scaled3,
             matrix1,
             T,
             H,
@@ -1100,6 +1143,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             part_d=min(config.block, padded(D)),
             C=config.chunk,
             LEVELS=config.levels,
+            EVEN=T % config.chunk == 0,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=1,
@@ -1111,14 +1155,14 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             (B * H * cdiv(E, min(config.tile, padded(E))),),
             dS_first,
             dS_last,
-            scaled1,
+            scaled2,
             matrix1,
             do,
             *strides(do),
             dv,
             alpha_sums,
             alpha_resets,
-            scaled2,
+            scaled3,
             T,
             H,
             D=D,
@@ -1127,24 +1171,27 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_e=min(config.tile, padded(E)),
             C=config.chunk,
             LEVELS=config.levels,
+            EVEN=T % config.chunk == 0,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,
         )
     if needs & {"alpha", "k"}:
+        scaled3 = some.new_empty((B, H, T, D))
         intra2 = some.new_empty((B, H, T, D), dtype=torch.float32)
         launch(
             backward_prepare_3,
             (B * H * cdiv(T, config.chunk),),
+            scaled3,
+            alpha_sums,
+            alpha_resets,
+            q,
+            *strides(q),
             intra2,
             v,
             *strides(v),
             do,
             *strides(do),
-            q,
-            *strides(q),
-            alpha_sums,
-            alpha_resets,
             alpha_extents,
             T,
             H,
@@ -1154,6 +1201,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             part_d=min(config.block, padded(D)),
             C=config.chunk,
             LEVELS=config.levels,
+            EVEN=T % config.chunk == 0,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=1,
@@ -1177,8 +1225,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             dk,
             do,
             *strides(do),
-            q,
-            *strides(q),
+            scaled3,
             T,
             H,
             E=E,
@@ -1187,6 +1234,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_d=min(config.tile, padded(D)),
             C=config.chunk,
             LEVELS=config.levels,
+            EVEN=T % config.chunk == 0,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,

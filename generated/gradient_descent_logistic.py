@@ -48,7 +48,6 @@ def torch_start(given, states, constants):
     like = given["x"].new_zeros((), dtype=dtype)
     size_n = given["x"].shape[3]
     size_m = given["y"].shape[3]
-
     W = states.get("W")
     if W is None:
         W = like.new_zeros((batch, heads, size_m, size_n))
@@ -63,7 +62,6 @@ def torch_forward(given, states, constants):
     like = given["x"].new_zeros((), dtype=dtype)
     size_n = given["x"].shape[3]
     size_m = given["y"].shape[3]
-
     sequences = {
         "x": given["x"].to(dtype).unbind(1),
         "z": given["z"].to(dtype).unbind(1),
@@ -102,7 +100,6 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     like = given["x"].new_zeros((), dtype=dtype)
     size_n = given["x"].shape[3]
     size_m = given["y"].shape[3]
-
     sequences = {
         "x": given["x"].to(dtype).unbind(1),
         "z": given["z"].to(dtype).unbind(1),
@@ -165,7 +162,10 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
 @triton.jit(do_not_specialize=["heads", "steps", "segment", "segments"])
 def sequential_forward_kernel(
     x_at, z_at, y_at, eta_at, W_start_at, W_checkpoints_at, W_final_at, o_at,
-    x_stride0, x_stride1, x_stride2, x_stride3, z_stride0, z_stride1, z_stride2, z_stride3, y_stride0, y_stride1, y_stride2, y_stride3, eta_stride0, eta_stride1, eta_stride2,
+    x_stride0, x_stride1, x_stride2, x_stride3,
+    z_stride0, z_stride1, z_stride2, z_stride3,
+    y_stride0, y_stride1, y_stride2, y_stride3,
+    eta_stride0, eta_stride1, eta_stride2,
     heads, steps, segment, segments,
     size_n: tl.constexpr, block_n: tl.constexpr,
     size_m: tl.constexpr, block_m: tl.constexpr,
@@ -192,7 +192,6 @@ def sequential_forward_kernel(
     y_at += batch * y_stride0 + head * y_stride2
     eta_at += batch * eta_stride0 + head * eta_stride2
     W = tl.load(W_start_at + index * (size_m * size_n) + at_m_n, mask=in_m_n, other=0.0).to(tl.float32)
-
     for checkpoint in range(segments):
         tl.store(W_checkpoints_at + (index * segments + checkpoint) * (size_m * size_n) + at_m_n, W, mask=in_m_n)
         for offset in range(tl.minimum(segment, steps - checkpoint * segment)):
@@ -213,7 +212,11 @@ def sequential_forward_kernel(
 @triton.jit(do_not_specialize=["heads", "steps", "segment", "segments"])
 def sequential_backward_kernel(
     x_at, z_at, y_at, eta_at, do_at, W_checkpoints_at, W_states_at, dW_final_at, dW_start_at, dx_at, dz_at, dy_at, deta_at,
-    x_stride0, x_stride1, x_stride2, x_stride3, z_stride0, z_stride1, z_stride2, z_stride3, y_stride0, y_stride1, y_stride2, y_stride3, eta_stride0, eta_stride1, eta_stride2, do_stride0, do_stride1, do_stride2, do_stride3,
+    x_stride0, x_stride1, x_stride2, x_stride3,
+    z_stride0, z_stride1, z_stride2, z_stride3,
+    y_stride0, y_stride1, y_stride2, y_stride3,
+    eta_stride0, eta_stride1, eta_stride2,
+    do_stride0, do_stride1, do_stride2, do_stride3,
     heads, steps, segment, segments,
     size_n: tl.constexpr, block_n: tl.constexpr,
     size_m: tl.constexpr, block_m: tl.constexpr,
@@ -241,7 +244,6 @@ def sequential_backward_kernel(
     eta_at += batch * eta_stride0 + head * eta_stride2
     do_at += batch * do_stride0 + head * do_stride2
     dW = tl.load(dW_final_at + index * (size_m * size_n) + at_m_n, mask=in_m_n, other=0.0).to(tl.float32)
-
     for back in range(segments):
         checkpoint = segments - 1 - back
         length = tl.minimum(segment, steps - checkpoint * segment)
@@ -269,28 +271,28 @@ def sequential_backward_kernel(
             y = tl.load(y_at + now * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0).to(tl.float32)
             eta = tl.load(eta_at + now * eta_stride1).to(tl.float32)
             do = tl.load(do_at + now * do_stride1 + wide_m * do_stride3, mask=in_m, other=0.0).to(tl.float32)
-            t2 = do[:, None] * z[None, :]
-            t3 = tl.sum(x[None, :] * W, axis=1)
-            t4 = tl.sigmoid(t3)
-            t5 = t2 + dW
-            t6 = tl.sum(x[None, :] * t5, axis=1)
-            t7 = 1.0 - t4
-            t8 = tl.sum((t4 * t6 * t7)[:, None] * W, axis=0)
-            error_2 = t4 - y
-            t9 = tl.sum(error_2[:, None] * t5, axis=0)
-            t10 = tl.sum(do[:, None] * (W - (eta * error_2)[:, None] * x[None, :]), axis=0)
-            t11 = tl.sum(x * t9, axis=0)
+            t1 = do[:, None] * z[None, :]
+            t2 = tl.sum(x[None, :] * W, axis=1)
+            t3 = tl.sigmoid(t2)
+            t4 = t1 + dW
+            t5 = tl.sum(x[None, :] * t4, axis=1)
+            t6 = 1.0 - t3
+            t7 = tl.sum((t3 * t5 * t6)[:, None] * W, axis=0)
+            error = t3 - y
+            t8 = tl.sum(error[:, None] * t4, axis=0)
+            t9 = tl.sum(do[:, None] * (W - (eta * error)[:, None] * x[None, :]), axis=0)
+            t10 = tl.sum(x * t8, axis=0)
             tl.store(
                 dx_at + ((batch * steps + now) * heads + head + tile * rows * steps) * size_n + at_n,
-                -eta * t8 - eta * t9,
+                -eta * t7 - eta * t8,
                 mask=in_n,
             )
             tl.store(
-                dz_at + ((batch * steps + now) * heads + head + tile * rows * steps) * size_n + at_n, t10, mask=in_n
+                dz_at + ((batch * steps + now) * heads + head + tile * rows * steps) * size_n + at_n, t9, mask=in_n
             )
-            tl.store(dy_at + ((batch * steps + now) * heads + head) * size_m + at_m, eta * t6, mask=in_m)
-            tl.store(deta_at + (batch * steps + now) * heads + head + tile * rows * steps, -t11)
-            dW = t2 + dW - (eta * t4 * t6 * t7)[:, None] * x[None, :]
+            tl.store(dy_at + ((batch * steps + now) * heads + head) * size_m + at_m, eta * t5, mask=in_m)
+            tl.store(deta_at + (batch * steps + now) * heads + head + tile * rows * steps, -t10)
+            dW = t1 + dW - (eta * t3 * t5 * t6)[:, None] * x[None, :]
         tl.debug_barrier()
     tl.store(dW_start_at + index * (size_m * size_n) + at_m_n, dW, mask=in_m_n)
 
@@ -306,7 +308,6 @@ def triton_forward(given, states, constants):
     block_n = block_of(size_n, 1)
     block_m = tile_of(size_m, block_n, 2048, 1)
     tiles = -(-size_m // block_m)
-
     start = {name: x.float().contiguous() for name, x in torch_start(given, states, constants).items()}
     outputs, parts = {}, {}
     outputs["o"] = given["x"].new_empty((batch, steps, heads, size_m))
@@ -353,7 +354,6 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     block_n = block_of(size_n, 1)
     block_m = tile_of(size_m, block_n, 4096, 1, most=8)
     tiles = -(-size_m // block_m)
-
     incoming_steps = {
         "o": incoming(cotangents.get("o"), (batch, steps, heads, size_m), like),
     }

@@ -273,6 +273,7 @@ def forward_prepare_1(
     block_n_: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -288,7 +289,7 @@ def forward_prepare_1(
     eta_p += b * eta_b + h * eta_h
     z_p += b * z_b + h * z_h
     t0 = tl.cast(c, tl.int64) * C
-    last = tl.minimum(T - t0, C).to(tl.int32) - 1
+    last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
@@ -338,6 +339,7 @@ def forward_sweep_1(
     block_m_: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of W."""
@@ -363,7 +365,7 @@ def forward_sweep_1(
     for n in range(chunks):
         c = n
         t0 = tl.cast(c, tl.int64) * C
-        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -417,6 +419,7 @@ def triton_forward(given, states, constants):
         block_n_=padded(N),
         C=config.chunk,
         LEVELS=config.levels,
+        EVEN=T % config.chunk == 0,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=1,
@@ -449,6 +452,7 @@ def triton_forward(given, states, constants):
         block_m_=min(config.tile, padded(M)),
         C=config.chunk,
         LEVELS=config.levels,
+        EVEN=T % config.chunk == 0,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=config.stages,
@@ -478,6 +482,7 @@ def backward_prepare_1(
     block_n_: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -493,7 +498,7 @@ def backward_prepare_1(
     z_p += b * z_b + h * z_h
     eta_p += b * eta_b + h * eta_h
     t0 = tl.cast(c, tl.int64) * C
-    last = tl.minimum(T - t0, C).to(tl.int32) - 1
+    last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
@@ -543,6 +548,7 @@ def backward_sweep_1(
     block_m_: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dW."""
@@ -568,7 +574,7 @@ def backward_sweep_1(
     for n in range(chunks):
         c = chunks - 1 - n
         t0 = tl.cast(c, tl.int64) * C
-        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -621,6 +627,7 @@ def backward_prepare_2(
     block_m_: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -637,7 +644,7 @@ def backward_prepare_2(
     eta_p += b * eta_b + h * eta_h
     write2_p += b * write2_b + h * write2_h
     t0 = tl.cast(c, tl.int64) * C
-    last = tl.minimum(T - t0, C).to(tl.int32) - 1
+    last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
@@ -700,6 +707,7 @@ def backward_sweep_2(
     block_n_: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dW."""
@@ -727,7 +735,7 @@ def backward_sweep_2(
     for n in range(chunks):
         c = chunks - 1 - n
         t0 = tl.cast(c, tl.int64) * C
-        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -793,6 +801,7 @@ def backward_prepare_3(
     block_m_: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -809,7 +818,7 @@ def backward_prepare_3(
     eta_p += b * eta_b + h * eta_h
     write2_p += b * write2_b + h * write2_h
     t0 = tl.cast(c, tl.int64) * C
-    last = tl.minimum(T - t0, C).to(tl.int32) - 1
+    last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
@@ -873,6 +882,7 @@ def backward_sweep_3(
     block_n_: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of W."""
@@ -900,7 +910,7 @@ def backward_sweep_3(
     for n in range(chunks):
         c = n
         t0 = tl.cast(c, tl.int64) * C
-        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -973,6 +983,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         block_n_=padded(N),
         C=config.chunk,
         LEVELS=config.levels,
+        EVEN=T % config.chunk == 0,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=1,
@@ -1005,6 +1016,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         block_m_=min(config.tile, padded(M)),
         C=config.chunk,
         LEVELS=config.levels,
+        EVEN=T % config.chunk == 0,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=config.stages,
@@ -1031,6 +1043,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_m_=padded(M),
             C=config.chunk,
             LEVELS=config.levels,
+            EVEN=T % config.chunk == 0,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=1,
@@ -1065,6 +1078,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_n_=min(config.tile, padded(N)),
             C=config.chunk,
             LEVELS=config.levels,
+            EVEN=T % config.chunk == 0,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,
@@ -1091,6 +1105,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_m_=padded(M),
             C=config.chunk,
             LEVELS=config.levels,
+            EVEN=T % config.chunk == 0,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=1,
@@ -1127,6 +1142,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_n_=min(config.tile, padded(N)),
             C=config.chunk,
             LEVELS=config.levels,
+            EVEN=T % config.chunk == 0,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,

@@ -65,7 +65,7 @@ import triton
 import triton.language as tl
 
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out, triangular_inverse
-from chunkform.runtime.kernels import cumulate, inverse, span, suffix_sum, weights
+from chunkform.runtime.kernels import cumulate, inverse, power, suffix_sum, within
 from chunkform.runtime.launch import (
     DTYPES,
     cdiv,
@@ -80,7 +80,16 @@ from chunkform.runtime.launch import (
     whole,
 )
 from chunkform.runtime.op import Argument, Backend, Op, Signature
-from chunkform.runtime.torch_form import CHUNK, dtype_of, from_chunks, from_steps, in_segments, steps_first, to_chunks
+from chunkform.runtime.torch_form import (
+    CHUNK,
+    dtype_of,
+    from_chunks,
+    from_steps,
+    in_parts,
+    in_segments,
+    steps_first,
+    to_chunks,
+)
 
 
 def _forward_sweep_1(s1, s2, s3, s4, s_0, lead, size, dtype, device, size_d, size_e):
@@ -306,8 +315,16 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
         _backward_sweep_3, (log_lam, w_2, t23, w), (s_first,), lead, 1, CHUNK, dtype, device, size_d, size_e
     )
     # pairing_s: <s_(t-1), ds_t> at each step, with the scalars that multiply the state
-    (pairing_s,) = _backward_unroll_4(
-        log_lam, w, w_2, t23, t17, lam, s_edges, ds_edges, lead, CHUNK, dtype, device, size_d, size_e
+    (pairing_s,) = in_parts(
+        _backward_unroll_4,
+        (log_lam, w, w_2, t23, t17, lam),
+        (s_edges, ds_edges),
+        lead,
+        CHUNK,
+        dtype,
+        device,
+        size_d,
+        size_e,
     )
     gradients = {}
     gradients["q"] = from_steps(-lam[..., None] * y_3, lead, 1, given["q"].dtype)
@@ -343,6 +360,7 @@ def forward_prepare_1(
     block_d: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -358,16 +376,16 @@ def forward_prepare_1(
     q_p += b * q_b + h * q_h
     k_p += b * k_b + h * k_h
     t0 = tl.cast(c, tl.int64) * C
-    last = tl.minimum(T - t0, C).to(tl.int32) - 1
+    last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
     lam_a_before = tl.load(lam_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-    lam_n_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
+    lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1)
     lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-    lam_n = tl.load(lam_resets + at + tl.minimum(i, last))
-    m = weights(
-        lam_a_before[:, None], lam_n_before[:, None], lam_a[None, :], lam_n[None, :], i[:, None] > i[None, :]
+    lam_r = tl.load(lam_resets + at + tl.minimum(i, last))
+    m = power(
+        lam_a_before[:, None] - lam_a[None, :], within(i[:, None] - i[None, :] - 1, (i - lam_r_before)[:, None])
     )  # decays from write to read
     lam = tl.exp(tl.load(lam_p + t0 * lam_t + i * lam_t, mask=i_ok, other=0.0).to(tl.float32))
     x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam_t
@@ -412,6 +430,7 @@ def forward_sweep_1(
     block_e: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of s."""
@@ -435,30 +454,30 @@ def forward_sweep_1(
     for n in range(chunks):
         c = n
         t0 = tl.cast(c, tl.int64) * C
-        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
-        lam_a_end = tl.load(lam_sums + at + last)
-        lam_n_end = tl.load(lam_resets + at + last)
         lam_a_before = tl.load(lam_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-        lam_n_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
+        lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1)
+        lam_a_end = tl.load(lam_sums + at + last)
+        lam_r_end = tl.load(lam_resets + at + last)
         lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-        lam_n = tl.load(lam_resets + at + tl.minimum(i, last))
+        lam_r = tl.load(lam_resets + at + tl.minimum(i, last))
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(q.to(DT), s.to(DT), input_precision="tf32x3")  # q_t s
-        since = span(lam_a_before, lam_n_before, 0.0, 0)
+        since = power(lam_a_before, lam_r_before < 0)
         lam = tl.exp(tl.load(lam_p + t0 * lam_t + i * lam_t, mask=i_ok, other=0.0).to(tl.float32))
         o = tl.load(o_p + t0 * o_t + i[:, None] * o_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         w = (-(since * lam)[:, None] * p) + o.to(tl.float32)
         p2 = tl.dot(t.to(DT), w.to(DT), input_precision="tf32x3")  # 508bde0e968e_t 62d41e8df43f_t
         tl.store(write1_out + step * E + i[:, None] * (H * E) + e[None, :], p2, mask=i_ok[:, None] & e_ok[None, :])
         tl.store(v_out + step * E + i[:, None] * (H * E) + e[None, :], p2, mask=i_ok[:, None] & e_ok[None, :])  # v
-        kept = span(lam_a_end, lam_n_end, 0.0, 0)
+        kept = power(lam_a_end, lam_r_end < 0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam_t
-        until = span(lam_a_end, lam_n_end, lam_a, lam_n)
+        until = power(lam_a_end - lam_a, lam_r_end < i + 1)
         p3 = tl.dot(
             tl.trans(k.to(DT)), ((x * until)[:, None] * p2).to(DT), (kept * s), input_precision="tf32x3"
         )  # ... + k_t^T diag(da94388b8e84_t . [decay_{out}]_i) 98f084d3fce2_t
@@ -498,6 +517,7 @@ def triton_forward(given, states, constants):
         block_d=padded(D),
         C=config.chunk,
         LEVELS=config.levels,
+        EVEN=T % config.chunk == 0,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=1,
@@ -531,6 +551,7 @@ def triton_forward(given, states, constants):
         block_e=min(config.tile, padded(E)),
         C=config.chunk,
         LEVELS=config.levels,
+        EVEN=T % config.chunk == 0,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=config.stages,
@@ -562,6 +583,7 @@ def backward_prepare_1(
     block_d: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -577,20 +599,20 @@ def backward_prepare_1(
     q_p += b * q_b + h * q_h
     lam_p += b * lam_b + h * lam_h
     t0 = tl.cast(c, tl.int64) * C
-    last = tl.minimum(T - t0, C).to(tl.int32) - 1
+    last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
     lam_a_before = tl.load(lam_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-    lam_n_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
+    lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1)
     lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-    lam_n = tl.load(lam_resets + at + tl.minimum(i, last))
+    lam_r = tl.load(lam_resets + at + tl.minimum(i, last))
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     p = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k_t q_t^T
     lam = tl.exp(tl.load(lam_p + t0 * lam_t + i * lam_t, mask=i_ok, other=0.0).to(tl.float32))
-    m = weights(
-        lam_a_before[None, :], lam_n_before[None, :], lam_a[:, None], lam_n[:, None], i[:, None] < i[None, :]
+    m = power(
+        lam_a_before[None, :] - lam_a[:, None], within(i[None, :] - i[:, None] - 1, (i - lam_r_before)[None, :])
     )  # decays from write to read
     x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam_t
     w = -x[:, None] * lam[None, :] * (p * m)
@@ -644,6 +666,7 @@ def backward_sweep_1(
     block_e: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of ds."""
@@ -671,23 +694,23 @@ def backward_sweep_1(
     for n in range(chunks):
         c = chunks - 1 - n
         t0 = tl.cast(c, tl.int64) * C
-        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
-        lam_a_end = tl.load(lam_sums + at + last)
-        lam_n_end = tl.load(lam_resets + at + last)
         lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-        lam_n = tl.load(lam_resets + at + tl.minimum(i, last))
+        lam_r = tl.load(lam_resets + at + tl.minimum(i, last))
+        lam_a_end = tl.load(lam_sums + at + last)
+        lam_r_end = tl.load(lam_resets + at + last)
         o = tl.load(o_p + t0 * o_t + i[:, None] * o_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
         lam_a_before = tl.load(lam_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-        lam_n_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
+        lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1)
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         dv = tl.load(dv_p + t0 * dv_t + i[:, None] * dv_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        since = span(lam_a_end, lam_n_end, lam_a, lam_n)
+        since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(k.to(DT), ds.to(DT), input_precision="tf32x3")  # k_t ds
         lam = tl.exp(tl.load(lam_p + t0 * lam_t + i * lam_t, mask=i_ok, other=0.0).to(tl.float32))
@@ -714,9 +737,9 @@ def backward_sweep_1(
             ),
             mask=i_ok,
         )  # dlog_lam
-        kept = span(lam_a_end, lam_n_end, 0.0, 0)
+        kept = power(lam_a_end, lam_r_end < 0)
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        until = span(lam_a_before, lam_n_before, 0.0, 0)
+        until = power(lam_a_before, lam_r_before < 0)
         p4 = tl.dot(
             tl.trans(q.to(DT)), ((until * lam)[:, None] * p2).to(DT), input_precision="tf32x3"
         )  # q_t^T diag(lam_t . [decay_{out}]_i) 40aecd860bce_t
@@ -759,6 +782,7 @@ def backward_sweep_2(
     block_d: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of ds."""
@@ -785,18 +809,18 @@ def backward_sweep_2(
     for n in range(chunks):
         c = chunks - 1 - n
         t0 = tl.cast(c, tl.int64) * C
-        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
-        lam_a_end = tl.load(lam_sums + at + last)
-        lam_n_end = tl.load(lam_resets + at + last)
         lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-        lam_n = tl.load(lam_resets + at + tl.minimum(i, last))
+        lam_r = tl.load(lam_resets + at + tl.minimum(i, last))
+        lam_a_end = tl.load(lam_sums + at + last)
+        lam_r_end = tl.load(lam_resets + at + last)
         lam_a_before = tl.load(lam_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-        lam_n_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
+        lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        since = span(lam_a_end, lam_n_end, lam_a, lam_n)
+        since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
@@ -806,8 +830,8 @@ def backward_sweep_2(
             write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
         p2 = tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # d91dd90777_t 203502b578_t^T
-        m = weights(
-            lam_a_before[None, :], lam_n_before[None, :], lam_a[:, None], lam_n[:, None], i[:, None] < i[None, :]
+        m = power(
+            lam_a_before[None, :] - lam_a[:, None], within(i[None, :] - i[:, None] - 1, (i - lam_r_before)[None, :])
         )  # decays from write to read
         lam = tl.exp(tl.load(lam_p + t0 * lam_t + i * lam_t, mask=i_ok, other=0.0).to(tl.float32))
         p3 = tl.dot(
@@ -826,8 +850,8 @@ def backward_sweep_2(
             ((1.0 + (-lam))[:, None] * y),
             mask=i_ok[:, None] & d_ok[None, :],
         )  # dk
-        kept = span(lam_a_end, lam_n_end, 0.0, 0)
-        until = span(lam_a_before, lam_n_before, 0.0, 0)
+        kept = power(lam_a_end, lam_r_end < 0)
+        until = power(lam_a_before, lam_r_before < 0)
         p4 = tl.dot(
             tl.trans(write2.to(DT)), ((until * lam)[:, None] * q.to(tl.float32)).to(DT), input_precision="tf32x3"
         )  # q_t^T diag(lam_t . [decay_{out}]_i) 203502b578_t
@@ -870,6 +894,7 @@ def backward_sweep_3(
     block_d: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of s."""
@@ -894,25 +919,25 @@ def backward_sweep_3(
     for n in range(chunks):
         c = n
         t0 = tl.cast(c, tl.int64) * C
-        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
-        lam_a_end = tl.load(lam_sums + at + last)
-        lam_n_end = tl.load(lam_resets + at + last)
         lam_a_before = tl.load(lam_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-        lam_n_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
+        lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1)
         lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-        lam_n = tl.load(lam_resets + at + tl.minimum(i, last))
+        lam_r = tl.load(lam_resets + at + tl.minimum(i, last))
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        lam_a_end = tl.load(lam_sums + at + last)
+        lam_r_end = tl.load(lam_resets + at + last)
         write2 = tl.load(
             write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
         p = tl.dot(write2.to(DT), s.to(DT), input_precision="tf32x3")  # 203502b578_t s^T
-        since = span(lam_a_before, lam_n_before, 0.0, 0)
+        since = power(lam_a_before, lam_r_before < 0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        m = weights(
-            lam_a_before[:, None], lam_n_before[:, None], lam_a[None, :], lam_n[None, :], i[:, None] > i[None, :]
+        m = power(
+            lam_a_before[:, None] - lam_a[None, :], within(i[:, None] - i[None, :] - 1, (i - lam_r_before)[:, None])
         )  # decays from write to read
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
@@ -933,8 +958,8 @@ def backward_sweep_3(
             (-lam[:, None] * p3),
             mask=i_ok[:, None] & d_ok[None, :],
         )  # dq
-        kept = span(lam_a_end, lam_n_end, 0.0, 0)
-        until = span(lam_a_end, lam_n_end, lam_a, lam_n)
+        kept = power(lam_a_end, lam_r_end < 0)
+        until = power(lam_a_end - lam_a, lam_r_end < i + 1)
         p4 = tl.dot(
             tl.trans(write1.to(DT)),
             ((x * until)[:, None] * k.to(tl.float32)).to(DT),
@@ -982,6 +1007,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         block_d=padded(D),
         C=config.chunk,
         LEVELS=config.levels,
+        EVEN=T % config.chunk == 0,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=1,
@@ -1022,6 +1048,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         block_e=min(config.tile, padded(E)),
         C=config.chunk,
         LEVELS=config.levels,
+        EVEN=T % config.chunk == 0,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=config.stages,
@@ -1055,6 +1082,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_d=min(config.tile, padded(D)),
             C=config.chunk,
             LEVELS=config.levels,
+            EVEN=T % config.chunk == 0,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,
@@ -1090,6 +1118,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_d=min(config.tile, padded(D)),
             C=config.chunk,
             LEVELS=config.levels,
+            EVEN=T % config.chunk == 0,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,

@@ -22,18 +22,18 @@ family: chunk-parallel
 #     ds_0 = lam_1 ds_1 - lam_1 q_1 (ds_1^T k_1 / (q_1^T k_1) + dv_1 / (q_1^T k_1))^T
 #
 # Read-write form
-#     s_t = lam_t s_{t-1} + k_t w_t^T / (q_t^T k_t)
-#     w_t = o_t - lam_t s_{t-1}^T q_t
-#     v_t = w_t / (q_t^T k_t)
+#     s_t = lam_t s_{t-1} + k_t u_t^T / (q_t^T k_t)
+#     u_t = o_t - lam_t s_{t-1}^T q_t
+#     v_t = u_t / (q_t^T k_t)
 #
 # Read-write form of the adjoint
 #     ds_{t-1} = lam_t ds_t - lam_t q_t p_t^T
 #     p_t = ds_t^T k_t / (q_t^T k_t) + dv_t / (q_t^T k_t)
-#     dq_t = -lam_t s_{t-1} p_t - (w_t^T ds_t^T k_t + w_t^T dv_t) k_t / (q_t^T k_t)^2
-#     dk_t = ds_t w_t / (q_t^T k_t) - (w_t^T ds_t^T k_t + w_t^T dv_t) q_t / (q_t^T k_t)^2
+#     dq_t = -lam_t s_{t-1} p_t - (u_t^T ds_t^T k_t + dv_t^T u_t) k_t / (q_t^T k_t)^2
+#     dk_t = ds_t u_t / (q_t^T k_t) - (u_t^T ds_t^T k_t + dv_t^T u_t) q_t / (q_t^T k_t)^2
 #     do_t = p_t
-#     dlog lam_t = lam_t <s_{t-1}, ds_t> + (w_t - o_t)^T p_t
-#     lam_t <s_{t-1}, ds_t> = <s_n, ds_n> - sum_{s >= t} k_s^T ds_s w_s / (q_s^T k_s) - sum_{s > t} lam_s q_s^T
+#     dlog lam_t = lam_t <s_{t-1}, ds_t> + (u_t - o_t)^T p_t
+#     lam_t <s_{t-1}, ds_t> = <s_n, ds_n> - sum_{s >= t} k_s^T ds_s u_s / (q_s^T k_s) - sum_{s > t} lam_s q_s^T
 #         s_{s-1} p_s
 #
 # Products of decays in a chunk
@@ -47,8 +47,8 @@ family: chunk-parallel
 # Over a chunk of C steps, forward
 # The only sweep goes from the first chunk to the last.
 #     T_1 = -diag(lam) ((Q K^T) . M) diag(((Q . K) 1)^(-1))
-#     W = (I - T_1)^-1 (O - diag(lam . a) Q s_0)
-#     s_C = g_C s_0 + K^T diag(((Q . K) 1)^(-1) . b) W
+#     U = (I - T_1)^-1 (O - diag(lam . a) Q s_0)
+#     s_C = g_C s_0 + K^T diag(((Q . K) 1)^(-1) . b) U
 #
 # Over a chunk of C steps, backward
 # Sweep 1 goes from the last chunk to the first.
@@ -57,16 +57,16 @@ family: chunk-parallel
 #     Y_1 = diag(b) K ds_C - ((K Q^T) . M^T) diag(lam) dO   (row t: ds_t^T k_t)
 #     ds_0 = g_C ds_C - Q^T diag(lam . a) dO
 # Sweep 2 goes from the last chunk to the first.
-#     Y_2 = diag(b) W ds_C^T - ((W dO^T) . M^T) diag(lam) Q   (row t: ds_t w_t)
+#     Y_2 = diag(b) U ds_C^T - ((U dO^T) . M^T) diag(lam) Q   (row t: ds_t u_t)
 # Sweep 3 goes from the first chunk to the last.
-#     Y_3 = diag(a) dO s_0^T + ((dO W^T) . M) diag(((Q . K) 1)^(-1)) K   (row t: s_{t-1} p_t)
+#     Y_3 = diag(a) dO s_0^T + ((dO U^T) . M) diag(((Q . K) 1)^(-1)) K   (row t: s_{t-1} p_t)
 
 import torch
 import triton
 import triton.language as tl
 
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out, triangular_inverse
-from chunkform.runtime.kernels import cumulate, inverse, span, suffix_sum, weights
+from chunkform.runtime.kernels import cumulate, inverse, power, suffix_sum, within
 from chunkform.runtime.launch import (
     DTYPES,
     cdiv,
@@ -81,7 +81,16 @@ from chunkform.runtime.launch import (
     whole,
 )
 from chunkform.runtime.op import Argument, Backend, Op, Signature
-from chunkform.runtime.torch_form import CHUNK, dtype_of, from_chunks, from_steps, in_segments, steps_first, to_chunks
+from chunkform.runtime.torch_form import (
+    CHUNK,
+    dtype_of,
+    from_chunks,
+    from_steps,
+    in_parts,
+    in_segments,
+    steps_first,
+    to_chunks,
+)
 
 
 def _forward_sweep_1(s1, s2, s3, s4, s_0, lead, size, dtype, device, size_d, size_e):
@@ -309,8 +318,16 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
         _backward_sweep_3, (log_lam, t23, w_2, w), (s_first,), lead, 1, CHUNK, dtype, device, size_d, size_e
     )
     # pairing_s: <s_(t-1), ds_t> at each step, with the scalars that multiply the state
-    (pairing_s,) = _backward_unroll_4(
-        log_lam, w_2, w, t23, t19, lam, s_edges, ds_edges, lead, CHUNK, dtype, device, size_d, size_e
+    (pairing_s,) = in_parts(
+        _backward_unroll_4,
+        (log_lam, w_2, w, t23, t19, lam),
+        (s_edges, ds_edges),
+        lead,
+        CHUNK,
+        dtype,
+        device,
+        size_d,
+        size_e,
     )
     gradients = {}
     t29 = (dv * w_2).sum(-1)
@@ -355,6 +372,7 @@ def forward_prepare_1(
     block_d: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -371,16 +389,16 @@ def forward_prepare_1(
     ahead1_p += b * ahead1_b + h * ahead1_h
     lam_p += b * lam_b + h * lam_h
     t0 = tl.cast(c, tl.int64) * C
-    last = tl.minimum(T - t0, C).to(tl.int32) - 1
+    last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
     lam_a_before = tl.load(lam_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-    lam_n_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
+    lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1)
     lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-    lam_n = tl.load(lam_resets + at + tl.minimum(i, last))
-    m = weights(
-        lam_a_before[:, None], lam_n_before[:, None], lam_a[None, :], lam_n[None, :], i[:, None] > i[None, :]
+    lam_r = tl.load(lam_resets + at + tl.minimum(i, last))
+    m = power(
+        lam_a_before[:, None] - lam_a[None, :], within(i[:, None] - i[None, :] - 1, (i - lam_r_before)[:, None])
     )  # decays from write to read
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
@@ -428,6 +446,7 @@ def forward_sweep_1(
     block_e: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of s."""
@@ -452,29 +471,29 @@ def forward_sweep_1(
     for n in range(chunks):
         c = n
         t0 = tl.cast(c, tl.int64) * C
-        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
-        lam_a_end = tl.load(lam_sums + at + last)
-        lam_n_end = tl.load(lam_resets + at + last)
         lam_a_before = tl.load(lam_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-        lam_n_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
+        lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1)
+        lam_a_end = tl.load(lam_sums + at + last)
+        lam_r_end = tl.load(lam_resets + at + last)
         lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-        lam_n = tl.load(lam_resets + at + tl.minimum(i, last))
+        lam_r = tl.load(lam_resets + at + tl.minimum(i, last))
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(q.to(DT), s.to(DT), input_precision="tf32x3")  # q_t s
-        since = span(lam_a_before, lam_n_before, 0.0, 0)
+        since = power(lam_a_before, lam_r_before < 0)
         lam = tl.exp(tl.load(lam_p + t0 * lam_t + i * lam_t, mask=i_ok, other=0.0).to(tl.float32))
         o = tl.load(o_p + t0 * o_t + i[:, None] * o_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         w = (-(since * lam)[:, None] * p) + o.to(tl.float32)
         p2 = tl.dot(t.to(DT), w.to(DT), input_precision="tf32x3")  # db0f6400a2c4_t 62d41e8df43f_t
         tl.store(write1_out + step * E + i[:, None] * (H * E) + e[None, :], p2, mask=i_ok[:, None] & e_ok[None, :])
-        kept = span(lam_a_end, lam_n_end, 0.0, 0)
+        kept = power(lam_a_end, lam_r_end < 0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         ahead1 = tl.load(ahead1_p + t0 * ahead1_t + i * ahead1_t, mask=i_ok, other=0.0)
-        until = span(lam_a_end, lam_n_end, lam_a, lam_n)
+        until = power(lam_a_end - lam_a, lam_r_end < i + 1)
         p3 = tl.dot(
             tl.trans(k.to(DT)),
             ((ahead1.to(tl.float32) * until)[:, None] * p2).to(DT),
@@ -521,6 +540,7 @@ def triton_forward(given, states, constants):
         block_d=padded(D),
         C=config.chunk,
         LEVELS=config.levels,
+        EVEN=T % config.chunk == 0,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=1,
@@ -554,6 +574,7 @@ def triton_forward(given, states, constants):
         block_e=min(config.tile, padded(E)),
         C=config.chunk,
         LEVELS=config.levels,
+        EVEN=T % config.chunk == 0,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=config.stages,
@@ -594,6 +615,7 @@ def backward_prepare_1(
     block_d: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -610,21 +632,21 @@ def backward_prepare_1(
     ahead1_p += b * ahead1_b + h * ahead1_h
     lam_p += b * lam_b + h * lam_h
     t0 = tl.cast(c, tl.int64) * C
-    last = tl.minimum(T - t0, C).to(tl.int32) - 1
+    last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
     lam_a_before = tl.load(lam_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-    lam_n_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
+    lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1)
     lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-    lam_n = tl.load(lam_resets + at + tl.minimum(i, last))
+    lam_r = tl.load(lam_resets + at + tl.minimum(i, last))
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     p = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k_t q_t^T
     ahead1 = tl.load(ahead1_p + t0 * ahead1_t + i * ahead1_t, mask=i_ok, other=0.0)
     lam = tl.exp(tl.load(lam_p + t0 * lam_t + i * lam_t, mask=i_ok, other=0.0).to(tl.float32))
-    m = weights(
-        lam_a_before[None, :], lam_n_before[None, :], lam_a[:, None], lam_n[:, None], i[:, None] < i[None, :]
+    m = power(
+        lam_a_before[None, :] - lam_a[:, None], within(i[None, :] - i[:, None] - 1, (i - lam_r_before)[None, :])
     )  # decays from write to read
     w = -ahead1.to(tl.float32)[:, None] * lam[None, :] * (p * m)
     x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
@@ -683,6 +705,7 @@ def backward_sweep_1(
     block_e: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of ds."""
@@ -711,24 +734,24 @@ def backward_sweep_1(
     for n in range(chunks):
         c = chunks - 1 - n
         t0 = tl.cast(c, tl.int64) * C
-        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
-        lam_a_end = tl.load(lam_sums + at + last)
-        lam_n_end = tl.load(lam_resets + at + last)
         lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-        lam_n = tl.load(lam_resets + at + tl.minimum(i, last))
+        lam_r = tl.load(lam_resets + at + tl.minimum(i, last))
+        lam_a_end = tl.load(lam_sums + at + last)
+        lam_r_end = tl.load(lam_resets + at + last)
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
         o = tl.load(o_p + t0 * o_t + i[:, None] * o_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         lam_a_before = tl.load(lam_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-        lam_n_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
+        lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1)
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         ahead1 = tl.load(ahead1_p + t0 * ahead1_t + i * ahead1_t, mask=i_ok, other=0.0)
         dv = tl.load(dv_p + t0 * dv_t + i[:, None] * dv_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        since = span(lam_a_end, lam_n_end, lam_a, lam_n)
+        since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(k.to(DT), ds.to(DT), input_precision="tf32x3")  # k_t ds
         w = (ahead1.to(tl.float32)[:, None] * dv.to(tl.float32)) + ((since * ahead1.to(tl.float32))[:, None] * p)
@@ -753,9 +776,9 @@ def backward_sweep_1(
             tl.sum(tl.where(e_ok[None, :], (((-o.to(tl.float32)) + write1.to(tl.float32)) * p2), 0.0), axis=1),
             mask=i_ok,
         )  # dlog_lam
-        kept = span(lam_a_end, lam_n_end, 0.0, 0)
+        kept = power(lam_a_end, lam_r_end < 0)
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        until = span(lam_a_before, lam_n_before, 0.0, 0)
+        until = power(lam_a_before, lam_r_before < 0)
         lam = tl.exp(tl.load(lam_p + t0 * lam_t + i * lam_t, mask=i_ok, other=0.0).to(tl.float32))
         p4 = tl.dot(
             tl.trans(q.to(DT)), ((until * lam)[:, None] * p2).to(DT), input_precision="tf32x3"
@@ -799,6 +822,7 @@ def backward_sweep_2(
     block_d: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of ds."""
@@ -825,20 +849,20 @@ def backward_sweep_2(
     for n in range(chunks):
         c = chunks - 1 - n
         t0 = tl.cast(c, tl.int64) * C
-        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
         lam_a_before = tl.load(lam_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-        lam_n_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
+        lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1)
         lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-        lam_n = tl.load(lam_resets + at + tl.minimum(i, last))
+        lam_r = tl.load(lam_resets + at + tl.minimum(i, last))
         lam_a_end = tl.load(lam_sums + at + last)
-        lam_n_end = tl.load(lam_resets + at + last)
+        lam_r_end = tl.load(lam_resets + at + last)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        m = weights(
-            lam_a_before[None, :], lam_n_before[None, :], lam_a[:, None], lam_n[:, None], i[:, None] < i[None, :]
+        m = power(
+            lam_a_before[None, :] - lam_a[:, None], within(i[None, :] - i[:, None] - 1, (i - lam_r_before)[None, :])
         )  # decays from write to read
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
@@ -851,7 +875,7 @@ def backward_sweep_2(
         p2 = tl.dot(
             (lam[None, :] * (m * p)).to(DT), q.to(DT), input_precision="tf32x3"
         )  # ((d91dd90777_t 6bddee5762_t^T) . [decay_{mask}]_{i,j}) diag(lam_t) q_t
-        since = span(lam_a_end, lam_n_end, lam_a, lam_n)
+        since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         p3 = tl.dot(write1.to(DT), ds.to(DT), input_precision="tf32x3")  # d91dd90777_t ds^T
         y = (
             (-p2) + (since[:, None] * p3)
@@ -862,8 +886,8 @@ def backward_sweep_2(
             tl.sum(tl.where(d_ok[None, :], (k.to(tl.float32) * y), 0.0), axis=1),
             mask=i_ok,
         )  # s.late
-        kept = span(lam_a_end, lam_n_end, 0.0, 0)
-        until = span(lam_a_before, lam_n_before, 0.0, 0)
+        kept = power(lam_a_end, lam_r_end < 0)
+        until = power(lam_a_before, lam_r_before < 0)
         p4 = tl.dot(
             tl.trans(write2.to(DT)), ((until * lam)[:, None] * q.to(tl.float32)).to(DT), input_precision="tf32x3"
         )  # q_t^T diag(lam_t . [decay_{out}]_i) 6bddee5762_t
@@ -910,6 +934,7 @@ def backward_sweep_3(
     block_d: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of s."""
@@ -935,25 +960,25 @@ def backward_sweep_3(
     for n in range(chunks):
         c = n
         t0 = tl.cast(c, tl.int64) * C
-        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
-        lam_a_end = tl.load(lam_sums + at + last)
-        lam_n_end = tl.load(lam_resets + at + last)
         lam_a_before = tl.load(lam_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-        lam_n_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
+        lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1)
         lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-        lam_n = tl.load(lam_resets + at + tl.minimum(i, last))
+        lam_r = tl.load(lam_resets + at + tl.minimum(i, last))
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        since = span(lam_a_before, lam_n_before, 0.0, 0)
+        lam_a_end = tl.load(lam_sums + at + last)
+        lam_r_end = tl.load(lam_resets + at + last)
+        since = power(lam_a_before, lam_r_before < 0)
         write2 = tl.load(
             write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
         p = tl.dot(write2.to(DT), s.to(DT), input_precision="tf32x3")  # 6bddee5762_t s^T
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        m = weights(
-            lam_a_before[:, None], lam_n_before[:, None], lam_a[None, :], lam_n[None, :], i[:, None] > i[None, :]
+        m = power(
+            lam_a_before[:, None] - lam_a[None, :], within(i[:, None] - i[None, :] - 1, (i - lam_r_before)[:, None])
         )  # decays from write to read
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
@@ -974,8 +999,8 @@ def backward_sweep_3(
             (-lam[:, None] * p3),
             mask=i_ok[:, None] & d_ok[None, :],
         )  # dq
-        kept = span(lam_a_end, lam_n_end, 0.0, 0)
-        until = span(lam_a_end, lam_n_end, lam_a, lam_n)
+        kept = power(lam_a_end, lam_r_end < 0)
+        until = power(lam_a_end - lam_a, lam_r_end < i + 1)
         p4 = tl.dot(
             tl.trans(write1.to(DT)),
             ((ahead1.to(tl.float32) * until)[:, None] * k.to(tl.float32)).to(DT),
@@ -1027,6 +1052,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         block_d=padded(D),
         C=config.chunk,
         LEVELS=config.levels,
+        EVEN=T % config.chunk == 0,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=1,
@@ -1073,6 +1099,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         block_e=min(config.tile, padded(E)),
         C=config.chunk,
         LEVELS=config.levels,
+        EVEN=T % config.chunk == 0,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=config.stages,
@@ -1106,6 +1133,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_d=min(config.tile, padded(D)),
             C=config.chunk,
             LEVELS=config.levels,
+            EVEN=T % config.chunk == 0,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,
@@ -1143,6 +1171,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_d=min(config.tile, padded(D)),
             C=config.chunk,
             LEVELS=config.levels,
+            EVEN=T % config.chunk == 0,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,

@@ -384,6 +384,7 @@ def forward_prepare_1(
     part_d: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -398,7 +399,7 @@ def forward_prepare_1(
     alpha_p += b * alpha_b + h * alpha_h
     beta_p += b * beta_b + h * beta_h
     t0 = tl.cast(c, tl.int64) * C
-    last = tl.minimum(T - t0, C).to(tl.int32) - 1
+    last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
@@ -478,8 +479,6 @@ def forward_prepare_1(
             False,
             DT,
         )
-        alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
-        alpha_n_end = tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0)
         since = span(alpha_a_before, alpha_n_before, 0.0, 0)
         tl.store(
             scaled1_p + at * D + i[:, None] * D + d[None, :], (x * since), mask=i_ok[:, None] & d_ok[None, :]
@@ -490,6 +489,8 @@ def forward_prepare_1(
             (since2 * q.to(tl.float32)),
             mask=i_ok[:, None] & d_ok[None, :],
         )  # q_t . [decay_{in}]_{i,d}
+        alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
+        alpha_n_end = tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0)
         until = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
         tl.store(
             scaled3_p + at * D + i[:, None] * D + d[None, :],
@@ -534,6 +535,7 @@ def forward_sweep_1(
     block_e: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S."""
@@ -555,7 +557,7 @@ def forward_sweep_1(
     for n in range(chunks):
         c = n
         t0 = tl.cast(c, tl.int64) * C
-        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -636,6 +638,7 @@ def triton_forward(given, states, constants):
         part_d=min(config.block, padded(D)),
         C=config.chunk,
         LEVELS=config.levels,
+        EVEN=T % config.chunk == 0,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=1,
@@ -669,6 +672,7 @@ def triton_forward(given, states, constants):
         block_e=min(config.tile, padded(E)),
         C=config.chunk,
         LEVELS=config.levels,
+        EVEN=T % config.chunk == 0,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=config.stages,
@@ -708,6 +712,7 @@ def backward_prepare_1(
     part_d: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -722,7 +727,7 @@ def backward_prepare_1(
     alpha_p += b * alpha_b + h * alpha_h
     beta_p += b * beta_b + h * beta_h
     t0 = tl.cast(c, tl.int64) * C
-    last = tl.minimum(T - t0, C).to(tl.int32) - 1
+    last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
@@ -861,6 +866,7 @@ def backward_sweep_1(
     block_e: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
@@ -885,7 +891,7 @@ def backward_sweep_1(
     for n in range(chunks):
         c = chunks - 1 - n
         t0 = tl.cast(c, tl.int64) * C
-        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -975,6 +981,7 @@ def backward_prepare_2(
     part_d: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -994,7 +1001,7 @@ def backward_prepare_2(
     do_p += b * do_b + h * do_h
     q_p += b * q_b + h * q_h
     t0 = tl.cast(c, tl.int64) * C
-    last = tl.minimum(T - t0, C).to(tl.int32) - 1
+    last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
@@ -1109,18 +1116,12 @@ def backward_sweep_2(
     write2_b,
     write2_t,
     write2_h,
-    alpha_p,
-    alpha_b,
-    alpha_t,
-    alpha_h,
+    scaled2_p,
     do_p,
     do_b,
     do_t,
     do_h,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
+    scaled3_p,
     T,
     H,
     E: tl.constexpr,
@@ -1129,6 +1130,7 @@ def backward_sweep_2(
     block_d: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
@@ -1151,13 +1153,11 @@ def backward_sweep_2(
     beta_p += b * beta_b + h * beta_h
     k_p += b * k_b + h * k_h
     write2_p += b * write2_b + h * write2_h
-    alpha_p += b * alpha_b + h * alpha_h
     do_p += b * do_b + h * do_h
-    q_p += b * q_b + h * q_h
     for n in range(chunks):
         c = chunks - 1 - n
         t0 = tl.cast(c, tl.int64) * C
-        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -1168,14 +1168,14 @@ def backward_sweep_2(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
         p = tl.dot(write1.to(DT), dS.to(DT), input_precision="tf32x3")  # c0cc4e5ad4_t dS^T
-        alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
-        alpha_n_end = tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0)
         alpha_a = tl.load(
             alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
         )
         alpha_n = tl.load(
             alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
         )
+        alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
+        alpha_n_end = tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0)
         since = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
         intra2 = tl.load(intra2_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         y = (
@@ -1191,46 +1191,37 @@ def backward_sweep_2(
             (beta.to(tl.float32)[:, None] * y),
             mask=i_ok[:, None] & d_ok[None, :],
         )  # dk
+        kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
         write2 = tl.load(
             write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
-        alpha = tl.exp(
-            tl.load(
-                alpha_p + t0 * alpha_t + i[:, None] * alpha_t + d[None, :],
-                mask=i_ok[:, None] & d_ok[None, :],
-                other=0.0,
-            ).to(tl.float32)
+        scaled2 = tl.load(
+            scaled2_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
         )
-        x = tl.where(i_ok[:, None] & d_ok[None, :], (alpha * k.to(tl.float32)), 0.0)  # k_t . alpha_t
-        alpha_a_before = tl.load(
-            alpha_sums + at * D + (tl.minimum(i - 1, last))[:, None] * D + d[None, :],
-            mask=(i > 0)[:, None] & (d_ok)[None, :],
-            other=0,
-        )
-        alpha_n_before = tl.load(
-            alpha_resets + at * D + (tl.minimum(i - 1, last))[:, None] * D + d[None, :],
-            mask=(i > 0)[:, None] & (d_ok)[None, :],
-            other=0,
-        )
-        until = span(alpha_a_before, alpha_n_before, 0.0, 0)
         p2 = tl.dot(
-            tl.trans(write2.to(DT)), (beta.to(tl.float32)[:, None] * (x * until)).to(DT), input_precision="tf32x3"
-        )  # (c0210b8b8f2a_t . [decay_{out}]_{i,d})^T diag(beta_t) c8244d0bb2_t
-        kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
-        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        until2 = span(alpha_a, alpha_n, 0.0, 0)
-        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p3 = tl.dot(
-            tl.trans(do.to(DT)),
-            (until2 * q.to(tl.float32)).to(DT),
-            ((-p2) + (kept[None, :] * dS)),
+            tl.trans(write2.to(DT)),
+            (beta.to(tl.float32)[:, None] * scaled2.to(tl.float32)).to(DT),
             input_precision="tf32x3",
-        )  # ... + (q_t . [decay_{out}]_{i,d})^T do_t
-        dS = p3  # diag([decay_{all}]_d) dS + (q_t . [decay_{out}]_{i,d})^T do_t - (c0210b8b8f2a_t . [decay_{out}]_{i,d})^T diag(beta_t) c8244d0bb2_t
+        )  # 65bd4b241e77_t^T diag(beta_t) c8244d0bb2_t
+        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        scaled3 = tl.load(
+            scaled3_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
+        )
+        p3 = tl.dot(
+            tl.trans(do.to(DT)), scaled3.to(DT), ((kept[None, :] * dS) + (-p2)), input_precision="tf32x3"
+        )  # ... + c0cc3a418732_t^T do_t
+        dS = p3  # diag([decay_{all}]_d) dS + c0cc3a418732_t^T do_t - 65bd4b241e77_t^T diag(beta_t) c8244d0bb2_t
 
 
 @triton.jit(do_not_specialize=["T"])
 def backward_prepare_3(
+    scaled4_p,
+    alpha_sums,
+    alpha_resets,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
     intra3_p,
     do_p,
     do_b,
@@ -1244,12 +1235,6 @@ def backward_prepare_3(
     beta_b,
     beta_t,
     beta_h,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    alpha_sums,
-    alpha_resets,
     alpha_extents,
     intra4_p,
     write2_p,
@@ -1264,6 +1249,7 @@ def backward_prepare_3(
     part_d: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -1275,17 +1261,35 @@ def backward_prepare_3(
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
     e_ok = e < E
+    k_p += b * k_b + h * k_h
     do_p += b * do_b + h * do_h
     write1_p += b * write1_b + h * write1_h
     beta_p += b * beta_b + h * beta_h
-    k_p += b * k_b + h * k_h
     write2_p += b * write2_b + h * write2_h
     t0 = tl.cast(c, tl.int64) * C
-    last = tl.minimum(T - t0, C).to(tl.int32) - 1
+    last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
     alpha_extent = tl.load(alpha_extents + bh * chunks + c)
+    for d_start in range(0, D, part_d):
+        d = d_start + tl.arange(0, part_d)
+        d_ok = d < D
+        alpha_a = tl.load(
+            alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+        )
+        alpha_n = tl.load(
+            alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+        )
+        alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
+        alpha_n_end = tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0)
+        until = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        tl.store(
+            scaled4_p + at * D + i[:, None] * D + d[None, :],
+            (until * k.to(tl.float32)),
+            mask=i_ok[:, None] & d_ok[None, :],
+        )  # k_t . [decay_{out}]_{i,d}
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     write1 = tl.load(
         write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
@@ -1301,7 +1305,7 @@ def backward_prepare_3(
     for d_start in range(0, D, part_d):
         d = d_start + tl.arange(0, part_d)
         d_ok = d < D
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        k2 = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         alpha_a = tl.load(
             alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
         )
@@ -1310,7 +1314,7 @@ def backward_prepare_3(
         )
         p3 = decayed_sum(
             p2,
-            k.to(tl.float32),
+            k2.to(tl.float32),
             alpha_sums + at * D,
             alpha_resets + at * D,
             alpha_extent,
@@ -1341,7 +1345,7 @@ def backward_prepare_3(
         )
         p6 = decayed_sum(
             p5,
-            k.to(tl.float32),
+            k2.to(tl.float32),
             alpha_sums + at * D,
             alpha_resets + at * D,
             alpha_extent,
@@ -1411,6 +1415,7 @@ def backward_sweep_3(
     write1_b,
     write1_t,
     write1_h,
+    scaled4_p,
     T,
     H,
     E: tl.constexpr,
@@ -1419,6 +1424,7 @@ def backward_sweep_3(
     block_d: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S."""
@@ -1447,7 +1453,7 @@ def backward_sweep_3(
     for n in range(chunks):
         c = n
         t0 = tl.cast(c, tl.int64) * C
-        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -1462,8 +1468,6 @@ def backward_sweep_3(
         dk_1 = tl.load(
             dk_1_p + t0 * dk_1_t + i[:, None] * dk_1_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
         )
-        alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
-        alpha_n_end = tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0)
         alpha_a = tl.load(
             alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
         )
@@ -1520,18 +1524,22 @@ def backward_sweep_3(
             (-beta.to(tl.float32)[:, None] * (y2 * alpha * k.to(tl.float32))),
             mask=i_ok[:, None] & d_ok[None, :],
         )  # dlog_alpha
+        alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
+        alpha_n_end = tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0)
         kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
-        until = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
+        scaled4 = tl.load(
+            scaled4_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
+        )
         p3 = tl.dot(
             tl.trans(write1.to(DT)),
-            (beta.to(tl.float32)[:, None] * (until * k.to(tl.float32))).to(DT),
+            (beta.to(tl.float32)[:, None] * scaled4.to(tl.float32)).to(DT),
             (kept[None, :] * S),
             input_precision="tf32x3",
-        )  # ... + (k_t . [decay_{out}]_{i,d})^T diag(beta_t) c0cc4e5ad4_t
-        S = p3  # diag([decay_{all}]_d) S + (k_t . [decay_{out}]_{i,d})^T diag(beta_t) c0cc4e5ad4_t
+        )  # ... + 7ad563eb7ce1_t^T diag(beta_t) c0cc4e5ad4_t
+        S = p3  # diag([decay_{all}]_d) S + 7ad563eb7ce1_t^T diag(beta_t) c0cc4e5ad4_t
     tl.store(S_last + bh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
 
 
@@ -1582,6 +1590,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         part_d=min(config.block, padded(D)),
         C=config.chunk,
         LEVELS=config.levels,
+        EVEN=T % config.chunk == 0,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=1,
@@ -1619,6 +1628,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         block_e=min(config.tile, padded(E)),
         C=config.chunk,
         LEVELS=config.levels,
+        EVEN=T % config.chunk == 0,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=config.stages,
@@ -1656,6 +1666,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             part_d=min(config.block, padded(D)),
             C=config.chunk,
             LEVELS=config.levels,
+            EVEN=T % config.chunk == 0,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=1,
@@ -1680,12 +1691,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             dk_1,
             write2,
             *strides(write2),
-            alpha,
-            *strides(alpha),
+            scaled2,
             do,
             *strides(do),
-            q,
-            *strides(q),
+            scaled3,
             T,
             H,
             E=E,
@@ -1694,16 +1703,23 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_d=min(config.tile, padded(D)),
             C=config.chunk,
             LEVELS=config.levels,
+            EVEN=T % config.chunk == 0,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,
         )
     if needs & {"alpha", "k", "q"}:
+        scaled4 = some.new_empty((B, H, T, D))
         intra3 = some.new_empty((B, H, T, D), dtype=torch.float32)
         intra4 = some.new_empty((B, H, T, D), dtype=torch.float32)
         launch(
             backward_prepare_3,
             (B * H * cdiv(T, config.chunk),),
+            scaled4,
+            alpha_sums,
+            alpha_resets,
+            k,
+            *strides(k),
             intra3,
             do,
             *strides(do),
@@ -1711,10 +1727,6 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             *strides(write1),
             beta,
             *strides(beta),
-            k,
-            *strides(k),
-            alpha_sums,
-            alpha_resets,
             alpha_extents,
             intra4,
             write2,
@@ -1727,6 +1739,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             part_d=min(config.block, padded(D)),
             C=config.chunk,
             LEVELS=config.levels,
+            EVEN=T % config.chunk == 0,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=1,
@@ -1769,6 +1782,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             dlog_alpha_2,
             write1,
             *strides(write1),
+            scaled4,
             T,
             H,
             E=E,
@@ -1777,6 +1791,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_d=min(config.tile, padded(D)),
             C=config.chunk,
             LEVELS=config.levels,
+            EVEN=T % config.chunk == 0,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,

@@ -224,6 +224,7 @@ def forward_sweep_1(
     block_e: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S."""
@@ -246,7 +247,7 @@ def forward_sweep_1(
     for n in range(chunks):
         c = n
         t0 = tl.cast(c, tl.int64) * C
-        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -297,6 +298,7 @@ def triton_forward(given, states, constants):
         block_e=min(config.tile, padded(E)),
         C=config.chunk,
         LEVELS=config.levels,
+        EVEN=T % config.chunk == 0,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=config.stages,
@@ -329,6 +331,7 @@ def backward_sweep_1(
     block_d: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S."""
@@ -351,7 +354,7 @@ def backward_sweep_1(
     for n in range(chunks):
         c = n
         t0 = tl.cast(c, tl.int64) * C
-        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -394,6 +397,7 @@ def backward_sweep_2(
     block_e: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
@@ -418,7 +422,7 @@ def backward_sweep_2(
     for n in range(chunks):
         c = chunks - 1 - n
         t0 = tl.cast(c, tl.int64) * C
-        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -460,6 +464,7 @@ def backward_sweep_3(
     block_d: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
@@ -484,7 +489,7 @@ def backward_sweep_3(
     for n in range(chunks):
         c = chunks - 1 - n
         t0 = tl.cast(c, tl.int64) * C
-        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -537,6 +542,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_d=min(config.tile, padded(D)),
             C=config.chunk,
             LEVELS=config.levels,
+            EVEN=T % config.chunk == 0,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,
@@ -564,6 +570,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_e=min(config.tile, padded(E)),
             C=config.chunk,
             LEVELS=config.levels,
+            EVEN=T % config.chunk == 0,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,
@@ -589,6 +596,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_d=min(config.tile, padded(D)),
             C=config.chunk,
             LEVELS=config.levels,
+            EVEN=T % config.chunk == 0,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,

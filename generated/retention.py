@@ -57,7 +57,7 @@ import triton
 import triton.language as tl
 
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out
-from chunkform.runtime.kernels import cumulate, span, suffix_sum, weights
+from chunkform.runtime.kernels import cumulate, power, suffix_sum, within
 from chunkform.runtime.launch import (
     DTYPES,
     cdiv,
@@ -78,6 +78,7 @@ from chunkform.runtime.torch_form import (
     from_chunks,
     from_heads,
     from_steps,
+    in_parts,
     in_segments,
     per_head,
     steps_first,
@@ -273,8 +274,16 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     )
     gamma = log_gamma.exp()
     # pairing_S: <S_(t-1), dS_t> at each step, with the scalars that multiply the state
-    (pairing_S,) = _backward_unroll_4(
-        log_gamma, do, v, k, q, gamma, S_edges, dS_edges, lead, CHUNK, dtype, device, size_d, size_e
+    (pairing_S,) = in_parts(
+        _backward_unroll_4,
+        (log_gamma, do, v, k, q, gamma),
+        (S_edges, dS_edges),
+        lead,
+        CHUNK,
+        dtype,
+        device,
+        size_d,
+        size_e,
     )
     gradients = {}
     gradients["q"] = from_steps(y, lead, 1, given["q"].dtype)
@@ -311,6 +320,7 @@ def forward_sweep_1(
     block_e: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S."""
@@ -333,29 +343,29 @@ def forward_sweep_1(
     for n in range(chunks):
         c = n
         t0 = tl.cast(c, tl.int64) * C
-        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
-        gamma_a_end = tl.load(gamma_sums + at + last)
-        gamma_n_end = tl.load(gamma_resets + at + last)
         gamma_a = tl.load(gamma_sums + at + tl.minimum(i, last))
-        gamma_n = tl.load(gamma_resets + at + tl.minimum(i, last))
-        since = span(gamma_a, gamma_n, 0.0, 0)
+        gamma_r = tl.load(gamma_resets + at + tl.minimum(i, last))
+        gamma_a_end = tl.load(gamma_sums + at + last)
+        gamma_r_end = tl.load(gamma_resets + at + last)
+        since = power(gamma_a, gamma_r < 0)
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(q.to(DT), S.to(DT), input_precision="tf32x3")  # q_t S
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p2 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q_t k_t^T
-        m = weights(
-            gamma_a[:, None], gamma_n[:, None], gamma_a[None, :], gamma_n[None, :], i[:, None] >= i[None, :]
+        m = power(
+            gamma_a[:, None] - gamma_a[None, :], within(i[:, None] - i[None, :], (i - gamma_r + 1)[:, None])
         )  # decays from write to read
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p3 = tl.dot(
             (p2 * m).to(DT), v.to(DT), (since[:, None] * p), input_precision="tf32x3"
         )  # ... + ((q_t k_t^T) . [decay_{mask}]_{i,j}) v_t
         tl.store(o_out + step * E + i[:, None] * (H * E) + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :])  # o
-        kept = span(gamma_a_end, gamma_n_end, 0.0, 0)
-        until = span(gamma_a_end, gamma_n_end, gamma_a, gamma_n)
+        kept = power(gamma_a_end, gamma_r_end < 0)
+        until = power(gamma_a_end - gamma_a, gamma_r_end < i + 1)
         p4 = tl.dot(
             tl.trans(k.to(DT)), (until[:, None] * v.to(tl.float32)).to(DT), (kept * S), input_precision="tf32x3"
         )  # ... + k_t^T diag([decay_{out}]_i) v_t
@@ -400,6 +410,7 @@ def triton_forward(given, states, constants):
         block_e=min(config.tile, padded(E)),
         C=config.chunk,
         LEVELS=config.levels,
+        EVEN=T % config.chunk == 0,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=config.stages,
@@ -439,6 +450,7 @@ def backward_sweep_1(
     block_d: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S."""
@@ -462,22 +474,22 @@ def backward_sweep_1(
     for n in range(chunks):
         c = n
         t0 = tl.cast(c, tl.int64) * C
-        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
-        gamma_a_end = tl.load(gamma_sums + at + last)
-        gamma_n_end = tl.load(gamma_resets + at + last)
         gamma_a = tl.load(gamma_sums + at + tl.minimum(i, last))
-        gamma_n = tl.load(gamma_resets + at + tl.minimum(i, last))
+        gamma_r = tl.load(gamma_resets + at + tl.minimum(i, last))
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        gamma_a_end = tl.load(gamma_sums + at + last)
+        gamma_r_end = tl.load(gamma_resets + at + last)
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do_t S^T
-        since = span(gamma_a, gamma_n, 0.0, 0)
+        since = power(gamma_a, gamma_r < 0)
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p2 = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do_t v_t^T
-        m = weights(
-            gamma_a[:, None], gamma_n[:, None], gamma_a[None, :], gamma_n[None, :], i[:, None] >= i[None, :]
+        m = power(
+            gamma_a[:, None] - gamma_a[None, :], within(i[:, None] - i[None, :], (i - gamma_r + 1)[:, None])
         )  # decays from write to read
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p3 = tl.dot(
@@ -489,8 +501,8 @@ def backward_sweep_1(
             mask=i_ok,
         )  # S.late
         tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], p3, mask=i_ok[:, None] & d_ok[None, :])  # dq
-        kept = span(gamma_a_end, gamma_n_end, 0.0, 0)
-        until = span(gamma_a_end, gamma_n_end, gamma_a, gamma_n)
+        kept = power(gamma_a_end, gamma_r_end < 0)
+        until = power(gamma_a_end - gamma_a, gamma_r_end < i + 1)
         p4 = tl.dot(
             tl.trans(v.to(DT)), (until[:, None] * k.to(tl.float32)).to(DT), (kept * S), input_precision="tf32x3"
         )  # ... + k_t^T diag([decay_{out}]_i) v_t
@@ -525,6 +537,7 @@ def backward_sweep_2(
     block_e: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
@@ -549,29 +562,29 @@ def backward_sweep_2(
     for n in range(chunks):
         c = chunks - 1 - n
         t0 = tl.cast(c, tl.int64) * C
-        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
-        gamma_a_end = tl.load(gamma_sums + at + last)
-        gamma_n_end = tl.load(gamma_resets + at + last)
         gamma_a = tl.load(gamma_sums + at + tl.minimum(i, last))
-        gamma_n = tl.load(gamma_resets + at + tl.minimum(i, last))
+        gamma_r = tl.load(gamma_resets + at + tl.minimum(i, last))
+        gamma_a_end = tl.load(gamma_sums + at + last)
+        gamma_r_end = tl.load(gamma_resets + at + last)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(k.to(DT), dS.to(DT), input_precision="tf32x3")  # k_t dS
-        since = span(gamma_a_end, gamma_n_end, gamma_a, gamma_n)
+        since = power(gamma_a_end - gamma_a, gamma_r_end < i + 1)
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p2 = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k_t q_t^T
-        m = weights(
-            gamma_a[None, :], gamma_n[None, :], gamma_a[:, None], gamma_n[:, None], i[:, None] <= i[None, :]
+        m = power(
+            gamma_a[None, :] - gamma_a[:, None], within(i[None, :] - i[:, None], (i - gamma_r + 1)[None, :])
         )  # decays from write to read
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p3 = tl.dot(
             (p2 * m).to(DT), do.to(DT), (since[:, None] * p), input_precision="tf32x3"
         )  # ... + ((k_t q_t^T) . [decay_{mask}]_{i,j}) do_t
         tl.store(dv_out + step * E + i[:, None] * (H * E) + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :])  # dv
-        kept = span(gamma_a_end, gamma_n_end, 0.0, 0)
-        until = span(gamma_a, gamma_n, 0.0, 0)
+        kept = power(gamma_a_end, gamma_r_end < 0)
+        until = power(gamma_a, gamma_r < 0)
         p4 = tl.dot(
             tl.trans(q.to(DT)), (until[:, None] * do.to(tl.float32)).to(DT), (kept * dS), input_precision="tf32x3"
         )  # ... + q_t^T diag([decay_{out}]_i) do_t
@@ -610,6 +623,7 @@ def backward_sweep_3(
     block_d: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
@@ -635,22 +649,22 @@ def backward_sweep_3(
     for n in range(chunks):
         c = chunks - 1 - n
         t0 = tl.cast(c, tl.int64) * C
-        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
-        gamma_a_end = tl.load(gamma_sums + at + last)
-        gamma_n_end = tl.load(gamma_resets + at + last)
         gamma_a = tl.load(gamma_sums + at + tl.minimum(i, last))
-        gamma_n = tl.load(gamma_resets + at + tl.minimum(i, last))
+        gamma_r = tl.load(gamma_resets + at + tl.minimum(i, last))
+        gamma_a_end = tl.load(gamma_sums + at + last)
+        gamma_r_end = tl.load(gamma_resets + at + last)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p = tl.dot(v.to(DT), dS.to(DT), input_precision="tf32x3")  # v_t dS^T
-        since = span(gamma_a_end, gamma_n_end, gamma_a, gamma_n)
+        since = power(gamma_a_end - gamma_a, gamma_r_end < i + 1)
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p2 = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v_t do_t^T
-        m = weights(
-            gamma_a[None, :], gamma_n[None, :], gamma_a[:, None], gamma_n[:, None], i[:, None] <= i[None, :]
+        m = power(
+            gamma_a[None, :] - gamma_a[:, None], within(i[None, :] - i[:, None], (i - gamma_r + 1)[None, :])
         )  # decays from write to read
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p3 = tl.dot(
@@ -662,8 +676,8 @@ def backward_sweep_3(
             mask=i_ok,
         )  # S.late
         tl.store(dk_out + step * D + i[:, None] * (H * D) + d[None, :], p3, mask=i_ok[:, None] & d_ok[None, :])  # dk
-        kept = span(gamma_a_end, gamma_n_end, 0.0, 0)
-        until = span(gamma_a, gamma_n, 0.0, 0)
+        kept = power(gamma_a_end, gamma_r_end < 0)
+        until = power(gamma_a, gamma_r < 0)
         p4 = tl.dot(
             tl.trans(do.to(DT)), (until[:, None] * q.to(tl.float32)).to(DT), (kept * dS), input_precision="tf32x3"
         )  # ... + q_t^T diag([decay_{out}]_i) do_t
@@ -714,6 +728,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_d=min(config.tile, padded(D)),
             C=config.chunk,
             LEVELS=config.levels,
+            EVEN=T % config.chunk == 0,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,
@@ -743,6 +758,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_e=min(config.tile, padded(E)),
             C=config.chunk,
             LEVELS=config.levels,
+            EVEN=T % config.chunk == 0,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,
@@ -774,6 +790,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_d=min(config.tile, padded(D)),
             C=config.chunk,
             LEVELS=config.levels,
+            EVEN=T % config.chunk == 0,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,

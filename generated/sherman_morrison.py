@@ -8,27 +8,25 @@ family: sequential
 # The recurrence
 #     Su_t = S_{t-1} u_t
 #     uS_t = S_{t-1}^T u_t
-#     S_t = (S_{t-1} - Su_t u_t^T S_{t-1} / (u_t^T Su_t + lam_t)) / lam_t
-#     o_t = (S_{t-1}^T - uS_t u_t^T S_{t-1}^T / (u_t^T Su_t + lam_t)) q_t / lam_t
+#     S_t = (S_{t-1} - Su_t uS_t^T / (u_t^T Su_t + lam_t)) / lam_t
+#     o_t = (S_{t-1}^T - uS_t Su_t^T / (u_t^T Su_t + lam_t)) q_t / lam_t
 #     S_0 = I
 #
 # Its adjoint
-#     dSu_t = -(-u_t^T S_{t-1}^T dS_t^+ uS_t / lam_t - (q_t^T Su_t) do_t^T uS_t / lam_t) u_t / (u_t^T Su_t + lam_t)^2
-#         - dS_t^+ S_{t-1}^T u_t / (lam_t (u_t^T Su_t + lam_t))
+#     dSu_t = -(-Su_t^T dS_t^+ uS_t / lam_t - (q_t^T Su_t) do_t^T uS_t / lam_t) u_t / (u_t^T Su_t + lam_t)^2 - dS_t^+
+#         uS_t / (lam_t (u_t^T Su_t + lam_t))
 #     duS_t = -(q_t^T Su_t) do_t / (lam_t (u_t^T Su_t + lam_t))
 #     dS_t^+ = dS_{t+1}^+ / lam_{t+1} + dSu_{t+1} u_{t+1}^T + q_{t+1} do_{t+1}^T / lam_{t+1} - u_{t+1} Su_{t+1}^T
 #         dS_{t+1}^+ / (lam_{t+1} (u_{t+1}^T Su_{t+1} + lam_{t+1})) - (do_{t+1}^T uS_{t+1}) q_{t+1} u_{t+1}^T /
 #         (lam_{t+1} (u_{t+1}^T Su_{t+1} + lam_{t+1})) - (q_{t+1}^T Su_{t+1}) u_{t+1} do_{t+1}^T / (lam_{t+1}
 #         (u_{t+1}^T Su_{t+1} + lam_{t+1}))
-#     dq_t = (S_{t-1} - Su_t u_t^T S_{t-1} / (u_t^T Su_t + lam_t)) do_t / lam_t
-#     du_t = S_{t-1}^T (-(-u_t^T S_{t-1}^T dS_t^+ uS_t / lam_t - (q_t^T Su_t) do_t^T uS_t / lam_t) u_t / (u_t^T Su_t
-#         + lam_t)^2 - dS_t^+ uS_t / (lam_t (u_t^T Su_t + lam_t))) - (-u_t^T S_{t-1}^T dS_t^+ uS_t / lam_t - (q_t^T
-#         Su_t) do_t^T uS_t / lam_t) Su_t / (u_t^T Su_t + lam_t)^2 - S_{t-1} dS_t^+^T Su_t / (lam_t (u_t^T Su_t +
-#         lam_t)) - (q_t^T Su_t) S_{t-1} do_t / (lam_t (u_t^T Su_t + lam_t)) - (do_t^T uS_t) S_{t-1}^T q_t / (lam_t
-#         (u_t^T Su_t + lam_t))
-#     dlog lam_t = -lam_t (-u_t^T S_{t-1}^T dS_t^+ uS_t / lam_t - (q_t^T Su_t) do_t^T uS_t / lam_t) / (u_t^T Su_t +
-#         lam_t)^2 - (<S_{t-1} - S_{t-1} u_t uS_t^T / (u_t^T Su_t + lam_t), dS_t^+> + do_t^T (S_{t-1}^T - uS_t u_t^T
-#         S_{t-1}^T / (u_t^T Su_t + lam_t)) q_t) / lam_t
+#     dq_t = (S_{t-1} - Su_t uS_t^T / (u_t^T Su_t + lam_t)) do_t / lam_t
+#     du_t = S_{t-1}^T dSu_t - (-Su_t^T dS_t^+ uS_t / lam_t - (q_t^T Su_t) do_t^T uS_t / lam_t) Su_t / (u_t^T Su_t +
+#         lam_t)^2 - S_{t-1} dS_t^+^T Su_t / (lam_t (u_t^T Su_t + lam_t)) - (q_t^T Su_t) S_{t-1} do_t / (lam_t (u_t^T
+#         Su_t + lam_t)) - (do_t^T uS_t) S_{t-1}^T q_t / (lam_t (u_t^T Su_t + lam_t))
+#     dlog lam_t = -lam_t (-Su_t^T dS_t^+ uS_t / lam_t - (q_t^T Su_t) do_t^T uS_t / lam_t) / (u_t^T Su_t + lam_t)^2 -
+#         (<S_{t-1} - Su_t uS_t^T / (u_t^T Su_t + lam_t), dS_t^+> + do_t^T (S_{t-1}^T - uS_t Su_t^T / (u_t^T Su_t +
+#         lam_t)) q_t) / lam_t
 #     dS_0 = dS_1^+ / lam_1 + dSu_1 u_1^T + q_1 do_1^T / lam_1 - u_1 Su_1^T dS_1^+ / (lam_1 (u_1^T Su_1 + lam_1)) -
 #         (do_1^T uS_1) q_1 u_1^T / (lam_1 (u_1^T Su_1 + lam_1)) - (q_1^T Su_1) u_1 do_1^T / (lam_1 (u_1^T Su_1 +
 #         lam_1))
@@ -51,7 +49,6 @@ def torch_start(given, states, constants):
     batch, heads = given["q"].shape[0], given["q"].shape[2]
     like = given["q"].new_zeros((), dtype=dtype)
     size_d = given["q"].shape[3]
-
     S = states.get("S")
     if S is None:
         S = like.new_zeros((batch, heads, size_d, size_d)) + torch.eye(size_d, dtype=like.dtype, device=like.device)
@@ -65,7 +62,6 @@ def torch_forward(given, states, constants):
     batch, steps, heads = given["q"].shape[:3]
     like = given["q"].new_zeros((), dtype=dtype)
     size_d = given["q"].shape[3]
-
     sequences = {
         "q": given["q"].to(dtype).unbind(1),
         "u": given["u"].to(dtype).unbind(1),
@@ -103,7 +99,6 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     batch, steps, heads = given["q"].shape[:3]
     like = given["q"].new_zeros((), dtype=dtype)
     size_d = given["q"].shape[3]
-
     sequences = {
         "q": given["q"].to(dtype).unbind(1),
         "u": given["u"].to(dtype).unbind(1),
@@ -190,17 +185,14 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
 @triton.jit(do_not_specialize=["heads", "steps", "segment", "segments"])
 def sequential_forward_kernel(
     q_at, u_at, lam_at, S_start_at, S_checkpoints_at, S_final_at, o_at,
-    q_stride0, q_stride1, q_stride2, q_stride3, u_stride0, u_stride1, u_stride2, u_stride3, lam_stride0, lam_stride1, lam_stride2,
+    q_stride0, q_stride1, q_stride2, q_stride3,
+    u_stride0, u_stride1, u_stride2, u_stride3,
+    lam_stride0, lam_stride1, lam_stride2,
     heads, steps, segment, segments,
     size_d: tl.constexpr, block_d: tl.constexpr,
-    tiles: tl.constexpr,
 ):  # fmt: skip
     """Each program: one batch entry and head, from the first step to the last."""
-    tile = tl.program_id(0) % tiles
-    first = tile == 0
-    once = tl.where(first, 1.0, 0.0)
-    rows = tl.cast(tl.num_programs(0) // tiles, tl.int64)
-    index = tl.cast(tl.program_id(0) // tiles, tl.int64)
+    index = tl.cast(tl.program_id(0), tl.int64)
     batch = index // heads
     head = index % heads
     at_d = tl.arange(0, block_d)
@@ -212,7 +204,6 @@ def sequential_forward_kernel(
     u_at += batch * u_stride0 + head * u_stride2
     lam_at += batch * lam_stride0 + head * lam_stride2
     S = tl.load(S_start_at + index * (size_d * size_d) + at_d_d, mask=in_d_d, other=0.0).to(tl.float32)
-
     for checkpoint in range(segments):
         tl.store(S_checkpoints_at + (index * segments + checkpoint) * (size_d * size_d) + at_d_d, S, mask=in_d_d)
         for offset in range(tl.minimum(segment, steps - checkpoint * segment)):
@@ -234,17 +225,15 @@ def sequential_forward_kernel(
 @triton.jit(do_not_specialize=["heads", "steps", "segment", "segments"])
 def sequential_backward_kernel(
     q_at, u_at, lam_at, do_at, S_checkpoints_at, S_states_at, dS_final_at, dS_start_at, dq_at, du_at, dlam_at,
-    q_stride0, q_stride1, q_stride2, q_stride3, u_stride0, u_stride1, u_stride2, u_stride3, lam_stride0, lam_stride1, lam_stride2, do_stride0, do_stride1, do_stride2, do_stride3,
+    q_stride0, q_stride1, q_stride2, q_stride3,
+    u_stride0, u_stride1, u_stride2, u_stride3,
+    lam_stride0, lam_stride1, lam_stride2,
+    do_stride0, do_stride1, do_stride2, do_stride3,
     heads, steps, segment, segments,
     size_d: tl.constexpr, block_d: tl.constexpr,
-    tiles: tl.constexpr,
 ):  # fmt: skip
     """Each program: one batch entry and head, segment by segment from the last to the first."""
-    tile = tl.program_id(0) % tiles
-    first = tile == 0
-    once = tl.where(first, 1.0, 0.0)
-    rows = tl.cast(tl.num_programs(0) // tiles, tl.int64)
-    index = tl.cast(tl.program_id(0) // tiles, tl.int64)
+    index = tl.cast(tl.program_id(0), tl.int64)
     batch = index // heads
     head = index % heads
     at_d = tl.arange(0, block_d)
@@ -257,7 +246,6 @@ def sequential_backward_kernel(
     lam_at += batch * lam_stride0 + head * lam_stride2
     do_at += batch * do_stride0 + head * do_stride2
     dS = tl.load(dS_final_at + index * (size_d * size_d) + at_d_d, mask=in_d_d, other=0.0).to(tl.float32)
-
     for back in range(segments):
         checkpoint = segments - 1 - back
         length = tl.minimum(segment, steps - checkpoint * segment)
@@ -284,44 +272,44 @@ def sequential_backward_kernel(
             u = tl.load(u_at + now * u_stride1 + wide_d * u_stride3, mask=in_d, other=0.0).to(tl.float32)
             lam = tl.exp(tl.load(lam_at + now * lam_stride1).to(tl.float32))
             do = tl.load(do_at + now * do_stride1 + wide_d * do_stride3, mask=in_d, other=0.0).to(tl.float32)
-            uS_2 = tl.sum(u[:, None] * S, axis=0)
-            t2 = tl.sum(uS_2 * do, axis=0)
-            Su_2 = tl.sum(u[None, :] * S, axis=1)
-            t3 = tl.sum(u * Su_2, axis=0)
-            t4 = lam + t3
-            t5 = 1.0 / t4
-            t6 = 1.0 / lam
-            t7 = tl.sum(q * Su_2, axis=0)
-            t8 = 1.0 / (t4 * t4)
-            t9 = tl.sum(Su_2[:, None] * dS, axis=0)
-            t10 = tl.sum(uS_2 * t9, axis=0)
-            t11 = -t2 * t6 * t7 - t6 * t10
-            t12 = tl.sum(uS_2[None, :] * dS, axis=1)
-            dSu = -t8 * t11 * u - t5 * t6 * t12
-            t13 = S - (t5 * Su_2)[:, None] * uS_2[None, :]
-            t14 = tl.sum(do[None, :] * t13, axis=1)
-            t15 = tl.sum(t9[None, :] * S, axis=1)
-            t16 = tl.sum(dSu[:, None] * S, axis=0)
-            t17 = tl.sum(do[None, :] * S, axis=1)
-            t18 = tl.sum(q[:, None] * S, axis=0)
-            t19 = tl.sum(dS * t13, axis=0)
-            t20 = tl.sum(t19, axis=0)
-            t21 = tl.sum(q[:, None] * t13, axis=0)
-            t22 = tl.sum(do * t21, axis=0)
-            tl.store(dq_at + ((batch * steps + now) * heads + head) * size_d + at_d, t6 * t14, mask=in_d)
+            uS = tl.sum(u[:, None] * S, axis=0)
+            t1 = tl.sum(uS * do, axis=0)
+            Su = tl.sum(u[None, :] * S, axis=1)
+            t2 = tl.sum(u * Su, axis=0)
+            t3 = lam + t2
+            t4 = 1.0 / t3
+            t5 = 1.0 / lam
+            t6 = tl.sum(q * Su, axis=0)
+            t7 = 1.0 / (t3 * t3)
+            t8 = tl.sum(Su[:, None] * dS, axis=0)
+            t9 = tl.sum(uS * t8, axis=0)
+            t10 = -t1 * t5 * t6 - t5 * t9
+            t11 = tl.sum(uS[None, :] * dS, axis=1)
+            dSu = -t7 * t10 * u - t4 * t5 * t11
+            t12 = S - (t4 * Su)[:, None] * uS[None, :]
+            t13 = tl.sum(do[None, :] * t12, axis=1)
+            t14 = tl.sum(t8[None, :] * S, axis=1)
+            t15 = tl.sum(dSu[:, None] * S, axis=0)
+            t16 = tl.sum(do[None, :] * S, axis=1)
+            t17 = tl.sum(q[:, None] * S, axis=0)
+            t18 = tl.sum(dS * t12, axis=0)
+            t19 = tl.sum(t18, axis=0)
+            t20 = tl.sum(q[:, None] * t12, axis=0)
+            t21 = tl.sum(do * t20, axis=0)
+            tl.store(dq_at + ((batch * steps + now) * heads + head) * size_d + at_d, t5 * t13, mask=in_d)
             tl.store(
                 du_at + ((batch * steps + now) * heads + head) * size_d + at_d,
-                t16 - t5 * t6 * t15 - t5 * t6 * t7 * t17 - t2 * t5 * t6 * t18 - t8 * t11 * Su_2,
+                t15 - t4 * t5 * t14 - t4 * t5 * t6 * t16 - t1 * t4 * t5 * t17 - t7 * t10 * Su,
                 mask=in_d,
             )
-            tl.store(dlam_at + (batch * steps + now) * heads + head, -t6 * (t20 + t22) - lam * t8 * t11)
+            tl.store(dlam_at + (batch * steps + now) * heads + head, -t5 * (t19 + t21) - lam * t7 * t10)
             dS = (
                 dSu[:, None] * u[None, :]
-                + (t6 * q)[:, None] * do[None, :]
-                + t6 * dS
-                - (t2 * t5 * t6 * q)[:, None] * u[None, :]
-                - (t5 * t6 * t7 * u)[:, None] * do[None, :]
-                - (t5 * t6 * u)[:, None] * t9[None, :]
+                + (t5 * q)[:, None] * do[None, :]
+                + t5 * dS
+                - (t1 * t4 * t5 * q)[:, None] * u[None, :]
+                - (t4 * t5 * t6 * u)[:, None] * do[None, :]
+                - (t4 * t5 * u)[:, None] * t8[None, :]
             )
         tl.debug_barrier()
     tl.store(dS_start_at + index * (size_d * size_d) + at_d_d, dS, mask=in_d_d)
@@ -335,8 +323,6 @@ def triton_forward(given, states, constants):
     segment = segment_length(steps)
     segments = -(-steps // segment)
     block_d = block_of(size_d, 1)
-    tiles = 1
-
     start = {name: x.float().contiguous() for name, x in torch_start(given, states, constants).items()}
     outputs, parts = {}, {}
     outputs["o"] = given["q"].new_empty((batch, steps, heads, size_d))
@@ -348,7 +334,7 @@ def triton_forward(given, states, constants):
     }
     launch(
         sequential_forward_kernel,
-        (batch * heads * tiles,),
+        (batch * heads,),
         given["q"],
         given["u"],
         given["lam"],
@@ -363,7 +349,6 @@ def triton_forward(given, states, constants):
         segments,
         size_d=size_d,
         block_d=block_d,
-        tiles=tiles,
         num_warps=warps_for(max(block_d * block_d, 1)),
     )
     return outputs, finals, saved
@@ -377,8 +362,6 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     segment = segment_length(steps)
     segments = -(-steps // segment)
     block_d = block_of(size_d, 1)
-    tiles = 1
-
     incoming_steps = {
         "o": incoming(cotangents.get("o"), (batch, steps, heads, size_d), like),
     }
@@ -391,7 +374,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     gradients["lam"] = given["lam"].new_empty((batch, steps, heads))
     launch(
         sequential_backward_kernel,
-        (batch * heads * tiles,),
+        (batch * heads,),
         given["q"],
         given["u"],
         given["lam"],
@@ -410,7 +393,6 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         segments,
         size_d=size_d,
         block_d=block_d,
-        tiles=tiles,
         num_warps=warps_for(max(block_d * block_d, 1)),
     )
     for name, part in parts.items():
@@ -439,8 +421,8 @@ def sherman_morrison(q, u, log_lam, initial_state=None, output_final_state=False
 
         Su_t = S_{t-1} u_t
         uS_t = S_{t-1}^T u_t
-        S_t = (S_{t-1} - Su_t u_t^T S_{t-1} / (u_t^T Su_t + lam_t)) / lam_t
-        o_t = (S_{t-1}^T - uS_t u_t^T S_{t-1}^T / (u_t^T Su_t + lam_t)) q_t / lam_t
+        S_t = (S_{t-1} - Su_t uS_t^T / (u_t^T Su_t + lam_t)) / lam_t
+        o_t = (S_{t-1}^T - uS_t Su_t^T / (u_t^T Su_t + lam_t)) q_t / lam_t
         S_0 = I
 
     Args:

@@ -290,6 +290,13 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
 
 @triton.jit(do_not_specialize=["T"])
 def forward_prepare_1(
+    scaled1_p,
+    beta_sums,
+    beta_resets,
+    v_p,
+    v_b,
+    v_t,
+    v_h,
     intra1_p,
     q_p,
     q_b,
@@ -299,12 +306,6 @@ def forward_prepare_1(
     k_b,
     k_t,
     k_h,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    beta_sums,
-    beta_resets,
     beta_extents,
     T,
     H,
@@ -314,6 +315,7 @@ def forward_prepare_1(
     part_e: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -325,15 +327,33 @@ def forward_prepare_1(
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
+    v_p += b * v_b + h * v_h
     q_p += b * q_b + h * q_h
     k_p += b * k_b + h * k_h
-    v_p += b * v_b + h * v_h
     t0 = tl.cast(c, tl.int64) * C
-    last = tl.minimum(T - t0, C).to(tl.int32) - 1
+    last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
     beta_extent = tl.load(beta_extents + bh * chunks + c)
+    for e_start in range(0, E, part_e):
+        e = e_start + tl.arange(0, part_e)
+        e_ok = e < E
+        beta_a = tl.load(
+            beta_sums + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
+        )
+        beta_n = tl.load(
+            beta_resets + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
+        )
+        beta_a_end = tl.load(beta_sums + at * E + last * E + e, mask=e_ok, other=0)
+        beta_n_end = tl.load(beta_resets + at * E + last * E + e, mask=e_ok, other=0)
+        until = span(beta_a_end[None, :], beta_n_end[None, :], beta_a, beta_n)
+        v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        tl.store(
+            scaled1_p + at * E + i[:, None] * E + e[None, :],
+            (until * v.to(tl.float32)),
+            mask=i_ok[:, None] & e_ok[None, :],
+        )  # v_t . [decay_{out}]_{i,e}
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     p = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q_t k_t^T
@@ -341,7 +361,7 @@ def forward_prepare_1(
     for e_start in range(0, E, part_e):
         e = e_start + tl.arange(0, part_e)
         e_ok = e < E
-        v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        v2 = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         beta_a = tl.load(
             beta_sums + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
         )
@@ -350,7 +370,7 @@ def forward_prepare_1(
         )
         p3 = decayed_sum(
             p2,
-            v.to(tl.float32),
+            v2.to(tl.float32),
             beta_sums + at * E,
             beta_resets + at * E,
             beta_extent,
@@ -387,10 +407,7 @@ def forward_sweep_1(
     k_b,
     k_t,
     k_h,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
+    scaled1_p,
     T,
     H,
     D: tl.constexpr,
@@ -399,6 +416,7 @@ def forward_sweep_1(
     block_e: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S."""
@@ -417,19 +435,16 @@ def forward_sweep_1(
         S += tl.load(S_first + bh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0)
     q_p += b * q_b + h * q_h
     k_p += b * k_b + h * k_h
-    v_p += b * v_b + h * v_h
     for n in range(chunks):
         c = n
         t0 = tl.cast(c, tl.int64) * C
-        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
         intra1 = tl.load(intra1_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(q.to(DT), S.to(DT), input_precision="tf32x3")  # q_t S
-        beta_a_end = tl.load(beta_sums + at * E + last * E + e, mask=e_ok, other=0)
-        beta_n_end = tl.load(beta_resets + at * E + last * E + e, mask=e_ok, other=0)
         beta_a = tl.load(
             beta_sums + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
         )
@@ -439,14 +454,17 @@ def forward_sweep_1(
         since = span(beta_a, beta_n, 0.0, 0)
         y = intra1.to(tl.float32) + (p * since)  # (q_t S) . [decay_{in}]_{i,e} + 01d6a666c353_t
         tl.store(o_out + step * E + i[:, None] * (H * E) + e[None, :], y, mask=i_ok[:, None] & e_ok[None, :])  # o
+        beta_a_end = tl.load(beta_sums + at * E + last * E + e, mask=e_ok, other=0)
+        beta_n_end = tl.load(beta_resets + at * E + last * E + e, mask=e_ok, other=0)
         kept = span(beta_a_end, beta_n_end, 0.0, 0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        until = span(beta_a_end[None, :], beta_n_end[None, :], beta_a, beta_n)
-        v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        scaled1 = tl.load(
+            scaled1_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+        )
         p2 = tl.dot(
-            tl.trans(k.to(DT)), (until * v.to(tl.float32)).to(DT), (kept[None, :] * S), input_precision="tf32x3"
-        )  # ... + k_t^T (v_t . [decay_{out}]_{i,e})
-        S = p2  # S diag([decay_{all}]_e) + k_t^T (v_t . [decay_{out}]_{i,e})
+            tl.trans(k.to(DT)), scaled1.to(DT), (kept[None, :] * S), input_precision="tf32x3"
+        )  # ... + k_t^T c8b135d90faa_t
+        S = p2  # S diag([decay_{all}]_e) + k_t^T c8b135d90faa_t
     tl.store(S_last + bh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
 
 
@@ -463,19 +481,21 @@ def triton_forward(given, states, constants):
     config = choose(some.dtype, (D, E))
     S_first = whole(states.get("S"))
     beta_sums, beta_resets, beta_extents = cumulate(beta, config.chunk)
+    scaled1 = some.new_empty((B, H, T, E))
     intra1 = some.new_empty((B, H, T, E), dtype=torch.float32)
     launch(
         forward_prepare_1,
         (B * H * cdiv(T, config.chunk),),
+        scaled1,
+        beta_sums,
+        beta_resets,
+        v,
+        *strides(v),
         intra1,
         q,
         *strides(q),
         k,
         *strides(k),
-        v,
-        *strides(v),
-        beta_sums,
-        beta_resets,
         beta_extents,
         T,
         H,
@@ -485,6 +505,7 @@ def triton_forward(given, states, constants):
         part_e=min(config.block, padded(E)),
         C=config.chunk,
         LEVELS=config.levels,
+        EVEN=T % config.chunk == 0,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=1,
@@ -504,8 +525,7 @@ def triton_forward(given, states, constants):
         o,
         k,
         *strides(k),
-        v,
-        *strides(v),
+        scaled1,
         T,
         H,
         D=D,
@@ -514,6 +534,7 @@ def triton_forward(given, states, constants):
         block_e=min(config.tile, padded(E)),
         C=config.chunk,
         LEVELS=config.levels,
+        EVEN=T % config.chunk == 0,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=config.stages,
@@ -523,6 +544,13 @@ def triton_forward(given, states, constants):
 
 @triton.jit(do_not_specialize=["T"])
 def backward_prepare_1(
+    scaled1_p,
+    beta_sums,
+    beta_resets,
+    v_p,
+    v_b,
+    v_t,
+    v_h,
     intra1_p,
     q_p,
     q_b,
@@ -532,12 +560,6 @@ def backward_prepare_1(
     k_b,
     k_t,
     k_h,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    beta_sums,
-    beta_resets,
     beta_extents,
     T,
     H,
@@ -547,6 +569,7 @@ def backward_prepare_1(
     part_e: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -558,15 +581,33 @@ def backward_prepare_1(
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
+    v_p += b * v_b + h * v_h
     q_p += b * q_b + h * q_h
     k_p += b * k_b + h * k_h
-    v_p += b * v_b + h * v_h
     t0 = tl.cast(c, tl.int64) * C
-    last = tl.minimum(T - t0, C).to(tl.int32) - 1
+    last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
     beta_extent = tl.load(beta_extents + bh * chunks + c)
+    for e_start in range(0, E, part_e):
+        e = e_start + tl.arange(0, part_e)
+        e_ok = e < E
+        beta_a = tl.load(
+            beta_sums + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
+        )
+        beta_n = tl.load(
+            beta_resets + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
+        )
+        beta_a_end = tl.load(beta_sums + at * E + last * E + e, mask=e_ok, other=0)
+        beta_n_end = tl.load(beta_resets + at * E + last * E + e, mask=e_ok, other=0)
+        until = span(beta_a_end[None, :], beta_n_end[None, :], beta_a, beta_n)
+        v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        tl.store(
+            scaled1_p + at * E + i[:, None] * E + e[None, :],
+            (until * v.to(tl.float32)),
+            mask=i_ok[:, None] & e_ok[None, :],
+        )  # v_t . [decay_{out}]_{i,e}
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     p = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q_t k_t^T
@@ -574,7 +615,7 @@ def backward_prepare_1(
     for e_start in range(0, E, part_e):
         e = e_start + tl.arange(0, part_e)
         e_ok = e < E
-        v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        v2 = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         beta_a = tl.load(
             beta_sums + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
         )
@@ -583,7 +624,7 @@ def backward_prepare_1(
         )
         p3 = decayed_sum(
             p2,
-            v.to(tl.float32),
+            v2.to(tl.float32),
             beta_sums + at * E,
             beta_resets + at * E,
             beta_extent,
@@ -624,10 +665,7 @@ def backward_sweep_1(
     k_b,
     k_t,
     k_h,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
+    scaled1_p,
     T,
     H,
     D: tl.constexpr,
@@ -636,6 +674,7 @@ def backward_sweep_1(
     block_e: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S."""
@@ -655,11 +694,10 @@ def backward_sweep_1(
     q_p += b * q_b + h * q_h
     do_p += b * do_b + h * do_h
     k_p += b * k_b + h * k_h
-    v_p += b * v_b + h * v_h
     for n in range(chunks):
         c = n
         t0 = tl.cast(c, tl.int64) * C
-        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -667,8 +705,6 @@ def backward_sweep_1(
         intra1 = tl.load(intra1_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(q.to(DT), S.to(DT), input_precision="tf32x3")  # q_t S
-        beta_a_end = tl.load(beta_sums + at * E + last * E + e, mask=e_ok, other=0)
-        beta_n_end = tl.load(beta_resets + at * E + last * E + e, mask=e_ok, other=0)
         beta_a = tl.load(
             beta_sums + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
         )
@@ -682,14 +718,17 @@ def backward_sweep_1(
             (y * do.to(tl.float32)),
             mask=i_ok[:, None] & e_ok[None, :],
         )  # S.late
+        beta_a_end = tl.load(beta_sums + at * E + last * E + e, mask=e_ok, other=0)
+        beta_n_end = tl.load(beta_resets + at * E + last * E + e, mask=e_ok, other=0)
         kept = span(beta_a_end, beta_n_end, 0.0, 0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        until = span(beta_a_end[None, :], beta_n_end[None, :], beta_a, beta_n)
-        v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        scaled1 = tl.load(
+            scaled1_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+        )
         p2 = tl.dot(
-            tl.trans(k.to(DT)), (until * v.to(tl.float32)).to(DT), (kept[None, :] * S), input_precision="tf32x3"
-        )  # ... + k_t^T (v_t . [decay_{out}]_{i,e})
-        S = p2  # S diag([decay_{all}]_e) + k_t^T (v_t . [decay_{out}]_{i,e})
+            tl.trans(k.to(DT)), scaled1.to(DT), (kept[None, :] * S), input_precision="tf32x3"
+        )  # ... + k_t^T c8b135d90faa_t
+        S = p2  # S diag([decay_{all}]_e) + k_t^T c8b135d90faa_t
     tl.store(S_last + bh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
 
 
@@ -706,8 +745,8 @@ def backward_prepare_2(
     beta_sums,
     beta_resets,
     beta_extents,
-    scaled1_p,
     scaled2_p,
+    scaled1_p,
     matrix1,
     T,
     H,
@@ -715,6 +754,7 @@ def backward_prepare_2(
     part_e: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -727,7 +767,7 @@ def backward_prepare_2(
     do_p += b * do_b + h * do_h
     v_p += b * v_b + h * v_h
     t0 = tl.cast(c, tl.int64) * C
-    last = tl.minimum(T - t0, C).to(tl.int32) - 1
+    last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
@@ -766,17 +806,17 @@ def backward_prepare_2(
             True,
             DT,
         )
-        beta_a_end = tl.load(beta_sums + at * E + last * E + e, mask=e_ok, other=0)
-        beta_n_end = tl.load(beta_resets + at * E + last * E + e, mask=e_ok, other=0)
         since = span(beta_a, beta_n, 0.0, 0)
         tl.store(
-            scaled1_p + at * E + i[:, None] * E + e[None, :],
+            scaled2_p + at * E + i[:, None] * E + e[None, :],
             (do.to(tl.float32) * since),
             mask=i_ok[:, None] & e_ok[None, :],
         )  # do_t . [decay_{in}]_{i,e}
+        beta_a_end = tl.load(beta_sums + at * E + last * E + e, mask=e_ok, other=0)
+        beta_n_end = tl.load(beta_resets + at * E + last * E + e, mask=e_ok, other=0)
         until = span(beta_a_end[None, :], beta_n_end[None, :], beta_a, beta_n)
         tl.store(
-            scaled2_p + at * E + i[:, None] * E + e[None, :],
+            scaled1_p + at * E + i[:, None] * E + e[None, :],
             (until * v.to(tl.float32)),
             mask=i_ok[:, None] & e_ok[None, :],
         )  # v_t . [decay_{out}]_{i,e}
@@ -791,11 +831,11 @@ def backward_sweep_2(
     k_b,
     k_t,
     k_h,
-    scaled1_p,
+    scaled2_p,
     dq_out,
     beta_sums,
     beta_resets,
-    scaled2_p,
+    scaled1_p,
     T,
     H,
     E: tl.constexpr,
@@ -804,6 +844,7 @@ def backward_sweep_2(
     block_d: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S."""
@@ -824,32 +865,39 @@ def backward_sweep_2(
     for n in range(chunks):
         c = n
         t0 = tl.cast(c, tl.int64) * C
-        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(t.to(DT), k.to(DT), input_precision="tf32x3")  # 89c4e3380d6d_t k_t
-        scaled1 = tl.load(
-            scaled1_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+        scaled2 = tl.load(
+            scaled2_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
-        p2 = tl.dot(scaled1.to(DT), S.to(DT), p, input_precision="tf32x3")  # ... + ab3a448e8e35_t S^T
+        p2 = tl.dot(scaled2.to(DT), S.to(DT), p, input_precision="tf32x3")  # ... + ab3a448e8e35_t S^T
         tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], p2, mask=i_ok[:, None] & d_ok[None, :])  # dq
         beta_a_end = tl.load(beta_sums + at * E + last * E + e, mask=e_ok, other=0)
         beta_n_end = tl.load(beta_resets + at * E + last * E + e, mask=e_ok, other=0)
         kept = span(beta_a_end, beta_n_end, 0.0, 0)
-        scaled2 = tl.load(
-            scaled2_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+        scaled1 = tl.load(
+            scaled1_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
         p3 = tl.dot(
-            tl.trans(scaled2.to(DT)), k.to(DT), (kept[:, None] * S), input_precision="tf32x3"
+            tl.trans(scaled1.to(DT)), k.to(DT), (kept[:, None] * S), input_precision="tf32x3"
         )  # ... + k_t^T c8b135d90faa_t
         S = p3  # S diag([decay_{all}]_e) + k_t^T c8b135d90faa_t
 
 
 @triton.jit(do_not_specialize=["T"])
 def backward_prepare_3(
+    scaled3_p,
+    beta_sums,
+    beta_resets,
+    do_p,
+    do_b,
+    do_t,
+    do_h,
     intra2_p,
     k_p,
     k_b,
@@ -859,12 +907,6 @@ def backward_prepare_3(
     q_b,
     q_t,
     q_h,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    beta_sums,
-    beta_resets,
     beta_extents,
     T,
     H,
@@ -874,6 +916,7 @@ def backward_prepare_3(
     part_e: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -885,15 +928,31 @@ def backward_prepare_3(
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
+    do_p += b * do_b + h * do_h
     k_p += b * k_b + h * k_h
     q_p += b * q_b + h * q_h
-    do_p += b * do_b + h * do_h
     t0 = tl.cast(c, tl.int64) * C
-    last = tl.minimum(T - t0, C).to(tl.int32) - 1
+    last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
     beta_extent = tl.load(beta_extents + bh * chunks + c)
+    for e_start in range(0, E, part_e):
+        e = e_start + tl.arange(0, part_e)
+        e_ok = e < E
+        beta_a = tl.load(
+            beta_sums + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
+        )
+        beta_n = tl.load(
+            beta_resets + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
+        )
+        until = span(beta_a, beta_n, 0.0, 0)
+        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        tl.store(
+            scaled3_p + at * E + i[:, None] * E + e[None, :],
+            (until * do.to(tl.float32)),
+            mask=i_ok[:, None] & e_ok[None, :],
+        )  # do_t . [decay_{out}]_{i,e}
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     p = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k_t q_t^T
@@ -901,7 +960,7 @@ def backward_prepare_3(
     for e_start in range(0, E, part_e):
         e = e_start + tl.arange(0, part_e)
         e_ok = e < E
-        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        do2 = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         beta_a = tl.load(
             beta_sums + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
         )
@@ -910,7 +969,7 @@ def backward_prepare_3(
         )
         p3 = decayed_sum(
             p2,
-            do.to(tl.float32),
+            do2.to(tl.float32),
             beta_sums + at * E,
             beta_resets + at * E,
             beta_extent,
@@ -956,10 +1015,7 @@ def backward_sweep_3(
     q_b,
     q_t,
     q_h,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
+    scaled3_p,
     T,
     H,
     D: tl.constexpr,
@@ -968,6 +1024,7 @@ def backward_sweep_3(
     block_e: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
@@ -990,11 +1047,10 @@ def backward_sweep_3(
     S_late_0_p += b * S_late_0_b + h * S_late_0_h
     v_p += b * v_b + h * v_h
     q_p += b * q_b + h * q_h
-    do_p += b * do_b + h * do_h
     for n in range(chunks):
         c = chunks - 1 - n
         t0 = tl.cast(c, tl.int64) * C
-        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -1006,14 +1062,14 @@ def backward_sweep_3(
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(k.to(DT), dS.to(DT), input_precision="tf32x3")  # k_t dS
-        beta_a_end = tl.load(beta_sums + at * E + last * E + e, mask=e_ok, other=0)
-        beta_n_end = tl.load(beta_resets + at * E + last * E + e, mask=e_ok, other=0)
         beta_a = tl.load(
             beta_sums + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
         )
         beta_n = tl.load(
             beta_resets + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
         )
+        beta_a_end = tl.load(beta_sums + at * E + last * E + e, mask=e_ok, other=0)
+        beta_n_end = tl.load(beta_resets + at * E + last * E + e, mask=e_ok, other=0)
         since = span(beta_a_end[None, :], beta_n_end[None, :], beta_a, beta_n)
         intra2 = tl.load(intra2_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         y = (p * since) + intra2.to(tl.float32)  # (k_t dS) . [decay_{in}]_{i,e} + f9923e4d016b_t
@@ -1025,12 +1081,13 @@ def backward_sweep_3(
         tl.store(dv_out + step * E + i[:, None] * (H * E) + e[None, :], y, mask=i_ok[:, None] & e_ok[None, :])  # dv
         kept = span(beta_a_end, beta_n_end, 0.0, 0)
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        until = span(beta_a, beta_n, 0.0, 0)
-        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        scaled3 = tl.load(
+            scaled3_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+        )
         p2 = tl.dot(
-            tl.trans(q.to(DT)), (until * do.to(tl.float32)).to(DT), (kept[None, :] * dS), input_precision="tf32x3"
-        )  # ... + q_t^T (do_t . [decay_{out}]_{i,e})
-        dS = p2  # dS diag([decay_{all}]_e) + q_t^T (do_t . [decay_{out}]_{i,e})
+            tl.trans(q.to(DT)), scaled3.to(DT), (kept[None, :] * dS), input_precision="tf32x3"
+        )  # ... + q_t^T dc213c9f068f_t
+        dS = p2  # dS diag([decay_{all}]_e) + q_t^T dc213c9f068f_t
     tl.store(dS_last + bh * D * E + d[:, None] * E + e[None, :], dS, mask=d_ok[:, None] & e_ok[None, :])
 
 
@@ -1047,8 +1104,8 @@ def backward_prepare_4(
     beta_sums,
     beta_resets,
     beta_extents,
-    scaled3_p,
     scaled4_p,
+    scaled3_p,
     matrix2,
     T,
     H,
@@ -1056,6 +1113,7 @@ def backward_prepare_4(
     part_e: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -1068,7 +1126,7 @@ def backward_prepare_4(
     v_p += b * v_b + h * v_h
     do_p += b * do_b + h * do_h
     t0 = tl.cast(c, tl.int64) * C
-    last = tl.minimum(T - t0, C).to(tl.int32) - 1
+    last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
@@ -1111,13 +1169,13 @@ def backward_prepare_4(
         beta_n_end = tl.load(beta_resets + at * E + last * E + e, mask=e_ok, other=0)
         since = span(beta_a_end[None, :], beta_n_end[None, :], beta_a, beta_n)
         tl.store(
-            scaled3_p + at * E + i[:, None] * E + e[None, :],
+            scaled4_p + at * E + i[:, None] * E + e[None, :],
             (since * v.to(tl.float32)),
             mask=i_ok[:, None] & e_ok[None, :],
         )  # v_t . [decay_{in}]_{i,e}
         until = span(beta_a, beta_n, 0.0, 0)
         tl.store(
-            scaled4_p + at * E + i[:, None] * E + e[None, :],
+            scaled3_p + at * E + i[:, None] * E + e[None, :],
             (until * do.to(tl.float32)),
             mask=i_ok[:, None] & e_ok[None, :],
         )  # do_t . [decay_{out}]_{i,e}
@@ -1127,7 +1185,7 @@ def backward_prepare_4(
 @triton.jit(do_not_specialize=["T"])
 def backward_sweep_4(
     dS_first,
-    scaled3_p,
+    scaled4_p,
     matrix2,
     q_p,
     q_b,
@@ -1136,7 +1194,7 @@ def backward_sweep_4(
     dk_out,
     beta_sums,
     beta_resets,
-    scaled4_p,
+    scaled3_p,
     T,
     H,
     E: tl.constexpr,
@@ -1145,6 +1203,7 @@ def backward_sweep_4(
     block_d: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
@@ -1167,14 +1226,14 @@ def backward_sweep_4(
     for n in range(chunks):
         c = chunks - 1 - n
         t0 = tl.cast(c, tl.int64) * C
-        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
-        scaled3 = tl.load(
-            scaled3_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+        scaled4 = tl.load(
+            scaled4_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
-        p = tl.dot(scaled3.to(DT), dS.to(DT), input_precision="tf32x3")  # 24c0068bea3e_t dS^T
+        p = tl.dot(scaled4.to(DT), dS.to(DT), input_precision="tf32x3")  # 24c0068bea3e_t dS^T
         t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p2 = tl.dot(t.to(DT), q.to(DT), p, input_precision="tf32x3")  # ... + 853a867676f4_t q_t
@@ -1182,11 +1241,11 @@ def backward_sweep_4(
         beta_a_end = tl.load(beta_sums + at * E + last * E + e, mask=e_ok, other=0)
         beta_n_end = tl.load(beta_resets + at * E + last * E + e, mask=e_ok, other=0)
         kept = span(beta_a_end, beta_n_end, 0.0, 0)
-        scaled4 = tl.load(
-            scaled4_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+        scaled3 = tl.load(
+            scaled3_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
         p3 = tl.dot(
-            tl.trans(scaled4.to(DT)), q.to(DT), (kept[:, None] * dS), input_precision="tf32x3"
+            tl.trans(scaled3.to(DT)), q.to(DT), (kept[:, None] * dS), input_precision="tf32x3"
         )  # ... + q_t^T dc213c9f068f_t
         dS = p3  # dS diag([decay_{all}]_e) + q_t^T dc213c9f068f_t
 
@@ -1207,19 +1266,21 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     do = cotangent(cotangents.get("o"), some, (B, T, H, E))
     beta_sums, beta_resets, beta_extents = cumulate(beta, config.chunk)
     if needs & {"beta"}:
+        scaled1 = some.new_empty((B, H, T, E))
         intra1 = some.new_empty((B, H, T, E), dtype=torch.float32)
         launch(
             backward_prepare_1,
             (B * H * cdiv(T, config.chunk),),
+            scaled1,
+            beta_sums,
+            beta_resets,
+            v,
+            *strides(v),
             intra1,
             q,
             *strides(q),
             k,
             *strides(k),
-            v,
-            *strides(v),
-            beta_sums,
-            beta_resets,
             beta_extents,
             T,
             H,
@@ -1229,6 +1290,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             part_e=min(config.block, padded(E)),
             C=config.chunk,
             LEVELS=config.levels,
+            EVEN=T % config.chunk == 0,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=1,
@@ -1250,8 +1312,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             S_late_0,
             k,
             *strides(k),
-            v,
-            *strides(v),
+            scaled1,
             T,
             H,
             D=D,
@@ -1260,14 +1321,15 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_e=min(config.tile, padded(E)),
             C=config.chunk,
             LEVELS=config.levels,
+            EVEN=T % config.chunk == 0,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,
         )
     if needs & {"q"}:
         matrix1 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
-        scaled1 = some.new_empty((B, H, T, E))
         scaled2 = some.new_empty((B, H, T, E))
+        scaled1 = some.new_empty((B, H, T, E))
         launch(
             backward_prepare_2,
             (B * H * cdiv(T, config.chunk),),
@@ -1278,8 +1340,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             beta_sums,
             beta_resets,
             beta_extents,
-            scaled1,
             scaled2,
+            scaled1,
             matrix1,
             T,
             H,
@@ -1287,6 +1349,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             part_e=min(config.block, padded(E)),
             C=config.chunk,
             LEVELS=config.levels,
+            EVEN=T % config.chunk == 0,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=1,
@@ -1299,11 +1362,11 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             matrix1,
             k,
             *strides(k),
-            scaled1,
+            scaled2,
             dq,
             beta_sums,
             beta_resets,
-            scaled2,
+            scaled1,
             T,
             H,
             E=E,
@@ -1312,24 +1375,27 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_d=min(config.tile, padded(D)),
             C=config.chunk,
             LEVELS=config.levels,
+            EVEN=T % config.chunk == 0,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,
         )
     if needs & {"S", "beta", "v"}:
+        scaled3 = some.new_empty((B, H, T, E))
         intra2 = some.new_empty((B, H, T, E), dtype=torch.float32)
         launch(
             backward_prepare_3,
             (B * H * cdiv(T, config.chunk),),
+            scaled3,
+            beta_sums,
+            beta_resets,
+            do,
+            *strides(do),
             intra2,
             k,
             *strides(k),
             q,
             *strides(q),
-            do,
-            *strides(do),
-            beta_sums,
-            beta_resets,
             beta_extents,
             T,
             H,
@@ -1339,6 +1405,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             part_e=min(config.block, padded(E)),
             C=config.chunk,
             LEVELS=config.levels,
+            EVEN=T % config.chunk == 0,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=1,
@@ -1364,8 +1431,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             dv,
             q,
             *strides(q),
-            do,
-            *strides(do),
+            scaled3,
             T,
             H,
             D=D,
@@ -1374,14 +1440,15 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_e=min(config.tile, padded(E)),
             C=config.chunk,
             LEVELS=config.levels,
+            EVEN=T % config.chunk == 0,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,
         )
     if needs & {"k"}:
         matrix2 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
-        scaled3 = some.new_empty((B, H, T, E))
         scaled4 = some.new_empty((B, H, T, E))
+        scaled3 = some.new_empty((B, H, T, E))
         launch(
             backward_prepare_4,
             (B * H * cdiv(T, config.chunk),),
@@ -1392,8 +1459,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             beta_sums,
             beta_resets,
             beta_extents,
-            scaled3,
             scaled4,
+            scaled3,
             matrix2,
             T,
             H,
@@ -1401,6 +1468,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             part_e=min(config.block, padded(E)),
             C=config.chunk,
             LEVELS=config.levels,
+            EVEN=T % config.chunk == 0,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=1,
@@ -1410,14 +1478,14 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             backward_sweep_4,
             (B * H * cdiv(D, min(config.tile, padded(D))),),
             dS_first,
-            scaled3,
+            scaled4,
             matrix2,
             q,
             *strides(q),
             dk,
             beta_sums,
             beta_resets,
-            scaled4,
+            scaled3,
             T,
             H,
             E=E,
@@ -1426,6 +1494,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_d=min(config.tile, padded(D)),
             C=config.chunk,
             LEVELS=config.levels,
+            EVEN=T % config.chunk == 0,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,

@@ -100,3 +100,24 @@ def in_segments(
         results.append(found[: len(found) - len(states)])
     outputs = [torch.cat(x if direction > 0 else x[::-1], 2) for x in zip(*results, strict=True)]
     return (*outputs, *states) if len(outputs) + len(states) > 1 else states[0]
+
+
+def in_parts(
+    unroll: Callable[..., tuple[Tensor, ...]],
+    streams: tuple[Tensor, ...],
+    edges: tuple[Tensor, ...],
+    lead: tuple[int, int, int],
+    size: int,
+    *rest: Any,
+) -> tuple[Tensor, ...]:
+    """Like `in_segments` for what has the states at the chunks' borders, [B, H, N, ...], and so needs no walk."""
+    steps = lead[2]
+    if steps <= SEGMENT:
+        return unroll(*streams, *edges, lead, size, *rest)
+    results = []
+    for start in range(0, steps, SEGMENT):
+        count = min(SEGMENT, steps - start)
+        parts = [x.narrow(2, start, count) if x.shape[2] == steps else x for x in streams]
+        borders = [x[:, :, start // size : -(-(start + count) // size)] for x in edges]
+        results.append(unroll(*parts, *borders, (*lead[:2], count), size, *rest))
+    return tuple(torch.cat(x, 2) for x in zip(*results, strict=True))
