@@ -143,6 +143,7 @@ def concluded(trials: list[Trial], tests: list[Predicate], how: str) -> Finding:
             true_there = [t.truth for t in trials if test(t.world)]
             if true_there and all(true_there):
                 conditions.append(Condition(text, True, "condition"))
+                conditions.append(Condition(f"not ({text}), in some cases", False, "condition"))
     share = f"true in {len(trials) - len(wrong)} of {len(trials)} worlds"
     if not conditions:
         conditions = [Condition(f"{share}; no condition was found that tells them apart", True, "condition")]

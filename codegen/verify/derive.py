@@ -1,8 +1,8 @@
-"""Derives gradients of formulas, as formulas: reverse mode, one rule for each operation, with the chain rule through sums.
+"""Derives gradients of formulas, as formulas: reverse mode, one rule for each operation, with the chain rule through
+sums.
 
-What is derived here is shown only after it was proved against dual numbers, like any claim. `step_adjoint` derives the adjoint of a
-recurrence from its spec.
-"""
+What is derived here is shown only after it was proved against dual numbers, like any claim. `step_adjoint` derives
+the adjoint of a recurrence from its spec."""
 
 from __future__ import annotations
 

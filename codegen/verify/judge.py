@@ -64,8 +64,8 @@ class Reading:
 
 class Judge:
     """Judges the claims of one setting after another; worlds are kept, as many claims share them. `repaired` collects
-    the definitions that were found wrong: (setting, name) -> (claim id, body that is right). Without `thorough`, the bare verdict: no
-    counterexample, no search for repairs and conditions, no second proof."""
+    the definitions that were found wrong: (setting, name) -> (claim id, body that is right). Without `thorough`, the
+    bare verdict: no counterexample, no search for repairs and conditions, no second proof."""
 
     def __init__(self, thorough: bool = True) -> None:
         self.thorough = thorough

@@ -1,4 +1,5 @@
-"""What the five documents leave out: derived by `derive.py`, proved against dual numbers like any claim, and shown in the report."""
+"""What the five documents leave out: derived by `derive.py`, proved against dual numbers like any claim, and shown in
+the report."""
 
 from __future__ import annotations
 
@@ -89,8 +90,9 @@ def recurrence(document: str, title: str, r: Recurrence) -> list[tuple[str, str,
 
 
 def telescoped(document: str, title: str, r: Recurrence) -> list[tuple[str, str, Claim]]:
-    """The gradient of the log decay from products <x, dx> alone: what it changes by from one step to the next, as a combination of
-    them that is solved for exactly. Summed backwards in time it gives the chunk form, as no state is needed."""
+    """The gradient of the log decay from products <x, dx> alone: what it changes by from one step to the next, as a
+    combination of them that is solved for exactly. Summed backwards in time it gives the chunk form, as no state is
+    needed."""
     s = Setting(r.name, r)
     t, n, lam, dlog = s.names("t n lam dlog_lam")
     outputs = [x.name for x in r.outputs]
@@ -117,12 +119,19 @@ def telescoped(document: str, title: str, r: Recurrence) -> list[tuple[str, str,
     ]
     if at_end is not None:
         start = inner(S(n), dS(n)) + at_end
-        found.append((document, f"dlog_lam of {title} at the last step", stated(s, f"{r.name}.last", dlog(t), start, (("t", n, n),))))
+        found.append(
+            (
+                document,
+                f"dlog_lam of {title} at the last step",
+                stated(s, f"{r.name}.last", dlog(t), start, (("t", n, n),)),
+            )
+        )
     return found
 
 
 def combination(target: Formula, terms: list[Formula], setting: Setting, only_last: bool = False) -> Formula | None:
-    """Small rational coefficients c with target = sum c term, found by exact elimination over many points of the field."""
+    """Small rational coefficients c with target = sum c term, found by exact elimination over many points of the
+    field."""
     rows, right = [], []
     for seed in range(8 * len(terms)):
         world = World(setting, dict(proof_sizes(setting)[0]), FIELD, 100 + seed)
@@ -172,7 +181,8 @@ def independent(rows: list[list[int]]) -> list[int]:
 
 
 def exact_mesa_read() -> list[tuple[str, str, Claim]]:
-    """o_t = H_t^-1 q_t with H_t = lambda_t H_{t-1} + u_t u_t^T, by the implicit function theorem: no inverse is differentiated twice."""
+    """o_t = H_t^-1 q_t with H_t = lambda_t H_{t-1} + u_t u_t^T, by the implicit function theorem: no inverse is
+    differentiated twice."""
     s = Setting("mesa_read")
     s.dims("d n")
     n = s.names("n")
@@ -205,7 +215,9 @@ def exact_mesa_read() -> list[tuple[str, str, Claim]]:
 # --- energies -------------------------------------------------------------------------------------------------------
 
 
-def softmax_back(weight: Callable[[Formula], Formula], outer: Callable[[Formula], Formula], i: Formula, n: object) -> Formula:
+def softmax_back(
+    weight: Callable[[Formula], Formula], outer: Callable[[Formula], Formula], i: Formula, n: object
+) -> Formula:
     """The gradient by the i-th score from those by the weights: A_i (dA_i - sum_m A_m dA_m)."""
     m = Formula("index", (), ("u",))
     return weight(i) * (outer(i) - sum_over(m, 1, n, weight(m) * outer(m)))
@@ -288,8 +300,8 @@ def kattention() -> list[tuple[str, str, Claim]]:
 
 
 def trained_linear_layer() -> list[tuple[str, str, Claim]]:
-    """W_n x as attention, for descent with momentum mu and weight decay omega: what an error of step t has become by step n follows
-    from the powers of the step's own 2 x 2 matrix, which is read off the step."""
+    """W_n x as attention, for descent with momentum mu and weight decay omega: what an error of step t has become by
+    step n follows from the powers of the step's own 2 x 2 matrix, which is read off the step."""
     s = Setting("momentum")
     rows, cols, n, two = s.dims("d_out d_in n two", two=(2,))
     t = s.indices("t", 1, n)
@@ -319,7 +331,9 @@ def trained_linear_layer() -> list[tuple[str, str, Claim]]:
     arrived = first.T * step ** (n - t) * write
     right = kept * (W0 * query) + sum_over(t, 1, n, arrived * ((x(t).T * query) * error(t)))
     claim = stated(s, "momentum", W(n) * query, right)
-    return [("004", "the dual form with momentum mu and weight decay omega (mu = 0 or omega = 0 for one of them)", claim)]
+    return [
+        ("004", "the dual form with momentum mu and weight decay omega (mu = 0 or omega = 0 for one of them)", claim)
+    ]
 
 
 def grid(two: object, entries: list[list[Formula]]) -> Formula:
@@ -332,4 +346,3 @@ def grid(two: object, entries: list[list[Formula]]) -> Formula:
             if value != formula(0):
                 parts.append(value * left * right if right != formula(1) else value * left)
     return summed(parts)
-

@@ -6,7 +6,12 @@ import re
 from html import escape
 
 GREEK = {
-    **dict(zip("alpha beta gamma delta epsilon eta theta kappa lambda mu nu rho sigma tau omega pi".split(), "αβγδεηθκλμνρστωπ")),
+    **dict(
+        zip(
+            "alpha beta gamma delta epsilon eta theta kappa lambda mu nu rho sigma tau omega pi".split(),
+            "αβγδεηθκλμνρστωπ",
+        )
+    ),
     **{"Lambda": "Λ", "Omega": "Ω", "Gamma": "Γ", "Delta": "Δ", "Alpha": "Α", "partial": "∂", "infty": "∞", "ell": "ℓ"},
 }
 OPERATORS = {
@@ -42,7 +47,7 @@ def mathml(source: str, block: bool = True) -> str:
     """A `<math>` element for LaTeX without its dollar signs."""
     body = _Parser(source).row()
     display = ' display="block"' if block else ""
-    return f'<math{display}><mrow>{body}</mrow></math>'
+    return f"<math{display}><mrow>{body}</mrow></math>"
 
 
 class _Parser:

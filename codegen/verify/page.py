@@ -1,5 +1,5 @@
-"""The report as one page: each document's formulas in order, typeset, with verdict, counterexample and repair; nothing is loaded from
-anywhere."""
+"""The report as one page: each document's formulas in order, typeset, with verdict, counterexample and repair;
+nothing is loaded from anywhere."""
 
 from __future__ import annotations
 
@@ -97,7 +97,9 @@ def entry(v: Verdict) -> str:
         lines.append('<p class="small">No true formula was found within two edits.</p>')
     if v.conditions:
         lines.append("<ul>" + "".join(f"<li>{escape(condition(x))}</li>" for x in v.conditions) + "</ul>")
-    lines.append(f"<details><summary>how</summary><p>{escape(v.how)}.</p><p>As stated: <code>{escape(stated(c))}</code></p>")
+    lines.append(
+        f"<details><summary>how</summary><p>{escape(v.how)}.</p><p>As stated: <code>{escape(stated(c))}</code></p>"
+    )
     if v.proof:
         lines.append(f"<p>By SymPy, with every entry a symbol: <code>{escape(v.proof)}</code></p>")
     lines.append(definitions(c) + "</details></article>")
@@ -163,7 +165,9 @@ def beside(verdicts: list[Verdict], derived: list[Derived]) -> str:
         )
         formula = mathml(f"{latex(left, names)} = {latex(right, names)}", block=False)
         badge = f'<span class="badge {x.verdict}">{"proved" if x.verdict == "holds" else "not proved"}</span>'
-        rows.append(f"<tr><td>{escape(x.what)}<br>{badge}{definitions(x.claim)}</td><td>{formula}</td><td>{cell}</td></tr>")
+        rows.append(
+            f"<tr><td>{escape(x.what)}<br>{badge}{definitions(x.claim)}</td><td>{formula}</td><td>{cell}</td></tr>"
+        )
     head = "<tr><th>quantity</th><th>derived by the machine</th><th>the document's formulas for it</th></tr>"
     return f"<h3>Derived, beside the document</h3><table>{head}{''.join(rows)}</table>"
 

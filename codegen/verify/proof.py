@@ -1,4 +1,5 @@
-"""A second proof of what holds, by SymPy: at tiny dims, with every number a symbol, both sides are expanded and compared."""
+"""A second proof of what holds, by SymPy: at tiny dims, with every number a symbol, both sides are expanded and
+compared."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ LARGEST = 160  # operations in an entry, above which SymPy is not asked
 
 
 def symbolic_proof(statement: Statement, setting: Setting, bodies: Mapping[str, Formula]) -> str:
-    """The proof as one line, or nothing where there is none: a function that isn't rational, or expressions too large."""
+    """The proof as one line, or nothing where there is none: a function that isn't rational, or expressions too
+    large."""
     if isinstance(statement, Together):
         proofs = [symbolic_proof(p, setting, bodies) for p in statement.parts]
         return "; ".join(proofs) if all(proofs) else ""

@@ -1,4 +1,5 @@
-"""The report's text form: docs/verdicts, one file for each document. `python -m chunkform.codegen.verify.report` writes it anew."""
+"""The report's text form: docs/verdicts, one file for each document. `python -m chunkform.codegen.verify.report`
+writes it anew."""
 
 from __future__ import annotations
 
@@ -51,7 +52,9 @@ def formula_lines(v: Verdict) -> list[str]:
         facts.append(f"counterexample: `{v.counterexample.text()}`")
     if v.repairs:
         under = f" ({v.repair_reading})" if v.repair_reading else ""
-        facts.append(f"nearest true formula{under}: `{v.repaired}`, by {'; '.join(f'`{e}`' for e in v.repairs[0].edits)}")
+        facts.append(
+            f"nearest true formula{under}: `{v.repaired}`, by {'; '.join(f'`{e}`' for e in v.repairs[0].edits)}"
+        )
     elif v.verdict == "fails" and v.searched:
         facts.append("no true formula was found within two edits")
     facts += [condition(x) for x in v.conditions]

@@ -1,4 +1,5 @@
-"""Where inverse attention is stable: the spectral radius of a step, what products of steps do, and how the first form explodes."""
+"""Where inverse attention is stable: the spectral radius of a step, what products of steps do, and how the first form
+explodes."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ def products(steps: int = 60, size: int = 4, seed: int = 0) -> list[Growth]:
 
 
 def state_norms(steps: int = 120, size: int = 8, seed: int = 1) -> dict[str, np.ndarray]:
-    """The norm of the state over time, for the first form (which divides by q^T k) and the stable one, on the same inputs."""
+    """The norm of the state over time, for the first form (which divides by q^T k) and the stable one, on the same
+    inputs."""
     rng = np.random.default_rng(seed)
     s_first = s_stable = np.zeros((size, size))
     first, stable = [], []

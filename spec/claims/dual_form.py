@@ -77,7 +77,8 @@ claim = DOCUMENT.section("exercise 1", s)
 for T in (3, 2, 4):
     claim(
         f"ex1-T{T}",
-        r"W = \begin{pmatrix} 1 & 2 & 3 \\ 2 & 3 & 1 \\ 3 & 1 & 2 \end{pmatrix}" + rf" = V K^T\ \text{{with}}\ T = {T}",
+        r"W = \begin{pmatrix} 1 & 2 & 3 \\ 2 & 3 & 1 \\ 3 & 1 & 2 \end{pmatrix}" + r" = V K^T\ "
+        r"\text{{with}}\ T = {T}",
         Factors(W, T),
     )
 
@@ -120,7 +121,8 @@ claim(
 at_Wx = gradient(loss(Wx), Wx).T
 claim(
     "h-eij",
-    r"\frac{df(x)}{dW_{i,j}} = \mathcal{L}'(x)(e_i e_j^T x + 0) = (\mathcal{L}'(x) e_i)(e_j^T x) = (\mathcal{L}'(x))_i\, x_j",
+    r"\frac{df(x)}{dW_{i,j}} = \mathcal{L}'(x)(e_i e_j^T x + 0) = (\mathcal{L}'(x) e_i)(e_j^T x) "
+    r"= (\mathcal{L}'(x))_i\, x_j",
     at_Wx * (unit(d_out, i) * unit(d_in, j).T * x + 0 * u),
     (at_Wx * unit(d_out, i)) * (unit(d_in, j).T * x),
     row(at_Wx.T, i) * row(x, j),

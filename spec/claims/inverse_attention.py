@@ -126,7 +126,8 @@ claim(
 )
 claim(
     "stab-matrix",
-    r"\mathbf V = \left[\mathbf I + \mathrm{tril}(\left(\mathbf Q \mathbf K^\top\right) \odot \mathbf M, -1)\right]^{-1}"
+    r"\mathbf V = \left[\mathbf I + \mathrm{tril}(\left(\mathbf Q \mathbf K^\top\right) \odot "
+    r"\mathbf M, -1)\right]^{-1}"
     r"\left(\mathbf O - \mathrm{A} \mathbf Q \mathbf S_0\right)",
     V,
     inverse(I + tril(hadamard(Q * K.T, M), -1)) * (O - A * Q * S0),
@@ -163,7 +164,8 @@ step = eye("d") - (1 - lam(t)) * k(t) * q(t).T
 last = 1 - (1 - lam(t)) * k(t).T * q(t)
 claim(
     "eig-count",
-    r"\text{the matrix}\ \mathbf I - (1-\lambda_t) \mathbf k_t \mathbf q_t^\top\ \text{has}\ d-1\ \text{eigenvalues}\ 1",
+    r"\text{the matrix}\ \mathbf I - (1-\lambda_t) \mathbf k_t \mathbf q_t^\top\ \text{has}\ d-1\ "
+    r"\text{eigenvalues}\ 1",
     eigenvalues(step, (1, d - 1)),
 )
 claim(
@@ -215,7 +217,8 @@ def high(c):
 
 claim(
     "c1-range",
-    r"c=1:\quad [\lambda_t-\lambda_t(1-\lambda_t)c, \lambda_t+\lambda_t(1-\lambda_t)c] = [\lambda_t^2, \lambda_t(2-\lambda_t)]",
+    r"c=1:\quad [\lambda_t-\lambda_t(1-\lambda_t)c, \lambda_t+\lambda_t(1-\lambda_t)c] = "
+    r"[\lambda_t^2, \lambda_t(2-\lambda_t)]",
     together(equal(low(1), la**2), equal(high(1), la * (2 - la))),
 )
 claim(

@@ -137,7 +137,8 @@ claim(
 )
 claim(
     "fwd-Vbar",
-    r"\mathbf O_i = \bar{\mathbf Q}_i \mathbf S_i + [[\bar{\mathbf Q}_i \bar{\mathbf K}_i^\top] \odot \mathbf M] \bar{\mathbf V}_i",
+    r"\mathbf O_i = \bar{\mathbf Q}_i \mathbf S_i + [[\bar{\mathbf Q}_i \bar{\mathbf K}_i^\top] "
+    r"\odot \mathbf M] \bar{\mathbf V}_i",
     O(i),
     Qbar(i) * Sc(i) + hadamard(Qbar(i) * Kbar(i).T, M) * Vbar(i),
 )
@@ -145,19 +146,21 @@ STATE = r"\mathbf S_{i+1} = \Lambda_{i+1,c} \mathbf S_i + \tilde{\mathbf K}_{i+1
 state_line = equal(Sc(i + 1), Lam(i + 1, c) * Sc(i) + Ktilde(i + 1) * V(i + 1).T)
 claim(
     "fwd-S-index",
-    r"\mathbf O_i = \bar{\mathbf Q}_i \mathbf S_i + [[\bar{\mathbf Q}_i \bar{\mathbf K}_i^\top] \odot \mathbf M] \mathbf V_i,\quad "
-    + STATE,
+    r"\mathbf O_i = \bar{\mathbf Q}_i \mathbf S_i + [[\bar{\mathbf Q}_i \bar{\mathbf K}_i^\top] "
+    r"\odot \mathbf M] \mathbf V_i,\quad " + STATE,
     together(equal(O(i), Qbar(i) * Sc(i) + hadamard(Qbar(i) * Kbar(i).T, M) * V(i)), state_line),
 )
 claim(
     "fwd-O",
-    r"\mathbf O_i = \bar{\mathbf Q}_i \mathbf S_i + [[\mathbf Q_i \mathbf K_i^\top] \odot \mathbf M(\Lambda_i)] \mathbf V_i",
+    r"\mathbf O_i = \bar{\mathbf Q}_i \mathbf S_i + [[\mathbf Q_i \mathbf K_i^\top] \odot \mathbf "
+    r"M(\Lambda_i)] \mathbf V_i",
     O(i),
     Qbar(i) * Sc(i) + hadamard(Q(i) * K(i).T, mask(Lambda(i))) * V(i),
 )
 claim(
     "fwd-QKM",
-    r"[\bar{\mathbf Q}_i \bar{\mathbf K}_i^\top] \odot \mathbf M = [\mathbf Q_i \mathbf K_i^\top] \odot \mathbf M(\Lambda_i)",
+    r"[\bar{\mathbf Q}_i \bar{\mathbf K}_i^\top] \odot \mathbf M = [\mathbf Q_i \mathbf K_i^\top] "
+    r"\odot \mathbf M(\Lambda_i)",
     hadamard(Qbar(i) * Kbar(i).T, M),
     hadamard(Q(i) * K(i).T, mask(Lambda(i))),
 )
@@ -172,7 +175,8 @@ Lambda2 = x.ambiguous(
 )
 claim(
     "fwd-M2",
-    r"\mathbf M(\Lambda_i, \Lambda_j) \triangleq [\exp(\log\Lambda_i[:,\mathrm{None}] - \log\Lambda_j[\mathrm{None},:])], \quad i > j",
+    r"\mathbf M(\Lambda_i, \Lambda_j) \triangleq [\exp(\log\Lambda_i[:,\mathrm{None}] - "
+    r"\log\Lambda_j[\mathrm{None},:])], \quad i > j",
     jacobian(o((i - 1) * c + u), v((j - 1) * c + s), y),
     row(row(hadamard(Q(i) * K(j).T, exp(differences(log(Lambda2(i)), log(Lambda2(j))))), u).T, s) * y,
     over=((i, 2, N), (j, 1, i - 1), (u, 1, c), (s, 1, c)),
@@ -192,7 +196,8 @@ claim(
 claim = DOCUMENT.section("dQ", x)
 claim(
     "dq-dQbar",
-    r"\mathbf{d\bar Q}_i = \mathbf{dO}_i \mathbf S_i^\top + [[\mathbf{dO}_i \mathbf V_i^\top] \odot \mathbf M] \bar{\mathbf K}_i,"
+    r"\mathbf{d\bar Q}_i = \mathbf{dO}_i \mathbf S_i^\top + [[\mathbf{dO}_i \mathbf V_i^\top] "
+    r"\odot \mathbf M] \bar{\mathbf K}_i,"
     r"\quad \mathbf{dQ}_i = \mathbf{d\bar Q}_i \odot \Lambda_i",
     dQ(i),
     hadamard(dO(i) * Sc(i).T + hadamard(dO(i) * V(i).T, M) * Kbar(i), Lambda(i)),
@@ -208,7 +213,8 @@ claim(
 claim(
     "dq-line2",
     r"\mathbf{dQ}_i = \mathrm{diag}(\Lambda_i)[\mathbf{dO}_i] \mathbf S_i^\top"
-    r" + \mathrm{diag}(\Lambda_i)[[\mathbf{dO}_i \mathbf V_i^\top] \odot \mathbf M] \mathrm{diag}(1/\Lambda_i) \mathbf K_i",
+    r" + \mathrm{diag}(\Lambda_i)[[\mathbf{dO}_i \mathbf V_i^\top] \odot \mathbf M] "
+    r"\mathrm{diag}(1/\Lambda_i) \mathbf K_i",
     dQ(i),
     (diag(Lambda(i)) * dO(i)) * Sc(i).T + diag(Lambda(i)) * hadamard(dO(i) * V(i).T, M) * diag(1 / Lambda(i)) * K(i),
 )
@@ -241,8 +247,10 @@ claim = DOCUMENT.section("dK", x)
 dKbar = x.define("dKbar", (i,), V(i) * dSc(i).T + hadamard(V(i) * dO(i).T, M.T) * Qtilde(i), r"\mathbf{d\bar K}")
 claim(
     "dk-dKbar",
-    r"\mathbf{d\bar K}_i = \mathbf V_i \mathbf{dS}_i^\top + [[\mathbf V_i \mathbf{dO}_i^\top] \odot \mathbf M^\top] \tilde{\mathbf Q}_i,"
-    r"\quad \tilde{\mathbf Q}_i = \mathbf Q_i / \bar\Lambda_i,\quad \mathbf{dK}_i = \mathbf{d\bar K}_i \odot \bar\Lambda_i",
+    r"\mathbf{d\bar K}_i = \mathbf V_i \mathbf{dS}_i^\top + [[\mathbf V_i \mathbf{dO}_i^\top] "
+    r"\odot \mathbf M^\top] \tilde{\mathbf Q}_i,"
+    r"\quad \tilde{\mathbf Q}_i = \mathbf Q_i / \bar\Lambda_i,\quad \mathbf{dK}_i = \mathbf{d\bar "
+    r"K}_i \odot \bar\Lambda_i",
     dK(i),
     hadamard(dKbar(i), barLambda(i)),
 )
@@ -260,15 +268,18 @@ claim(
 claim(
     "dk-line2",
     r"\mathrm{diag}(\bar\Lambda_i)[\mathbf V_i \mathbf{dS}_i^\top] + \mathrm{diag}(\bar\Lambda_i)"
-    r"[[\mathbf V_i \mathbf{dO}_i^\top] \odot \mathbf M^\top] \tilde{\mathbf Q}_i = [\mathrm{diag}(\bar\Lambda_i) \mathbf V_i] \mathbf{dS}_i^\top"
-    r" + \mathrm{diag}(\bar\Lambda_i)[[\mathbf V_i \mathbf{dO}_i^\top] \odot \mathbf M^\top] \mathrm{diag}(1/\bar\Lambda_i) \mathbf Q_i",
+    r"[[\mathbf V_i \mathbf{dO}_i^\top] \odot \mathbf M^\top] \tilde{\mathbf Q}_i = "
+    r"[\mathrm{diag}(\bar\Lambda_i) \mathbf V_i] \mathbf{dS}_i^\top"
+    r" + \mathrm{diag}(\bar\Lambda_i)[[\mathbf V_i \mathbf{dO}_i^\top] \odot \mathbf M^\top] "
+    r"\mathrm{diag}(1/\bar\Lambda_i) \mathbf Q_i",
     dk_line1,
     (diag(barLambda(i)) * V(i)) * dSc(i).T
     + diag(barLambda(i)) * hadamard(V(i) * dO(i).T, M.T) * diag(1 / barLambda(i)) * Q(i),
 )
 claim(
     "dk-MbarT",
-    r"\mathrm{diag}(\bar\Lambda_i)[[\mathbf V_i \mathbf{dO}_i^\top] \odot \mathbf M^\top] \mathrm{diag}(1/\bar\Lambda_i)"
+    r"\mathrm{diag}(\bar\Lambda_i)[[\mathbf V_i \mathbf{dO}_i^\top] \odot \mathbf M^\top] "
+    r"\mathrm{diag}(1/\bar\Lambda_i)"
     r" = [\mathbf V_i \mathbf{dO}_i^\top] \odot \mathbf M(\bar\Lambda_i)^\top",
     diag(barLambda(i)) * hadamard(V(i) * dO(i).T, M.T) * diag(1 / barLambda(i)),
     hadamard(V(i) * dO(i).T, mask(barLambda(i)).T),

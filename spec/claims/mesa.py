@@ -76,7 +76,8 @@ claim(
 )
 claim(
     "sm-2",
-    r"\mathbf s_t = \lambda_t^{-1} \mathbf s_{t-1} - \frac{\lambda_t^{-1} \mathbf s_{t-1} \mathbf u_t \mathbf u_t^\top"
+    r"\mathbf s_t = \lambda_t^{-1} \mathbf s_{t-1} - \frac{\lambda_t^{-1} \mathbf s_{t-1} \mathbf "
+    r"u_t \mathbf u_t^\top"
     r"\lambda_t^{-1} \mathbf s_{t-1}}{1 + \mathbf u_t^\top \lambda_t^{-1} \mathbf s_{t-1} \mathbf u_t}",
     state(t),
     inverse(lam(t)) * state(t - 1)
@@ -101,7 +102,8 @@ claim = DOCUMENT.section("unrolled", s)
 unrolled = inverse(alpha(t) * I + sum_over(i, 1, t, utilde(t, i) * utilde(t, i).T))
 claim(
     "unroll-decay",
-    r"\mathbf s_t = \left(\alpha_t \mathbf I_d + \sum_{i=1}^t (\alpha_t/\alpha_i \mathbf u_i)(\alpha_t/\alpha_i \mathbf u_i)^\top\right)^{-1}",
+    r"\mathbf s_t = \left(\alpha_t \mathbf I_d + \sum_{i=1}^t (\alpha_t/\alpha_i \mathbf "
+    r"u_i)(\alpha_t/\alpha_i \mathbf u_i)^\top\right)^{-1}",
     state(t),
     unrolled,
     defines="utilde",
@@ -159,7 +161,8 @@ yk = x.ambiguous(
 )
 claim(
     "neu-y-1",
-    r"\mathbf y^\top \mathbf X_k^{-1} \triangleq \mathbf y_k = \mathbf y^\top \mathbf X_{k-1}^{-1} (\mathbf I - \mathbf X) + \mathbf y^\top",
+    r"\mathbf y^\top \mathbf X_k^{-1} \triangleq \mathbf y_k = \mathbf y^\top \mathbf "
+    r"X_{k-1}^{-1} (\mathbf I - \mathbf X) + \mathbf y^\top",
     yk(k),
     y.T * partial(k - 1) * (I - X) + y.T,
 )
@@ -252,7 +255,8 @@ def f(rows: Formula) -> Formula:
 claim = DOCUMENT.section("iteration", z)
 claim(
     "f-def",
-    r"f:\ \mathbf s_0 = \lambda_0 \mathbf I_d,\ \mathbf s_t = \lambda_t \mathbf s_{t-1} + \mathbf u_t \mathbf u_t^\top,\ "
+    r"f:\ \mathbf s_0 = \lambda_0 \mathbf I_d,\ \mathbf s_t = \lambda_t \mathbf s_{t-1} + \mathbf "
+    r"u_t \mathbf u_t^\top,\ "
     r"\mathbf o_t^\top = \mathbf q_t^\top \mathbf s_t,\quad\text{with the factor}\ (1-\mathrm A)",
     O(m),
     Q + hadamard(O(m - 1), 1 - A) - f(O(m - 1)),
@@ -287,7 +291,10 @@ claim(
     plain_back(t, 1),
     note="read as what the adjoint needs: the state whose row t is the gradient by s_t of sum_j a_j^T s_j b_j",
 )
-IT = r"\mathbf O^{(i)} = \mathbf Q^{(i-1)} + \mathbf O^{(i-1)}(1-\mathrm A^{(i-1)}) + f(\mathbf O^{(i-1)}, \mathbf K, \mathbf K, \Lambda, \mathrm{false})"
+IT = (
+    r"\mathbf O^{(i)} = \mathbf Q^{(i-1)} + \mathbf O^{(i-1)}(1-\mathrm A^{(i-1)}) + f(\mathbf "
+    r"O^{(i-1)}, \mathbf K, \mathbf K, \Lambda, \mathrm{false})"
+)
 claim("it", IT, O(m), Qc(m - 1) + O1A(m - 1) + f(O(m - 1)))
 claim(
     "it-A-side",
@@ -303,7 +310,8 @@ claim("it-O0", r"\mathbf O^{(0)} = \,?\quad \mathbf{dQ} = \sum_{i=1}^k \mathbf{d
 claim = DOCUMENT.section("backward", z)
 claim(
     "bw-dO",
-    r"\mathbf{dO}^{(i-1)} = \mathbf{dO}^{(i)} (1-\mathrm A_t^{(i-1)}) + f(\mathbf{dO}^{(i)}, \mathbf K, \mathbf K, \Lambda, \mathrm{false})",
+    r"\mathbf{dO}^{(i-1)} = \mathbf{dO}^{(i)} (1-\mathrm A_t^{(i-1)}) + f(\mathbf{dO}^{(i)}, "
+    r"\mathbf K, \mathbf K, \Lambda, \mathrm{false})",
     dO(m - 1),
     dO1A(m) + f(dO(m)),
 )
@@ -376,6 +384,7 @@ def dK_with(other: Formula) -> Formula:
 
 claim(
     "simpl-approx",
-    r"\mathbf{dK} \approx \sum_{i=1}^k \mathbf{dK}^{(i-1)}\ \text{with}\ \mathbf O\ \text{in the place of every}\ \mathbf O^{(i-1)}",
+    r"\mathbf{dK} \approx \sum_{i=1}^k \mathbf{dK}^{(i-1)}\ \text{with}\ \mathbf O\ \text{in the "
+    r"place of every}\ \mathbf O^{(i-1)}",
     Approximates(gradient(loss, K), sum_over(m, 1, rounds, dK_with(O(rounds))), "k"),
 )

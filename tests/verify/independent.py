@@ -13,7 +13,21 @@ import torch
 from chunkform.spec.language.claims import Equal, Setting
 from chunkform.spec.language.formula import Formula, free_indices
 
-SIZES = {"n": 5, "d": 3, "e": 2, "c": 2, "N": 2, "E": 4, "D": 3, "m": 2, "T1": 2, "T2": 4, "k": 3, "d_in": 2, "d_out": 3}
+SIZES = {
+    "n": 5,
+    "d": 3,
+    "e": 2,
+    "c": 2,
+    "N": 2,
+    "E": 4,
+    "D": 3,
+    "m": 2,
+    "T1": 2,
+    "T2": 4,
+    "k": 3,
+    "d_in": 2,
+    "d_out": 3,
+}
 
 
 class NoValue(Exception):
@@ -29,7 +43,8 @@ class NotCovered(Exception):
 
 
 class Point:
-    """One random point: numbers for everything given, the forward run of the setting's recurrence, and gradients by autograd."""
+    """One random point: numbers for everything given, the forward run of the setting's recurrence, and gradients by
+    autograd."""
 
     def __init__(self, setting: Setting, seed: int) -> None:
         self.setting = setting
@@ -157,7 +172,9 @@ class Point:
                 total = self.value(args[0], env)
                 for a in args[1:]:
                     other = self.value(a, env)
-                    if total.shape != other.shape and (1 not in (*total.shape, *other.shape) or not scalar_and_vector(total, other)):
+                    if total.shape != other.shape and (
+                        1 not in (*total.shape, *other.shape) or not scalar_and_vector(total, other)
+                    ):
                         raise WrongShape
                     total = total + other
                 return total
@@ -193,7 +210,11 @@ class Point:
                 return total
             case "divide":
                 a, b = (self.value(y, env) for y in args)
-                if b.numel() > 1 and a.shape != b.shape and any(p != q and 1 not in (p, q) for p, q in zip(a.shape, b.shape)):
+                if (
+                    b.numel() > 1
+                    and a.shape != b.shape
+                    and any(p != q and 1 not in (p, q) for p, q in zip(a.shape, b.shape))
+                ):
                     raise WrongShape
                 return a / b
             case "power":

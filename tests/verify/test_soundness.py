@@ -5,7 +5,6 @@ What a mutation means is decided by `independent.py`, in float64, with the recur
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -21,7 +20,6 @@ from chunkform.spec.language.claims import Claim, Equal
 from chunkform.spec.language.formula import BINDERS, Formula, formula, negative, rebuild
 
 CLAIMS = {c.id: c for d in documents() for c in d.claims}
-WANTED = 320
 
 
 def mutations(x: Formula) -> Iterator[Formula]:
@@ -48,7 +46,7 @@ def mutations(x: Formula) -> Iterator[Formula]:
         return
     skip = {"sum": 2, "product over": 2}.get(x.op, 0)
     for k, a in enumerate(x.args):
-        if k < skip or (x.op in ("row", "power") and k == 1) or x.op in BINDERS and k < len(x.args) - 1:
+        if k < skip or (x.op in ("row", "power") and k == 1) or (x.op in BINDERS and k < len(x.args) - 1):
             continue
         for m in mutations(a):
             yield rebuild(x, (*x.args[:k], m, *x.args[k + 1 :]))
@@ -70,24 +68,19 @@ def true_claims() -> list[Claim]:
 
 @pytest.fixture(scope="module")
 def sample() -> list[tuple[Claim, Claim]]:
-    """At least 300 pairs of a true claim and a mutation of it, spread evenly over the claims."""
-    chooser = random.Random(7)
-    claims = true_claims()
-    share = -(-WANTED // len(claims)) + 1
+    """Pairs of a true claim and a mutation of it: all of them, some two thousand."""
     found = []
-    for c in claims:
+    for c in true_claims():
         assert isinstance(c.statement, Equal)
         *others, last = c.statement.sides
-        changed = list(dict.fromkeys(m for m in mutations(last) if m != last))
-        for m in chooser.sample(changed, min(share + 2, len(changed))):
+        for m in dict.fromkeys(m for m in mutations(last) if m != last):
             found.append((c, replace(c, statement=replace(c.statement, sides=(*others, m)))))
-    chooser.shuffle(found)
     return found
 
 
 def test_every_document_with_equations_takes_part(sample: list[tuple[Claim, Claim]]) -> None:
     assert {c.id.split(".")[0] for c, _ in sample} == {"000", "001", "002", "003", "004"}
-    assert len(sample) >= 300
+    assert len(sample) >= 1800
 
 
 def test_mutations_are_judged_by_what_they_mean(sample: list[tuple[Claim, Claim]]) -> None:
@@ -113,8 +106,8 @@ def test_mutations_are_judged_by_what_they_mean(sample: list[tuple[Claim, Claim]
         if (verdict == "holds") != meaning:
             wrong.append((mutant.id, verdict, str(mutant.statement.sides[-1])))
     assert not wrong
-    assert changed >= 300, (changed, kept)
-    assert kept >= 5, (changed, kept)
+    assert changed >= 1500, (changed, kept)
+    assert kept >= 50, (changed, kept)
 
 
 def test_every_equation_that_holds_could_have_failed() -> None:
@@ -135,7 +128,7 @@ def verdicts(ids: tuple[str, ...]) -> set[str]:
 def test_a_fault_in_the_evaluator_of_formulas_does_not_hide_in_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
     right = Algebra.times
 
-    def wrong(self: Algebra, x, y, where):  # noqa: ANN001, ANN202
+    def wrong(self: Algebra, x, y, where):
         value = right(self, x, y, where)
         return value if value.is_scalar else replace(value, a=self.reduce(value.a * 3))
 
