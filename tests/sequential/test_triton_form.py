@@ -104,7 +104,7 @@ def test_the_state_stays_in_registers(name, size, bound, tmp_path) -> None:
         assert registers <= 255 and spilled <= bound, (kernel.fn.__name__, registers, spilled)
 
 
-@pytest.mark.parametrize("name", ["everything", "momentum", "tanh_layer", "running_maximum"])
+@pytest.mark.parametrize("name", ["everything", "momentum", "tanh_layer", "running_maximum", "channels", "ratios"])
 def test_odd_kernels_compile(name, tmp_path) -> None:
     for kernel, args, options in launches(name, 12, tmp_path):
         registers, _ = resources(kernel, args, options)
