@@ -68,7 +68,7 @@ class Grammar:
             if others and self.one(True, False):
                 error = error + self.scalar() * (self.one(*others).T * self.one(*self.keys))
             term = term + self.key() * error.T
-        if decayed is S and self.one(True, False):
+        if self.one(True, False):
             term = self.lam * (term + self.key() * self.value().T)
         return term
 
