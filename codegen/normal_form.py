@@ -103,7 +103,10 @@ class Write:
 
 @dataclass(frozen=True)
 class StateForm:
-    """One state in read-write form: decay * S + sum of mix + writes. `row` is the axis that feedback contracts; `decay` is None where there is none."""
+    """One state in read-write form: decay * S + sum of mix + writes. `row` is the axis that feedback contracts.
+
+    `decay` is None where there is none.
+    """
 
     name: str
     row: str | None
@@ -121,7 +124,7 @@ class StateForm:
 
 @dataclass(frozen=True)
 class Pairing:
-    """`leaf` = D_t <S_{t-1}, dS_t> over the decay's axes, at each step.
+    """`leaf` = D_t <S_{t-1}, dS_t> over the decay's axes, at each step, with what both write before their decay.
 
     Writes and reads change <S, dS> by what they contribute, and a decay keeps it. So it is a sum over the steps that follow:
     of `late` at t and later, of `early` after t, and of <S_n, dS_n>. (d log lambda of the documents: a reverse cumulative sum
@@ -132,7 +135,6 @@ class Pairing:
     state: str
     late: Node
     early: Node
-    phased: bool = True  # do both walks keep early writes apart, so that the product can be read off their chunk forms?
 
 
 @dataclass(frozen=True)
@@ -577,12 +579,7 @@ def normalize_adjoint(a: Adjoint) -> NormalForm:
     with spelled_out(interpreter) as spelling:
         drafts = _drafts(interpreter, a.forward, to_trajectory) + _drafts(interpreter, a.program, {})
         values = {n: interpreter.plain(x) for n, x in a.program.outputs.items()}
-        ports = {}
-        mixed = mixed_states(drafts)
-        for pair in {m.state: m for m, _ in interpreter.raw_pairings.values() if m.state not in mixed}.values():
-            late, early = _ports(interpreter, a, to_trajectory, pair.state)
-            ports[pair.state] = interpreter.plain(late), interpreter.plain(early)
-        canonical = _Canonical(interpreter, drafts, values, ports)
+        canonical = _Canonical(interpreter, drafts, values)
         spelling.reads, spelling.snapshots = canonical.reads, canonical.final
         return canonical.form()
 
@@ -656,76 +653,15 @@ def below_one(x: Node) -> Node | None:
     return rest.args[0] if rest.op == "fn" and rest.attrs[0] == "sigmoid" else None
 
 
-def _ports(interpreter: Interpreter, a: Adjoint, to_trajectory: dict[Node, Node], state: str) -> tuple[Node, Node]:
-    """What reads add to and writes take from <S, dS>, after and before the decay of the step."""
-    program = a.forward
-    update = interpreter.form(replace(program.updates[state], to_trajectory))
-    assert isinstance(update, MatrixValue) and update.decay is not None
-    keep = update.decay.axes
-    late: list[Node] = []
-    early: list[Node] = []
-    for original in walk(*program.updates.values(), *program.outputs.values()):
-        x, g = replace(original, to_trajectory), a.gradients[original]
-        if g is ZERO:
-            continue
-        value = interpreter.form(x) if x.op == "add" else None
-        if isinstance(value, MatrixValue) and value.state == state:
-            axes = {i for i in (value.row, value.col) if i}
-            for part in x.args:
-                if isinstance(interpreter.form(part), MatrixValue):
-                    continue
-                for w in rank_one(part, value.row, value.col):
-                    here = _keep_here(keep, interpreter, value)
-                    along, across = (w.left, w.right) if value.col not in here else (w.right, w.left)
-                    axis = value.col if value.col not in here else value.row
-                    read = total(mul(g, across), axis) if axis is not None else mul(g, across)
-                    term = mul(-1, w.scalar, along, read)
-                    term = total(term, *(axes & set(term.axes) - here))
-                    (early if value.decay is None else late).append(_declared(term, here, keep))
-        elif x.op == "sum":
-            (b,) = x.attrs
-            matrix = [f for f in factors_of(x.args[0]) if _is_state(interpreter.form(f), state) and b in f.axes]
-            if len(matrix) != 1:
-                continue
-            m = interpreter.form(matrix[0])
-            assert isinstance(m, MatrixValue)
-            kept = m.col if m.row == b else m.row
-            here = _keep_here(keep, interpreter, m)
-            if kept is not None and kept in here:
-                term = mul(x, g)
-            else:
-                vector = mul(*(f for f in factors_of(x.args[0]) if f is not matrix[0]))
-                term = mul(vector, total(mul(matrix[0], g), kept) if kept is not None else mul(matrix[0], g))
-                term = total(term, *({b} & set(term.axes) - here))
-            (early if m.decay is None else late).append(_declared(term, here, keep))
-    return add(*late), add(*early)
-
-
-def _is_state(value: Node | MatrixValue, state: str) -> bool:
-    return isinstance(value, MatrixValue) and value.state == state
-
-
-def _keep_here(keep: tuple[str, ...], interpreter: Interpreter, m: MatrixValue) -> set[str]:
-    """The decay's axes, as the term at hand names them."""
-    row, col = (*interpreter.states[m.state].axes, None, None)[:2]
-    names = {row: m.row, col: m.col}
-    return {names[k] for k in keep}  # type: ignore[misc]
-
-
-def _declared(term: Node, here: set[str], keep: tuple[str, ...]) -> Node:
-    return rename(term, dict(zip(sorted(here), sorted(keep), strict=True))) if here else term
-
-
 class _Canonical:
     def __init__(
         self,
         interpreter: Interpreter,
         drafts: list[_Draft],
         values: dict[str, Node],
-        ports: dict[str, tuple[Node, Node]] | None = None,
     ) -> None:
         self.i = interpreter
-        self.ports = ports or {}
+        self.pairings: dict[str, tuple[Node, Node]] = {}  # state -> what is added to its pairing, see `pairings.py`
         self.drafts = {d.name: d for d in drafts}
         self.values = values
         self.mixed = mixed_states(drafts)
@@ -739,7 +675,7 @@ class _Canonical:
             self.final[d.name] = self._phases(d)
         for raw in list(self.i.raw_reads):
             self._canonical_read(raw)
-        for raw in self.i.raw_pairings:
+        for raw in list(self.i.raw_pairings):
             self._canonical_pairing(raw)
         groups = self._groups()
         formed: list[tuple[StateForm, ...]] = []
@@ -752,9 +688,8 @@ class _Canonical:
                 leaf("pairing", n, self.drafts[n].value.decay.axes),  # type: ignore[union-attr]
                 n,
                 *(replace(self._rewritten(x), leaves) for x in parts),
-                all(set(self.final[m].before) == set(self.drafts[m].value.before) for m in (n, f"d{n}")),
             )
-            for n, parts in self.ports.items()
+            for n, parts in self.pairings.items()
         )
         formed = [tuple(self._known(s, leaves) for s in g) for g in formed]
         reads = {r.leaf: dc_replace(r, vector=replace(self._rewritten(r.vector), leaves)) for r in self.reads.values()}
@@ -883,7 +818,7 @@ class _Canonical:
 
     def _canonical_pairing(self, raw: Node) -> None:
         first, second = self.i.raw_pairings[raw]
-        forward, backward = self.drafts[first.state].value, self.drafts[second.state].value
+        forward = self.drafts[first.state].value
         decay = forward.decay
         if first.state in self.mixed and second.state in self.mixed:
             if not raw.axes:
@@ -893,15 +828,12 @@ class _Canonical:
             raise NotAffine("the state is scaled at several places of the step", raw)
         if not set(raw.axes) <= set(decay.axes):
             return  # one axis of the two is summed so far: `_sum` does the other
-        whole = first.decay is None and second.decay is None and (first.row, first.col) == (forward.row, forward.col)
-        if whole and set(first.before) == set(forward.before) and set(second.before) == set(backward.before):
-            pairing = mul(leaf("pairing", first.state, decay.axes), power(decay, -1))
-            self.replacement[raw] = total(pairing, *(set(pairing.axes) - set(raw.axes)))
-            return
-        from .partial_pairing import partial_pairing
+        from .pairings import pairing_terms, pairing_value
 
-        late = self.ports[first.state][0]
-        self.replacement[raw] = partial_pairing(self.i, raw.axes, first, second, forward, late)
+        ahead, back = self.final[first.state], self.final[second.state]
+        if first.state not in self.pairings:
+            self.pairings[first.state] = pairing_terms(self.i, forward, ahead, back)
+        self.replacement[raw] = pairing_value(self.i, raw.axes, first, second, ahead, back)
         for new in list(self.i.raw_reads):
             self._canonical_read(new)
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .chunk import ChunkProgram, chunk_program
-from .ir import Node, walk
+from .ir import Node
 from .normal_form import Cross, NormalForm, Pairing, Read, StateForm
 from .unroll import scaled, unrolled
 
@@ -132,7 +132,9 @@ def plan(form: NormalForm, finals: tuple[str, ...], saved: tuple[Node, ...] = ()
                 stages.append(Accumulate(p, _direct(form, p)))
                 known.add(p.leaf)
         crosses = tuple(x for x in form.crosses if x.leaf in todo)
-        if crosses and not any(_group_of(form, n) & set(pending_finals) for n in (crosses[0].state, crosses[0].gradient)):
+        if crosses and not any(
+            _group_of(form, n) & set(pending_finals) for n in (crosses[0].state, crosses[0].gradient)
+        ):
             stages.append(_unrolled(form, crosses))
             known |= set(stages[-1].outputs)
         todo -= known
@@ -164,7 +166,7 @@ def _unrolled(form: NormalForm, crosses: tuple[Cross, ...]) -> Unroll:
 def _direct(form: NormalForm, p: Pairing) -> Unroll | None:
     """The pairing of a decay that is one scalar a step, without sums over later steps."""
     s, g = form.state(p.state), form.state(f"d{p.state}")
-    if s.decay is None or s.decay.axes or not p.phased:
+    if s.decay is None or s.decay.axes:
         return None
     streams, products = unrolled((Cross(p.leaf, s.name, g.name),), (s,), (g,))
     product = scaled(products[p.leaf], s.decay, streams)
@@ -207,7 +209,9 @@ def _needed(form: NormalForm, saved: tuple[Node, ...]) -> set[Node]:
             states = [form.state(form.reads[x].state)] if x in form.reads else []
             if x in form.reads:
                 stack.append(form.reads[x].vector)
-                states = [s for g in form.groups if states[0] in g for s in g if s is states[0] or s.mix or states[0].mix]
+                states = [
+                    s for g in form.groups if states[0] in g for s in g if s is states[0] or s.mix or states[0].mix
+                ]
             elif x in crosses:
                 own = _group_of(form, crosses[x].state) | _group_of(form, crosses[x].gradient)
                 states = [s for g in form.groups for s in g if s.name in own]
