@@ -211,7 +211,7 @@ def wrong_contraction(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def no_outgoing_decay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunk._Builder, "outgoing", lambda self, s, w: ir.ONE)
+    monkeypatch.setattr(chunk.Builder, "outgoing", lambda *_: ir.ONE)
 
 
 CORRUPTIONS: list[tuple[str, str, str, Corruption]] = [

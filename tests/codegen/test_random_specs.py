@@ -133,7 +133,7 @@ def check_adjoint(c: Compiled, point: Point, rng: random.Random) -> None:
         assert m.equal(total, forward), v.name
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(
     r=specs(), sizes=st.tuples(*[st.integers(1, 3)] * 2), lengths=st.lists(st.integers(1, 4), min_size=1, max_size=3)
 )

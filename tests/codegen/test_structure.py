@@ -52,7 +52,7 @@ def test_another_process_with_other_hashes_gives_the_same_nodes() -> None:
         f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
         "from test_structure import OTHERS, SOME, keys, spec\n"
         "from chunkform.codegen.pipeline import compile_spec\n"
-        "for name in SOME + OTHERS:\n"
+        "for name in SOME[:3] + OTHERS[:3]:\n"
         "    print(name, hashlib.sha256(''.join(keys(compile_spec(spec(name)))).encode()).hexdigest())\n"
     )
     runs = [
