@@ -8,19 +8,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
-from chunkform.spec.language.claims import (
-    Approximates,
-    Density,
-    Equal,
-    Integral,
-    Setting,
-    Statement,
-    Stationary,
-)
+from chunkform.spec.language.claims import Setting
 from chunkform.spec.language.formula import Formula, formula, inverse
+from chunkform.spec.language.statements import Approximates, Density, Equal, Integral, Statement, Stationary
 
 from .arithmetic import FRACTION, REAL, Arithmetic, Undefined
 from .check import Failure, check
@@ -94,24 +88,28 @@ def predicates(setting: Setting, matrices: list[str], sequences: list[str] | Non
 
         found.append((f"|1 - eigenvalue| < 1 for every eigenvalue of every {name}(t)", largest))
     for name in matrices:
-
-        def rank_of(w: World, name: str = name) -> tuple[int, tuple[int, ...]]:
-            a = value_of(w, name)
-            return rank(w.arithmetic, a) if w.arithmetic.kind != "real" else int(
-                np.linalg.matrix_rank(a.astype(float))
-            ), a.shape
-
-        found.append((f"kernel({name}) = 0", lambda w, f=rank_of: f(w)[0] == f(w)[1][1]))
-        found.append((f"{name} is onto (its rank is its number of rows)", lambda w, f=rank_of: f(w)[0] == f(w)[1][0]))
+        found.append((f"kernel({name}) = 0", partial(full_rank, name, 1)))
+        found.append((f"{name} is onto (its rank is its number of rows)", partial(full_rank, name, 0)))
         if setting.quantities[name].dims[0] == setting.quantities[name].dims[1]:
-            found.append(
-                (f"|1 - eigenvalue| < 1 for every eigenvalue of {name}", lambda w, n=name: below_one(radius(w, n)))
-            )
-            found.append(
-                (f"|eigenvalue| < 1 for every eigenvalue of {name}", lambda w, n=name: below_one(radius(w, n, 0)))
-            )
-            found.append((f"{name} symmetric", lambda w, n=name: bool(np.all(value_of(w, n) == value_of(w, n).T))))
+            found.append((f"|1 - eigenvalue| < 1 for every eigenvalue of {name}", partial(eigenvalues_below, name, 1)))
+            found.append((f"|eigenvalue| < 1 for every eigenvalue of {name}", partial(eigenvalues_below, name, 0)))
+            found.append((f"{name} symmetric", partial(symmetric, name)))
     return found
+
+
+def full_rank(name: str, axis: int, world: World) -> bool:
+    a = value_of(world, name)
+    found = rank(world.arithmetic, a) if world.arithmetic.kind != "real" else np.linalg.matrix_rank(a.astype(float))
+    return bool(found == a.shape[axis])
+
+
+def eigenvalues_below(name: str, shift: int, world: World) -> bool | None:
+    return below_one(radius(world, name, shift))
+
+
+def symmetric(name: str, world: World) -> bool:
+    a = value_of(world, name)
+    return bool(np.all(a == a.T))
 
 
 def below_one(x: float) -> bool | None:

@@ -15,8 +15,9 @@ from typing import Any
 
 import sympy
 
-from chunkform.spec.language.claims import AtMost, Quantity, Setting
+from chunkform.spec.language.claims import Quantity, Setting
 from chunkform.spec.language.formula import Formula, walk
+from chunkform.spec.language.statements import AtMost
 
 from .evaluate import open_names
 

@@ -8,18 +8,9 @@ from dataclasses import dataclass
 from functools import singledispatch
 from typing import Any
 
-from chunkform.spec.language.claims import (
-    LENGTH,
-    Approximates,
-    AtMost,
-    Differs,
-    Equal,
-    Number,
-    Setting,
-    Statement,
-    Together,
-)
+from chunkform.spec.language.claims import LENGTH, Setting
 from chunkform.spec.language.formula import Formula, free_indices
+from chunkform.spec.language.statements import Approximates, AtMost, Differs, Equal, Number, Statement, Together
 
 from .arithmetic import Undefined
 from .evaluate import Env, Evaluator

@@ -6,8 +6,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping
 
-from chunkform.spec.language.claims import Setting, Statement
+from chunkform.spec.language.claims import Setting
 from chunkform.spec.language.formula import Formula
+from chunkform.spec.language.statements import Statement
 
 from .arithmetic import FIELD, REAL, Transcendental
 from .check import check

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from chunkform.spec.language.claims import Setting, Statement
+from chunkform.spec.language.claims import Setting
 from chunkform.spec.language.formula import Formula
+from chunkform.spec.language.statements import Statement
 
 from .arithmetic import FRACTION, REAL, Arithmetic, Transcendental, Undefined
 from .check import Failure, check

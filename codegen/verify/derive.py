@@ -263,7 +263,7 @@ def step_adjoint(r: Recurrence, setting: Setting) -> dict[str, Formula]:
     for u in r.updates:
         whole.append(inner(at(f"d{u.name}", t), terms(u.term)))
     outputs = [inner(at(f"d{x.name}", t), terms(x.term)) for x in r.outputs]
-    names = [x.name for x in (*r.states, *r.variables, *r.outputs)]
+    names = [*(x.name for x in r.states), *(x.name for x in r.variables), *(x.name for x in r.outputs)]
     for name in names:
         setting.lookup(name)
         setting.lookup(f"d{name}")

@@ -227,8 +227,8 @@ def _scaled(x: Formula, scope: Scope) -> Iterator[Edit]:
         if f.op != "add":
             yield Edit(product(1 / f, x), "factor", f"{x} over {f}")
             yield Edit(negative(product(f, x)), "factor", f"the factor -{f} on {x}")
-    for f in (Fraction(2), Fraction(1, 2)):
-        yield Edit(product(formula(f), x), "factor", f"the factor {f} on {x}")
+    for number in (Fraction(2), Fraction(1, 2)):
+        yield Edit(product(formula(number), x), "factor", f"the factor {number} on {x}")
 
 
 def _shifted(x: Formula) -> Iterator[Edit]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from chunkform.spec.inverse_attention import r as inverse_attention
 from chunkform.spec.language import Recurrence
-from chunkform.spec.language.claims import Claim, Equal, Setting
+from chunkform.spec.language.claims import Claim, Setting
 from chunkform.spec.language.formula import (
     Formula,
     exp,
@@ -23,6 +23,7 @@ from chunkform.spec.language.formula import (
     substitute,
     sum_over,
 )
+from chunkform.spec.language.statements import Equal
 from chunkform.spec.lightning_attention import r as lightning_attention
 
 from .arithmetic import FIELD, PRIME, Undefined
@@ -113,7 +114,7 @@ def telescoped(document: str, title: str, r: Recurrence) -> list[tuple[str, str,
     found = [
         (
             document,
-            f"dlog_lam of {title} without a state: what it changes by from step t + 1 to step t (chunk form: its sums from the end)",
+            f"dlog_lam of {title} without a state: its change from step t + 1 to step t (chunk form: the sums from the end)",
             stated(s, f"{r.name}.telescoped", dlog(t), dlog(t + 1) + body, (("t", 1, n - 1),)),
         )
     ]
@@ -223,6 +224,10 @@ def softmax_back(
     return weight(i) * (outer(i) - sum_over(m, 1, n, weight(m) * outer(m)))
 
 
+def at_node(quantity: Callable[[Formula, Formula], Formula], k: Formula) -> Callable[[Formula], Formula]:
+    return lambda i: quantity(i, k)
+
+
 def relay() -> list[tuple[str, str, Claim]]:
     """dE/dx of the relay energy sum W_kl B_k.B_l and of the KED energy sum B_k^T L^T R B_k."""
     found = []
@@ -246,7 +251,7 @@ def relay() -> list[tuple[str, str, Claim]]:
         dB = s.define("dB", (k,), dB_body)
         found.append(("003", f"dE/dB of the {title} energy", stated(s, f"{title}.dB", gradient(whole, B(k)), dB_body)))
         dA = s.define("dA", (i, k), derivative(sum_over(i, 1, n, A(i, k) * x(i)), A(i, k), shapes, dB(k)))
-        dscore = s.define("dscore", (i, k), softmax_back(lambda a: A(a, k), lambda a: dA(a, k), i, n))
+        dscore = s.define("dscore", (i, k), softmax_back(at_node(A, k), at_node(dA, k), i, n))
         direct = derivative(sum_over(i, 1, n, A(i, k) * x(i)), x(i), shapes, dB(k))
         through = derivative(mu(k).T * x(i), x(i), shapes, dscore(i, k))
         right = sum_over(k, 1, m, direct + through)

@@ -1,10 +1,12 @@
-"""Which quantities a statement speaks of."""
+"""What a statement speaks of: its parts, its formulas, its quantities, and what must not vanish in it."""
 
 from __future__ import annotations
 
-from chunkform.spec.language.claims import Setting, Statement
+from chunkform.spec.language.claims import Setting
 from chunkform.spec.language.formula import Formula, walk
+from chunkform.spec.language.statements import Statement, Together
 
+from .edits import is_decay
 from .evaluate import Unknown
 
 
@@ -40,3 +42,39 @@ def formulas_of(statement: object) -> list[Formula]:
             elif isinstance(item, tuple):
                 found += [y for y in item if isinstance(y, Formula)]
     return found
+
+
+def parts_of(statement: Statement) -> list[Statement]:
+    if isinstance(statement, Together):
+        return [p for part in statement.parts for p in parts_of(part)]
+    return [statement]
+
+
+def denominators(statement: Statement, setting: Setting) -> list[str]:
+    """What must not vanish for the formula to have a value, where it can."""
+    found = []
+    for x in formulas_of(statement):
+        for y in walk(x):
+            if y.op == "divide" and not always_positive(y.args[1], setting):
+                found.append(str(y.args[1]))
+            elif y.op == "inverse":
+                found.append(f"the determinant of {y.args[0]}")
+    return list(dict.fromkeys(found))
+
+
+def always_positive(x: Formula, setting: Setting) -> bool:
+    """Whether x is made of positive numbers and decays only, by products, quotients, sums and roots."""
+    if x.op == "number":
+        return x.attrs[0] > 0
+    if x.op == "at":
+        q = setting.quantities[x.attrs[0]]
+        if q.domain in ("decay", "positive") or is_decay(setting, q.name):
+            return True
+        return q.body is not None and q.start is None and always_positive(q.body, setting)
+    if x.op == "exp":
+        return True
+    if x.op in ("product", "hadamard", "divide", "sqrt", "add"):
+        return all(always_positive(a, setting) for a in x.args)
+    if x.op == "power":
+        return always_positive(x.args[0], setting)
+    return x.op in ("product over", "stack", "sum") and always_positive(x.args[-1], setting)

@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-from chunkform.spec.language.claims import Claim, Equal, Setting
+from chunkform.spec.language.claims import Claim, Setting
 from chunkform.spec.language.formula import Formula
 from chunkform.spec.language.notation import latex
+from chunkform.spec.language.statements import Equal
 
 from .left_out import Derived
 from .mathml import mathml
@@ -17,7 +18,12 @@ from .stability import figure
 from .verdict import Verdict
 
 STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #222; background: #fff }
+body { font: 16px/1.5 system-ui, sans-serif;
+  max-width: 62rem;
+  margin: 2rem auto;
+  padding: 0 1rem;
+  color: #222;
+  background: #fff }
 h1, h2, h3 { line-height: 1.2 } h2 { margin-top: 3rem; border-bottom: 1px solid #ccc } h3 { margin: 2rem 0 .5rem }
 .formula { border-left: .3rem solid #bbb; padding: .2rem 0 .2rem 1rem; margin: 1rem 0 }
 .holds { border-color: #2a8a3e } .fails { border-color: #c02f2f } .depends { border-color: #c98a00 }
@@ -27,10 +33,29 @@ h1, h2, h3 { line-height: 1.2 } h2 { margin-top: 3rem; border-bottom: 1px solid 
 td .badge { white-space: nowrap }
 .id { font-family: ui-monospace, monospace; font-size: .9rem; color: #555 }
 math { overflow-x: auto; overflow-y: hidden; max-width: 100%; padding: .2rem 0 }
-code { font-size: .85rem; overflow-wrap: anywhere } ul { margin: .2rem 0 } dl { margin: .2rem 0 } dt { font-weight: 600 }
-table { border-collapse: collapse; width: 100% } td, th { border: 1px solid #ddd; padding: .4rem; vertical-align: top; text-align: left }
-details { font-size: .9rem; color: #444 } svg { max-width: 100%; height: auto } .small { font-size: .9rem; color: #555 }
-@media (prefers-color-scheme: dark) { body { background: #191919; color: #ddd } .small, .id, details { color: #aaa } svg { background: #fff } td, th { border-color: #444 } }
+code { font-size: .85rem;
+  overflow-wrap: anywhere }
+  ul { margin: .2rem 0 }
+  dl { margin: .2rem 0 }
+  dt { font-weight: 600 }
+table { border-collapse: collapse;
+  width: 100% }
+  td, th { border: 1px solid #ddd;
+  padding: .4rem;
+  vertical-align: top;
+  text-align: left }
+details { font-size: .9rem;
+  color: #444 }
+  svg { max-width: 100%;
+  height: auto }
+  .small { font-size: .9rem;
+  color: #555 }
+@media (prefers-color-scheme: dark) { body { background: #191919;
+  color: #ddd }
+  .small, .id, details { color: #aaa }
+  svg { background: #fff }
+  td, th { border-color: #444 }
+  }
 """
 
 

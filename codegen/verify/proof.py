@@ -8,8 +8,9 @@ from typing import Any
 
 import sympy
 
-from chunkform.spec.language.claims import Equal, Setting, Statement, Together
+from chunkform.spec.language.claims import Setting
 from chunkform.spec.language.formula import Formula
+from chunkform.spec.language.statements import Equal, Statement, Together
 
 from .arithmetic import SYMBOLIC, Transcendental, Undefined
 from .check import environments

@@ -12,17 +12,9 @@ from functools import singledispatch
 
 import numpy as np
 
-from chunkform.spec.language.claims import (
-    AtMost,
-    Bounded,
-    Eigenvalues,
-    Factors,
-    OnlyIf,
-    Setting,
-    Statement,
-    Together,
-)
+from chunkform.spec.language.claims import Setting
 from chunkform.spec.language.formula import Formula
+from chunkform.spec.language.statements import AtMost, Bounded, Eigenvalues, Factors, OnlyIf, Statement, Together
 
 from .arithmetic import FIELD, FRACTION, PRIME
 from .bounds import decide_bound
@@ -168,7 +160,7 @@ def step_at(statement: Bounded, setting: Setting, bodies: Bodies, k: list, q: li
     size = len(k)
     names = [statement.left.attrs[0], statement.right.attrs[0]]
     columns = [np.array([[Fraction(x)] for x in v], dtype=object) for v in (k, q)]
-    assigned = {(name, ()): column for name, column in zip(names, columns)}
+    assigned: dict[tuple[str, tuple[int, ...]], np.ndarray] = dict(zip(((name, ()) for name in names), columns))
     world = World(setting, {setting.sizes[0]: size}, FRACTION, seed, bodies, assigned=assigned)
     return Evaluator(world)(statement.of, {}).a
 
@@ -177,7 +169,7 @@ def sampled_vectors(bound: int, rng: random.Random, test: object, same: bool, sm
     values = [Fraction(x, 4) for x in range(-4, 5)] if small else [Fraction(x) for x in range(-4, 5)]
     k = [rng.choice(values) for _ in range(2)]
     q = k if same else [rng.choice(values) for _ in range(2)]
-    if abs(sum(a * b for a, b in zip(k, q))) > bound:
+    if abs(sum((a * b for a, b in zip(k, q)), Fraction(0))) > bound:
         return None
     ok = test(np.array(k, dtype=object), np.array(q, dtype=object))  # type: ignore[operator]
     return (k, q) if ok else None
@@ -187,7 +179,7 @@ def growing_pair(
     statement: Bounded, setting: Setting, bodies: Bodies, test: object, same: bool = False
 ) -> Counterexample | None:
     rng = random.Random(1)
-    pool = []
+    pool: list[tuple] = []
     for _ in range(240):
         pair = sampled_vectors(statement.bound, rng, test, same, small=len(pool) % 2 == 1)
         if pair is not None:

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
-from chunkform.spec.language.claims import Equal, Setting
+from chunkform.spec.language.claims import Setting
 from chunkform.spec.language.formula import Formula, add, formula, negative, product, walk
+from chunkform.spec.language.statements import Equal
 
 from .arithmetic import FIELD, PRIME, Transcendental, Undefined
 from .check import environments
@@ -142,8 +143,8 @@ def two_terms(stated: Formula, scope: Scope, residual: Residual, target: Target)
         mine = [(e, residual.vector(e.result, False)) for e in unique(edits(x, scope), x)]
         variants.append([(e, v) for e, v in mine if v is not None and None not in v])
     for i, j in itertools.combinations(range(len(stated.args)), 2):
-        rest = [vectors[k] for k in range(len(vectors)) if k not in (i, j)]
-        wanted = tuple((a - sum(others)) % PRIME for a, *others in zip(known, *rest))  # type: ignore[misc]
+        rest = [v for k, v in enumerate(vectors) if k not in (i, j) and v is not None]
+        wanted = tuple((a - sum(v[m] for v in rest)) % PRIME for m, a in enumerate(known))
         table: dict[tuple, Edit] = {}
         for e, v in sorted(variants[j], key=lambda pair: -COSTS[pair[0].kind]):
             table[v] = e

@@ -183,7 +183,7 @@ class Runner:
         v = self.vary
         if v is None or v.name != name or v.carried != carried or t not in v.slots:
             return x
-        rows = []
+        rows: Table = []
         for i, row in enumerate(x):
             rows.append([])
             for j, entry_ in enumerate(row):

@@ -114,7 +114,8 @@ class Algebra:
 
     def entrywise(self, x: Value, y: Value, where: str) -> Value:
         """The product of entries; a scalar, a column or a row repeats along what it lacks."""
-        rows, cols = [], []
+        rows: list[str] = []
+        cols: list[str] = []
         for a, b, out in ((x.rows, y.rows, rows), (x.cols, y.cols, cols)):
             if a != b and "1" not in (a, b):
                 raise ShapeFault(f"can't multiply entries of {x.shown} and {y.shown} in {where}")

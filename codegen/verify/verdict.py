@@ -75,7 +75,7 @@ class Verdict:
 
     def json(self) -> dict[str, Any]:
         c = self.claim
-        repair = None
+        repair: dict[str, Any] | None = None
         if self.repairs:
             repair = {
                 "formula": self.repaired,

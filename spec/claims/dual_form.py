@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..language.claims import Document, Factors, Setting
+from ..language.claims import Document, Setting
 from ..language.formula import (
     Formula,
     beside,
@@ -15,6 +15,7 @@ from ..language.formula import (
     sum_over,
     unit,
 )
+from ..language.statements import Factors
 from ..linear_attention import r as linear
 
 DOCUMENT = Document("Dual form of linear transformation", "004")

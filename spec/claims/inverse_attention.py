@@ -4,19 +4,7 @@ from __future__ import annotations
 
 from ..inverse_attention import r as stable_form
 from ..inverse_attention_unstable import r as first_form
-from ..language.claims import (
-    Bounded,
-    Document,
-    OneOf,
-    Setting,
-    at_most,
-    eigenvalues,
-    equal,
-    only_if,
-    setting_of,
-    together,
-    within,
-)
+from ..language.claims import Document, Setting, setting_of
 from ..language.formula import (
     cases,
     compare,
@@ -30,6 +18,7 @@ from ..language.formula import (
     stack,
     tril,
 )
+from ..language.statements import Bounded, OneOf, at_most, eigenvalues, equal, only_if, together, within
 
 DOCUMENT = Document("Inverse attention", "000")
 

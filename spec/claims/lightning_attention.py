@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..language.claims import Document, Setting, equal, setting_of, together
+from ..language.claims import Document, Setting, setting_of
 from ..language.formula import (
     Formula,
     cases,
@@ -20,6 +20,7 @@ from ..language.formula import (
     row,
     stack,
 )
+from ..language.statements import equal, together
 from ..lightning_attention import r as lightning
 
 DOCUMENT = Document("Lightning Attention with Data-Dependent Decay", "002")

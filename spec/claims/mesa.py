@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..language.claims import Approximates, Document, Setting, equal, one_of
+from ..language.claims import Document, Setting
 from ..language.formula import (
     Formula,
     cases,
@@ -26,6 +26,7 @@ from ..language.formula import (
     sum_over,
     tril,
 )
+from ..language.statements import Approximates, equal, one_of
 
 DOCUMENT = Document("Mesa Inverse Recurrence", "001")
 I = eye("d")

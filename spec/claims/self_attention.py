@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from ..language.claims import Density, Document, Integral, Number, Setting, Stationary, differs, equal, one_of, together
+from ..language.claims import Document, Setting
 from ..language.formula import (
     Formula,
     cases,
@@ -21,6 +21,7 @@ from ..language.formula import (
     stack,
     sum_over,
 )
+from ..language.statements import Density, Integral, Number, Stationary, differs, equal, one_of, together
 
 DOCUMENT = Document("Self Attention", "003")
 half = Fraction(1, 2)

@@ -23,137 +23,9 @@ from .expression import ONE, Dim
 from .formula import Formula, formula
 from .recurrence import Recurrence
 from .source import Source, caller
+from .statements import Equal, Statement
 
 LENGTH = "n"  # the number of steps
-
-
-# --- statements -----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Statement:
-    """What a claim says. `over` restricts its free indices: (index, low, high)."""
-
-    over: tuple[tuple[str, Formula, Formula], ...] = field(default=(), kw_only=True)
-
-
-@dataclass(frozen=True)
-class Equal(Statement):
-    """All sides are equal, wherever they have a value."""
-
-    sides: tuple[Formula, ...]
-
-
-@dataclass(frozen=True)
-class Differs(Statement):
-    """The two sides are not the same function of the quantities in them."""
-
-    left: Formula
-    right: Formula
-
-
-@dataclass(frozen=True)
-class AtMost(Statement):
-    """left <= right at every point of the domain."""
-
-    left: Formula
-    right: Formula
-
-
-@dataclass(frozen=True)
-class Together(Statement):
-    """Several statements, under the same reading."""
-
-    parts: tuple[Statement, ...]
-
-
-@dataclass(frozen=True)
-class Approximates(Statement):
-    """`approximation` comes as near to `exact` as one wants when the size `steps` grows."""
-
-    exact: Formula
-    approximation: Formula
-    steps: str
-
-
-@dataclass(frozen=True)
-class Number(Statement):
-    """The formula is a number, and not a vector or a matrix."""
-
-    of: Formula
-
-
-@dataclass(frozen=True)
-class Integral(Statement):
-    """The integral of exp(`exponent`) over the vector `by` is finite, or infinite."""
-
-    exponent: Formula
-    by: Formula
-    finite: bool
-
-
-@dataclass(frozen=True)
-class Density(Statement):
-    """exp(`exponent`), as a function of `by`, is proportional to the normal density N(by; mean, covariance)."""
-
-    exponent: Formula
-    by: Formula
-    mean: Formula
-    covariance: Formula
-
-
-@dataclass(frozen=True)
-class Stationary(Statement):
-    """Wherever the gradient of `of` by the vector `by` is zero, and it is a maximum, the two sides are equal."""
-
-    of: Formula
-    by: Formula
-    left: Formula
-    right: Formula
-
-
-@dataclass(frozen=True)
-class Eigenvalues(Statement):
-    """`value` is an eigenvalue of `of`, at least `times` times; with `rest`, these are all (value, times) together."""
-
-    of: Formula
-    values: tuple[tuple[Formula, Formula], ...]
-
-
-@dataclass(frozen=True)
-class OneOf(Statement):
-    """A sentence that can be read as several statements: (reading, statement)."""
-
-    alternatives: tuple[tuple[str, Statement], ...]
-
-
-@dataclass(frozen=True)
-class Bounded(Statement):
-    """Products of the square matrices `of`, over steps with any vectors left and right whose inner product is at most
-    `bound` in absolute value, stay bounded."""
-
-    of: Formula
-    left: Formula
-    right: Formula
-    bound: int = 1
-
-
-@dataclass(frozen=True)
-class OnlyIf(Statement):
-    """Whenever `premise` is true over the whole domain of the other quantities, `conclusion` is true."""
-
-    premise: Statement
-    left: Formula
-    relation: str
-    right: Formula
-
-
-@dataclass(frozen=True)
-class Factors(Statement):
-    """`of` is a product V K^T with `terms` columns each."""
-
-    of: Formula
-    terms: int
 
 
 # --- quantities -----------------------------------------------------------------------------------------------------
@@ -239,7 +111,7 @@ class Setting:
     ) -> Any:
         """Quantities to sample: scalars, vectors over one dim or matrices over two; `over=(t, 1, n)` one for each
         step."""
-        shape = (*(str(x) for x in dims), "1", "1")[:2]
+        shape = _shape(dims)
         parameters, ranges = _over(over)
         limits = None if between is None else (formula(between[0]), formula(between[1]))
         return self._declare(
@@ -309,24 +181,24 @@ class Setting:
         r = self.recurrence
         if r is None:
             return list(self.quantities)
-        return [x.name for x in (*r.states, *r.variables, *r.lets, *r.outputs)]
+        return [*(x.name for x in r.states), *(x.name for x in r.variables), *(x.name for x in (*r.lets, *r.outputs))]
 
     def _of_spec(self, name: str) -> Quantity | None:
         shape = _spec_quantity(self.recurrence, name)
         if shape is not None:
-            return Quantity(name, "spec", *shape, source=name)
+            return Quantity(name, "spec", shape[0], shape[1], source=name)
         for prefix, kind in (("dlog_", "log gradient"), ("d", "gradient")):
             source = name.removeprefix(prefix)
             shape = _spec_quantity(self.recurrence, source) if source != name else None
             if shape is not None:
-                return Quantity(name, kind, *shape, source=source)
+                return Quantity(name, kind, shape[0], shape[1], source=source)
         return None
 
     def carried(self, state: str, name: str) -> Any:
         """The gradient by a state as it is handed to the next step: through later steps only."""
         shape = _spec_quantity(self.recurrence, state)
         assert shape is not None
-        return self._add(Quantity(name, "gradient", *shape, source=f"{state}.carried"))
+        return self._add(Quantity(name, "gradient", shape[0], shape[1], source=f"{state}.carried"))
 
     # --- helpers
 
@@ -378,7 +250,7 @@ def _spec_quantity(r: Recurrence | None, name: str) -> tuple | None:
     return None
 
 
-def _shape(dims: tuple[Dim, ...]) -> tuple[str, str]:
+def _shape(dims: tuple) -> tuple[str, str]:
     first, second = (*(str(x) for x in dims), "1", "1")[:2]
     return first, second
 
@@ -464,41 +336,3 @@ def add_claim(
     made = Claim(name, statement_of(what, over), setting, r.source, section, latex, "", note, caller())
     r.claims.append(made)
     return made
-
-
-# --- functions for statements ---------------------------------------------------------------------------------------
-
-
-def differs(left: Any, right: Any) -> Statement:
-    return Differs(formula(left), formula(right))
-
-
-def at_most(left: Any, right: Any) -> Statement:
-    return AtMost(formula(left), formula(right))
-
-
-def within(x: Any, low: Any, high: Any) -> Statement:
-    """low <= x <= high."""
-    return Together((at_most(low, x), at_most(x, high)))
-
-
-def equal(*sides: Any) -> Statement:
-    return Equal(tuple(formula(x) for x in sides))
-
-
-def eigenvalues(of: Any, *values: tuple[Any, Any]) -> Statement:
-    """`of` has these eigenvalues, each with its multiplicity."""
-    return Eigenvalues(formula(of), tuple((formula(v), formula(m)) for v, m in values))
-
-
-def only_if(premise: Statement, left: Any, relation: str, right: Any) -> Statement:
-    return OnlyIf(premise, formula(left), relation, formula(right))
-
-
-def one_of(**readings: Statement) -> Statement:
-    """A sentence with several readings; underscores in their names stand for spaces."""
-    return OneOf(tuple((name.replace("_", " "), x) for name, x in readings.items()))
-
-
-def together(*parts: Statement) -> Statement:
-    return Together(parts)

@@ -95,7 +95,7 @@ def formula(x: Any) -> Formula:
     if isinstance(x, Formula):
         return x
     if isinstance(x, numbers.Rational):
-        return Formula("number", (), (Fraction(x.numerator, x.denominator),))
+        return Formula("number", (), (Fraction(int(x.numerator), int(x.denominator)),))
     if isinstance(x, float):
         return Formula("number", (), (Fraction(str(x)),))
     if getattr(x, "op", None) == "eye":
@@ -137,7 +137,8 @@ def negative(x: Formula) -> Formula:
 
 
 def product(*factors: Formula) -> Formula:
-    """The product from left to right; a product on the right stays in brackets, as a scalar there has no fitting shape."""
+    """The product from left to right; a product on the right stays in brackets, as a scalar there has no fitting
+    shape."""
     flat: list[Formula] = []
     for i, x in enumerate(factors):
         flat.extend(x.args if x.op == "product" and i == 0 else (x,))

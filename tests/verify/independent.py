@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
-from chunkform.spec.language.claims import Equal, Setting
+from chunkform.spec.language.claims import Setting
 from chunkform.spec.language.formula import Formula, free_indices
+from chunkform.spec.language.statements import Equal
 
 SIZES = {
     "n": 5,

@@ -16,9 +16,10 @@ from chunkform.codegen.verify.mathml import mathml
 from chunkform.codegen.verify.stability import products, spectral_radius, state_norms
 from chunkform.spec.claims import documents
 from chunkform.spec.language import find
-from chunkform.spec.language.claims import Claim, Equal, Setting, at_most
+from chunkform.spec.language.claims import Claim, Setting
 from chunkform.spec.language.formula import Formula, formula, gradient, inverse, product, sum_over
 from chunkform.spec.language.notation import latex, text
+from chunkform.spec.language.statements import Equal, at_most
 
 
 def test_roots_in_the_field_multiply() -> None:

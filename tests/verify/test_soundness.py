@@ -16,8 +16,9 @@ from chunkform.codegen.verify.run import Dual
 from chunkform.codegen.verify.values import Algebra
 from chunkform.errors import SpecError
 from chunkform.spec.claims import documents
-from chunkform.spec.language.claims import Claim, Equal
+from chunkform.spec.language.claims import Claim
 from chunkform.spec.language.formula import BINDERS, Formula, formula, negative, rebuild
+from chunkform.spec.language.statements import Equal
 
 CLAIMS = {c.id: c for d in documents() for c in d.claims}
 
