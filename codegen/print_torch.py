@@ -114,7 +114,7 @@ class _Function:
             default = (
                 f"({default}).squeeze(2).expand({shape})"
                 if self._per_head(s.initial)
-                else f"({default}).expand({shape})"
+                else f"torch.zeros({shape}, dtype=dtype, device=device) + ({default})"
             )
         return f'{given} if states.get("{s.name}") is not None else {default}'
 
