@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 from .chunk import ChunkProgram
 from .derivation import Formula, Reader, Section, formula, order_of, sentence, stateless_names
@@ -26,6 +27,7 @@ CANDIDATES = {  # symbols for products of decays, in the order of preference
     "sum": ("P", "R", "G"),
     "read": ("Y", "Z", "X", "G", "H"),
     "solve": ("T", "F", "J"),
+    "inner": ("G", "H", "U", "Q"),
 }
 
 
@@ -48,7 +50,10 @@ class _Symbols:
     def fresh(self, kind: str) -> str:
         """A letter that nothing else is called by."""
         found = next((s for s in CANDIDATES[kind] if not {s, s.lower(), s.upper()} & self.taken), None)
-        found = found or next(n for n in (f"{CANDIDATES[kind][0]}{i}" for i in range(99)) if n not in self.taken)
+        if found is None:
+            case = str.upper if CANDIDATES[kind][0].isupper() else str.lower
+            letters = [case(x) for x in "zyxwvutsrqponmlkjhgfedcba"]
+            found = next((x for x in letters if x not in self.taken), f"{CANDIDATES[kind][0]}x{len(self.taken)}")
         self.taken.add(found)
         return found
 
@@ -94,6 +99,7 @@ class _ChunkNames:
         self.c, self.form, self.reader, self.symbols = c, form, reader, symbols
         self.declared = set(order_of(c))
         self.lets = stateless_names(c.step)
+        self.pending: list[Formula] = []  # what symbols that were introduced on the way stand for
         self.known: dict[tuple, Node] = {}
         values = {x: n for n, x in form.values.items() if x.op == "leaf"}
         for x in form.reads:
@@ -106,7 +112,7 @@ class _ChunkNames:
     def capital(self, name: str, axes: int) -> str:
         d, base = ("d", name[1:]) if name[:1] == "d" and name[1:] in self.declared else ("", name)
         head = base.rstrip("0123456789")
-        if axes == 0 or len(head) != 1 or head.upper() in self.declared:
+        if axes == 0 or len(head) != 1 or head.upper() in {*self.declared, "I"}:
             return name
         return d + head.upper() + base[len(head) :]
 
@@ -120,7 +126,9 @@ class _ChunkNames:
             if y.op != "leaf":
                 continue
             kind, name, axes = y.attrs
-            if kind in ("read", "write"):
+            if kind == "pairing":
+                table[y] = self.of_pairing(y)
+            elif kind in ("read", "write"):
                 known = self.of_read(y)
                 table[y] = rename(known, dict(zip(known.attrs[2][1:], axes, strict=True)))
             elif kind in ("input", "decay", "cotangent"):
@@ -134,6 +142,20 @@ class _ChunkNames:
             self.known[key] = leaf("chunk", self.symbols.numbered("read"), (ROW, *y.attrs[2]))
         return self.known[key]
 
+    def of_pairing(self, y: Node) -> Node:
+        """The symbol of a sum over the steps that follow, which sweeps have made and a later one uses."""
+        key = y.attrs[:2]
+        if key not in self.known:
+            symbol = leaf("chunk", self.symbols.numbered("read"), (ROW, *y.attrs[2]))
+            self.known[key] = symbol
+            self.pending.append(
+                formula(self.c, partial(self.pairing_text, symbol=symbol, meaning=self.reader.spelled(y)))
+            )
+        return rename(self.known[key], dict(zip(self.known[key].attrs[2][1:], y.attrs[2], strict=True)))
+
+    def pairing_text(self, n: Notation, symbol: Node, meaning: Node) -> str:
+        return f"[{n.text(symbol)}]_{{t}} = {n.text(meaning)}" if n.tex else f"[{n.text(symbol)}]_t = {n.text(meaning)}"
+
 
 class _ChunkFormulas:
     """The formulas of one sweep."""
@@ -145,6 +167,8 @@ class _ChunkFormulas:
         self.inner = {x.attrs[:2]: x for x in self.chunk.definitions}
         self.memo: dict[Node, Node] = {}
         self.inverses: dict[Node, Node] = {}
+        self.inner_symbols: dict[Node, Node] = {}
+        self.crowded = sum(x.op == "inverse" for x in walk(*self.chunk.definitions.values())) > 1
         self.pending: list[tuple[Node, Node]] = []  # symbols introduced on the way, with what they stand for
         self.solved: dict[tuple, Node] = {}  # inner quantities that have been printed as a solved write
 
@@ -164,6 +188,8 @@ class _ChunkFormulas:
     def line(self, left: Node, node: Node, axes: tuple[str, ...], meaning: Node | None = None) -> Iterator[Formula]:
         right = self.named(self.visit(node))
         pending, self.pending = self.pending, []
+        yield from self.names.pending
+        self.names.pending.clear()
         if (left, right) in self.symbols.printed:
             return
         self.symbols.printed.add((left, right))
@@ -213,11 +239,24 @@ class _ChunkFormulas:
                 return _renamed(known, dict(zip(own.axes, x.axes, strict=True)))
             if x.attrs[:2] in self.inner:
                 own = self.inner[x.attrs[:2]]
-                return _renamed(self.visit(self.chunk.definitions[own]), dict(zip(own.axes, x.axes, strict=True)))
+                value = self.visit(self.chunk.definitions[own])
+                if self.crowded and value.op != "leaf" and own not in self.chunk.outputs.values():
+                    value = self.inner_symbol(own, value)
+                return _renamed(value, dict(zip(own.axes, x.axes, strict=True)))
             if kind == "state in":
                 return leaf("state in", f"{name}_{'0' if self.sweep.direction > 0 else 'C'}", order)
             return x
         return rebuild(x, (self.visit(a) for a in x.args))
+
+    def inner_symbol(self, own: Node, value: Node) -> Node:
+        """The symbol of an inner quantity: where several writes are solved for, formulas without them grow too long."""
+        rows = tuple(a for a in (ROW, COL) if a in own.axes)
+        if own not in self.inner_symbols:
+            name = self.symbols.numbered("inner")
+            symbol = leaf("chunk", name, (*rows, *(a for a in own.axes if a not in rows)))
+            self.inner_symbols[own] = symbol
+            self.pending.append((symbol, self.named(value)))
+        return self.inner_symbols[own]
 
     def decay_symbol(self, x: Node) -> Node:
         """The symbol of a product of decays. A sweep backwards in time is written with the forward products."""

@@ -11,7 +11,23 @@ from dataclasses import dataclass
 from functools import partial
 
 from .adjoint import Adjoint, gradient_name
-from .ir import ONE, ZERO, Node, add, dim_of, leaf, leaves, mul, rename, replace, split_constant, total, walk
+from .ir import (
+    ONE,
+    ZERO,
+    Node,
+    add,
+    dim_of,
+    leaf,
+    leaves,
+    mul,
+    power,
+    rebuild,
+    rename,
+    replace,
+    split_constant,
+    total,
+    walk,
+)
 from .normal_form import NormalForm, Pairing, StateForm, Write
 from .pipeline import Compiled
 from .show import PRODUCT, Notation
@@ -117,19 +133,24 @@ def as_trajectory(x: Node) -> Node:
 
 
 def step_formulas(c: Compiled) -> Iterable[Formula]:
+    """The step in the order of the spec, which is causal."""
     step = c.step
     names = step_names(step)
-    for x, name in step.names.items():
-        axes = _stored_axes(x)
-        yield equation(c, leaf("let", name, axes), x, names, axes)
-    for s in step.states:
-        yield equation(c, leaf("next", s.name, s.axes), step.updates[s.name], names, s.axes)
-    for name, x in step.outputs.items():
-        yield equation(c, leaf("let", name, step.output_axes[name]), x, names, step.output_axes[name])
+    terms = {n: x for x, n in step.names.items()} | step.updates
+    for equation_ in sorted((*c.spec.lets, *c.spec.updates, *c.spec.outputs), key=lambda x: x.where.line):
+        name = equation_.name
+        if equation_ in c.spec.outputs:
+            axes = step.output_axes[name]
+            yield equation(c, leaf("let", name, axes), step.outputs[name], names, axes)
+        elif equation_ in c.spec.updates:
+            s = step.state(name)
+            yield equation(c, leaf("next", name, s.axes), step.updates[name], names, s.axes)
+        elif name in terms:
+            axes = _stored_axes(terms[name])
+            yield equation(c, leaf("let", name, axes), terms[name], names, axes)
     for s in step.states:
         if s.initial is not None:
-            left = leaf("chunk", f"{s.name}_0", s.axes)
-            yield equation(c, left, s.initial, {}, s.axes)
+            yield equation(c, leaf("chunk", f"{s.name}_0", s.axes), s.initial, {}, s.axes)
 
 
 # --- the adjoint ----------------------------------------------------------------------------------------------------
@@ -271,7 +292,7 @@ class Reader:
             else:
                 continue
             table[y] = rename(meaning, dict(zip(own, order, strict=True)))
-        return replace(x, table)
+        return tidy(replace(x, table))
 
     def read(self, x: Node) -> Node:
         r = self.form.reads[x]
@@ -290,8 +311,8 @@ class Reader:
         """D <S_{t-1}, dS_t>, over the decay's axes."""
         s = self.form.state(p.state)
         assert s.decay is not None
-        product = mul(leaf("trajectory", s.name, s.axes), leaf("gradient", f"d{s.name}", s.axes))
-        return mul(s.decay, total(product, *(a for a in s.axes if a not in p.leaf.attrs[2])))
+        product = mul(leaf("trajectory", s.name, s.axes), self.snapshot(self.form.state(f"d{s.name}"), "mid"))
+        return mul(self.spelled(s.decay), total(product, *(a for a in s.axes if a not in p.leaf.attrs[2])))
 
     def snapshot(self, s: StateForm, snapshot: str) -> Node:
         """The state as a read sees it: before its step, after it, or (`mid`) between the early writes and the decay."""
@@ -299,9 +320,13 @@ class Reader:
             return leaf({"prev": "trajectory", "mid": "middle", "next": "next"}[snapshot], s.name, s.axes)
         early = any(not w.late for w in s.writes)
         if not self.has_carried(s.name[1:]):
-            return leaf("gradient before" if snapshot == "next" else "gradient", s.name, s.axes)
-        if snapshot == "mid" and early:
-            return leaf("gradient", s.name, s.axes)
+            kind = {"next": "gradient before", "mid": "gradient middle" if early else "gradient"}.get(
+                snapshot, "gradient"
+            )
+            return leaf(kind, s.name, s.axes)
+        if snapshot == "mid" and early:  # the outputs' part has been written, and maybe more
+            whole = all(w.late or w.leaf is None for w in s.writes)
+            return leaf("gradient" if whole else "gradient middle", s.name, s.axes)
         if snapshot == "next":
             adds_only = s.decay is None and not early and all(w.leaf is None for w in s.writes)
             return leaf("gradient" if adds_only else "carried before", s.name, s.axes)
@@ -317,6 +342,17 @@ def stateless_names(step: StepProgram) -> dict[Node, Node]:
     """Symbols of the auxiliary quantities that don't depend on a state."""
     lets = {x: n for x, n in step_names(step).items() if n.attrs[0] == "let"}
     return {x: n for x, n in lets.items() if not any(y.attrs[0] == "state" for y in leaves(x))}
+
+
+def tidy(x: Node) -> Node:
+    """x with a power of a product written as a product of powers, so that equal factors cancel."""
+    done: dict[Node, Node] = {}
+    for y in walk(x):
+        node = rebuild(y, (done[a] for a in y.args)) if y.args else y
+        if node.op == "pow" and node.args[0].op == "mul" and node.attrs[0].denominator == 1:
+            node = mul(*(power(f, node.attrs[0]) for f in node.args[0].args))
+        done[y] = node
+    return done[x]
 
 
 def form_formulas(c: Compiled, backward: bool) -> Iterator[Formula]:

@@ -7,6 +7,7 @@ meet in one sum) is written with indices.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -65,14 +66,18 @@ class Notation:
         self.top = r"^\top" if tex else "^T"
         self.times = r" \odot " if tex else " . "
         self.one = r"\mathbf{1}" if tex else "1"
-        self._add_transposed_names()
+        self._add_renamed_names()
 
-    def _add_transposed_names(self) -> None:
-        """A named square matrix is known by its name with its two axes exchanged, too."""
+    def _add_renamed_names(self) -> None:
+        """What is named is known by its name with its axes exchanged, or primed, too."""
         for x, name in list(self.names.items()):
-            if isinstance(name, Node) and len(x.axes) == 2 and dim_of(x.axes[0]) == dim_of(x.axes[1]):
-                a, b = x.axes
-                self.names.setdefault(rename(x, {a: b, b: a}), rename(name, {a: b, b: a}))
+            if not isinstance(name, Node) or not 1 <= len(x.axes) <= 2:
+                continue
+            spare = [[dim_of(a) + "'" * n for n in range(3)] for a in x.axes]
+            for axes in itertools.product(*spare):
+                if len(set(axes)) == len(axes) and axes != x.axes:
+                    mapping = dict(zip(x.axes, axes, strict=True))
+                    self.names.setdefault(rename(x, mapping), rename(name, mapping))
 
     def text(self, x: Node, axes: tuple[str, ...] | None = None) -> str:
         """x as a matrix, a column or a scalar; `axes` says which of its axes run down and across."""
@@ -189,7 +194,7 @@ class Notation:
         """Positive terms first; of these numbers, then the state's own decay, then in the order of declaration."""
         coefficient, core = split_constant(a)
         has_state = any(
-            f.op == "leaf" and f.attrs[0] in STATE_KINDS and len(f.axes) == 2
+            f.op == "leaf" and f.attrs[0] in STATE_KINDS and len(f.axes) == len(core.axes)
             for f in (self._name_leaf(f) for f in factors_of(core))
         )
         has_pairing = any(f.op == "sum" and f.args[0].op == "sum" for f in factors_of(core))
@@ -355,6 +360,13 @@ class Notation:
         (b,), body = x.attrs, x.args[0]
         return all(len(f.axes) <= 2 and b in f.axes for f in factors_of(body))
 
+    def is_matrix(self, x: Node) -> bool:
+        """Does x contract something, and can matrix notation say it?"""
+        parts = list(walk(x))
+        return any(y.op == "sum" for y in parts) and all(
+            len(y.axes) <= 2 and (y.op != "sum" or self.is_chain(y)) for y in parts if y.op != "mul"
+        )
+
     def contraction(self, x: Node, row: str | None, col: str | None) -> Piece:
         (b,), body = x.attrs, x.args[0]
         if body.op == "sum" and (pair := self.pairing(x)) is not None:
@@ -426,9 +438,11 @@ class Notation:
 
     def indexed(self, x: Node, nested: bool = False) -> Piece:
         """x with its axes written as indices; `nested`: x is a sum that indices are wanted for."""
-        if x.op == "sum" and len(x.axes) == 2 and not nested and self.is_chain(x):
+        if not nested and self.is_matrix(x):
             row, col = self.orient(x)
-            return Piece(f"[{self.show(x, row, col).text}]_{{{_index(row or '')},{_index(col or '')}}}")
+            index = ",".join(_index(a) for a in (row, col) if a is not None)
+            text = f"[{self.show(x, row, col).text}]"
+            return Piece(text + (f"_{{{index}}}" if self.tex or len(index) > 1 else f"_{index}" if index else ""))
         bound = []
         while x.op == "sum":
             bound.append(x.attrs[0])
@@ -444,7 +458,9 @@ class Notation:
                 f"{'' if coefficient == 1 else '-' if coefficient == -1 else self.const(coefficient).text + ' '}{text}"
             )
         elif x.op == "pow":
-            body = f"{self.bracket(self.indexed(x.args[0]), ATOM)}^{{{x.attrs[0]}}}"
+            n = x.attrs[0]
+            exponent = f"{{{n}}}" if self.tex else str(n) if n.denominator == 1 and n > 0 else f"({n})"
+            body = f"{self.bracket(self.indexed(x.args[0]), ATOM)}^{exponent}"
         elif x.op == "fn":
             body = f"{x.attrs[0]}({self.indexed(x.args[0]).text})"
         elif x.op == "const":

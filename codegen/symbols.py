@@ -11,6 +11,7 @@ GRADIENT_KINDS = (
     "cotangent",
     "gradient",
     "gradient before",
+    "gradient middle",
     "carried",
     "carried before",
     "whole gradient",
@@ -72,7 +73,7 @@ class Symbols:
         sub = ",".join(s for s in (sub, self.when(kind)) if s)
         if sub:
             shown += f"_{{{sub}}}" if self.tex or len(sub) > 1 else f"_{sub}"
-        if kind == "middle":
+        if kind.endswith("middle"):
             shown += "'"
         if kind.startswith("carried"):
             shown += "^{+}" if self.tex else "^+"

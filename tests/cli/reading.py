@@ -11,7 +11,7 @@ import numpy as np
 Lookup = Callable[[str, str], np.ndarray]  # (name, what stands below it) -> value
 
 TOKEN = re.compile(
-    r"\s*(?:(?P<name>(?:dlog )?[A-Za-z]+'*)(?:_(?:\{(?P<long>[^}]*)\}|(?P<short>\w)))?(?P<plus>\^\+)?"
+    r"\s*(?:(?P<name>(?:dlog )?[A-Za-z]+'*)(?:_(?:\{(?P<long>[^}]*)\}|(?P<short>\w)))?(?P<prime>'*)(?P<plus>\^\+)?"
     r"|(?P<number>\d+)|(?P<power>\^(?:T|-?\d+|\([^)]*\)))|(?P<sign>[-+*/.,()<>|\[\]]))"
 )
 FUNCTIONS = {
@@ -19,8 +19,12 @@ FUNCTIONS = {
     "exp": np.exp,
     "log": np.log,
     "tanh": np.tanh,
+    "softplus": lambda x: np.log1p(np.exp(x)),
     "sqrt": np.sqrt,
     "sin": np.sin,
+    "sign": np.sign,
+    "relu": lambda x: np.maximum(x, 0),
+    "step": lambda x: (x > 0) * 1.0,
     "cos": np.cos,
     "diag": lambda x: np.diag(x.ravel()),
 }
@@ -36,7 +40,7 @@ def read(text: str, lookup: Lookup) -> np.ndarray:
 
 class _Reader:
     def __init__(self, text: str, lookup: Lookup) -> None:
-        self.text, self.lookup, self.position = text.rstrip(), lookup, 0
+        self.text, self.lookup, self.position, self.inside = text.rstrip(), lookup, 0, 0
 
     def here(self) -> re.Match | None:
         if self.position >= len(self.text):
@@ -77,7 +81,7 @@ class _Reader:
             elif found["number"] == "1":  # behind a matrix: a vector of ones
                 self.next()
                 value = value @ np.ones((value.shape[1], 1))
-            elif found["name"] or found["sign"] in ("(", "<"):
+            elif found["name"] or found["sign"] in ("(", "<", "[") or (found["sign"] == "|" and not self.inside):
                 value = times(value, self.entrywise())
             else:
                 break
@@ -91,11 +95,19 @@ class _Reader:
 
     def atom(self) -> np.ndarray:
         found = self.next()
+        if found["number"] == "1" and (power := self.here()) is not None and power["power"] == "^T":
+            self.next()  # a row of ones
+            return self.entrywise().sum(0, keepdims=True)
         if found["number"]:
             value = np.array([[float(found["number"])]])
         elif found["sign"] == "(":
             value = self.sum()
             assert self.take(")")
+        elif found["sign"] == "|":
+            self.inside += 1
+            value = abs(self.sum())
+            self.inside -= 1
+            assert self.take("|")
         elif found["sign"] == "<":
             left = self.sum()
             assert self.take(",")
@@ -109,7 +121,12 @@ class _Reader:
             assert self.take(")")
         else:
             below = found["long"] or found["short"] or ""
-            value = np.atleast_2d(self.lookup(found["name"] + ("+" if found["plus"] else ""), below))
+            value = np.atleast_2d(
+                self.lookup(found["name"] + (found["prime"] or "") + ("+" if found["plus"] else ""), below)
+            )
+        return self.powered(value)
+
+    def powered(self, value: np.ndarray) -> np.ndarray:
         while (power := self.here()) is not None and power["power"]:
             self.next()
             value = raised(value, power["power"][1:].strip("()"))
@@ -123,13 +140,15 @@ class _Reader:
         letter = condition[0]
         for step in steps.ravel():
             self.position = begin
-            self.lookup = lambda name, below, step=int(step): outer(name, re.sub(rf"^{letter}\b", str(step), below))
+            self.lookup = lambda name, below, step=int(step): outer(
+                name, re.sub(rf"(^|,){letter}\b", rf"\g<1>{step}", below)
+            )
             value = self.product()
             total, end = value if total is None else total + value, self.position
         self.lookup = outer
         if total is None:  # no step is meant: skip the term
             self.position = begin
-            self.lookup = lambda name, below: outer(name, re.sub(rf"^{letter}\b", "1", below))
+            self.lookup = lambda name, below: outer(name, re.sub(rf"(^|,){letter}\b", r"\g<1>1", below))
             total, end = 0 * self.product(), self.position
             self.lookup = outer
         self.position = end
@@ -151,23 +170,55 @@ def raised(x: np.ndarray, power: str) -> np.ndarray:
 
 # --- formulas with indices ----------------------------------------------------------------------------------------------
 
-FACTOR = re.compile(r"(?:\[(?P<inner>[^\]]*)\]|(?P<name>[A-Za-z]+'*))_(?:\{(?P<long>[^}]*)\}|(?P<short>\w))")
+INDEX = re.compile(r"_(?:\{([^}]*)\}|(\w))")
 
 
-def read_indexed(text: str, result: list[str], value: Callable[[str], np.ndarray]) -> np.ndarray:
-    """`sum_{d} Q_{i,d} K_{j,d} M_{i,j,d}` as an array over the axes `result`; `value` gives the array of a name or term."""
-    sign = -1.0 if text.startswith("-") else 1.0
-    body = re.sub(r"^-?(sum_\{[^}]*\}\s*)?", "", text)
-    operands, axes = [], []
-    for f in FACTOR.finditer(body):
-        index = (f["long"] or f["short"]).split(",")
-        array = value(f["inner"] or f["name"])
-        if array.ndim == 2 and len(index) == 1:
+def read_indexed(text: str, result: list[str], matrices: Lookup, sizes: dict[str, int]) -> np.ndarray:
+    """`sum_{d} Q_{i,d} (1 - K_{j,d}) M_{i,j,d}` as an array over the axes `result`, entry by entry."""
+    out = np.empty([sizes[a] for a in result])
+    for at in np.ndindex(*out.shape):
+        reader = _IndexedReader(text, matrices, sizes, dict(zip(result, at, strict=True)))
+        out[at] = reader.sum().item()
+        assert reader.here() is None, f"can't read {text!r} from {text[reader.position :]!r}"
+    return out
+
+
+class _IndexedReader(_Reader):
+    """Reads one entry: a name stands for the entry at its indices, a term in square brackets for a whole matrix."""
+
+    def __init__(self, text: str, matrices: Lookup, sizes: dict[str, int], at: dict[str, int]) -> None:
+        super().__init__(text, self.entry)
+        self.matrices, self.sizes, self.at = matrices, sizes, at
+
+    def entry(self, name: str, below: str) -> np.ndarray:
+        array = self.matrices(name, "")
+        return self.picked(array, below)
+
+    def picked(self, array: np.ndarray, below: str) -> np.ndarray:
+        index = tuple(self.at[a] for a in below.split(",")) if below else ()
+        if array.ndim == 2 and len(index) < 2:
             array = array.ravel()
-        operands.append(array)
-        axes.append(index)
-    rest = FACTOR.sub("", body).strip()
-    assert not rest, f"can't read {rest!r} in {text!r}"
-    letters = {a: chr(ord("a") + i) for i, a in enumerate(dict.fromkeys(a for index in [*axes, result] for a in index))}
-    inputs = ",".join("".join(letters[a] for a in index) for index in axes)
-    return sign * np.einsum(f"{inputs}->{''.join(letters[a] for a in result)}", *operands)
+        return np.array([[array[index] if index else array.item()]])
+
+    def atom(self) -> np.ndarray:
+        if not self.sees("["):
+            return super().atom()
+        self.next()
+        self.lookup = self.matrices
+        value = self.sum()
+        self.lookup = self.entry
+        assert self.take("]")
+        found = INDEX.match(self.text, self.position)
+        assert found, self.text
+        self.position = found.end()
+        return self.powered(self.picked(value, found[1] or found[2]))
+
+    def sum_over(self, bound: str) -> np.ndarray:
+        begin, total, outer = self.position, np.zeros((1, 1)), dict(self.at)
+        names = bound.split(",")
+        for at in np.ndindex(*(self.sizes[a] for a in names)):
+            self.position = begin
+            self.at |= dict(zip(names, at, strict=True))
+            total = total + self.product()
+        self.at = outer
+        return total
