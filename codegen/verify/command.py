@@ -132,11 +132,12 @@ def judge_group(claims: list[Claim], group: list[int]) -> Iterator[tuple[int, Ve
 def table(verdicts: list[Verdict]) -> Table:
     """The verdicts as a table for the terminal."""
     t = Table(show_lines=False, expand=False)
-    for name in ("id", "spec", "verdict", "why, and what would be right"):
-        t.add_column(name, overflow="fold")
+    t.add_column("claim", no_wrap=True)
+    t.add_column("verdict", no_wrap=True)
+    t.add_column("why, and what would be right", overflow="fold")
     for v in verdicts:
         colour = COLOURS[v.verdict]
-        t.add_row(v.claim.id, v.claim.spec, f"[{colour}]{v.verdict}[/{colour}]", escaped(reason(v)))
+        t.add_row(v.claim.id, f"[{colour}]{v.verdict}[/{colour}]", escaped(reason(v)))
     return t
 
 

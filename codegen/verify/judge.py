@@ -75,6 +75,7 @@ class Judge:
             ]
             return Verdict(claim, "depends", how, counter, conditions=tuple(conditions))
         repairs, where = self.mender.repairs(claim, findings)
+        counter = self.with_numbers(counter, next((f for f in findings if f.label == where), worst), claim.setting)
         rescued = [text for f in findings for text in self.rescued(f, claim, not repairs)]
         conditions += [Condition(text, True, "condition") for text in dict.fromkeys(rescued)]
         full = self.repaired_formula(claim, repairs[0]) if repairs else ("", "")
@@ -160,6 +161,15 @@ class Judge:
         return Verdict(claim, "holds", how, conditions=tuple(dict.fromkeys(conditions)), proof=proof)
 
     # --- what is wrong, and what would be right
+
+    def with_numbers(self, found: Counterexample | None, reading: Reading, setting: Setting) -> Counterexample | None:
+        """A fault of shape, and numbers as well where the reading that can be repaired has no such fault."""
+        if found is None or found.sides or not reading.label:
+            return found
+        numbers = self.counterexample(reading, setting)
+        if numbers is None or not numbers.sides:
+            return found
+        return replace(numbers, message=f"{found.message}; and if read: {reading.label}")
 
     def counterexample(self, reading: Reading, setting: Setting) -> Counterexample | None:
         failure = reading.finding.failure

@@ -349,5 +349,6 @@ def grid(two: object, entries: list[list[Formula]]) -> Formula:
             left = Formula("unit", (formula(i),), ("two",))
             right = Formula("unit", (formula(j),), ("two",)).T if len(line) > 1 else formula(1)
             if value != formula(0):
-                parts.append(value * left * right if right != formula(1) else value * left)
+                factors = [x for x in (value, left, right) if x != formula(1)]
+                parts.append(product(*factors))
     return summed(parts)

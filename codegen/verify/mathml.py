@@ -40,7 +40,7 @@ OPERATORS = {
 }
 BIG = {"sum": "∑", "prod": "∏"}
 NAMES = ("exp", "log", "max", "min", "det", "tan", "sin", "cos")
-TOKEN = re.compile(r"\\[a-zA-Z]+|\\.|[0-9]+(?:\.[0-9]+)?|.", re.S)
+TOKEN = re.compile(r"\\text\{[^{}]*\}|\\[a-zA-Z]+|\\.|[0-9]+(?:\.[0-9]+)?|.", re.S)
 
 
 def mathml(source: str, block: bool = True) -> str:
@@ -120,6 +120,8 @@ class _Parser:
             body = self.row("}")
             self.take()
             return f"<mrow>{body}</mrow>"
+        if token.startswith("\\text{"):
+            return f"<mtext>{escape(token[6:-1]).replace(' ', '&#xA0;')}</mtext>"
         if token.startswith("\\"):
             return self.command(token[1:])
         if token[:1].isdigit():
@@ -153,10 +155,11 @@ class _Parser:
         if name in ("bar", "tilde", "hat"):
             accent = {"bar": "¯", "tilde": "~", "hat": "^"}[name]
             return f'<mover accent="true">{self.group()}<mo>{accent}</mo></mover>'
-        if name in ("left", "right"):
-            fence = self.take()
-            fence = {"\\{": "{", "\\}": "}", ".": ""}.get(fence, fence)
-            return f'<mo stretchy="true">{escape(fence)}</mo>' if fence else ""
+        if name == "left":
+            first = self.fence()
+            body = self.row("\\right")
+            self.take()
+            return f"<mrow>{first}{body}{self.fence()}</mrow>"
         if name == "begin":
             return self.table(self.raw())
         if name == "\\":
@@ -167,11 +170,15 @@ class _Parser:
             return f"<mo>{escape(name)}</mo>"
         return f"<mtext>{escape(name)}</mtext>"
 
+    def fence(self) -> str:
+        """The bracket after \\left or \\right; a point stands for none."""
+        fence = self.take()
+        fence = {"\\{": "{", "\\}": "}", ".": ""}.get(fence, fence)
+        return f'<mo stretchy="true">{escape(fence)}</mo>' if fence else ""
+
     def text(self) -> str:
-        """The words of \\text{...}: the tokens lost their spaces, so they are found again in a gap between words."""
-        if self.peek() != "{":
-            return self.take()
-        return self.raw()
+        """The word of \\mathrm{...}."""
+        return self.raw() if self.peek() == "{" else self.take()
 
     def table(self, kind: str) -> str:
         rows = [[""]]

@@ -31,6 +31,7 @@ h1, h2, h3 { line-height: 1.2 } h2 { margin-top: 3rem; border-bottom: 1px solid 
 .holds > header .badge, td .holds { background: #2a8a3e } .fails > header .badge, td .fails { background: #c02f2f }
 .depends > header .badge, td .depends { background: #c98a00 }
 td .badge { white-space: nowrap }
+.derived td:first-child { width: 20% } .derived td:nth-child(2) { width: 42% }
 .id { font-family: ui-monospace, monospace; font-size: .9rem; color: #555 }
 math { overflow-x: auto; overflow-y: hidden; max-width: 100%; padding: .2rem 0 }
 code { font-size: .85rem;
@@ -186,6 +187,7 @@ def beside(verdicts: list[Verdict], derived: list[Derived]) -> str:
         theirs = [v for v in verdicts if head_of(v.claim) == head_name(left) and head_name(left)]
         cell = "".join(
             f'<p><a href="#{escape(v.claim.id)}">{escape(v.claim.id)}</a> <span class="badge {v.verdict}">{v.verdict}</span></p>'
+            + (mathml(v.claim.latex, block=False) if v is theirs[-1] else "")
             for v in theirs
         )
         formula = mathml(f"{latex(left, names)} = {latex(right, names)}", block=False)
@@ -194,7 +196,7 @@ def beside(verdicts: list[Verdict], derived: list[Derived]) -> str:
             f"<tr><td>{escape(x.what)}<br>{badge}{definitions(x.claim)}</td><td>{formula}</td><td>{cell}</td></tr>"
         )
     head = "<tr><th>quantity</th><th>derived by the machine</th><th>the document's formulas for it</th></tr>"
-    return f"<h3>Derived, beside the document</h3><table>{head}{''.join(rows)}</table>"
+    return f'<h3>Derived, beside the document</h3><table class="derived">{head}{"".join(rows)}</table>'
 
 
 def head_name(x: Formula) -> str:

@@ -12,6 +12,8 @@ from chunkform.spec.language.claims import Claim
 
 from .repair import Repair
 
+PLAIN = "the sides differ"
+
 
 @dataclass(frozen=True)
 class Counterexample:
@@ -40,7 +42,8 @@ class Counterexample:
         at = ", ".join(f"{name} = {value}" for name, value in self.at)
         sides = ", but ".join(f"{f} = {v}" for f, v in self.sides)
         sizes = ", ".join(f"{name} = {value}" for name, value in self.sizes)
-        return f"{sizes}; {given}{'; at ' + at if at else ''}: {sides}"
+        before = "" if self.message == PLAIN else f"{self.message}, "
+        return f"{before}{sizes}; {given}{'; at ' + at if at else ''}: {sides}"
 
 
 @dataclass(frozen=True)

@@ -78,8 +78,7 @@ claim = DOCUMENT.section("exercise 1", s)
 for T in (3, 2, 4):
     claim(
         f"ex1-T{T}",
-        r"W = \begin{pmatrix} 1 & 2 & 3 \\ 2 & 3 & 1 \\ 3 & 1 & 2 \end{pmatrix}" + r" = V K^T\ "
-        r"\text{{with}}\ T = {T}",
+        r"W = \begin{pmatrix} 1 & 2 & 3 \\ 2 & 3 & 1 \\ 3 & 1 & 2 \end{pmatrix} = V K^T,\quad T = " + str(T),
         Factors(W, T),
     )
 
