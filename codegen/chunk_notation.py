@@ -223,8 +223,10 @@ class _ChunkFormulas:
             return self.mixed_symbol(x)
         if x.op == "inverse":
             if x not in self.inverses:
-                symbol = leaf("chunk", self.symbols.numbered("solve"), (ROW, COL))
-                self.pending.append((symbol, self.named(self.visit(x.args[0]))))
+                symbol = self.visit(x.args[0])
+                if symbol.op != "leaf":
+                    symbol = leaf("chunk", self.symbols.numbered("solve"), (ROW, COL))
+                    self.pending.append((symbol, self.named(self.visit(x.args[0]))))
                 self.inverses[x] = make("inverse", (symbol,), (), (ROW, COL))
             return self.inverses[x]
         if x.op == "leaf":
@@ -240,7 +242,7 @@ class _ChunkFormulas:
             if x.attrs[:2] in self.inner:
                 own = self.inner[x.attrs[:2]]
                 value = self.visit(self.chunk.definitions[own])
-                if self.crowded and value.op != "leaf" and own not in self.chunk.outputs.values():
+                if self.crowded and value.op not in ("leaf", "inverse") and own not in self.chunk.outputs.values():
                     value = self.inner_symbol(own, value)
                 return _renamed(value, dict(zip(own.axes, x.axes, strict=True)))
             if kind == "state in":
