@@ -15,6 +15,7 @@ from .ir import ZERO, dim_of, leaves, mul
 from .normal_form import StateForm
 from .pipeline import Compiled
 from .plan import Plan, Sweep
+from .proof import symbolic_proof
 from .show import Notation
 
 
@@ -44,6 +45,7 @@ def explanation(c: Compiled, width: int = 64, chunk: int = CHUNK) -> dict[str, A
         "saved_for_backward": saved(c),
         "counted_for": {"dims": sizes.dims, "chunk": sizes.chunk, "input_bytes": sizes.element},
         "gates": [{"name": g.name, "what": g.what, "points": g.points, "error_bound": g.error_bound} for g in c.gates],
+        "proof": symbolic_proof(c),
         "derivation": [
             {
                 "title": s.title,
@@ -233,6 +235,7 @@ def _tables(data: dict[str, Any]) -> Iterator[tuple[str, Table]]:
         for g in data["gates"]:
             gates.add_row(g["name"], g["what"], str(g["points"]), f"{g['error_bound']:.0e}")
         yield "Gates that it passed", gates
+    yield "A proof in symbols", Text("\n".join(data["proof"]))
 
 
 def _table(*columns: str) -> Table:

@@ -23,6 +23,7 @@ from .run_steps import run_steps, shape_of, stored
 
 STEPS = 2
 PATIENCE = 1.0  # seconds
+READABLE = 200  # characters
 
 
 def symbolic_proof(c: Compiled) -> list[str]:
@@ -56,8 +57,12 @@ class _Proof:
         sizes = ", ".join(f"{n} = {k}" for n, k in self.sizes.items())
         out = [f"In symbols, for {sizes} and {STEPS} steps:"]
         for name in self.outputs:
-            first = np.ravel(np.asarray(self.outputs[name][-1], dtype=object))[0]
-            out.append(f"  {name}_{STEPS}{'[1]' if self.step.output_axes[name] else ''} = {sympy.factor_terms(first)}")
+            for t in (STEPS, 1):  # the last step where that can be read, else the first
+                entry = np.ravel(np.asarray(self.outputs[name][t - 1], dtype=object))[0]
+                shown = str(sympy.factor_terms(entry))
+                if len(shown) <= READABLE:
+                    out.append(f"  {name}_{t}{'[1]' if self.step.output_axes[name] else ''} = {shown}")
+                    break
         if self.c.forward is not None:
             out += self.chunks()
         return out + self.gradients()

@@ -237,6 +237,14 @@ class Recurrence:
                 )
         if not self.outputs:
             raise SpecError(f"{self.name} has no output: write r.output(...)", self.where)
+        for dim in self.dim_list:
+            if not any(dim in v.dims for v in self.variables):
+                first = next((s for s in self.states if dim in s.dims), None)
+                raise DimensionError(
+                    f"no input or parameter has the dim {dim}, so its size can't be known: declare one over it, or use "
+                    "another dim here",
+                    first.where if first is not None else self.where,
+                )
         return self
 
     def equation(self, name: str) -> Equation:

@@ -32,7 +32,7 @@ from chunkform.spec.language import (
 SPECS = Path(__file__).parent / "specs"
 SEQUENTIAL = {
     "gru": ("what is written isn't affine in what is read", "gate_t", 108),
-    "oja_subspace": ("a write multiplies two reads of the state", "(k_t - W_{t-1} y_t) y_t^T", 11),
+    "oja_subspace": ("a write multiplies two reads of the state", "k_t^T W_{t-1}", 11),
 }
 CHUNK_PARALLEL_GATES = ("lower", "adjoint", "normalize", "normalize adjoint", "plan", "plan adjoint", "segments")
 

@@ -170,12 +170,18 @@ def test_one_clear_error(tmp_path: Path, line: str, error: type[ChunkformError],
 @pytest.mark.parametrize(
     "text, line, says",
     [
+        (
+            'from chunkform.spec.language import *\nr = Recurrence("bad")\nd, e = r.dims("d e")\nk = r.inputs("k", d)\n'
+            'S = r.state("S", d, e)\nr.update(S, S.prev)\nr.output("o", S.next.T * k)\n',
+            5,
+            ("no input or parameter has the dim e", "declare one"),
+        ),
         (HEAD + 'r.output("o", S.prev.T * q)\n', 9, ("the state S is never updated", "r.update(S, ...)")),
         (HEAD + "r.update(S, S.prev + k * v.T)\n", 3, ("bad has no output", "r.output")),
         ('from chunkform.spec.language import *\nr = Recurrence("bad")\n', 2, ("bad has no state", "r.state")),
         ('from chunkform.spec.language import *\nr = Recurrence("my spec")\n', 2, ("Python identifier", "'my spec'")),
     ],
-    ids=["state never updated", "no output", "no state", "name of the recurrence"],
+    ids=["dim without a size", "state never updated", "no output", "no state", "name of the recurrence"],
 )
 def test_what_only_the_whole_spec_shows(tmp_path: Path, text: str, line: int, says: tuple[str, ...]) -> None:
     message = str(refused(tmp_path, text))
