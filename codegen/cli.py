@@ -98,6 +98,7 @@ def verify(
         raise LoadError(f"--verdict is holds, fails or depends, got {verdict!r}")
     to_stdout = str(json_path) == "-"
     where = Console(stderr=True) if to_stdout else console()
+    writable(html)
     with written(json_path) as target:
         code = judge_claims(specs or (), document, verdict, target, html, where)
     raise typer.Exit(code)
@@ -250,6 +251,14 @@ def show_error(error: ChunkformError) -> None:
             out.print(f"    {escape(where.text)}", style="cyan")
 
 
+def writable(path: Path | None) -> None:
+    """Refuse early what could not be written after the work is done."""
+    if path is not None and not path.absolute().parent.is_dir():
+        raise BuildError(f"can't write {path}: there is no folder {path.parent}")
+    if path is not None and path.is_dir():
+        raise BuildError(f"can't write {path}: it is a folder")
+
+
 def write(path: Path, text: str) -> None:
     try:
         path.write_text(text, encoding="utf-8")
@@ -276,8 +285,7 @@ def plain_table(*columns: str) -> Table:
 def written(path: Path | None) -> Iterator[Path | None]:
     """A file to write to in the place of `path`; where that is -, its text goes to stdout afterwards."""
     if str(path) != "-":
-        if path is not None and not path.absolute().parent.is_dir():
-            raise BuildError(f"can't write {path}: there is no folder {path.parent}")
+        writable(path)
         yield path
         return
     with TemporaryDirectory() as folder:

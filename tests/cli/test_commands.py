@@ -277,9 +277,10 @@ def test_an_unknown_spec_is_named(name):
 
 
 def test_json_to_a_missing_folder_is_an_error(spec, tmp_path):
-    for command in ("explain", "verify"):
-        result = run(command, spec, "--json", tmp_path / "nowhere" / "x.json")
-        assert result.exit_code == 2 and "can't write" in result.stderr
+    for words in (("explain", spec, "--json"), ("verify", spec, "--json"), ("verify", spec, "--html")):
+        for where in (tmp_path / "nowhere" / "x", tmp_path):
+            result = run(*words, where)
+            assert result.exit_code == 2 and "can't write" in result.stderr
 
 
 def test_the_program_is_installed():
