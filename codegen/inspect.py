@@ -108,7 +108,8 @@ def _launches(c: Compiled, module: Any, dtype: str, width: int) -> list[_Launch]
     found: dict[str, _Launch] = {}
 
     def record(kernel: Any, grid: Any, *args: Any, **options: Any) -> None:
-        found.setdefault(kernel.fn.__name__, _Launch(kernel, args, options))
+        key = f"{kernel.fn.__name__} {options.get('FLAT', '')}".strip()
+        found.setdefault(key, _Launch(kernel, args, options))
 
     def empty(lead: tuple[int, ...], axes: tuple[str, ...], wide: bool = False) -> Any:
         shape = (*lead, *(width for _ in map(dim_of, axes)))
@@ -159,6 +160,7 @@ def _row(launched: _Launch, arch: str, dtype: str, width: int, held: int) -> Ins
     options = dict(launched.options)
     settings = {n: options.pop(n) for n in ("num_warps", "num_stages") if n in options}
     words = [f"C={options['C']}"] if "C" in options else []
+    words += [f"FLAT={options['FLAT']}"] if "FLAT" in options else []
     words += [f"{n.removeprefix('block_')}={x}" for n, x in options.items() if n.startswith(("block_", "part_"))]
     config = " ".join([*words, *(f"{n.removeprefix('num_')}={x}" for n, x in settings.items())])
     name = launched.kernel.fn.__name__
@@ -194,7 +196,7 @@ def _compiled(launched: _Launch, options: dict[str, Any], settings: dict[str, An
 
     kernel = launched.kernel
     values = dict(zip(kernel.arg_names, launched.args, strict=False)) | options
-    types = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.int8: "*i8"}
+    types = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.int8: "*i8", torch.int32: "*i32"}
     fixed = {p.name for p in kernel.params if p.is_constexpr}
     plain = {p.name for p in kernel.params if p.do_not_specialize}
     signature: dict[str, str] = {}

@@ -1,17 +1,22 @@
 """What every generated Triton kernel shares: decays over chunks of steps, and the triangular inverse.
 
-Decays are cumulative log2 decays within a chunk, `a`, with a count `n` of resets beside them: a step whose decay is below
-exp(-50) is taken as an exact reset, so that it neither gives a NaN nor costs the precision of the steps after it.
+Decays are cumulative log2 decays within a chunk, `a`. A log2 decay is taken to be at least FLOOR, which is as good as zero, so
+that none gives a NaN. That suffices for operands of two bytes. With EXACT, for float32, a step whose decay is below exp(-50)
+counts as a reset instead, which costs the steps after it no precision at all: beside one decay a step stands the last reset
+`r` (a step of the chunk, -1 for none), beside a decay for each channel the number of resets `n` up to there.
 """
+
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
-from .launch import launch, strides
+from .launch import launch, steps, strides
 
 LOG2E = tl.constexpr(1.4426950408889634)
 RESET = tl.constexpr(-50.0)  # natural log of a decay that counts as zero
+FLOOR = tl.constexpr(-160.0)  # 2^FLOOR is zero in float32
 
 
 @triton.jit
@@ -21,9 +26,9 @@ def span(high, n_high, low, n_low):
 
 
 @triton.jit
-def weights(high, n_high, low, n_low, seen):
-    """`span` where the read sees the write, and 0 elsewhere. The exponent is masked before it is raised."""
-    return tl.exp2(tl.where(seen & (n_high == n_low), high - low, float("-inf")))
+def power(exponent, visible):
+    """2^exponent where `visible`, and 0 elsewhere. The exponent is masked before it is raised."""
+    return tl.exp2(tl.where(visible, exponent, float("-inf")))
 
 
 @triton.jit
@@ -44,7 +49,13 @@ def inverse(t, C: tl.constexpr, LEVELS: tl.constexpr, DT: tl.constexpr):
 
 
 @triton.jit
-def halves(level, a, n, high, n_high, low, n_low, x, x_ok, last, X: tl.constexpr, C: tl.constexpr):
+def is_flat(extent, DT: tl.constexpr):
+    """Do log2 decays that reach so far split into two factors that fit into DT?"""
+    return extent <= (12.0 if DT == tl.float16 else 100.0)
+
+
+@triton.jit
+def halves(level, a, n, high, n_high, low, n_low, x, x_ok, last, X: tl.constexpr, C: tl.constexpr, EXACT: tl.constexpr):
     """Decays to and from the middle of each block of 2^(level + 1) steps, over [C, X]; and which rows are past the middle.
 
     Between a row past the middle and one before it lies their product, and neither exponent is above 0.
@@ -54,16 +65,19 @@ def halves(level, a, n, high, n_high, low, n_low, x, x_ok, last, X: tl.constexpr
     middle = tl.minimum(((i >> (level + 1)) << (level + 1)) + (1 << level) - 1, last)
     at = middle[:, None] * X + x[None, :]
     a_middle = tl.load(a + at, mask=x_ok[None, :], other=0.0)
-    n_middle = tl.load(n + at, mask=x_ok[None, :], other=0)
-    up = tl.where(n_high == n_middle, high - a_middle, float("-inf"))
-    down = tl.where(n_low == n_middle, a_middle - low, float("-inf"))
+    up, down = high - a_middle, a_middle - low
+    if EXACT:
+        n_middle = tl.load(n + at, mask=x_ok[None, :], other=0)
+        up = tl.where(n_high == n_middle, up, float("-inf"))
+        down = tl.where(n_low == n_middle, down, float("-inf"))
     return tl.exp2(tl.where(past[:, None], up, down)), past
 
 
 @triton.jit
-def factors(a, high, low, x, x_ok, last, X: tl.constexpr, FORWARD: tl.constexpr):
+def factors(a, high, low, x, x_ok, last, X: tl.constexpr, C: tl.constexpr, FORWARD: tl.constexpr):
     """Decays from the middle of a chunk's range to each read, and from each write to the middle."""
-    middle = 0.5 * tl.load(a + last * X + x, mask=x_ok, other=0.0)[None, :]
+    end = (tl.zeros([C], tl.int32) + last) * X
+    middle = 0.5 * tl.load(a + end[:, None] + x[None, :], mask=x_ok[None, :], other=0.0)
     up, down = tl.exp2(high - middle), tl.exp2(middle - low)
     return (up, down) if FORWARD else (down, up)
 
@@ -78,22 +92,23 @@ def order(C: tl.constexpr, FORWARD: tl.constexpr, DIAGONAL: tl.constexpr):
 
 @triton.jit
 def decayed_product(
-    total, r, w, a, n, extent, high, n_high, low, n_low, x, x_ok, last,
-    X: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, FORWARD: tl.constexpr, DIAGONAL: tl.constexpr, DT: tl.constexpr,
+    total, r, w, a, n, high, n_high, low, n_low, x, x_ok, last,
+    X: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, FORWARD: tl.constexpr, DIAGONAL: tl.constexpr,
+    FLAT: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):  # fmt: skip
     """total_ij + sum_x r_ix w_jx (decays between write j and read i)_x.
 
-    In two factors where the chunk's `extent` of log2 decays lets neither overflow; else by halves of blocks of 2, 4, ... C
-    steps, with no exponent above 0.
+    In two factors where the chunk is FLAT: its log2 decays reach so little that neither factor overflows. Else by halves of
+    blocks of 2, 4, ... C steps, with no exponent above 0.
     """
     i = tl.arange(0, C)
-    if extent <= (12.0 if DT == tl.float16 else 100.0):
-        to_read, from_write = factors(a, high, low, x, x_ok, last, X, FORWARD)
+    if FLAT:
+        to_read, from_write = factors(a, high, low, x, x_ok, last, X, C, FORWARD)
         here = tl.dot((r * to_read).to(DT), tl.trans((w * from_write).to(DT)), input_precision="tf32x3")
         total += tl.where(order(C, FORWARD, DIAGONAL), here, 0.0)
     else:
         for level in range(LEVELS):
-            decay, past = halves(level, a, n, high, n_high, low, n_low, x, x_ok, last, X, C)
+            decay, past = halves(level, a, n, high, n_high, low, n_low, x, x_ok, last, X, C, EXACT)
             reads = past if FORWARD else ~past
             reader = tl.where(reads[:, None], r * decay, 0.0).to(DT)
             writer = tl.where(reads[:, None], 0.0, w * decay).to(DT)
@@ -108,19 +123,20 @@ def decayed_product(
 
 @triton.jit
 def decayed_sum(
-    p, w, a, n, extent, high, n_high, low, n_low, x, x_ok, last,
-    X: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, FORWARD: tl.constexpr, DIAGONAL: tl.constexpr, DT: tl.constexpr,
+    p, w, a, n, high, n_high, low, n_low, x, x_ok, last,
+    X: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, FORWARD: tl.constexpr, DIAGONAL: tl.constexpr,
+    FLAT: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):  # fmt: skip
     """sum_j p_ij w_jx (decays between write j and read i)_x: in two factors or by halves, as `decayed_product`."""
     i = tl.arange(0, C)
     total = tl.zeros_like(w)
-    if extent <= (12.0 if DT == tl.float16 else 100.0):
-        to_read, from_write = factors(a, high, low, x, x_ok, last, X, FORWARD)
+    if FLAT:
+        to_read, from_write = factors(a, high, low, x, x_ok, last, X, C, FORWARD)
         seen = tl.where(order(C, FORWARD, DIAGONAL), p, 0.0)
         total += to_read * tl.dot(seen.to(DT), (w * from_write).to(DT), input_precision="tf32x3")
     else:
         for level in range(LEVELS):
-            decay, past = halves(level, a, n, high, n_high, low, n_low, x, x_ok, last, X, C)
+            decay, past = halves(level, a, n, high, n_high, low, n_low, x, x_ok, last, X, C, EXACT)
             reads = past if FORWARD else ~past
             writer = tl.where(reads[:, None], 0.0, w * decay).to(DT)
             block = i >> (level + 1)
@@ -134,7 +150,8 @@ def decayed_sum(
 
 @triton.jit(do_not_specialize=["T"])
 def cumulate_kernel(
-    log, log_b, log_t, log_h, a, n, extent, T, H, X: tl.constexpr, C: tl.constexpr, BX: tl.constexpr
+    log, log_b, log_t, log_h, a, n, extent, T, H,
+    X: tl.constexpr, C: tl.constexpr, BX: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     """a = cumulative log2 decay within each chunk, n = resets up to there; both [B, H, T, X]. extent [B, H, chunks]: how far
     a reaches; infinite where there is a reset."""
@@ -145,16 +162,33 @@ def cumulate_kernel(
     ok = (t < T)[:, None] & (x < X)[None, :]
     at = log + (bh // H) * log_b + (bh % H) * log_h
     g = tl.load(at + tl.cast(t, tl.int64)[:, None] * log_t + x[None, :], mask=ok, other=0.0).to(tl.float32)
-    reset = g < RESET
-    sums = tl.cumsum(tl.where(reset, 0.0, g) * LOG2E, axis=0)
-    counts = tl.cumsum(reset.to(tl.int32), axis=0)
     out = (bh * T + t)[:, None] * X + x[None, :]
+    reset = g < RESET
+    sums = tl.cumsum(tl.where(reset, 0.0, g) * LOG2E if EXACT else tl.maximum(g * LOG2E, FLOOR), axis=0)
     tl.store(a + out, sums, mask=ok)
-    tl.store(n + out, counts.to(n.dtype.element_ty), mask=ok)
-    if extent is not None:
-        reach = tl.maximum(tl.max(tl.max(sums, axis=1), axis=0), 0.0) - tl.minimum(tl.min(tl.min(sums, axis=1), axis=0), 0.0)
-        reach = tl.where(tl.max(tl.max(counts, axis=1), axis=0) > 0, float("inf"), reach)
-        tl.store(extent + tl.program_id(0), reach)
+    if EXACT:
+        tl.store(n + out, tl.cumsum(reset.to(tl.int32), axis=0).to(tl.int8), mask=ok)
+    reach = tl.maximum(tl.max(tl.max(sums, axis=1), axis=0), 0.0) - tl.minimum(tl.min(tl.min(sums, axis=1), axis=0), 0.0)
+    reach = tl.where(tl.max(tl.max(reset.to(tl.int32), axis=1), axis=0) > 0, float("inf"), reach)
+    tl.store(extent + tl.program_id(0), reach)
+
+
+@triton.jit(do_not_specialize=["T"])
+def cumulate_steps_kernel(log, log_b, log_t, log_h, a, r, T, H, C: tl.constexpr, EXACT: tl.constexpr):
+    """a = cumulative log2 decay within each chunk, r = the last reset up to there, -1 for none; both [B, H, T]."""
+    chunks = tl.cdiv(T, C)
+    bh = (tl.program_id(0) // chunks).to(tl.int64)
+    i = tl.arange(0, C)
+    t = (tl.program_id(0) % chunks) * C + i
+    at = log + (bh // H) * log_b + (bh % H) * log_h
+    g = tl.load(at + tl.cast(t, tl.int64) * log_t, mask=t < T, other=0.0).to(tl.float32)
+    reset = g < RESET
+    sums = tl.cumsum(tl.where(reset, 0.0, g) * LOG2E if EXACT else tl.maximum(g * LOG2E, FLOOR), axis=0)
+    tl.store(a + bh * T + t, sums, mask=t < T)
+    if EXACT:
+        place = tl.where(reset, i, -1)
+        last = tl.max(tl.where(i[:, None] >= i[None, :], place[None, :], -1), axis=1)
+        tl.store(r + bh * T + t, last, mask=t < T)
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -182,24 +216,27 @@ def suffix_sum_kernel(
         total += tl.sum(both, axis=0)
 
 
-def cumulate(log: torch.Tensor, chunk: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    """(cumulative log2 decays within chunks, resets, extent of each chunk) from log decays [B, T, H, (X)].
+def cumulate(log: torch.Tensor, chunk: int, exact: bool) -> tuple[torch.Tensor, Any, Any]:
+    """Cumulative log2 decays within chunks, resets, and the extent of each chunk, from log decays [B, T, H, (X)].
 
-    The first two are [B, H, T, X], float32 and integer; the extent is [B, H, chunks] float32, None for one decay a step.
+    The first two are [B, H, T, (X)], float32 and integer; the extent is [B, H, chunks] float32. Resets are None unless
+    `exact`, and the extent is None for one decay a step.
     """
-    vector = log.ndim == 4
-    if not vector:
-        log = log.unsqueeze(-1)
-    if log.stride(-1) != 1 and log.shape[-1] != 1:
-        log = log.contiguous()
-    B, T, H, X = log.shape
-    chunks = triton.cdiv(T, chunk)
-    a = log.new_empty((B, H, T, X), dtype=torch.float32)
-    n = log.new_empty((B, H, T, X), dtype=torch.int32 if X == 1 else torch.int8)
-    extent = log.new_empty((B, H, chunks), dtype=torch.float32) if vector else None
-    width, warps = triton.next_power_of_2(X), 1 if X == 1 else 4 if X <= 64 else 8
-    grid = (B * H * chunks,)
-    launch(cumulate_kernel, grid, log, *strides(log), a, n, extent, T, H, X=X, C=chunk, BX=width, num_warps=warps)
+    B, T, H = log.shape[:3]
+    grid = (B * H * triton.cdiv(T, chunk),)
+    a = log.new_empty((B, H, T, *log.shape[3:]), dtype=torch.float32)
+    if log.ndim == 3:
+        r = log.new_empty((B, H, T), dtype=torch.int32) if exact else None
+        launch(cumulate_steps_kernel, grid, log, *strides(log), a, r, T, H, C=chunk, EXACT=exact, num_warps=1)
+        return a, r, None
+    X = log.shape[3]
+    log = steps(log)
+    n = log.new_empty((B, H, T, X), dtype=torch.int8) if exact else None
+    extent = log.new_empty((B, H, triton.cdiv(T, chunk)), dtype=torch.float32)
+    launch(
+        cumulate_kernel, grid, log, *strides(log), a, n, extent, T, H,
+        X=X, C=chunk, BX=triton.next_power_of_2(X), EXACT=exact, num_warps=4 if X <= 64 else 8,
+    )  # fmt: skip
     return a, n, extent
 
 

@@ -22,6 +22,12 @@ class Config:
     block: int
     warps: int
     stages: int
+    itemsize: int = 2
+
+    @property
+    def exact(self) -> bool:
+        """Are resets kept apart, as float32 wants it?"""
+        return self.itemsize == 4
 
     @property
     def levels(self) -> int:
@@ -29,20 +35,26 @@ class Config:
         return self.chunk.bit_length() - 1
 
 
-def choose(dtype: torch.dtype, sizes: tuple[int, ...]) -> Config:
-    """The configuration for a shape class: the largest dim, and whether operands take 4 bytes. Never keyed on T."""
+def choose(dtype: torch.dtype, sizes: tuple[int, ...], heavy: bool) -> Config:
+    """The configuration for a shape class. Never keyed on T.
+
+    `sizes` are the dims; `heavy` says that sweeps have several matrices over the steps of a chunk to apply.
+    """
     largest = max((padded(x) for x in sizes), default=16)
-    return config_for(4 if dtype == torch.float32 else 2, largest)
+    return config_for(4 if dtype == torch.float32 else 2, largest, heavy)
 
 
-def config_for(itemsize: int, largest: int) -> Config:
+def config_for(itemsize: int, largest: int, heavy: bool) -> Config:
     """`largest` is the largest dim, padded to a power of two."""
     if itemsize == 4:
-        tile = 32 if largest <= 128 else 16
-        return Config(chunk=32, tile=tile, block=32, warps=4, stages=1 if largest > 128 else 2)
+        if largest <= 128:
+            return Config(chunk=32, tile=32, block=32, warps=4, stages=2, itemsize=4)
+        return Config(chunk=32, tile=16, block=32, warps=4, stages=1, itemsize=4)
     if largest <= 128:
+        if heavy:
+            return Config(chunk=32, tile=64, block=32, warps=4, stages=3)
         return Config(chunk=64, tile=64, block=32, warps=4, stages=2)
-    return Config(chunk=64, tile=32, block=32, warps=4, stages=1)
+    return Config(chunk=32, tile=32, block=32, warps=4, stages=2)
 
 
 def padded(size: int) -> int:

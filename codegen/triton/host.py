@@ -20,12 +20,12 @@ from .opened import Opened, opened
 from .tile import Argument, axis_name, block_name, size_name
 
 RESERVED = frozenset(
-    "B T H C DT LEVELS tl triton torch i c h b n bh t0 at step last chunks tile given states constants saved needs "
+    "B T H C DT LEVELS EVEN EXACT FLAT flat is_flat extent tl triton torch i c h b n bh t0 at step last chunks tile given states constants saved needs "
     "cotangents final_cotangents config dtype some start late early gradients initial outputs finals "
-    "inverse weights span halves decayed_product decayed_sum cumulate suffix_sum launch steps strides padded choose pair "
+    "inverse power span halves decayed_product decayed_sum cumulate suffix_sum launch steps strides padded choose pair "
     "new zeros grid".split()
 )
-SUFFIXES = re.compile(r"_(p|b|t|h|a|n|sums|resets|extents|extent|end|before|ok|in|out|first|last|next|start|late|early)$")
+SUFFIXES = re.compile(r"_(p|b|t|h|a|n|r|sums|resets|extents|extent|end|before|ok|in|out|first|last|next|start|late|early)$")
 STEMS = {"read": "read", "write": "write", "matrix": "matrix", "scaled": "scaled", "intra": "intra", "ahead": "ahead"}
 
 
@@ -120,7 +120,7 @@ class Host:
             else:
                 at = [dim_of(a) for a in v.axes].index(d) - len(v.axes)
                 add(f"{size_name(d)} = {self.names(v.leaf)}.shape[{at}]")
-        add(f"config = choose(some.dtype, ({', '.join(size_name(d) for d in p.dims)}{',' if len(p.dims) == 1 else ''}))")
+        add(f"config = choose(some.dtype, ({', '.join(size_name(d) for d in p.dims)}{',' if len(p.dims) == 1 else ''}), heavy={self._heavy()})")
         for s in p.states:
             self._first_state(s)
         if self.backward:
@@ -133,6 +133,10 @@ class Host:
                 x = leaf("cotangent", f"d{name}", axes)
                 shape = ", ".join(["B", "T", "H", *(size_name(dim_of(a)) for a in axes)])
                 add(f'{self.names(x)} = cotangent(cotangents.get("{name}"), some, ({shape}))')
+
+    def _heavy(self) -> bool:
+        """Does some sweep need a kernel ahead of it?"""
+        return any(bool(opened(s).prepared) for s in self.plan.sweeps)
 
     def _first_state(self, s: StateVar) -> None:
         name = self.names(leaf("state", s.name))
@@ -217,7 +221,7 @@ class Host:
             if a.name.endswith("_sums") and a.name not in self.ready:
                 self.ready.add(a.name)
                 log, base = self._log(x), a.name.removesuffix("_sums")
-                self.lines.append(f"{a.name}, {base}_resets, {base}_extents = cumulate({log}, config.chunk)")
+                self.lines.append(f"{a.name}, {base}_resets, {base}_extents = cumulate({log}, config.chunk, config.exact)")
             if x.op == "leaf" and x.attrs[0] == "ahead" and self.names(x) not in self.ready:
                 self.ready.add(self.names(x))
                 node = self._ahead(x)
@@ -267,7 +271,13 @@ class Host:
 
     def _launch(self, kernel: Kernel, grid: str) -> list[str]:
         lines: list[str] = []
-        add = lines.append
+        if kernel.split:
+            lines.append("for flat in (True, False):")
+        indent = "    " if kernel.split else ""
+
+        def add(line: str) -> None:
+            lines.append(indent + line)
+
         add("launch(")
         add(f"    {kernel.name}, ({grid},),")
         for a in kernel.arguments:
@@ -276,7 +286,8 @@ class Host:
         words = [f"{n}={n}" for n in sizes]
         words += [f"{block_name(a)}={self._block(kernel, a)}" for a in kernel.axes]
         words += [f"part_{axis_name(a)}=min(config.block, padded({size_name(dim_of(a))}))" for a in kernel.parts]
-        words += ["C=config.chunk", "LEVELS=config.levels", "DT=DTYPES[some.dtype]"]
+        words += ["FLAT=flat"] if kernel.split else []
+        words += ["C=config.chunk", "LEVELS=config.levels", "EVEN=T % config.chunk == 0", "EXACT=config.exact", "DT=DTYPES[some.dtype]"]
         stages = "config.stages" if kernel.walks else "1"
         add(f"    T, H, {', '.join(words)}, num_warps=config.warps, num_stages={stages},")
         add(")")

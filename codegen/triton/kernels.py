@@ -27,6 +27,7 @@ class Kernel:
     tiled: str | None
     walks: bool
     parts: tuple[str, ...] = ()  # axes that are walked in blocks
+    split: bool = False  # is it launched twice, for chunks that are flat and for the others?
 
     def signature(self) -> list[str]:
         """The parameters, a few to a line."""
@@ -36,7 +37,8 @@ class Kernel:
         sizes = dict.fromkeys(size_name(dim_of(x)) for x in (*self.axes, *self.parts))
         lines.append("T, H,")
         words = [*sizes, *(block_name(x) for x in self.axes), *(f"part_{axis_name(x)}" for x in self.parts)]
-        words += ["C", "LEVELS", "DT"]
+        words += ["FLAT"] if self.split else []
+        words += ["C", "LEVELS", "EVEN", "EXACT", "DT"]
         lines.append(", ".join(f"{w}: tl.constexpr" for w in words) + ",")
         return lines
 
@@ -96,9 +98,10 @@ def sweep_kernel(name: str, sweep: Sweep, o: Opened, stores: list[Store], name_o
 def prepare_kernel(name: str, o: Opened, name_of: NameOf) -> Kernel:
     """What needs no state, for each chunk on its own."""
     tiles = Tiles(o.full, o.tile, o.direction, o.decays, o.streams, o.ahead, name_of)
+    tiles.flat = []
     lines: list[str] = []
     parts: list[str] = []
-    for axis in o.full:
+    for axis in (*o.full, *o.tile):
         lines += _blocks(axis, o, tiles, name_of, parts)
     tiles.lines = []
     for x, node in o.matrices.items():
@@ -112,6 +115,11 @@ def prepare_kernel(name: str, o: Opened, name_of: NameOf) -> Kernel:
     text = "\n".join(tiles.lines)
     axes = tuple(a for a in o.full if f"{axis_name(a)}_ok" in text)
     setup = [*_header(axes, None, walks=False), *_bases(tiles), *_chunk_header(o.direction, walks=False)]
+    for n, decay in enumerate(tiles.flat):
+        extent = f"tl.load({decay}_extents + bh * chunks + c)"
+        setup.append(f"extent = {extent if n == 0 else f'tl.maximum(extent, {extent})'}")
+    if tiles.flat:
+        setup += ["if is_flat(extent, DT) != FLAT:", "    return"]
     return Kernel(
         name,
         {"setup": [*setup, *tiles.head, *lines, *tiles.lines, *sums], "loop": [], "after": []},
@@ -121,6 +129,7 @@ def prepare_kernel(name: str, o: Opened, name_of: NameOf) -> Kernel:
         None,
         False,
         tuple(parts),
+        bool(tiles.flat),
     )
 
 
@@ -134,6 +143,7 @@ def _blocks(axis: str, o: Opened, tiles: Tiles, name_of: NameOf, parts: list[str
     index, width = axis_name(axis), size_name(dim_of(axis))
     inside = Tiles(o.full, o.tile, o.direction, o.decays, o.streams, {}, name_of)
     inside.arguments, inside.names, inside.head = tiles.arguments, tiles.names, tiles.head
+    inside.flat = tiles.flat
     before = []
     for x, node in products.items():
         total = tiles.fresh("t")
@@ -147,7 +157,7 @@ def _blocks(axis: str, o: Opened, tiles: Tiles, name_of: NameOf, parts: list[str
         inside.lines.append(f"# {plain_text(node)}")
         inside.lines.append(
             f"{total} = decayed_product({total}, {r}, {w}, {inside.halves(mask, axis)}, "
-            f"C, LEVELS, {inside.forward}, {mask.attrs[2]}, DT)"
+            f"C, LEVELS, {inside.forward}, {mask.attrs[2]}, FLAT, EXACT, DT)"
         )
     for x, node in scaled.items():
         target = tiles.argument(f"{name_of(x)}_p", "chunked", x, (axis,))
@@ -163,11 +173,12 @@ def _intra_blocks(axis: str, o: Opened, tiles: Tiles, name_of: NameOf, parts: li
     intra = {x: n for x, n in o.intra.items() if axis in x.axes}
     if not intra:
         return []
-    parts.append(axis)
+    if axis not in parts:
+        parts.append(axis)
     index, width = axis_name(axis), size_name(dim_of(axis))
     inside = Tiles(o.full, o.tile, o.direction, o.decays, o.streams, {}, name_of)
     inside.arguments, inside.names, inside.head = tiles.arguments, tiles.names, tiles.head
-    inside.loads = {k: v for k, v in tiles.loads.items() if k[0].endswith("_extent")}
+    inside.flat = tiles.flat
     for x, node in intra.items():
         factors = factors_of(node.args[0])
         target = tiles.argument(f"{name_of(x)}_p", "chunked", x, (axis,))
@@ -234,7 +245,7 @@ def _chunk_header(direction: int, walks: bool = True) -> list[str]:
     return [
         *lines,
         "t0 = tl.cast(c, tl.int64) * C",
-        "last = tl.minimum(T - t0, C).to(tl.int32) - 1",
+        "last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1",
         "i_ok = i <= last",
         "at = bh * T + t0",
         "step = (b * T + t0) * H + h",
@@ -274,9 +285,6 @@ def _load_state(s: StateForm, state: str, own: tuple[str, ...], tiles: Tiles) ->
 
 def _early_loads(stores: list[Store], tiles: Tiles, o: Opened) -> None:
     """Load what only the stores use at the start of the chunk: the compiler's pipeline takes operands of products only."""
-    from .tile import HEAD_EPI
-    if not HEAD_EPI:
-        return
     before, tiles.lines = tiles.lines, []
     for store in stores:
         for x in walk(at_row(rename(store.node, o.rename))):

@@ -192,14 +192,15 @@ class _Opening:
         return next(n for d, n in self.out.ahead.items() if d.attrs[1] == x.attrs[1])
 
     def scale(self, body: Node) -> Node:
-        """A product with a decay over the full axis in it, with one leaf for what is over that axis."""
+        """A product with a decay over a state's axis in it, with one leaf for what is over that axis."""
         factors = factors_of(body)
         for f in factors:
-            own = set(f.axes) & set(self.out.full) if f.op in ("decay_in", "decay_out") else set()
-            if own:
-                inside = [g for g in factors if set(g.axes) == {ROW, *own}]
+            if f.op not in ("decay_in", "decay_out") or len(f.axes) < 2:
+                continue
+            inside = [g for g in factors if set(g.axes) == set(f.axes)]
+            if all(self.free(g) for g in inside):
                 node = mul(*inside)
-                x = leaf("scaled", node.key[:12], (ROW, *own))
+                x = leaf("scaled", node.key[:12], (ROW, *(a for a in f.axes if a != ROW)))
                 self.out.scaled[x] = node
                 return mul(x, *(g for g in factors if g not in inside))
         return body

@@ -12,7 +12,7 @@ from .kernels import Kernel
 
 IMPORTS = {
     "chunkform.runtime.kernels": (
-        "cumulate decayed_product decayed_sum inverse span suffix_sum weights"
+        "cumulate decayed_product decayed_sum inverse is_flat power span suffix_sum"
     ),
     "chunkform.runtime.launch": (
         "DTYPES cdiv choose cotangent launch padded pair spread steps strides whole"

@@ -22,11 +22,6 @@ PER_STEP = ("input", "decay", "cotangent", "read", "write", "stored", "ahead", "
 PER_HEAD = ("parameter", "decay parameter")
 
 
-import os
-HEAD_DECAYS = int(os.environ.get("HEAD_DECAYS", "1"))
-HEAD_EPI = int(os.environ.get("HEAD_EPI", "1"))
-
-
 class CannotPrint(Exception):
     """A node that no Triton statement here computes."""
 
@@ -85,6 +80,7 @@ class Tiles:
         self.memo: dict[Node, Value] = {}
         self.loads: dict[tuple[str, ...], str] = {}
         self.arguments: dict[str, Argument] = {}
+        self.flat: list[str] | None = None  # decays whose extent decides how a kernel ahead of the sweep splits them
         self.names: set[str] = {"i", "c", "h", "b", "bh", "t0", "at", "step", "last", "tl", "T", "H", "C", "DT"}
         self.names |= {axis_name(a) for a in (*full, *tile)}
 
@@ -298,7 +294,7 @@ class Tiles:
         inclusive = masks[0].attrs[2]
         text = (
             f"decayed_sum({p.over((ROW, COL))}, {w.over(w.axes)}, {self.halves(masks[0], axis)}, "
-            f"C, LEVELS, {self.forward}, {inclusive}, DT)"
+            f"C, LEVELS, {self.forward}, {inclusive}, {self.flat is not None and 'FLAT'}, EXACT, DT)"
         )
         return self.assign("p", text, (ROW, axis), note=plain_text(x))
 
@@ -314,15 +310,14 @@ class Tiles:
         late, write_late, _, _ = mask.attrs
         high, low = (late, write_late) if self.forward else (not write_late, not late)
         name = self._decay_name(d)
-        sums, counts = (f"{name}_{x} + at * {size_name(dim_of(axis))}" for x in ("sums", "resets"))
-        self.argument(f"{name}_extents", "extent", self.decays[d], (axis,))
-        extent = f"{name}_extent"
-        if (extent,) not in self.loads:
-            self.loads[extent,] = extent
-            self.head.append(f"{extent} = tl.load({name}_extents + bh * chunks + c)")
+        place = f"at * {size_name(dim_of(axis))}"
+        sums, counts = f"{name}_sums + {place}", f"{name}_resets + {place} if EXACT else None"
+        if self.flat is not None and name not in self.flat:
+            self.flat.append(name)
+            self.argument(f"{name}_extents", "extent", self.decays[d], (axis,))
         edges = ", ".join(", ".join(self._cumulative(d, x)) for x in (high, low))
         index = self.index(axis)
-        return f"{sums}, {counts}, {extent}, {edges}, {index}, {index}_ok, last, {size_name(dim_of(axis))}"
+        return f"{sums}, {counts}, {edges}, {index}, {index}_ok, last, {size_name(dim_of(axis))}"
 
     # --- decays -----------------------------------------------------------------------------------------------------
 
@@ -343,7 +338,7 @@ class Tiles:
         own = tuple(a for a in d.axes if a not in STEPS)
         suffix = "_end" if end else "" if inclusive else "_before"
         names = []
-        for what, letter in (("sums", "a"), ("resets", "n")):
+        for what, letter in (("sums", "a"), ("resets", "n" if own else "r")):
             variable = f"{name}_{letter}{suffix}"
             if (variable,) not in self.loads:
                 self.loads[variable,] = variable
@@ -358,8 +353,13 @@ class Tiles:
                 else:
                     place, base = row, "at"
                 shown = [m if not own or end else f"({m})[{':, None' if n == 0 else 'None, :'}]" for m, n in masks]
-                mask = f", mask={' & '.join(shown)}, other=0" if shown else ""
-                (self.head if HEAD_DECAYS and not own else self.lines).append(f"{variable} = tl.load({name}_{what} + {base} + {place}{mask})")
+                mask = f", mask={' & '.join(shown)}, other={-1 if letter == 'r' else 0}" if shown else ""
+                where = self.lines if own else self.head
+                text = f"tl.load({name}_{what} + {base} + {place}{mask})"
+                if what == "resets":
+                    none = "-1" if not own else "tl.full([1], 0, tl.int32)" if end else "0"
+                    text += f" if EXACT else {none}"
+                where.append(f"{variable} = {text}")
             names.append(variable)
         return names[0], names[1]
 
@@ -370,32 +370,38 @@ class Tiles:
         late, write_late, inclusive, _ = x.attrs
         (d,) = x.args
         if self.forward:
-            (high, n_high), (low, n_low) = self._cumulative(d, late), self._cumulative(d, write_late)
-            edges = f"{high}[:, None], {n_high}[:, None], {low}[None, :], {n_low}[None, :]"
-        else:
-            (high, n_high), (low, n_low) = self._cumulative(d, not write_late), self._cumulative(d, not late)
-            edges = f"{high}[None, :], {n_high}[None, :], {low}[:, None], {n_low}[:, None]"
-        return self.assign("m", f"weights({edges}, {self._seen(inclusive)})", (ROW, COL), note="decays from write to read")
+            (high, r), (low, _) = self._cumulative(d, late), self._cumulative(d, write_late)
+            exponent, write, reset = f"{high}[:, None] - {low}[None, :]", "i[None, :]", f"{r}[:, None]"
+            sees = ">=" if write_late else ">"
+        else:  # the write is the later one in time
+            (high, r), (low, _) = self._cumulative(d, not write_late), self._cumulative(d, not late)
+            exponent, write, reset = f"{high}[None, :] - {low}[:, None]", "i[:, None]", f"{r}[None, :]"
+            sees = ">=" if not late else ">"
+        seen = self.assign("seen", self._seen(inclusive), (ROW, COL)).text
+        self.lines += ["if EXACT:", f"    {seen} = {seen} & ({write} {sees} {reset})"]
+        return self.assign("m", f"power({exponent}, {seen})", (ROW, COL), note="decays from write to read")
 
     def _edge(self, x: Node) -> Value:
         """Decays from the chunk's start to a read, from a write to the chunk's end, or of the whole chunk."""
         (d,) = x.args
         own = tuple(a for a in d.axes if a not in STEPS)
-        end = self._cumulative(d, True, end=True)
-        zero = ("0.0", "0")
-        if x.op == "decay_all":
-            high, low, axes = end, zero, own
-        else:
-            late, _ = x.attrs
-            axes = (ROW, *own)
-            if (x.op == "decay_in") == self.forward:
-                high, low = self._cumulative(d, late if x.op == "decay_in" else not late), zero
-            else:
-                high, low = end, self._cumulative(d, late if x.op == "decay_out" else not late)
-            if high is end and own:
-                high = (f"{high[0]}[None, :]", f"{high[1]}[None, :]")
         wish = {"decay_in": "since", "decay_out": "until", "decay_all": "kept"}[x.op]
-        return self.assign(wish, f"span({high[0]}, {high[1]}, {low[0]}, {low[1]})", axes)
+        if x.op == "decay_all":
+            a, r = self._cumulative(d, True, end=True)
+            return self.assign(wish, f"span({a}, {r}, 0.0, 0)" if own else f"power({a}, {r} < 0)", own)
+        late, _ = x.attrs
+        from_start = (x.op == "decay_in") == self.forward
+        inclusive = late if self.forward else not late
+        a, r = self._cumulative(d, inclusive)
+        if from_start:
+            text = f"span({a}, {r}, 0.0, 0)" if own else f"power({a}, {r} < 0)"
+        else:
+            a_end, r_end = self._cumulative(d, True, end=True)
+            if own:
+                text = f"span({a_end}[None, :], {r_end}[None, :], {a}, {r})"
+            else:
+                text = f"power({a_end} - {a}, {r_end} < i{' + 1' if inclusive else ''})"
+        return self.assign(wish, text, (ROW, *own))
 
     # --- leaves -----------------------------------------------------------------------------------------------------
 
