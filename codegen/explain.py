@@ -198,7 +198,7 @@ def section_text(section: Section) -> Text:
     return Text("\n").join(lines)
 
 
-def _tables(data: dict[str, Any]) -> Iterator[tuple[str, Table]]:
+def _tables(data: dict[str, Any]) -> Iterator[tuple[str, Table | Text]]:
     counted = data["counted_for"]
     if data["decay_shape"]:
         table = _table("state", "decay", "is written", "is read")

@@ -237,11 +237,11 @@ def scalar_node(
         return go(x.rewrite(sympy.exp))
     if isinstance(x, sympy.tan):
         return mul(fn("sin", go(x.args[0])), power(fn("cos", go(x.args[0])), -1))
-    known = ", ".join(sorted(n for n, row in TABLE.items() if row.derivative is not None))
+    names = ", ".join(sorted(n for n, row in TABLE.items() if row.derivative is not None))
     shown = x.subs({k: sympy.Symbol(str(v)) for k, v in env.items()}) if env else x
     raise FunctionError(
         f"the function {x.func.__name__} in the term {shown} has no derivative here; "
-        f"write it with +, -, *, /, powers, Max, Min and {known}",
+        f"write it with +, -, *, /, powers, Max, Min and {names}",
         where,
     )
 

@@ -224,12 +224,8 @@ class Interpreter:
                 inner = self.form(x.args[0])
                 if isinstance(inner, MatrixValue):
                     raise NotAffine("a state is repeated along another axis", x)
-        if any(
-            isinstance(self.form(a), MatrixValue)
-            and {self.form(a).row, self.form(a).col} >= set(a.axes)
-            and len(a.axes) == 2
-            for a in x.args
-        ):  # type: ignore[union-attr]
+        inner_forms = [(a, self.form(a)) for a in x.args if len(a.axes) == 2]
+        if any(isinstance(v, MatrixValue) and {v.row, v.col} >= set(a.axes) for a, v in inner_forms):
             raise NotAffine(f"{x.attrs[0] if x.op == 'fn' else x.op} of the state isn't affine in it", x)
         return rebuild(x, (self.plain(a) for a in x.args))
 
@@ -505,7 +501,9 @@ def contracted(w: RawWrite, side: str, vector: Node, axis: str | None) -> Node:
 
 
 def scaled_write(w: RawWrite, factor: Node, row: str | None, col: str | None) -> RawWrite:
-    scalars, rows, cols = [], [], []
+    scalars: list[Node] = []
+    rows: list[Node] = []
+    cols: list[Node] = []
     for f in factors_of(factor):
         (scalars if not f.axes else rows if f.axes == (row,) else cols).append(f)
     return RawWrite(mul(w.scalar, *scalars), mul(w.left, *rows), mul(w.right, *cols))
@@ -525,7 +523,10 @@ def rank_one(x: Node, row: str | None, col: str | None) -> list[RawWrite]:
         x = x.args[0]
     if x.op == "add" and len(x.axes) == 2:
         return [w for a in x.args for w in rank_one(a, row, col)]
-    scalars, rows, cols, both = [], [], [], []
+    scalars: list[Node] = []
+    rows: list[Node] = []
+    cols: list[Node] = []
+    both: list[Node] = []
     for f in factors_of(x):
         over = set(f.axes)
         if not over <= {row, col}:
@@ -808,7 +809,8 @@ class _Canonical:
             extra += [scaled_write(w, decay, m.row, m.col) for w in inner]
         else:
             extra += inner
-        inside, outside = [vector], []
+        inside: list[Node] = [vector]
+        outside: list[Node] = []
         for f in factors_of(decay) if decay is not None else ():
             (inside if f.axes == (axis,) else outside).append(f)
         scalar, core = split_scalars(mul(*inside))
@@ -951,12 +953,11 @@ class _Canonical:
             made = []
             for raw, late in writes:
                 left, right = (raw.right, raw.left) if n in flipped else (raw.left, raw.right)
-                w = Write(n, mul(raw.scalar, left), right, late)
                 named = None
-                if feeds(w.right):
-                    self._check_affine(w.right, own)
-                    named = leaf("write", w.right.key[:10], w.right.axes)
-                made.append(dc_replace(w, leaf=named))
+                if feeds(right):
+                    self._check_affine(right, own)
+                    named = leaf("write", right.key[:10], right.axes)
+                made.append(Write(n, mul(raw.scalar, left), right, late, named))
             mix = tuple((o, self._rewritten(c)) for o, c in final.others)
             if any(feeds(c) for _, c in mix):
                 raise NotAffine("what a state is scaled by depends on the states", mix[0][1])

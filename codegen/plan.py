@@ -135,8 +135,9 @@ def plan(form: NormalForm, finals: tuple[str, ...], saved: tuple[Node, ...] = ()
         if crosses and not any(
             _group_of(form, n) & set(pending_finals) for n in (crosses[0].state, crosses[0].gradient)
         ):
-            stages.append(_unrolled(form, crosses))
-            known |= set(stages[-1].outputs)
+            together = _unrolled(form, crosses)
+            stages.append(together)
+            known |= set(together.outputs)
         todo -= known
         progress = len(todo) + len(pending_finals) < before
         if not progress and not patient:
