@@ -21,6 +21,7 @@ from chunkform.spec.language import find
 from chunkform.spec.language.claims import Claim
 
 from .judge import Judge
+from .left_out import Derived, adjoint_of, left_out
 from .verdict import Verdict
 
 COLOURS = {"holds": "green", "fails": "red", "depends": "yellow"}
@@ -47,12 +48,9 @@ def verify(
     if json_path is not None:
         Path(json_path).write_text(as_json(shown), encoding="utf-8")
     if html_path is not None:
-        from .left_out import left_out
         from .page import page
 
-        keys = {v.claim.id.split(".")[0] for v in shown}
-        derived = [x for x in left_out() if x.document in keys]
-        Path(html_path).write_text(page(shown, derived), encoding="utf-8")
+        Path(html_path).write_text(page(shown, derived_for([v.claim for v in shown])), encoding="utf-8")
     return 0
 
 
@@ -70,6 +68,19 @@ def claims_of(targets: Iterable[str]) -> list[Claim]:
         if not own and not named:
             raise LoadError(f"{target} states no claims: write r.claim(...) in it, see docs/claims.md")
         found += own + (named if not target.endswith(".py") else [])
+    return found
+
+
+def derived_for(claims: list[Claim]) -> list[Derived]:
+    """What the machine derives about the claims' documents, or about the recurrences of a user's own claims."""
+    own = {d.key for d in documents()}
+    keys = {c.id.split(".")[0] for c in claims}
+    found = [x for x in left_out() if x.document in keys] if keys & own else []
+    for c in claims:
+        r = c.setting.recurrence
+        title = c.document or c.spec
+        if r is not None and c in r.claims and title not in {x.document for x in found}:
+            found += adjoint_of(title, r)
     return found
 
 

@@ -13,9 +13,9 @@ from chunkform.spec.language.statements import Statement
 from .arithmetic import FIELD, REAL, Transcendental
 from .check import check
 from .evaluate import Evaluator
+from .fingerprint import Faults
 from .names import used_names
 from .plans import proof_sizes
-from .repair import Faults
 from .world import Special, World
 
 

@@ -19,6 +19,7 @@ from chunkform.spec.language.formula import (
     Formula,
     add,
     diag,
+    entrywise,
     eye,
     formula,
     free_indices,
@@ -303,6 +304,18 @@ def at(name: str, *index: Formula) -> Formula:
     return Formula("at", index, (name,))
 
 
+def functions_of(r: Recurrence) -> list[Formula]:
+    """The scalar functions in a spec's equations, at step t."""
+    terms = Terms(r)
+    found: list[Formula] = []
+    for x in (*r.updates, *r.lets, *r.outputs):
+        try:
+            found += [y for y in walk(terms(x.term)) if y.op in ("function", "exp")]
+        except Underivable:
+            continue
+    return list(dict.fromkeys(found))
+
+
 class Terms:
     """The spec's terms as formulas at step t."""
 
@@ -363,6 +376,8 @@ class Terms:
             signs = [f for f in factors if f == formula(-1)]
             whole = product(*(f for f in factors if f != formula(-1)))
             return negative(whole) if len(signs) % 2 else whole
+        if x.is_Function and len(x.args) == 1:
+            return entrywise(x.func.__name__.strip("_").lower(), self.scalar(x.args[0], slots))
         if x.is_Pow and x.args[1] == sympy.Integer(-1):
             return 1 / self.scalar(x.args[0], slots)
         raise Underivable(str(x))

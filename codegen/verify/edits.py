@@ -264,7 +264,8 @@ def scope_of(x: Formula, setting: Setting, names: tuple[str, ...], beside: tuple
             mates = [m for m in names if m != name and quantities[m].parameters == quantities[name].parameters]
             same[name] = tuple(mates)
     indices = indices_of((x, *beside), setting)
-    scalars: list[Formula] = []
+    scalars = functions_in((x, *beside), setting)
+    scalars += [1 - f for f in scalars]
     diagonals: dict[str, list[Formula]] = {}
     for name in names:
         q = quantities[name]
@@ -305,6 +306,16 @@ def indices_of(there: tuple[Formula, ...], setting: Setting) -> dict[int, list[t
             inside = substitute(q.body, {Formula("index", (), (p,)): a for p, a in zip(q.parameters, args)})
             stack += [z for z in walk(inside) if z.op == "at" and not any(w.op in BINDERS for w in walk(q.body))]
     return found
+
+
+def functions_in(there: tuple[Formula, ...], setting: Setting) -> list[Formula]:
+    """Scalar functions, such as sigmoid(b(t)), that formulas have, or the recurrence at their step."""
+    found = [y for x in there for y in walk(x) if y.op in ("function", "exp")]
+    if setting.recurrence is not None:
+        from .derive import functions_of
+
+        found += functions_of(setting.recurrence)
+    return list(dict.fromkeys(found))
 
 
 def is_decay(setting: Setting, name: str) -> bool:

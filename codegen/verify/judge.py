@@ -23,12 +23,13 @@ from .conditions import rescues, specials, true_under
 from .counterexample import smallest
 from .edits import edits, scope_of
 from .evaluate import open_names
+from .fingerprint import Faults
 from .mend import Mender, Reading
 from .names import denominators, parts_of, used_names
 from .proof import symbolic_proof
 from .properties import Finding, decide, joined
 from .prover import Bodies, Prover
-from .repair import Faults, Repair, edited
+from .repair import Repair, edited
 from .verdict import Condition, Counterexample, Verdict
 from .world import Special
 

@@ -27,11 +27,11 @@ from chunkform.spec.language.statements import Equal
 from chunkform.spec.lightning_attention import r as lightning_attention
 
 from .arithmetic import FIELD, PRIME, Undefined
-from .derive import derivative, shapes_in, step_adjoint, summed
+from .derive import Underivable, derivative, shapes_in, step_adjoint, summed
 from .evaluate import Evaluator
+from .fingerprint import small_ratio
 from .judge import Judge
 from .plans import proof_sizes
-from .repair import small_ratio
 from .values import solve
 from .world import World
 
@@ -66,6 +66,17 @@ def left_out() -> list[Derived]:
             verdict = judge.judge(claim)
             found.append(Derived(document, what, claim, verdict.verdict, verdict.how))
     return found
+
+
+def adjoint_of(title: str, r: Recurrence) -> list[Derived]:
+    """The derived adjoint of any recurrence made of sums, products and quotients; nothing for others."""
+    try:
+        claims = recurrence(title, r.name, r)
+    except Underivable:
+        return []
+    judge = Judge()
+    verdicts = [(document, what, claim, judge.judge(claim)) for document, what, claim in claims]
+    return [Derived(document, what, claim, v.verdict, v.how) for document, what, claim, v in verdicts]
 
 
 def stated(setting: Setting, name: str, left: Formula, right: Formula, over: tuple = ()) -> Claim:

@@ -14,10 +14,11 @@ from chunkform.spec.language.statements import Equal, Number, Statement, Togethe
 from .arithmetic import Transcendental
 from .check import check, environments
 from .evaluate import Evaluator
+from .fingerprint import Faults, Residual, has_value
 from .names import formulas_of, parts_of
 from .properties import Finding
 from .prover import Bodies, Prover
-from .repair import Faults, Repair, Residual, Target, edited, has_value, ranked, search
+from .repair import Repair, Target, edited, ranked, search
 
 
 @dataclass(frozen=True)
@@ -125,11 +126,14 @@ class Mender:
     def residual(
         self, statement: Equal, known: Formula, stated: Formula, setting: Setting, bodies: Bodies
     ) -> Residual | None:
-        try:
-            found = Residual(statement, known, stated, self.prover.evaluator(setting, 0, bodies, False))
-        except Faults:
-            return None
-        return found if found.envs else None
+        for real in (False, True):
+            try:
+                found = Residual(statement, known, stated, self.prover.evaluator(setting, 0, bodies, real))
+            except Faults:
+                continue
+            if found.envs:
+                return found
+        return None
 
     def target(
         self,
@@ -156,22 +160,30 @@ class Mender:
             kinds[0] = True
             return retried(attempt)
 
-        needed: list[Mapping[str, int]] = []
-        if statement is not None and known is not None and bodies is not None:
-            evaluate = evaluator(0, bodies)
+        def needed() -> list[Mapping[str, int]]:
+            """The indices at which the formula as stated, and the other side, have values."""
+            if statement is None or known is None:
+                return []
+            evaluate = evaluator(0, bodies or {})
+            found = []
             for env in environments(statement.sides, statement.over, evaluate):
-                if has_value(statement.sides[position], env, evaluate) and has_value(known, env, evaluate):
-                    needed.append(env)
+                if all(has_value(x, env, evaluate) for x in (statement.sides[position], known)):
+                    found.append(env)
+            return found
+
+        points: dict[bool, list[Mapping[str, int]]] = {}
         stated = statement.sides[position] if statement is not None else None
 
         def same_as_known(x: Formula) -> bool:
             evaluate = evaluator(0, bodies or {})
-            for env in needed:
+            if kinds[0] not in points:
+                points[kinds[0]] = needed()
+            for env in points[kinds[0]]:
                 a, b = evaluate(known, env), evaluate(x, env)  # type: ignore[arg-type]
                 settled = evaluate.algebra.settled(a).a, evaluate.algebra.settled(b).a
                 if a.shape != b.shape or not evaluate.world.arithmetic.equal(*settled):
                     return False
-            return bool(needed)
+            return bool(points[kinds[0]])
 
         def true_in(x: Formula, variant: int) -> bool:
             whole, inner = statement_with(x)

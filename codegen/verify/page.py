@@ -84,7 +84,7 @@ def page(verdicts: list[Verdict], derived: Iterable[Derived] = ()) -> str:
                 section = v.claim.section
                 parts.append(f"<h3>{escape(section)}</h3>" if section else "")
             parts.append(entry(v))
-        parts.append(beside(mine, [x for x in derived if x.document == key]))
+        parts.append(beside(mine, [x for x in derived if x.document in (key, name)]))
         if any(v.claim.id == "000.c1-stable" for v in mine) or any("stability" in v.claim.section for v in mine):
             parts.append(f"<h3>Stability</h3>{figure()}")
     parts.append("</body></html>")

@@ -74,6 +74,50 @@ def test_a_planted_mistake_is_found_and_repaired(tmp_path: Path, name: str) -> N
     assert fixed.verdict == "holds", (wrong, found.repaired)
 
 
+FUNCTIONS = """
+from chunkform.spec.language import Recurrence, hadamard, sigmoid
+from chunkform.spec.language.formula import inner, sum_over
+
+r = Recurrence("with_functions")
+d, e = r.dims("d e")
+q, k = r.inputs("q k", d)
+v = r.inputs("v", e)
+b = r.inputs("b")
+gamma = r.head_decay("gamma")
+w = r.parameters("w", d)
+S = r.state("S", d, e)
+r.update(S, gamma * S.prev + sigmoid(b) * k * v.T)
+r.output("o", S.next.T * hadamard(q, w))
+
+t, n, q, k, v, b, gamma, w, S = r.quantities("t n q k v b gamma w S")
+do, dS, dk, db, dgamma, dw = r.quantities("do dS dk db dgamma dw")
+r.claim("db", db(t), sigmoid(b(t)) * (1 - sigmoid(b(t))) * (k(t).T * dS(t) * v(t)))
+r.claim("dgamma", dgamma, sum_over(t, 1, n, inner(dS(t), S(t - 1))))
+r.claim("dw", dw, sum_over(t, 1, n, hadamard(q(t), S(t) * do(t))))
+r.claim("dk without its gate", dk(t), dS(t) * v(t))
+r.claim("db without half", db(t), sigmoid(b(t)) * (k(t).T * dS(t) * v(t)))
+r.claim("dS without the output", dS(t), gamma * dS(t + 1))
+"""
+
+
+def test_functions_and_parameters_are_judged_and_repaired_too(tmp_path: Path) -> None:
+    file = tmp_path / "with_functions.py"
+    file.write_text(FUNCTIONS)
+    found = {v.claim.id: v for v in judged(load(file)[0].claims)}
+    assert [v.verdict for v in found.values()] == ["holds"] * 3 + ["fails"] * 3
+    assert "sigmoid(b(t))" in found["dk without its gate"].repaired
+    assert "1 - sigmoid(b(t))" in found["db without half"].repaired
+    assert "(w o q(t)) * do(t).T" in found["dS without the output"].repaired
+
+
+def test_the_page_of_a_users_file_shows_the_derived_adjoint(tmp_path: Path) -> None:
+    file, out = spec_file(tmp_path, PLANTED), tmp_path / "page.html"
+    assert verify([str(file)], html_path=out, console=Console(quiet=True)) == 0
+    text = out.read_text()
+    assert "derived by the machine" in text
+    assert "not proved" not in text
+
+
 def python(text: str) -> str:
     """A printed formula as Python: the identity's dim in brackets, indices with spaces."""
     return re.sub(r"I_(\w+)", r"eye(\1)", text)
