@@ -26,8 +26,9 @@ import numpy as np
 
 from .evaluate import CHUNK_OPERATIONS
 from .ir import COL, INNER, ONE, ROW, ZERO, Node, add, leaf, make, mul, rename, total
+from .matrix_values import split_scalars
 from .mixing import Mixing, is_mixed, state_in
-from .normal_form import NotAffine, Read, StateForm, Write, affine_terms, split_scalars
+from .read_write import NotAffine, Read, StateForm, Write, affine_terms
 
 SNAPSHOT_LATE = {"prev": False, "mid": False, "next": True}
 
@@ -230,7 +231,9 @@ class Builder:
         inverses: dict[Node, Node] = {}
         for n, u in enumerate(order):
             t = blocks.get((u, u), ZERO)
-            inverses[u] = self.define(make("inverse", (t,), (self.group[0].direction,), t.axes)) if t is not ZERO else ONE
+            inverses[u] = (
+                self.define(make("inverse", (t,), (self.group[0].direction,), t.axes)) if t is not ZERO else ONE
+            )
             for v in order[n + 1 :]:
                 if (v, u) not in blocks:
                     continue

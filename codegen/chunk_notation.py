@@ -14,9 +14,9 @@ from .chunk import ChunkProgram
 from .derivation import Formula, Reader, Section, formula, order_of, sentence, stateless_names
 from .ir import COL, ROW, Node, canonical_axis, factors_of, leaf, make, rebuild, rename, walk
 from .mixing import entries
-from .normal_form import NormalForm
 from .pipeline import Compiled
 from .plan import Plan, Sweep
+from .read_write import NormalForm
 from .show import Notation
 
 CANDIDATES = {  # symbols for products of decays, in the order of preference

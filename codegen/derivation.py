@@ -28,8 +28,8 @@ from .ir import (
     total,
     walk,
 )
-from .normal_form import NormalForm, Pairing, StateForm, Write
 from .pipeline import Compiled
+from .read_write import NormalForm, Pairing, StateForm, Write
 from .show import PRODUCT, Notation
 from .step import StateVar, StepProgram
 

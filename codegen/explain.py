@@ -12,10 +12,10 @@ from rich.text import Text
 from .cost import CHUNK, Cost, Sizes, backward_cost, forward_cost, launches, sweep_flops
 from .derivation import Reader, Section, derivation, order_of, stateless_names
 from .ir import ZERO, dim_of, leaves, mul
-from .normal_form import StateForm
 from .pipeline import Compiled
 from .plan import Plan, Sweep
 from .proof import symbolic_proof
+from .read_write import StateForm
 from .show import Notation
 
 

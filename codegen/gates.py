@@ -17,9 +17,9 @@ from chunkform.spec.language import Recurrence
 from .adjoint import Adjoint, gradient_name
 from .evaluate import Env, evaluate
 from .ir import dim_of
-from .normal_form import NormalForm
 from .plan import Plan, Sweep
 from .points import Compared, GateResult, Point, compare
+from .read_write import NormalForm
 from .run_form import pairing_defects, run_form
 from .run_plan import run_plan, run_sweep
 from .run_spec import initial_value, run_spec

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from .interpret import below_one
 from .ir import ONE, ZERO, Node, add, const, fn, leaf, mul, number
-from .normal_form import below_one
 
 FORGET = const(-1000000)  # stands for the logarithm of zero: a reset, far below every threshold
 
 
 def log_of(x: Node) -> Node:
-    """log x, with products, powers and exponentials taken apart. `positive` (normal_form.py) says which x have one."""
+    """log x, with products, powers and exponentials taken apart. `positive` (interpret.py) says which x have one."""
     if x is ZERO:
         return FORGET
     if x is ONE:

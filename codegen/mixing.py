@@ -21,7 +21,7 @@ import numpy as np
 
 from .evaluate import CHUNK_OPERATIONS
 from .ir import COL, ONE, ROW, ZERO, Node, leaf, make
-from .normal_form import StateForm
+from .read_write import StateForm
 
 
 def state_in(s: StateForm) -> Node:

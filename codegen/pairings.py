@@ -14,8 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from .interpret import Interpreter
 from .ir import ONE, Node, add, leaf, mul, power, total
-from .normal_form import Interpreter, MatrixValue, NotAffine, RawWrite, make_key, split_scalars
+from .matrix_values import MatrixValue, RawWrite, make_key, split_scalars
+from .read_write import NotAffine
 
 
 def pairing_terms(
@@ -63,7 +65,7 @@ def _is_read(i: Interpreter, m: MatrixValue, side: str, vector: Node) -> bool:
 
 def _difference(m: MatrixValue, final: MatrixValue) -> list[RawWrite]:
     """m - d (S + B), for m = d (S + b) + a."""
-    from .normal_form import scaled_write
+    from .matrix_values import scaled_write
 
     def scaled(w: RawWrite, sign: int) -> RawWrite:
         w = w if m.decay is None else scaled_write(w, m.decay, m.row, m.col)

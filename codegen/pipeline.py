@@ -11,9 +11,10 @@ from .adjoint import Adjoint, adjoint
 from .gates import gate_adjoint, gate_form, gate_lower, gate_plan, gate_segments
 from .ir import Node, leaf, replace, walk
 from .lower import lower
-from .normal_form import NormalForm, NotAffine, normalize, normalize_adjoint
+from .normal_form import normalize, normalize_adjoint
 from .plan import Plan, plan
 from .points import GateResult
+from .read_write import NormalForm, NotAffine
 from .refusal import line_of
 from .show import plain
 from .step import StepProgram

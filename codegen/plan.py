@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from .chunk import ChunkProgram, chunk_program
 from .ir import Node
-from .normal_form import Cross, NormalForm, Pairing, Read, StateForm
+from .read_write import Cross, NormalForm, Pairing, Read, StateForm
 from .unroll import scaled, unrolled
 
 

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from .interpret import Interpreter
 from .ir import Node, add, leaf, mul, rename, replace, split_constant, total, walk
-from .normal_form import Interpreter, MatrixValue, NotAffine, Read
+from .matrix_values import MatrixValue
+from .read_write import NotAffine, Read
 
 
 class Spelling:

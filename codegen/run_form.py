@@ -6,7 +6,7 @@ from typing import Any
 
 from .evaluate import Env, evaluate
 from .ir import Node, add, expand, leaf, mul, total, walk
-from .normal_form import NormalForm, StateForm
+from .read_write import NormalForm, StateForm
 
 
 def run_form(

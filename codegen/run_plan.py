@@ -42,7 +42,9 @@ def run_plan(
                     summed = env["pairing", stage.pairing.leaf.attrs[1]]
                     _unroll(stage.direct, env, arithmetic, sizes, lengths)
                     if not arithmetic.equal(env["pairing", stage.pairing.leaf.attrs[1]], summed):
-                        raise GateError(f"pass plan: the pairing of {stage.pairing.state}, summed and unrolled, differs")
+                        raise GateError(
+                            f"pass plan: the pairing of {stage.pairing.state}, summed and unrolled, differs"
+                        )
             case Unroll():
                 _unroll(stage, env, arithmetic, sizes, lengths)
             case Map():
@@ -59,7 +61,13 @@ def _sequence(node: Node, env: Env, m: Any, sizes: dict[str, int], steps: int) -
 
 
 def run_sweep(
-    sweep: Sweep, env: Env, initial: dict[str, Any], finals: dict[str, Any], m: Any, sizes: dict[str, int], lengths: list[int]
+    sweep: Sweep,
+    env: Env,
+    initial: dict[str, Any],
+    finals: dict[str, Any],
+    m: Any,
+    sizes: dict[str, int],
+    lengths: list[int],
 ) -> None:
     chunk, steps = sweep.chunk, sum(lengths)
     streams = {x: _sequence(node, env, m, sizes, steps) for x, node in chunk.streams.items()}
@@ -140,7 +148,9 @@ def _accumulate(
         from .ir import total
 
         node = total(node, *(set(order) - set(axes)))
-        running = evaluate(node, {("state", name): finals[name], ("state", f"d{name}"): finals_dot[f"d{name}"]}, m, sizes)
+        running = evaluate(
+            node, {("state", name): finals[name], ("state", f"d{name}"): finals_dot[f"d{name}"]}, m, sizes
+        )
     out: list[Any] = [None] * steps
     for t in range(steps - 1, -1, -1):
         running = m.add(running, late[t])

@@ -9,7 +9,7 @@ from __future__ import annotations
 from .chunk import Builder
 from .ir import COL, INNER, ROW, Node, add, mul, rename, total
 from .mixing import state_in
-from .normal_form import Cross, StateForm, Write
+from .read_write import Cross, StateForm, Write
 
 
 def unrolled(

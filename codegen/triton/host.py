@@ -8,7 +8,7 @@ from collections import Counter
 from ..adjoint import gradient_name
 from ..ir import ZERO, Node, dim_of, leaf, walk
 from ..log_decay import log_of
-from ..normal_form import Pairing
+from ..read_write import Pairing
 from ..pipeline import Compiled
 from ..plan import Accumulate, Plan, Sweep
 from ..print_nodes import NodePrinter, Torch
@@ -420,7 +420,8 @@ class Host:
         for name in stage.finals:
             wanted |= self._paired(name) if any(name == s.name for s in self.c.step.states) else {name[1:]} | self._initial_wants(name[1:])
         for s in self.fused.stores[k]:
-            wanted |= self._root_wants(s.root)
+            for root in (s.root, *s.shared):
+                wanted |= self._root_wants(root)
             if s.kind == "kept":
                 wanted |= self._kept_wants(k, s.leaf)
         return wanted
@@ -431,7 +432,8 @@ class Host:
             if j > k and isinstance(stage, Sweep):
                 for s in self.fused.stores[j]:
                     if _uses(s.node, x):
-                        wanted |= self._root_wants(s.root)
+                        for root in (s.root, *s.shared):
+                            wanted |= self._root_wants(root)
                 if any(_uses(n, x) for n in stage.chunk.streams.values()):
                     wanted |= self._wanted_by(j)
         for name, node in self.fused.values.items():

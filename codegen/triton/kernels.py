@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ..ir import COL, ROW, Node, dim_of, factors_of, leaf, rename, walk
-from ..normal_form import StateForm
+from ..read_write import StateForm
 from ..plan import Sweep
 from .fuse import Store
 from .opened import Opened
