@@ -68,7 +68,7 @@ import triton
 import triton.language as tl
 
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out, triangular_inverse
-from chunkform.runtime.kernels import cumulate, inverse, power, suffix_sum, within
+from chunkform.runtime.kernels import cumulate, inverse, power, suffix_sum
 from chunkform.runtime.launch import (
     DTYPES,
     cdiv,
@@ -421,6 +421,7 @@ def forward_prepare_1(
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -442,22 +443,24 @@ def forward_prepare_1(
     at = bh * T + t0
     step = (b * T + t0) * H + h
     alpha_a_before = tl.load(alpha_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-    alpha_r_before = tl.load(alpha_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1)
+    alpha_r_before = tl.load(alpha_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
     alpha_a = tl.load(alpha_sums + at + tl.minimum(i, last))
-    alpha_r = tl.load(alpha_resets + at + tl.minimum(i, last))
+    alpha_r = tl.load(alpha_resets + at + tl.minimum(i, last)) if EXACT else -1
     alpha = tl.exp(tl.load(alpha_p + t0 * alpha_t + i * alpha_t, mask=i_ok, other=0.0).to(tl.float32))
-    m = power(
-        alpha_a_before[:, None] - alpha_a[None, :], within(i[:, None] - i[None, :] - 1, (i - alpha_r_before)[:, None])
-    )  # decays from write to read
+    seen = i[:, None] > i[None, :]
+    if EXACT:
+        seen = seen & (i[None, :] >= alpha_r_before[:, None])
+    m = power(alpha_a_before[:, None] - alpha_a[None, :], seen)  # decays from write to read
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     p = tl.dot(k.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k_t k_t^T
     beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
     w = -alpha[:, None] * beta.to(tl.float32)[None, :] * (m * p)
     x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
     tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # a06e47a89e58_t
-    m2 = power(
-        alpha_a[:, None] - alpha_a[None, :], within(i[:, None] - i[None, :], (i - alpha_r + 1)[:, None])
-    )  # decays from write to read
+    seen2 = i[:, None] >= i[None, :]
+    if EXACT:
+        seen2 = seen2 & (i[None, :] >= alpha_r[:, None])
+    m2 = power(alpha_a[:, None] - alpha_a[None, :], seen2)  # decays from write to read
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     p2 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q_t k_t^T
     tl.store(
@@ -504,6 +507,7 @@ def forward_sweep_1(
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S."""
@@ -533,11 +537,11 @@ def forward_sweep_1(
         at = bh * T + t0
         step = (b * T + t0) * H + h
         alpha_a_before = tl.load(alpha_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-        alpha_r_before = tl.load(alpha_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1)
+        alpha_r_before = tl.load(alpha_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
         alpha_a = tl.load(alpha_sums + at + tl.minimum(i, last))
-        alpha_r = tl.load(alpha_resets + at + tl.minimum(i, last))
+        alpha_r = tl.load(alpha_resets + at + tl.minimum(i, last)) if EXACT else -1
         alpha_a_end = tl.load(alpha_sums + at + last)
-        alpha_r_end = tl.load(alpha_resets + at + last)
+        alpha_r_end = tl.load(alpha_resets + at + last) if EXACT else -1
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(k.to(DT), S.to(DT), input_precision="tf32x3")  # k_t S
@@ -579,9 +583,9 @@ def triton_forward(given, states, constants):
     B, T, H = q.shape[:3]
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E))
+    config = choose(some.dtype, (D, E), heavy=True)
     S_first = whole(states.get("S"))
-    alpha_sums, alpha_resets, alpha_extents = cumulate(alpha, config.chunk)
+    alpha_sums, alpha_resets, alpha_extents = cumulate(alpha, config.chunk, config.exact)
     matrix1 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
     matrix2 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
     launch(
@@ -606,6 +610,7 @@ def triton_forward(given, states, constants):
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=T % config.chunk == 0,
+        EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=1,
@@ -643,6 +648,7 @@ def triton_forward(given, states, constants):
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=T % config.chunk == 0,
+        EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=config.stages,
@@ -679,6 +685,7 @@ def backward_prepare_1(
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -700,21 +707,23 @@ def backward_prepare_1(
     at = bh * T + t0
     step = (b * T + t0) * H + h
     alpha_a = tl.load(alpha_sums + at + tl.minimum(i, last))
-    alpha_r = tl.load(alpha_resets + at + tl.minimum(i, last))
+    alpha_r = tl.load(alpha_resets + at + tl.minimum(i, last)) if EXACT else -1
     alpha_a_before = tl.load(alpha_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-    alpha_r_before = tl.load(alpha_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1)
+    alpha_r_before = tl.load(alpha_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     p = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k_t q_t^T
-    m = power(
-        alpha_a[None, :] - alpha_a[:, None], within(i[None, :] - i[:, None], (i - alpha_r + 1)[None, :])
-    )  # decays from write to read
+    seen = i[:, None] <= i[None, :]
+    if EXACT:
+        seen = seen & (i[:, None] >= alpha_r[None, :])
+    m = power(alpha_a[None, :] - alpha_a[:, None], seen)  # decays from write to read
     tl.store(
         matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (p * m)
     )  # (k_t q_t^T) . [decay_{mask}]_{i,j}
-    m2 = power(
-        alpha_a_before[None, :] - alpha_a[:, None], within(i[None, :] - i[:, None] - 1, (i - alpha_r_before)[None, :])
-    )  # decays from write to read
+    seen2 = i[:, None] < i[None, :]
+    if EXACT:
+        seen2 = seen2 & (i[:, None] >= alpha_r_before[None, :])
+    m2 = power(alpha_a_before[None, :] - alpha_a[:, None], seen2)  # decays from write to read
     alpha = tl.exp(tl.load(alpha_p + t0 * alpha_t + i * alpha_t, mask=i_ok, other=0.0).to(tl.float32))
     p2 = tl.dot(k.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k_t k_t^T
     beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
@@ -772,6 +781,7 @@ def backward_sweep_1(
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
@@ -805,16 +815,16 @@ def backward_sweep_1(
         at = bh * T + t0
         step = (b * T + t0) * H + h
         alpha_a = tl.load(alpha_sums + at + tl.minimum(i, last))
-        alpha_r = tl.load(alpha_resets + at + tl.minimum(i, last))
+        alpha_r = tl.load(alpha_resets + at + tl.minimum(i, last)) if EXACT else -1
         alpha_a_end = tl.load(alpha_sums + at + last)
-        alpha_r_end = tl.load(alpha_resets + at + last)
+        alpha_r_end = tl.load(alpha_resets + at + last) if EXACT else -1
         beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         alpha_a_before = tl.load(alpha_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-        alpha_r_before = tl.load(alpha_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1)
+        alpha_r_before = tl.load(alpha_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(k.to(DT), dS.to(DT), input_precision="tf32x3")  # k_t dS
@@ -897,6 +907,7 @@ def backward_prepare_2(
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -919,12 +930,13 @@ def backward_prepare_2(
     at = bh * T + t0
     step = (b * T + t0) * H + h
     alpha_a_before = tl.load(alpha_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-    alpha_r_before = tl.load(alpha_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1)
+    alpha_r_before = tl.load(alpha_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
     alpha_a = tl.load(alpha_sums + at + tl.minimum(i, last))
-    alpha_r = tl.load(alpha_resets + at + tl.minimum(i, last))
-    m = power(
-        alpha_a_before[None, :] - alpha_a[:, None], within(i[None, :] - i[:, None] - 1, (i - alpha_r_before)[None, :])
-    )  # decays from write to read
+    alpha_r = tl.load(alpha_resets + at + tl.minimum(i, last)) if EXACT else -1
+    seen = i[:, None] < i[None, :]
+    if EXACT:
+        seen = seen & (i[:, None] >= alpha_r_before[None, :])
+    m = power(alpha_a_before[None, :] - alpha_a[:, None], seen)  # decays from write to read
     alpha = tl.exp(tl.load(alpha_p + t0 * alpha_t + i * alpha_t, mask=i_ok, other=0.0).to(tl.float32))
     write1 = tl.load(
         write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
@@ -938,9 +950,10 @@ def backward_prepare_2(
         matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
         ((alpha * beta.to(tl.float32))[None, :] * (m * p)),
     )  # ((101b56a880_t c8244d0bb2_t^T) . [decay_{mask}]_{i,j}) diag(beta_t . alpha_t)
-    m2 = power(
-        alpha_a[None, :] - alpha_a[:, None], within(i[None, :] - i[:, None], (i - alpha_r + 1)[None, :])
-    )  # decays from write to read
+    seen2 = i[:, None] <= i[None, :]
+    if EXACT:
+        seen2 = seen2 & (i[:, None] >= alpha_r[None, :])
+    m2 = power(alpha_a[None, :] - alpha_a[:, None], seen2)  # decays from write to read
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     p2 = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # 101b56a880_t do_t^T
     tl.store(
@@ -994,6 +1007,7 @@ def backward_sweep_2(
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
@@ -1027,12 +1041,12 @@ def backward_sweep_2(
         at = bh * T + t0
         step = (b * T + t0) * H + h
         alpha_a = tl.load(alpha_sums + at + tl.minimum(i, last))
-        alpha_r = tl.load(alpha_resets + at + tl.minimum(i, last))
+        alpha_r = tl.load(alpha_resets + at + tl.minimum(i, last)) if EXACT else -1
         alpha_a_end = tl.load(alpha_sums + at + last)
-        alpha_r_end = tl.load(alpha_resets + at + last)
+        alpha_r_end = tl.load(alpha_resets + at + last) if EXACT else -1
         beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
         alpha_a_before = tl.load(alpha_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-        alpha_r_before = tl.load(alpha_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1)
+        alpha_r_before = tl.load(alpha_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
         since = power(alpha_a_end - alpha_a, alpha_r_end < i + 1)
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
@@ -1107,6 +1121,7 @@ def backward_prepare_3(
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -1128,17 +1143,18 @@ def backward_prepare_3(
     at = bh * T + t0
     step = (b * T + t0) * H + h
     alpha_a = tl.load(alpha_sums + at + tl.minimum(i, last))
-    alpha_r = tl.load(alpha_resets + at + tl.minimum(i, last))
+    alpha_r = tl.load(alpha_resets + at + tl.minimum(i, last)) if EXACT else -1
     alpha_a_before = tl.load(alpha_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-    alpha_r_before = tl.load(alpha_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1)
+    alpha_r_before = tl.load(alpha_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     write1 = tl.load(
         write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
     )
     p = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do_t 101b56a880_t^T
-    m = power(
-        alpha_a[:, None] - alpha_a[None, :], within(i[:, None] - i[None, :], (i - alpha_r + 1)[:, None])
-    )  # decays from write to read
+    seen = i[:, None] >= i[None, :]
+    if EXACT:
+        seen = seen & (i[None, :] >= alpha_r[:, None])
+    m = power(alpha_a[:, None] - alpha_a[None, :], seen)  # decays from write to read
     beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
     tl.store(
         matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta.to(tl.float32)[None, :] * (p * m))
@@ -1147,9 +1163,10 @@ def backward_prepare_3(
         write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
     )
     p2 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # c8244d0bb2_t 101b56a880_t^T
-    m2 = power(
-        alpha_a_before[:, None] - alpha_a[None, :], within(i[:, None] - i[None, :] - 1, (i - alpha_r_before)[:, None])
-    )  # decays from write to read
+    seen2 = i[:, None] > i[None, :]
+    if EXACT:
+        seen2 = seen2 & (i[None, :] >= alpha_r_before[:, None])
+    m2 = power(alpha_a_before[:, None] - alpha_a[None, :], seen2)  # decays from write to read
     tl.store(
         matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta.to(tl.float32)[None, :] * (p2 * m2))
     )  # ((c8244d0bb2_t 101b56a880_t^T) . [decay_{mask}]_{i,j}) diag(beta_t)
@@ -1208,6 +1225,7 @@ def backward_sweep_3(
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S."""
@@ -1240,16 +1258,16 @@ def backward_sweep_3(
         at = bh * T + t0
         step = (b * T + t0) * H + h
         alpha_a = tl.load(alpha_sums + at + tl.minimum(i, last))
-        alpha_r = tl.load(alpha_resets + at + tl.minimum(i, last))
+        alpha_r = tl.load(alpha_resets + at + tl.minimum(i, last)) if EXACT else -1
         alpha_a_before = tl.load(alpha_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-        alpha_r_before = tl.load(alpha_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1)
+        alpha_r_before = tl.load(alpha_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
         dk_1 = tl.load(
             dk_1_p + t0 * dk_1_t + i[:, None] * dk_1_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
         )
         alpha_a_end = tl.load(alpha_sums + at + last)
-        alpha_r_end = tl.load(alpha_resets + at + last)
+        alpha_r_end = tl.load(alpha_resets + at + last) if EXACT else -1
         since = power(alpha_a, alpha_r < 0)
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do_t S^T
@@ -1309,12 +1327,12 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     B, T, H = q.shape[:3]
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E))
+    config = choose(some.dtype, (D, E), heavy=True)
     S_first = whole(states.get("S"))
     dS_first = whole(final_cotangents.get("S"))
     write1 = saved["101b56a880"]
     do = cotangent(cotangents.get("o"), some, (B, T, H, E))
-    alpha_sums, alpha_resets, alpha_extents = cumulate(alpha, config.chunk)
+    alpha_sums, alpha_resets, alpha_extents = cumulate(alpha, config.chunk, config.exact)
     matrix2 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
     matrix1 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
     launch(
@@ -1339,6 +1357,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=T % config.chunk == 0,
+        EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=1,
@@ -1384,6 +1403,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=T % config.chunk == 0,
+        EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=config.stages,
@@ -1415,6 +1435,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=T % config.chunk == 0,
+            EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=1,
@@ -1454,6 +1475,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=T % config.chunk == 0,
+            EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,
@@ -1483,6 +1505,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=T % config.chunk == 0,
+            EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=1,
@@ -1530,6 +1553,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=T % config.chunk == 0,
+            EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,

@@ -61,7 +61,7 @@ import triton
 import triton.language as tl
 
 from chunkform.runtime.decay import channel_apply, channel_product, chunk_for, decay_all, decay_in, decay_out
-from chunkform.runtime.kernels import cumulate, decayed_product, decayed_sum, span, suffix_sum
+from chunkform.runtime.kernels import cumulate, decayed_product, decayed_sum, is_flat, span, suffix_sum
 from chunkform.runtime.launch import (
     DTYPES,
     cdiv,
@@ -279,9 +279,11 @@ def forward_prepare_1(
     H,
     D: tl.constexpr,
     part_d: tl.constexpr,
+    FLAT: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -298,7 +300,9 @@ def forward_prepare_1(
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
-    alpha_extent = tl.load(alpha_extents + bh * chunks + c)
+    extent = tl.load(alpha_extents + bh * chunks + c)
+    if is_flat(extent, DT) != FLAT:
+        return
     t = tl.zeros([C, C], tl.float32)
     for d_start in range(0, D, part_d):
         d = d_start + tl.arange(0, part_d)
@@ -309,16 +313,19 @@ def forward_prepare_1(
         alpha_a = tl.load(
             alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
         )
-        alpha_n = tl.load(
-            alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+        alpha_n = (
+            tl.load(
+                alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+            )
+            if EXACT
+            else 0
         )
         t = decayed_product(
             t,
             q.to(tl.float32),
             k.to(tl.float32),
             alpha_sums + at * D,
-            alpha_resets + at * D,
-            alpha_extent,
+            alpha_resets + at * D if EXACT else None,
             alpha_a,
             alpha_n,
             alpha_a,
@@ -331,6 +338,8 @@ def forward_prepare_1(
             LEVELS,
             True,
             True,
+            FLAT,
+            EXACT,
             DT,
         )
         since = span(alpha_a, alpha_n, 0.0, 0)
@@ -340,7 +349,9 @@ def forward_prepare_1(
             mask=i_ok[:, None] & d_ok[None, :],
         )  # q_t . [decay_{in}]_{i,d}
         alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
-        alpha_n_end = tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0)
+        alpha_n_end = (
+            tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
+        )
         until = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
         tl.store(
             scaled2_p + at * D + i[:, None] * D + d[None, :],
@@ -373,6 +384,7 @@ def forward_sweep_1(
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S."""
@@ -406,7 +418,9 @@ def forward_sweep_1(
         p2 = tl.dot(scaled1.to(DT), S.to(DT), p, input_precision="tf32x3")  # ... + ff7f89c96055_t S
         tl.store(o_out + step * E + i[:, None] * (H * E) + e[None, :], p2, mask=i_ok[:, None] & e_ok[None, :])  # o
         alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
-        alpha_n_end = tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0)
+        alpha_n_end = (
+            tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
+        )
         kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
         scaled2 = tl.load(
             scaled2_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
@@ -428,36 +442,39 @@ def triton_forward(given, states, constants):
     B, T, H = q.shape[:3]
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E))
+    config = choose(some.dtype, (D, E), heavy=True)
     S_first = whole(states.get("S"))
-    alpha_sums, alpha_resets, alpha_extents = cumulate(alpha, config.chunk)
+    alpha_sums, alpha_resets, alpha_extents = cumulate(alpha, config.chunk, config.exact)
     matrix1 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
     scaled1 = some.new_empty((B, H, T, D))
     scaled2 = some.new_empty((B, H, T, D))
-    launch(
-        forward_prepare_1,
-        (B * H * cdiv(T, config.chunk),),
-        q,
-        *strides(q),
-        k,
-        *strides(k),
-        alpha_sums,
-        alpha_resets,
-        alpha_extents,
-        scaled1,
-        scaled2,
-        matrix1,
-        T,
-        H,
-        D=D,
-        part_d=min(config.block, padded(D)),
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=T % config.chunk == 0,
-        DT=DTYPES[some.dtype],
-        num_warps=config.warps,
-        num_stages=1,
-    )
+    for flat in (True, False):
+        launch(
+            forward_prepare_1,
+            (B * H * cdiv(T, config.chunk),),
+            q,
+            *strides(q),
+            k,
+            *strides(k),
+            alpha_sums,
+            alpha_resets,
+            alpha_extents,
+            scaled1,
+            scaled2,
+            matrix1,
+            T,
+            H,
+            D=D,
+            part_d=min(config.block, padded(D)),
+            FLAT=flat,
+            C=config.chunk,
+            LEVELS=config.levels,
+            EVEN=T % config.chunk == 0,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=1,
+        )
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
     S_last = some.new_empty((B, H, D, E), dtype=torch.float32)
     launch(
@@ -482,6 +499,7 @@ def triton_forward(given, states, constants):
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=T % config.chunk == 0,
+        EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=config.stages,
@@ -514,9 +532,11 @@ def backward_prepare_1(
     D: tl.constexpr,
     block_e: tl.constexpr,
     part_d: tl.constexpr,
+    FLAT: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -536,18 +556,26 @@ def backward_prepare_1(
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
-    alpha_extent = tl.load(alpha_extents + bh * chunks + c)
+    extent = tl.load(alpha_extents + bh * chunks + c)
+    if is_flat(extent, DT) != FLAT:
+        return
     for d_start in range(0, D, part_d):
         d = d_start + tl.arange(0, part_d)
         d_ok = d < D
         alpha_a = tl.load(
             alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
         )
-        alpha_n = tl.load(
-            alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+        alpha_n = (
+            tl.load(
+                alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+            )
+            if EXACT
+            else 0
         )
         alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
-        alpha_n_end = tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0)
+        alpha_n_end = (
+            tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
+        )
         until = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         tl.store(
@@ -566,15 +594,18 @@ def backward_prepare_1(
         alpha_a = tl.load(
             alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
         )
-        alpha_n = tl.load(
-            alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+        alpha_n = (
+            tl.load(
+                alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+            )
+            if EXACT
+            else 0
         )
         p3 = decayed_sum(
             p2,
             k2.to(tl.float32),
             alpha_sums + at * D,
-            alpha_resets + at * D,
-            alpha_extent,
+            alpha_resets + at * D if EXACT else None,
             alpha_a,
             alpha_n,
             alpha_a,
@@ -587,6 +618,8 @@ def backward_prepare_1(
             LEVELS,
             True,
             True,
+            FLAT,
+            EXACT,
             DT,
         )  # sum_{j} [k_t]_{j,d} [do_t v_t^T]_{i,j} [decay_{mask}]_{i,j,d}
         tl.store(intra1_p + at * D + i[:, None] * D + d[None, :], p3, mask=i_ok[:, None] & d_ok[None, :])
@@ -623,6 +656,7 @@ def backward_sweep_1(
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S."""
@@ -654,8 +688,12 @@ def backward_sweep_1(
         alpha_a = tl.load(
             alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
         )
-        alpha_n = tl.load(
-            alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+        alpha_n = (
+            tl.load(
+                alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+            )
+            if EXACT
+            else 0
         )
         since = span(alpha_a, alpha_n, 0.0, 0)
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
@@ -668,7 +706,9 @@ def backward_sweep_1(
         )  # S.late
         tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], y, mask=i_ok[:, None] & d_ok[None, :])  # dq
         alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
-        alpha_n_end = tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0)
+        alpha_n_end = (
+            tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
+        )
         kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         scaled1 = tl.load(
@@ -701,9 +741,11 @@ def backward_prepare_2(
     H,
     D: tl.constexpr,
     part_d: tl.constexpr,
+    FLAT: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -720,7 +762,9 @@ def backward_prepare_2(
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
-    alpha_extent = tl.load(alpha_extents + bh * chunks + c)
+    extent = tl.load(alpha_extents + bh * chunks + c)
+    if is_flat(extent, DT) != FLAT:
+        return
     t = tl.zeros([C, C], tl.float32)
     for d_start in range(0, D, part_d):
         d = d_start + tl.arange(0, part_d)
@@ -731,16 +775,19 @@ def backward_prepare_2(
         alpha_a = tl.load(
             alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
         )
-        alpha_n = tl.load(
-            alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+        alpha_n = (
+            tl.load(
+                alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+            )
+            if EXACT
+            else 0
         )
         t = decayed_product(
             t,
             k.to(tl.float32),
             q.to(tl.float32),
             alpha_sums + at * D,
-            alpha_resets + at * D,
-            alpha_extent,
+            alpha_resets + at * D if EXACT else None,
             alpha_a,
             alpha_n,
             alpha_a,
@@ -753,10 +800,14 @@ def backward_prepare_2(
             LEVELS,
             False,
             True,
+            FLAT,
+            EXACT,
             DT,
         )
         alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
-        alpha_n_end = tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0)
+        alpha_n_end = (
+            tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
+        )
         since = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
         tl.store(
             scaled2_p + at * D + i[:, None] * D + d[None, :],
@@ -795,6 +846,7 @@ def backward_sweep_2(
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
@@ -830,7 +882,9 @@ def backward_sweep_2(
         p2 = tl.dot(t.to(DT), do.to(DT), p, input_precision="tf32x3")  # ... + 88dfcd374345_t do_t
         tl.store(dv_out + step * E + i[:, None] * (H * E) + e[None, :], p2, mask=i_ok[:, None] & e_ok[None, :])  # dv
         alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
-        alpha_n_end = tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0)
+        alpha_n_end = (
+            tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
+        )
         kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
         scaled3 = tl.load(
             scaled3_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
@@ -867,9 +921,11 @@ def backward_prepare_3(
     D: tl.constexpr,
     block_e: tl.constexpr,
     part_d: tl.constexpr,
+    FLAT: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -889,15 +945,21 @@ def backward_prepare_3(
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
-    alpha_extent = tl.load(alpha_extents + bh * chunks + c)
+    extent = tl.load(alpha_extents + bh * chunks + c)
+    if is_flat(extent, DT) != FLAT:
+        return
     for d_start in range(0, D, part_d):
         d = d_start + tl.arange(0, part_d)
         d_ok = d < D
         alpha_a = tl.load(
             alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
         )
-        alpha_n = tl.load(
-            alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+        alpha_n = (
+            tl.load(
+                alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+            )
+            if EXACT
+            else 0
         )
         until = span(alpha_a, alpha_n, 0.0, 0)
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
@@ -917,15 +979,18 @@ def backward_prepare_3(
         alpha_a = tl.load(
             alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
         )
-        alpha_n = tl.load(
-            alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+        alpha_n = (
+            tl.load(
+                alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+            )
+            if EXACT
+            else 0
         )
         p3 = decayed_sum(
             p2,
             q2.to(tl.float32),
             alpha_sums + at * D,
-            alpha_resets + at * D,
-            alpha_extent,
+            alpha_resets + at * D if EXACT else None,
             alpha_a,
             alpha_n,
             alpha_a,
@@ -938,6 +1003,8 @@ def backward_prepare_3(
             LEVELS,
             False,
             True,
+            FLAT,
+            EXACT,
             DT,
         )  # sum_{j} [q_t]_{j,d} [v_t do_t^T]_{i,j} [decay_{mask}]_{i,j,d}
         tl.store(intra2_p + at * D + i[:, None] * D + d[None, :], p3, mask=i_ok[:, None] & d_ok[None, :])
@@ -977,6 +1044,7 @@ def backward_sweep_3(
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
@@ -1018,11 +1086,17 @@ def backward_sweep_3(
         alpha_a = tl.load(
             alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
         )
-        alpha_n = tl.load(
-            alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+        alpha_n = (
+            tl.load(
+                alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+            )
+            if EXACT
+            else 0
         )
         alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
-        alpha_n_end = tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0)
+        alpha_n_end = (
+            tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
+        )
         since = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
         y = intra2.to(tl.float32) + (p * since)  # (v_t dS^T) . [decay_{in}]_{i,d} + 73322e789357_t
         tl.store(
@@ -1052,41 +1126,44 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     B, T, H = q.shape[:3]
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E))
+    config = choose(some.dtype, (D, E), heavy=True)
     S_first = whole(states.get("S"))
     dS_first = whole(final_cotangents.get("S"))
     do = cotangent(cotangents.get("o"), some, (B, T, H, E))
-    alpha_sums, alpha_resets, alpha_extents = cumulate(alpha, config.chunk)
+    alpha_sums, alpha_resets, alpha_extents = cumulate(alpha, config.chunk, config.exact)
     if needs & {"alpha", "q"}:
         scaled1 = some.new_empty((B, H, T, D))
         intra1 = some.new_empty((B, H, T, D), dtype=torch.float32)
-        launch(
-            backward_prepare_1,
-            (B * H * cdiv(T, config.chunk),),
-            scaled1,
-            alpha_sums,
-            alpha_resets,
-            k,
-            *strides(k),
-            intra1,
-            do,
-            *strides(do),
-            v,
-            *strides(v),
-            alpha_extents,
-            T,
-            H,
-            E=E,
-            D=D,
-            block_e=padded(E),
-            part_d=min(config.block, padded(D)),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=T % config.chunk == 0,
-            DT=DTYPES[some.dtype],
-            num_warps=config.warps,
-            num_stages=1,
-        )
+        for flat in (True, False):
+            launch(
+                backward_prepare_1,
+                (B * H * cdiv(T, config.chunk),),
+                scaled1,
+                alpha_sums,
+                alpha_resets,
+                k,
+                *strides(k),
+                intra1,
+                do,
+                *strides(do),
+                v,
+                *strides(v),
+                alpha_extents,
+                T,
+                H,
+                E=E,
+                D=D,
+                block_e=padded(E),
+                part_d=min(config.block, padded(D)),
+                FLAT=flat,
+                C=config.chunk,
+                LEVELS=config.levels,
+                EVEN=T % config.chunk == 0,
+                EXACT=config.exact,
+                DT=DTYPES[some.dtype],
+                num_warps=config.warps,
+                num_stages=1,
+            )
         S_late_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
         S_last = some.new_empty((B, H, D, E), dtype=torch.float32)
@@ -1116,6 +1193,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=T % config.chunk == 0,
+            EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,
@@ -1124,30 +1202,33 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         matrix1 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
         scaled2 = some.new_empty((B, H, T, D))
         scaled3 = some.new_empty((B, H, T, D))
-        launch(
-            backward_prepare_2,
-            (B * H * cdiv(T, config.chunk),),
-            k,
-            *strides(k),
-            q,
-            *strides(q),
-            alpha_sums,
-            alpha_resets,
-            alpha_extents,
-            scaled2,
-            scaled3,
-            matrix1,
-            T,
-            H,
-            D=D,
-            part_d=min(config.block, padded(D)),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=T % config.chunk == 0,
-            DT=DTYPES[some.dtype],
-            num_warps=config.warps,
-            num_stages=1,
-        )
+        for flat in (True, False):
+            launch(
+                backward_prepare_2,
+                (B * H * cdiv(T, config.chunk),),
+                k,
+                *strides(k),
+                q,
+                *strides(q),
+                alpha_sums,
+                alpha_resets,
+                alpha_extents,
+                scaled2,
+                scaled3,
+                matrix1,
+                T,
+                H,
+                D=D,
+                part_d=min(config.block, padded(D)),
+                FLAT=flat,
+                C=config.chunk,
+                LEVELS=config.levels,
+                EVEN=T % config.chunk == 0,
+                EXACT=config.exact,
+                DT=DTYPES[some.dtype],
+                num_warps=config.warps,
+                num_stages=1,
+            )
         dv = some.new_empty((B, T, H, E), dtype=some.dtype)
         dS_last = some.new_empty((B, H, D, E), dtype=torch.float32)
         launch(
@@ -1172,6 +1253,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=T % config.chunk == 0,
+            EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,
@@ -1179,33 +1261,36 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"alpha", "k"}:
         scaled3 = some.new_empty((B, H, T, D))
         intra2 = some.new_empty((B, H, T, D), dtype=torch.float32)
-        launch(
-            backward_prepare_3,
-            (B * H * cdiv(T, config.chunk),),
-            scaled3,
-            alpha_sums,
-            alpha_resets,
-            q,
-            *strides(q),
-            intra2,
-            v,
-            *strides(v),
-            do,
-            *strides(do),
-            alpha_extents,
-            T,
-            H,
-            E=E,
-            D=D,
-            block_e=padded(E),
-            part_d=min(config.block, padded(D)),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=T % config.chunk == 0,
-            DT=DTYPES[some.dtype],
-            num_warps=config.warps,
-            num_stages=1,
-        )
+        for flat in (True, False):
+            launch(
+                backward_prepare_3,
+                (B * H * cdiv(T, config.chunk),),
+                scaled3,
+                alpha_sums,
+                alpha_resets,
+                q,
+                *strides(q),
+                intra2,
+                v,
+                *strides(v),
+                do,
+                *strides(do),
+                alpha_extents,
+                T,
+                H,
+                E=E,
+                D=D,
+                block_e=padded(E),
+                part_d=min(config.block, padded(D)),
+                FLAT=flat,
+                C=config.chunk,
+                LEVELS=config.levels,
+                EVEN=T % config.chunk == 0,
+                EXACT=config.exact,
+                DT=DTYPES[some.dtype],
+                num_warps=config.warps,
+                num_stages=1,
+            )
         S_late_ = some.new_empty((B, T, H, D), dtype=torch.float32)
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
         launch(
@@ -1235,6 +1320,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=T % config.chunk == 0,
+            EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,

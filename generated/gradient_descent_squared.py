@@ -274,6 +274,7 @@ def forward_prepare_1(
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -340,6 +341,7 @@ def forward_sweep_1(
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of W."""
@@ -398,7 +400,7 @@ def triton_forward(given, states, constants):
     B, T, H = x.shape[:3]
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M))
+    config = choose(some.dtype, (N, M), heavy=True)
     W_first = whole(states.get("W"))
     matrix1 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
     matrix2 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
@@ -420,6 +422,7 @@ def triton_forward(given, states, constants):
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=T % config.chunk == 0,
+        EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=1,
@@ -453,6 +456,7 @@ def triton_forward(given, states, constants):
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=T % config.chunk == 0,
+        EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=config.stages,
@@ -483,6 +487,7 @@ def backward_prepare_1(
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -549,6 +554,7 @@ def backward_sweep_1(
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dW."""
@@ -628,6 +634,7 @@ def backward_prepare_2(
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -708,6 +715,7 @@ def backward_sweep_2(
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dW."""
@@ -802,6 +810,7 @@ def backward_prepare_3(
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -883,6 +892,7 @@ def backward_sweep_3(
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of W."""
@@ -959,7 +969,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     B, T, H = x.shape[:3]
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M))
+    config = choose(some.dtype, (N, M), heavy=True)
     W_first = whole(states.get("W"))
     dW_first = whole(final_cotangents.get("W"))
     write1 = saved["f73806d84e"]
@@ -984,6 +994,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=T % config.chunk == 0,
+        EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=1,
@@ -1017,6 +1028,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=T % config.chunk == 0,
+        EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=config.stages,
@@ -1044,6 +1056,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=T % config.chunk == 0,
+            EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=1,
@@ -1079,6 +1092,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=T % config.chunk == 0,
+            EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,
@@ -1106,6 +1120,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=T % config.chunk == 0,
+            EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=1,
@@ -1143,6 +1158,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=T % config.chunk == 0,
+            EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,

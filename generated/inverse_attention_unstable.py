@@ -66,7 +66,7 @@ import triton
 import triton.language as tl
 
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out, triangular_inverse
-from chunkform.runtime.kernels import cumulate, inverse, power, suffix_sum, within
+from chunkform.runtime.kernels import cumulate, inverse, power, suffix_sum
 from chunkform.runtime.launch import (
     DTYPES,
     cdiv,
@@ -373,6 +373,7 @@ def forward_prepare_1(
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -394,12 +395,13 @@ def forward_prepare_1(
     at = bh * T + t0
     step = (b * T + t0) * H + h
     lam_a_before = tl.load(lam_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-    lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1)
+    lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
     lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-    lam_r = tl.load(lam_resets + at + tl.minimum(i, last))
-    m = power(
-        lam_a_before[:, None] - lam_a[None, :], within(i[:, None] - i[None, :] - 1, (i - lam_r_before)[:, None])
-    )  # decays from write to read
+    lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+    seen = i[:, None] > i[None, :]
+    if EXACT:
+        seen = seen & (i[None, :] >= lam_r_before[:, None])
+    m = power(lam_a_before[:, None] - lam_a[None, :], seen)  # decays from write to read
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     p = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q_t k_t^T
@@ -447,6 +449,7 @@ def forward_sweep_1(
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of s."""
@@ -476,11 +479,11 @@ def forward_sweep_1(
         at = bh * T + t0
         step = (b * T + t0) * H + h
         lam_a_before = tl.load(lam_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-        lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1)
+        lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
-        lam_r_end = tl.load(lam_resets + at + last)
+        lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-        lam_r = tl.load(lam_resets + at + tl.minimum(i, last))
+        lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(q.to(DT), s.to(DT), input_precision="tf32x3")  # q_t s
@@ -514,9 +517,9 @@ def triton_forward(given, states, constants):
     B, T, H = q.shape[:3]
     D = q.shape[-1]
     E = o.shape[-1]
-    config = choose(some.dtype, (D, E))
+    config = choose(some.dtype, (D, E), heavy=True)
     s_first = whole(states.get("s"))
-    lam_sums, lam_resets, lam_extents = cumulate(lam, config.chunk)
+    lam_sums, lam_resets, lam_extents = cumulate(lam, config.chunk, config.exact)
     t1 = (q.float() * k.float()).sum(-1)
     ahead1 = steps((1.0 / t1).expand(B, T, H))
     matrix1 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
@@ -541,6 +544,7 @@ def triton_forward(given, states, constants):
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=T % config.chunk == 0,
+        EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=1,
@@ -575,6 +579,7 @@ def triton_forward(given, states, constants):
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=T % config.chunk == 0,
+        EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=config.stages,
@@ -616,6 +621,7 @@ def backward_prepare_1(
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -637,17 +643,18 @@ def backward_prepare_1(
     at = bh * T + t0
     step = (b * T + t0) * H + h
     lam_a_before = tl.load(lam_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-    lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1)
+    lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
     lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-    lam_r = tl.load(lam_resets + at + tl.minimum(i, last))
+    lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     p = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k_t q_t^T
     ahead1 = tl.load(ahead1_p + t0 * ahead1_t + i * ahead1_t, mask=i_ok, other=0.0)
     lam = tl.exp(tl.load(lam_p + t0 * lam_t + i * lam_t, mask=i_ok, other=0.0).to(tl.float32))
-    m = power(
-        lam_a_before[None, :] - lam_a[:, None], within(i[None, :] - i[:, None] - 1, (i - lam_r_before)[None, :])
-    )  # decays from write to read
+    seen = i[:, None] < i[None, :]
+    if EXACT:
+        seen = seen & (i[:, None] >= lam_r_before[None, :])
+    m = power(lam_a_before[None, :] - lam_a[:, None], seen)  # decays from write to read
     w = -ahead1.to(tl.float32)[:, None] * lam[None, :] * (p * m)
     x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
     tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # fa80e6005e93_t
@@ -706,6 +713,7 @@ def backward_sweep_1(
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of ds."""
@@ -739,15 +747,15 @@ def backward_sweep_1(
         at = bh * T + t0
         step = (b * T + t0) * H + h
         lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-        lam_r = tl.load(lam_resets + at + tl.minimum(i, last))
+        lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
-        lam_r_end = tl.load(lam_resets + at + last)
+        lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
         o = tl.load(o_p + t0 * o_t + i[:, None] * o_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         lam_a_before = tl.load(lam_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-        lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1)
+        lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         ahead1 = tl.load(ahead1_p + t0 * ahead1_t + i * ahead1_t, mask=i_ok, other=0.0)
         dv = tl.load(dv_p + t0 * dv_t + i[:, None] * dv_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
@@ -823,6 +831,7 @@ def backward_sweep_2(
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of ds."""
@@ -854,16 +863,17 @@ def backward_sweep_2(
         at = bh * T + t0
         step = (b * T + t0) * H + h
         lam_a_before = tl.load(lam_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-        lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1)
+        lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
         lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-        lam_r = tl.load(lam_resets + at + tl.minimum(i, last))
+        lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
-        lam_r_end = tl.load(lam_resets + at + last)
+        lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        m = power(
-            lam_a_before[None, :] - lam_a[:, None], within(i[None, :] - i[:, None] - 1, (i - lam_r_before)[None, :])
-        )  # decays from write to read
+        seen = i[:, None] < i[None, :]
+        if EXACT:
+            seen = seen & (i[:, None] >= lam_r_before[None, :])
+        m = power(lam_a_before[None, :] - lam_a[:, None], seen)  # decays from write to read
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
@@ -935,6 +945,7 @@ def backward_sweep_3(
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of s."""
@@ -965,21 +976,22 @@ def backward_sweep_3(
         at = bh * T + t0
         step = (b * T + t0) * H + h
         lam_a_before = tl.load(lam_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-        lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1)
+        lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
         lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-        lam_r = tl.load(lam_resets + at + tl.minimum(i, last))
+        lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         lam_a_end = tl.load(lam_sums + at + last)
-        lam_r_end = tl.load(lam_resets + at + last)
+        lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         since = power(lam_a_before, lam_r_before < 0)
         write2 = tl.load(
             write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
         p = tl.dot(write2.to(DT), s.to(DT), input_precision="tf32x3")  # 6bddee5762_t s^T
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        m = power(
-            lam_a_before[:, None] - lam_a[None, :], within(i[:, None] - i[None, :] - 1, (i - lam_r_before)[:, None])
-        )  # decays from write to read
+        seen = i[:, None] > i[None, :]
+        if EXACT:
+            seen = seen & (i[None, :] >= lam_r_before[:, None])
+        m = power(lam_a_before[:, None] - lam_a[None, :], seen)  # decays from write to read
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
@@ -1021,14 +1033,14 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     B, T, H = q.shape[:3]
     D = q.shape[-1]
     E = o.shape[-1]
-    config = choose(some.dtype, (D, E))
+    config = choose(some.dtype, (D, E), heavy=True)
     s_first = whole(states.get("s"))
     ds_first = whole(final_cotangents.get("s"))
     write1 = saved["d91dd90777"]
     dv = cotangent(cotangents.get("v"), some, (B, T, H, E))
     t1 = (q.float() * k.float()).sum(-1)
     ahead1 = steps((1.0 / t1).expand(B, T, H))
-    lam_sums, lam_resets, lam_extents = cumulate(lam, config.chunk)
+    lam_sums, lam_resets, lam_extents = cumulate(lam, config.chunk, config.exact)
     matrix1 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
     matrix2 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
     launch(
@@ -1053,6 +1065,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=T % config.chunk == 0,
+        EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=1,
@@ -1100,6 +1113,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=T % config.chunk == 0,
+        EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=config.stages,
@@ -1134,6 +1148,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=T % config.chunk == 0,
+            EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,
@@ -1172,6 +1187,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=T % config.chunk == 0,
+            EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,

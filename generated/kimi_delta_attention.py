@@ -85,7 +85,7 @@ from chunkform.runtime.decay import (
     decay_out,
     triangular_inverse,
 )
-from chunkform.runtime.kernels import cumulate, decayed_product, decayed_sum, inverse, span, suffix_sum
+from chunkform.runtime.kernels import cumulate, decayed_product, decayed_sum, inverse, is_flat, span, suffix_sum
 from chunkform.runtime.launch import (
     DTYPES,
     cdiv,
@@ -382,9 +382,11 @@ def forward_prepare_1(
     H,
     D: tl.constexpr,
     part_d: tl.constexpr,
+    FLAT: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -403,7 +405,9 @@ def forward_prepare_1(
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
-    alpha_extent = tl.load(alpha_extents + bh * chunks + c)
+    extent = tl.load(alpha_extents + bh * chunks + c)
+    if is_flat(extent, DT) != FLAT:
+        return
     t = tl.zeros([C, C], tl.float32)
     t2 = tl.zeros([C, C], tl.float32)
     for d_start in range(0, D, part_d):
@@ -415,16 +419,19 @@ def forward_prepare_1(
         alpha_a = tl.load(
             alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
         )
-        alpha_n = tl.load(
-            alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+        alpha_n = (
+            tl.load(
+                alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+            )
+            if EXACT
+            else 0
         )
         t = decayed_product(
             t,
             q.to(tl.float32),
             k.to(tl.float32),
             alpha_sums + at * D,
-            alpha_resets + at * D,
-            alpha_extent,
+            alpha_resets + at * D if EXACT else None,
             alpha_a,
             alpha_n,
             alpha_a,
@@ -437,6 +444,8 @@ def forward_prepare_1(
             LEVELS,
             True,
             True,
+            FLAT,
+            EXACT,
             DT,
         )
         alpha = tl.exp(
@@ -453,18 +462,21 @@ def forward_prepare_1(
             mask=(i > 0)[:, None] & (d_ok)[None, :],
             other=0,
         )
-        alpha_n_before = tl.load(
-            alpha_resets + at * D + (tl.minimum(i - 1, last))[:, None] * D + d[None, :],
-            mask=(i > 0)[:, None] & (d_ok)[None, :],
-            other=0,
+        alpha_n_before = (
+            tl.load(
+                alpha_resets + at * D + (tl.minimum(i - 1, last))[:, None] * D + d[None, :],
+                mask=(i > 0)[:, None] & (d_ok)[None, :],
+                other=0,
+            )
+            if EXACT
+            else 0
         )
         t2 = decayed_product(
             t2,
             x,
             k.to(tl.float32),
             alpha_sums + at * D,
-            alpha_resets + at * D,
-            alpha_extent,
+            alpha_resets + at * D if EXACT else None,
             alpha_a_before,
             alpha_n_before,
             alpha_a,
@@ -477,6 +489,8 @@ def forward_prepare_1(
             LEVELS,
             True,
             False,
+            FLAT,
+            EXACT,
             DT,
         )
         since = span(alpha_a_before, alpha_n_before, 0.0, 0)
@@ -490,7 +504,9 @@ def forward_prepare_1(
             mask=i_ok[:, None] & d_ok[None, :],
         )  # q_t . [decay_{in}]_{i,d}
         alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
-        alpha_n_end = tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0)
+        alpha_n_end = (
+            tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
+        )
         until = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
         tl.store(
             scaled3_p + at * D + i[:, None] * D + d[None, :],
@@ -536,6 +552,7 @@ def forward_sweep_1(
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S."""
@@ -578,7 +595,9 @@ def forward_sweep_1(
         tl.store(write1_out + step * E + i[:, None] * (H * E) + e[None, :], p2, mask=i_ok[:, None] & e_ok[None, :])
         tl.store(o_out + step * E + i[:, None] * (H * E) + e[None, :], p4, mask=i_ok[:, None] & e_ok[None, :])  # o
         alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
-        alpha_n_end = tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0)
+        alpha_n_end = (
+            tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
+        )
         kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
         scaled3 = tl.load(
             scaled3_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
@@ -605,44 +624,47 @@ def triton_forward(given, states, constants):
     B, T, H = q.shape[:3]
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E))
+    config = choose(some.dtype, (D, E), heavy=True)
     S_first = whole(states.get("S"))
-    alpha_sums, alpha_resets, alpha_extents = cumulate(alpha, config.chunk)
+    alpha_sums, alpha_resets, alpha_extents = cumulate(alpha, config.chunk, config.exact)
     matrix1 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
     matrix2 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
     scaled1 = some.new_empty((B, H, T, D))
     scaled2 = some.new_empty((B, H, T, D))
     scaled3 = some.new_empty((B, H, T, D))
-    launch(
-        forward_prepare_1,
-        (B * H * cdiv(T, config.chunk),),
-        q,
-        *strides(q),
-        k,
-        *strides(k),
-        alpha_sums,
-        alpha_resets,
-        alpha_extents,
-        alpha,
-        *strides(alpha),
-        scaled1,
-        scaled2,
-        scaled3,
-        matrix1,
-        beta,
-        *strides(beta),
-        matrix2,
-        T,
-        H,
-        D=D,
-        part_d=min(config.block, padded(D)),
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=T % config.chunk == 0,
-        DT=DTYPES[some.dtype],
-        num_warps=config.warps,
-        num_stages=1,
-    )
+    for flat in (True, False):
+        launch(
+            forward_prepare_1,
+            (B * H * cdiv(T, config.chunk),),
+            q,
+            *strides(q),
+            k,
+            *strides(k),
+            alpha_sums,
+            alpha_resets,
+            alpha_extents,
+            alpha,
+            *strides(alpha),
+            scaled1,
+            scaled2,
+            scaled3,
+            matrix1,
+            beta,
+            *strides(beta),
+            matrix2,
+            T,
+            H,
+            D=D,
+            part_d=min(config.block, padded(D)),
+            FLAT=flat,
+            C=config.chunk,
+            LEVELS=config.levels,
+            EVEN=T % config.chunk == 0,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=1,
+        )
     write1 = some.new_empty((B, T, H, E), dtype=some.dtype)
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
     S_last = some.new_empty((B, H, D, E), dtype=torch.float32)
@@ -673,6 +695,7 @@ def triton_forward(given, states, constants):
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=T % config.chunk == 0,
+        EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=config.stages,
@@ -710,9 +733,11 @@ def backward_prepare_1(
     H,
     D: tl.constexpr,
     part_d: tl.constexpr,
+    FLAT: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -731,7 +756,9 @@ def backward_prepare_1(
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
-    alpha_extent = tl.load(alpha_extents + bh * chunks + c)
+    extent = tl.load(alpha_extents + bh * chunks + c)
+    if is_flat(extent, DT) != FLAT:
+        return
     t = tl.zeros([C, C], tl.float32)
     t2 = tl.zeros([C, C], tl.float32)
     for d_start in range(0, D, part_d):
@@ -743,16 +770,19 @@ def backward_prepare_1(
         alpha_a = tl.load(
             alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
         )
-        alpha_n = tl.load(
-            alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+        alpha_n = (
+            tl.load(
+                alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+            )
+            if EXACT
+            else 0
         )
         t = decayed_product(
             t,
             k.to(tl.float32),
             q.to(tl.float32),
             alpha_sums + at * D,
-            alpha_resets + at * D,
-            alpha_extent,
+            alpha_resets + at * D if EXACT else None,
             alpha_a,
             alpha_n,
             alpha_a,
@@ -765,6 +795,8 @@ def backward_prepare_1(
             LEVELS,
             False,
             True,
+            FLAT,
+            EXACT,
             DT,
         )
         alpha = tl.exp(
@@ -781,18 +813,21 @@ def backward_prepare_1(
             mask=(i > 0)[:, None] & (d_ok)[None, :],
             other=0,
         )
-        alpha_n_before = tl.load(
-            alpha_resets + at * D + (tl.minimum(i - 1, last))[:, None] * D + d[None, :],
-            mask=(i > 0)[:, None] & (d_ok)[None, :],
-            other=0,
+        alpha_n_before = (
+            tl.load(
+                alpha_resets + at * D + (tl.minimum(i - 1, last))[:, None] * D + d[None, :],
+                mask=(i > 0)[:, None] & (d_ok)[None, :],
+                other=0,
+            )
+            if EXACT
+            else 0
         )
         t2 = decayed_product(
             t2,
             k.to(tl.float32),
             x,
             alpha_sums + at * D,
-            alpha_resets + at * D,
-            alpha_extent,
+            alpha_resets + at * D if EXACT else None,
             alpha_a_before,
             alpha_n_before,
             alpha_a,
@@ -805,10 +840,14 @@ def backward_prepare_1(
             LEVELS,
             False,
             False,
+            FLAT,
+            EXACT,
             DT,
         )
         alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
-        alpha_n_end = tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0)
+        alpha_n_end = (
+            tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
+        )
         since = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
         tl.store(
             scaled1_p + at * D + i[:, None] * D + d[None, :],
@@ -867,6 +906,7 @@ def backward_sweep_1(
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
@@ -926,7 +966,9 @@ def backward_sweep_1(
             tl.trans(scaled2.to(DT)), (beta.to(tl.float32)[:, None] * p3).to(DT), input_precision="tf32x3"
         )  # 65bd4b241e77_t^T diag(beta_t) e94c3f7a7bb9_t
         alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
-        alpha_n_end = tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0)
+        alpha_n_end = (
+            tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
+        )
         kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
         scaled3 = tl.load(
             scaled3_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
@@ -979,9 +1021,11 @@ def backward_prepare_2(
     D: tl.constexpr,
     block_e: tl.constexpr,
     part_d: tl.constexpr,
+    FLAT: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -1005,7 +1049,9 @@ def backward_prepare_2(
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
-    alpha_extent = tl.load(alpha_extents + bh * chunks + c)
+    extent = tl.load(alpha_extents + bh * chunks + c)
+    if is_flat(extent, DT) != FLAT:
+        return
     beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
     write1 = tl.load(
         write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
@@ -1035,23 +1081,30 @@ def backward_prepare_2(
             mask=(i > 0)[:, None] & (d_ok)[None, :],
             other=0,
         )
-        alpha_n_before = tl.load(
-            alpha_resets + at * D + (tl.minimum(i - 1, last))[:, None] * D + d[None, :],
-            mask=(i > 0)[:, None] & (d_ok)[None, :],
-            other=0,
+        alpha_n_before = (
+            tl.load(
+                alpha_resets + at * D + (tl.minimum(i - 1, last))[:, None] * D + d[None, :],
+                mask=(i > 0)[:, None] & (d_ok)[None, :],
+                other=0,
+            )
+            if EXACT
+            else 0
         )
         alpha_a = tl.load(
             alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
         )
-        alpha_n = tl.load(
-            alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+        alpha_n = (
+            tl.load(
+                alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+            )
+            if EXACT
+            else 0
         )
         p3 = decayed_sum(
             p2,
             x,
             alpha_sums + at * D,
-            alpha_resets + at * D,
-            alpha_extent,
+            alpha_resets + at * D if EXACT else None,
             alpha_a_before,
             alpha_n_before,
             alpha_a,
@@ -1064,6 +1117,8 @@ def backward_prepare_2(
             LEVELS,
             False,
             False,
+            FLAT,
+            EXACT,
             DT,
         )  # sum_{j} [beta_t]_j [c0cc4e5ad4_t c8244d0bb2_t^T]_{i,j} [decay_{mask}]_{i,j,d} [c0210b8b8f2a_t]_{j,d}
         tl.store(intra1_p + at * D + i[:, None] * D + d[None, :], p3, mask=i_ok[:, None] & d_ok[None, :])
@@ -1072,8 +1127,7 @@ def backward_prepare_2(
             p5,
             q.to(tl.float32),
             alpha_sums + at * D,
-            alpha_resets + at * D,
-            alpha_extent,
+            alpha_resets + at * D if EXACT else None,
             alpha_a,
             alpha_n,
             alpha_a,
@@ -1086,6 +1140,8 @@ def backward_prepare_2(
             LEVELS,
             False,
             True,
+            FLAT,
+            EXACT,
             DT,
         )  # sum_{j} [q_t]_{j,d} [c0cc4e5ad4_t do_t^T]_{i,j} [decay_{mask}]_{i,j,d}
         tl.store(intra2_p + at * D + i[:, None] * D + d[None, :], p6, mask=i_ok[:, None] & d_ok[None, :])
@@ -1131,6 +1187,7 @@ def backward_sweep_2(
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
@@ -1171,11 +1228,17 @@ def backward_sweep_2(
         alpha_a = tl.load(
             alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
         )
-        alpha_n = tl.load(
-            alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+        alpha_n = (
+            tl.load(
+                alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+            )
+            if EXACT
+            else 0
         )
         alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
-        alpha_n_end = tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0)
+        alpha_n_end = (
+            tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
+        )
         since = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
         intra2 = tl.load(intra2_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         y = (
@@ -1247,9 +1310,11 @@ def backward_prepare_3(
     D: tl.constexpr,
     block_e: tl.constexpr,
     part_d: tl.constexpr,
+    FLAT: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -1271,18 +1336,26 @@ def backward_prepare_3(
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
-    alpha_extent = tl.load(alpha_extents + bh * chunks + c)
+    extent = tl.load(alpha_extents + bh * chunks + c)
+    if is_flat(extent, DT) != FLAT:
+        return
     for d_start in range(0, D, part_d):
         d = d_start + tl.arange(0, part_d)
         d_ok = d < D
         alpha_a = tl.load(
             alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
         )
-        alpha_n = tl.load(
-            alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+        alpha_n = (
+            tl.load(
+                alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+            )
+            if EXACT
+            else 0
         )
         alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
-        alpha_n_end = tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0)
+        alpha_n_end = (
+            tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
+        )
         until = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         tl.store(
@@ -1309,15 +1382,18 @@ def backward_prepare_3(
         alpha_a = tl.load(
             alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
         )
-        alpha_n = tl.load(
-            alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+        alpha_n = (
+            tl.load(
+                alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+            )
+            if EXACT
+            else 0
         )
         p3 = decayed_sum(
             p2,
             k2.to(tl.float32),
             alpha_sums + at * D,
-            alpha_resets + at * D,
-            alpha_extent,
+            alpha_resets + at * D if EXACT else None,
             alpha_a,
             alpha_n,
             alpha_a,
@@ -1330,6 +1406,8 @@ def backward_prepare_3(
             LEVELS,
             True,
             True,
+            FLAT,
+            EXACT,
             DT,
         )  # sum_{j} [k_t]_{j,d} [do_t c0cc4e5ad4_t^T]_{i,j} [beta_t]_j [decay_{mask}]_{i,j,d}
         tl.store(intra3_p + at * D + i[:, None] * D + d[None, :], p3, mask=i_ok[:, None] & d_ok[None, :])
@@ -1338,17 +1416,20 @@ def backward_prepare_3(
             mask=(i > 0)[:, None] & (d_ok)[None, :],
             other=0,
         )
-        alpha_n_before = tl.load(
-            alpha_resets + at * D + (tl.minimum(i - 1, last))[:, None] * D + d[None, :],
-            mask=(i > 0)[:, None] & (d_ok)[None, :],
-            other=0,
+        alpha_n_before = (
+            tl.load(
+                alpha_resets + at * D + (tl.minimum(i - 1, last))[:, None] * D + d[None, :],
+                mask=(i > 0)[:, None] & (d_ok)[None, :],
+                other=0,
+            )
+            if EXACT
+            else 0
         )
         p6 = decayed_sum(
             p5,
             k2.to(tl.float32),
             alpha_sums + at * D,
-            alpha_resets + at * D,
-            alpha_extent,
+            alpha_resets + at * D if EXACT else None,
             alpha_a_before,
             alpha_n_before,
             alpha_a,
@@ -1361,6 +1442,8 @@ def backward_prepare_3(
             LEVELS,
             True,
             False,
+            FLAT,
+            EXACT,
             DT,
         )  # sum_{j} [k_t]_{j,d} [beta_t]_j [c8244d0bb2_t c0cc4e5ad4_t^T]_{i,j} [decay_{mask}]_{i,j,d}
         tl.store(intra4_p + at * D + i[:, None] * D + d[None, :], p6, mask=i_ok[:, None] & d_ok[None, :])
@@ -1425,6 +1508,7 @@ def backward_sweep_3(
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S."""
@@ -1471,8 +1555,12 @@ def backward_sweep_3(
         alpha_a = tl.load(
             alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
         )
-        alpha_n = tl.load(
-            alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+        alpha_n = (
+            tl.load(
+                alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+            )
+            if EXACT
+            else 0
         )
         since = span(alpha_a, alpha_n, 0.0, 0)
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
@@ -1485,10 +1573,14 @@ def backward_sweep_3(
             mask=(i > 0)[:, None] & (d_ok)[None, :],
             other=0,
         )
-        alpha_n_before = tl.load(
-            alpha_resets + at * D + (tl.minimum(i - 1, last))[:, None] * D + d[None, :],
-            mask=(i > 0)[:, None] & (d_ok)[None, :],
-            other=0,
+        alpha_n_before = (
+            tl.load(
+                alpha_resets + at * D + (tl.minimum(i - 1, last))[:, None] * D + d[None, :],
+                mask=(i > 0)[:, None] & (d_ok)[None, :],
+                other=0,
+            )
+            if EXACT
+            else 0
         )
         since2 = span(alpha_a_before, alpha_n_before, 0.0, 0)
         write2 = tl.load(
@@ -1525,7 +1617,9 @@ def backward_sweep_3(
             mask=i_ok[:, None] & d_ok[None, :],
         )  # dlog_alpha
         alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
-        alpha_n_end = tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0)
+        alpha_n_end = (
+            tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
+        )
         kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
@@ -1554,47 +1648,50 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     B, T, H = q.shape[:3]
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E))
+    config = choose(some.dtype, (D, E), heavy=True)
     S_first = whole(states.get("S"))
     dS_first = whole(final_cotangents.get("S"))
     write1 = saved["c0cc4e5ad4"]
     do = cotangent(cotangents.get("o"), some, (B, T, H, E))
-    alpha_sums, alpha_resets, alpha_extents = cumulate(alpha, config.chunk)
+    alpha_sums, alpha_resets, alpha_extents = cumulate(alpha, config.chunk, config.exact)
     matrix2 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
     matrix1 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
     scaled1 = some.new_empty((B, H, T, D))
     scaled2 = some.new_empty((B, H, T, D))
     scaled3 = some.new_empty((B, H, T, D))
-    launch(
-        backward_prepare_1,
-        (B * H * cdiv(T, config.chunk),),
-        k,
-        *strides(k),
-        q,
-        *strides(q),
-        alpha_sums,
-        alpha_resets,
-        alpha_extents,
-        alpha,
-        *strides(alpha),
-        scaled1,
-        scaled2,
-        scaled3,
-        matrix2,
-        matrix1,
-        beta,
-        *strides(beta),
-        T,
-        H,
-        D=D,
-        part_d=min(config.block, padded(D)),
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=T % config.chunk == 0,
-        DT=DTYPES[some.dtype],
-        num_warps=config.warps,
-        num_stages=1,
-    )
+    for flat in (True, False):
+        launch(
+            backward_prepare_1,
+            (B * H * cdiv(T, config.chunk),),
+            k,
+            *strides(k),
+            q,
+            *strides(q),
+            alpha_sums,
+            alpha_resets,
+            alpha_extents,
+            alpha,
+            *strides(alpha),
+            scaled1,
+            scaled2,
+            scaled3,
+            matrix2,
+            matrix1,
+            beta,
+            *strides(beta),
+            T,
+            H,
+            D=D,
+            part_d=min(config.block, padded(D)),
+            FLAT=flat,
+            C=config.chunk,
+            LEVELS=config.levels,
+            EVEN=T % config.chunk == 0,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=1,
+        )
     write2 = some.new_empty((B, T, H, E), dtype=some.dtype)
     dv = some.new_empty((B, T, H, E), dtype=some.dtype)
     dbeta_0 = some.new_empty((B, T, H, cdiv(E, min(config.tile, padded(E)))), dtype=torch.float32)
@@ -1629,6 +1726,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=T % config.chunk == 0,
+        EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=config.stages,
@@ -1636,41 +1734,44 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"alpha", "k"}:
         intra1 = some.new_empty((B, H, T, D), dtype=torch.float32)
         intra2 = some.new_empty((B, H, T, D), dtype=torch.float32)
-        launch(
-            backward_prepare_2,
-            (B * H * cdiv(T, config.chunk),),
-            intra1,
-            beta,
-            *strides(beta),
-            write1,
-            *strides(write1),
-            write2,
-            *strides(write2),
-            alpha,
-            *strides(alpha),
-            k,
-            *strides(k),
-            alpha_sums,
-            alpha_resets,
-            alpha_extents,
-            intra2,
-            do,
-            *strides(do),
-            q,
-            *strides(q),
-            T,
-            H,
-            E=E,
-            D=D,
-            block_e=padded(E),
-            part_d=min(config.block, padded(D)),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=T % config.chunk == 0,
-            DT=DTYPES[some.dtype],
-            num_warps=config.warps,
-            num_stages=1,
-        )
+        for flat in (True, False):
+            launch(
+                backward_prepare_2,
+                (B * H * cdiv(T, config.chunk),),
+                intra1,
+                beta,
+                *strides(beta),
+                write1,
+                *strides(write1),
+                write2,
+                *strides(write2),
+                alpha,
+                *strides(alpha),
+                k,
+                *strides(k),
+                alpha_sums,
+                alpha_resets,
+                alpha_extents,
+                intra2,
+                do,
+                *strides(do),
+                q,
+                *strides(q),
+                T,
+                H,
+                E=E,
+                D=D,
+                block_e=padded(E),
+                part_d=min(config.block, padded(D)),
+                FLAT=flat,
+                C=config.chunk,
+                LEVELS=config.levels,
+                EVEN=T % config.chunk == 0,
+                EXACT=config.exact,
+                DT=DTYPES[some.dtype],
+                num_warps=config.warps,
+                num_stages=1,
+            )
         S_late_1 = some.new_empty((B, T, H, D), dtype=torch.float32)
         dk_1 = some.new_empty((B, T, H, D), dtype=torch.float32)
         launch(
@@ -1704,6 +1805,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=T % config.chunk == 0,
+            EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,
@@ -1712,38 +1814,41 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         scaled4 = some.new_empty((B, H, T, D))
         intra3 = some.new_empty((B, H, T, D), dtype=torch.float32)
         intra4 = some.new_empty((B, H, T, D), dtype=torch.float32)
-        launch(
-            backward_prepare_3,
-            (B * H * cdiv(T, config.chunk),),
-            scaled4,
-            alpha_sums,
-            alpha_resets,
-            k,
-            *strides(k),
-            intra3,
-            do,
-            *strides(do),
-            write1,
-            *strides(write1),
-            beta,
-            *strides(beta),
-            alpha_extents,
-            intra4,
-            write2,
-            *strides(write2),
-            T,
-            H,
-            E=E,
-            D=D,
-            block_e=padded(E),
-            part_d=min(config.block, padded(D)),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=T % config.chunk == 0,
-            DT=DTYPES[some.dtype],
-            num_warps=config.warps,
-            num_stages=1,
-        )
+        for flat in (True, False):
+            launch(
+                backward_prepare_3,
+                (B * H * cdiv(T, config.chunk),),
+                scaled4,
+                alpha_sums,
+                alpha_resets,
+                k,
+                *strides(k),
+                intra3,
+                do,
+                *strides(do),
+                write1,
+                *strides(write1),
+                beta,
+                *strides(beta),
+                alpha_extents,
+                intra4,
+                write2,
+                *strides(write2),
+                T,
+                H,
+                E=E,
+                D=D,
+                block_e=padded(E),
+                part_d=min(config.block, padded(D)),
+                FLAT=flat,
+                C=config.chunk,
+                LEVELS=config.levels,
+                EVEN=T % config.chunk == 0,
+                EXACT=config.exact,
+                DT=DTYPES[some.dtype],
+                num_warps=config.warps,
+                num_stages=1,
+            )
         S_late_ = some.new_empty((B, T, H, D), dtype=torch.float32)
         S_early_ = some.new_empty((B, T, H, D), dtype=torch.float32)
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
@@ -1792,6 +1897,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=T % config.chunk == 0,
+            EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,

@@ -57,7 +57,7 @@ import triton
 import triton.language as tl
 
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out
-from chunkform.runtime.kernels import cumulate, power, suffix_sum, within
+from chunkform.runtime.kernels import cumulate, power, suffix_sum
 from chunkform.runtime.launch import (
     DTYPES,
     cdiv,
@@ -311,6 +311,7 @@ def forward_sweep_1(
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S."""
@@ -338,17 +339,18 @@ def forward_sweep_1(
         at = bh * T + t0
         step = (b * T + t0) * H + h
         lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-        lam_r = tl.load(lam_resets + at + tl.minimum(i, last))
+        lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
-        lam_r_end = tl.load(lam_resets + at + last)
+        lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         since = power(lam_a, lam_r < 0)
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(q.to(DT), S.to(DT), input_precision="tf32x3")  # q_t S
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p2 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q_t k_t^T
-        m = power(
-            lam_a[:, None] - lam_a[None, :], within(i[:, None] - i[None, :], (i - lam_r + 1)[:, None])
-        )  # decays from write to read
+        seen = i[:, None] >= i[None, :]
+        if EXACT:
+            seen = seen & (i[None, :] >= lam_r[:, None])
+        m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p3 = tl.dot(
             (p2 * m).to(DT), v.to(DT), (since[:, None] * p), input_precision="tf32x3"
@@ -373,9 +375,9 @@ def triton_forward(given, states, constants):
     B, T, H = q.shape[:3]
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E))
+    config = choose(some.dtype, (D, E), heavy=False)
     S_first = whole(states.get("S"))
-    lam_sums, lam_resets, lam_extents = cumulate(lam, config.chunk)
+    lam_sums, lam_resets, lam_extents = cumulate(lam, config.chunk, config.exact)
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
     S_last = some.new_empty((B, H, D, E), dtype=torch.float32)
     launch(
@@ -401,6 +403,7 @@ def triton_forward(given, states, constants):
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=T % config.chunk == 0,
+        EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=config.stages,
@@ -441,6 +444,7 @@ def backward_sweep_1(
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S."""
@@ -469,18 +473,19 @@ def backward_sweep_1(
         at = bh * T + t0
         step = (b * T + t0) * H + h
         lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-        lam_r = tl.load(lam_resets + at + tl.minimum(i, last))
+        lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         lam_a_end = tl.load(lam_sums + at + last)
-        lam_r_end = tl.load(lam_resets + at + last)
+        lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do_t S^T
         since = power(lam_a, lam_r < 0)
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p2 = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do_t v_t^T
-        m = power(
-            lam_a[:, None] - lam_a[None, :], within(i[:, None] - i[None, :], (i - lam_r + 1)[:, None])
-        )  # decays from write to read
+        seen = i[:, None] >= i[None, :]
+        if EXACT:
+            seen = seen & (i[None, :] >= lam_r[:, None])
+        m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p3 = tl.dot(
             (p2 * m).to(DT), k.to(DT), (since[:, None] * p), input_precision="tf32x3"
@@ -528,6 +533,7 @@ def backward_sweep_2(
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
@@ -557,15 +563,16 @@ def backward_sweep_2(
         at = bh * T + t0
         step = (b * T + t0) * H + h
         lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-        lam_r = tl.load(lam_resets + at + tl.minimum(i, last))
+        lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
-        lam_r_end = tl.load(lam_resets + at + last)
+        lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(k.to(DT), dS.to(DT), input_precision="tf32x3")  # k_t dS
-        m = power(
-            lam_a[None, :] - lam_a[:, None], within(i[None, :] - i[:, None], (i - lam_r + 1)[None, :])
-        )  # decays from write to read
+        seen = i[:, None] <= i[None, :]
+        if EXACT:
+            seen = seen & (i[:, None] >= lam_r[None, :])
+        m = power(lam_a[None, :] - lam_a[:, None], seen)  # decays from write to read
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p2 = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k_t q_t^T
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
@@ -614,6 +621,7 @@ def backward_sweep_3(
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
@@ -644,16 +652,17 @@ def backward_sweep_3(
         at = bh * T + t0
         step = (b * T + t0) * H + h
         lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-        lam_r = tl.load(lam_resets + at + tl.minimum(i, last))
+        lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
-        lam_r_end = tl.load(lam_resets + at + last)
+        lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p = tl.dot(v.to(DT), dS.to(DT), input_precision="tf32x3")  # v_t dS^T
-        m = power(
-            lam_a[None, :] - lam_a[:, None], within(i[None, :] - i[:, None], (i - lam_r + 1)[None, :])
-        )  # decays from write to read
+        seen = i[:, None] <= i[None, :]
+        if EXACT:
+            seen = seen & (i[:, None] >= lam_r[None, :])
+        m = power(lam_a[None, :] - lam_a[:, None], seen)  # decays from write to read
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p2 = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v_t do_t^T
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
@@ -684,11 +693,11 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     B, T, H = q.shape[:3]
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E))
+    config = choose(some.dtype, (D, E), heavy=False)
     S_first = whole(states.get("S"))
     dS_first = whole(final_cotangents.get("S"))
     do = cotangent(cotangents.get("o"), some, (B, T, H, E))
-    lam_sums, lam_resets, lam_extents = cumulate(lam, config.chunk)
+    lam_sums, lam_resets, lam_extents = cumulate(lam, config.chunk, config.exact)
     if needs & {"lam", "q"}:
         S_late_0 = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
@@ -719,6 +728,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=T % config.chunk == 0,
+            EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,
@@ -749,6 +759,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=T % config.chunk == 0,
+            EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,
@@ -781,6 +792,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=T % config.chunk == 0,
+            EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,

@@ -225,6 +225,7 @@ def forward_sweep_1(
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S."""
@@ -274,7 +275,7 @@ def triton_forward(given, states, constants):
     B, T, H = q.shape[:3]
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E))
+    config = choose(some.dtype, (D, E), heavy=False)
     S_first = whole(states.get("S"))
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
     S_last = some.new_empty((B, H, D, E), dtype=torch.float32)
@@ -299,6 +300,7 @@ def triton_forward(given, states, constants):
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=T % config.chunk == 0,
+        EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=config.stages,
@@ -332,6 +334,7 @@ def backward_sweep_1(
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S."""
@@ -398,6 +401,7 @@ def backward_sweep_2(
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
@@ -465,6 +469,7 @@ def backward_sweep_3(
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
@@ -515,7 +520,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     B, T, H = q.shape[:3]
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E))
+    config = choose(some.dtype, (D, E), heavy=False)
     S_first = whole(states.get("S"))
     dS_first = whole(final_cotangents.get("S"))
     do = cotangent(cotangents.get("o"), some, (B, T, H, E))
@@ -543,6 +548,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=T % config.chunk == 0,
+            EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,
@@ -571,6 +577,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=T % config.chunk == 0,
+            EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,
@@ -597,6 +604,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=T % config.chunk == 0,
+            EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,

@@ -57,7 +57,7 @@ import triton
 import triton.language as tl
 
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out
-from chunkform.runtime.kernels import cumulate, power, suffix_sum, within
+from chunkform.runtime.kernels import cumulate, power, suffix_sum
 from chunkform.runtime.launch import (
     DTYPES,
     cdiv,
@@ -321,6 +321,7 @@ def forward_sweep_1(
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S."""
@@ -348,17 +349,18 @@ def forward_sweep_1(
         at = bh * T + t0
         step = (b * T + t0) * H + h
         gamma_a = tl.load(gamma_sums + at + tl.minimum(i, last))
-        gamma_r = tl.load(gamma_resets + at + tl.minimum(i, last))
+        gamma_r = tl.load(gamma_resets + at + tl.minimum(i, last)) if EXACT else -1
         gamma_a_end = tl.load(gamma_sums + at + last)
-        gamma_r_end = tl.load(gamma_resets + at + last)
+        gamma_r_end = tl.load(gamma_resets + at + last) if EXACT else -1
         since = power(gamma_a, gamma_r < 0)
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(q.to(DT), S.to(DT), input_precision="tf32x3")  # q_t S
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p2 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q_t k_t^T
-        m = power(
-            gamma_a[:, None] - gamma_a[None, :], within(i[:, None] - i[None, :], (i - gamma_r + 1)[:, None])
-        )  # decays from write to read
+        seen = i[:, None] >= i[None, :]
+        if EXACT:
+            seen = seen & (i[None, :] >= gamma_r[:, None])
+        m = power(gamma_a[:, None] - gamma_a[None, :], seen)  # decays from write to read
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p3 = tl.dot(
             (p2 * m).to(DT), v.to(DT), (since[:, None] * p), input_precision="tf32x3"
@@ -383,9 +385,11 @@ def triton_forward(given, states, constants):
     B, T, H = q.shape[:3]
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E))
+    config = choose(some.dtype, (D, E), heavy=False)
     S_first = whole(states.get("S"))
-    gamma_sums, gamma_resets, gamma_extents = cumulate(spread(gamma.float(), (B, T, H), some), config.chunk)
+    gamma_sums, gamma_resets, gamma_extents = cumulate(
+        spread(gamma.float(), (B, T, H), some), config.chunk, config.exact
+    )
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
     S_last = some.new_empty((B, H, D, E), dtype=torch.float32)
     launch(
@@ -411,6 +415,7 @@ def triton_forward(given, states, constants):
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=T % config.chunk == 0,
+        EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=config.stages,
@@ -451,6 +456,7 @@ def backward_sweep_1(
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S."""
@@ -479,18 +485,19 @@ def backward_sweep_1(
         at = bh * T + t0
         step = (b * T + t0) * H + h
         gamma_a = tl.load(gamma_sums + at + tl.minimum(i, last))
-        gamma_r = tl.load(gamma_resets + at + tl.minimum(i, last))
+        gamma_r = tl.load(gamma_resets + at + tl.minimum(i, last)) if EXACT else -1
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         gamma_a_end = tl.load(gamma_sums + at + last)
-        gamma_r_end = tl.load(gamma_resets + at + last)
+        gamma_r_end = tl.load(gamma_resets + at + last) if EXACT else -1
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do_t S^T
         since = power(gamma_a, gamma_r < 0)
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p2 = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do_t v_t^T
-        m = power(
-            gamma_a[:, None] - gamma_a[None, :], within(i[:, None] - i[None, :], (i - gamma_r + 1)[:, None])
-        )  # decays from write to read
+        seen = i[:, None] >= i[None, :]
+        if EXACT:
+            seen = seen & (i[None, :] >= gamma_r[:, None])
+        m = power(gamma_a[:, None] - gamma_a[None, :], seen)  # decays from write to read
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p3 = tl.dot(
             (p2 * m).to(DT), k.to(DT), (since[:, None] * p), input_precision="tf32x3"
@@ -538,6 +545,7 @@ def backward_sweep_2(
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
@@ -567,17 +575,18 @@ def backward_sweep_2(
         at = bh * T + t0
         step = (b * T + t0) * H + h
         gamma_a = tl.load(gamma_sums + at + tl.minimum(i, last))
-        gamma_r = tl.load(gamma_resets + at + tl.minimum(i, last))
+        gamma_r = tl.load(gamma_resets + at + tl.minimum(i, last)) if EXACT else -1
         gamma_a_end = tl.load(gamma_sums + at + last)
-        gamma_r_end = tl.load(gamma_resets + at + last)
+        gamma_r_end = tl.load(gamma_resets + at + last) if EXACT else -1
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(k.to(DT), dS.to(DT), input_precision="tf32x3")  # k_t dS
         since = power(gamma_a_end - gamma_a, gamma_r_end < i + 1)
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p2 = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k_t q_t^T
-        m = power(
-            gamma_a[None, :] - gamma_a[:, None], within(i[None, :] - i[:, None], (i - gamma_r + 1)[None, :])
-        )  # decays from write to read
+        seen = i[:, None] <= i[None, :]
+        if EXACT:
+            seen = seen & (i[:, None] >= gamma_r[None, :])
+        m = power(gamma_a[None, :] - gamma_a[:, None], seen)  # decays from write to read
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p3 = tl.dot(
             (p2 * m).to(DT), do.to(DT), (since[:, None] * p), input_precision="tf32x3"
@@ -624,6 +633,7 @@ def backward_sweep_3(
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
@@ -654,18 +664,19 @@ def backward_sweep_3(
         at = bh * T + t0
         step = (b * T + t0) * H + h
         gamma_a = tl.load(gamma_sums + at + tl.minimum(i, last))
-        gamma_r = tl.load(gamma_resets + at + tl.minimum(i, last))
+        gamma_r = tl.load(gamma_resets + at + tl.minimum(i, last)) if EXACT else -1
         gamma_a_end = tl.load(gamma_sums + at + last)
-        gamma_r_end = tl.load(gamma_resets + at + last)
+        gamma_r_end = tl.load(gamma_resets + at + last) if EXACT else -1
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p = tl.dot(v.to(DT), dS.to(DT), input_precision="tf32x3")  # v_t dS^T
         since = power(gamma_a_end - gamma_a, gamma_r_end < i + 1)
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p2 = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v_t do_t^T
-        m = power(
-            gamma_a[None, :] - gamma_a[:, None], within(i[None, :] - i[:, None], (i - gamma_r + 1)[None, :])
-        )  # decays from write to read
+        seen = i[:, None] <= i[None, :]
+        if EXACT:
+            seen = seen & (i[:, None] >= gamma_r[None, :])
+        m = power(gamma_a[None, :] - gamma_a[:, None], seen)  # decays from write to read
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p3 = tl.dot(
             (p2 * m).to(DT), q.to(DT), (since[:, None] * p), input_precision="tf32x3"
@@ -694,11 +705,13 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     B, T, H = q.shape[:3]
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E))
+    config = choose(some.dtype, (D, E), heavy=False)
     S_first = whole(states.get("S"))
     dS_first = whole(final_cotangents.get("S"))
     do = cotangent(cotangents.get("o"), some, (B, T, H, E))
-    gamma_sums, gamma_resets, gamma_extents = cumulate(spread(gamma.float(), (B, T, H), some), config.chunk)
+    gamma_sums, gamma_resets, gamma_extents = cumulate(
+        spread(gamma.float(), (B, T, H), some), config.chunk, config.exact
+    )
     if needs & {"gamma", "q"}:
         S_late_0 = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
@@ -729,6 +742,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=T % config.chunk == 0,
+            EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,
@@ -759,6 +773,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=T % config.chunk == 0,
+            EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,
@@ -791,6 +806,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=T % config.chunk == 0,
+            EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,

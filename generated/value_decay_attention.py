@@ -63,7 +63,7 @@ import triton
 import triton.language as tl
 
 from chunkform.runtime.decay import channel_apply, channel_product, chunk_for, decay_all, decay_in, decay_out
-from chunkform.runtime.kernels import cumulate, decayed_product, decayed_sum, span, suffix_sum
+from chunkform.runtime.kernels import cumulate, decayed_product, decayed_sum, is_flat, span, suffix_sum
 from chunkform.runtime.launch import (
     DTYPES,
     cdiv,
@@ -313,9 +313,11 @@ def forward_prepare_1(
     E: tl.constexpr,
     block_d: tl.constexpr,
     part_e: tl.constexpr,
+    FLAT: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -335,18 +337,26 @@ def forward_prepare_1(
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
-    beta_extent = tl.load(beta_extents + bh * chunks + c)
+    extent = tl.load(beta_extents + bh * chunks + c)
+    if is_flat(extent, DT) != FLAT:
+        return
     for e_start in range(0, E, part_e):
         e = e_start + tl.arange(0, part_e)
         e_ok = e < E
         beta_a = tl.load(
             beta_sums + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
         )
-        beta_n = tl.load(
-            beta_resets + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
+        beta_n = (
+            tl.load(
+                beta_resets + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
+            )
+            if EXACT
+            else 0
         )
         beta_a_end = tl.load(beta_sums + at * E + last * E + e, mask=e_ok, other=0)
-        beta_n_end = tl.load(beta_resets + at * E + last * E + e, mask=e_ok, other=0)
+        beta_n_end = (
+            tl.load(beta_resets + at * E + last * E + e, mask=e_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
+        )
         until = span(beta_a_end[None, :], beta_n_end[None, :], beta_a, beta_n)
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         tl.store(
@@ -365,15 +375,18 @@ def forward_prepare_1(
         beta_a = tl.load(
             beta_sums + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
         )
-        beta_n = tl.load(
-            beta_resets + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
+        beta_n = (
+            tl.load(
+                beta_resets + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
+            )
+            if EXACT
+            else 0
         )
         p3 = decayed_sum(
             p2,
             v2.to(tl.float32),
             beta_sums + at * E,
-            beta_resets + at * E,
-            beta_extent,
+            beta_resets + at * E if EXACT else None,
             beta_a,
             beta_n,
             beta_a,
@@ -386,6 +399,8 @@ def forward_prepare_1(
             LEVELS,
             True,
             True,
+            FLAT,
+            EXACT,
             DT,
         )  # sum_{j} [v_t]_{j,e} [q_t k_t^T]_{i,j} [decay_{mask}]_{i,j,e}
         tl.store(intra1_p + at * E + i[:, None] * E + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :])
@@ -417,6 +432,7 @@ def forward_sweep_1(
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S."""
@@ -448,14 +464,20 @@ def forward_sweep_1(
         beta_a = tl.load(
             beta_sums + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
         )
-        beta_n = tl.load(
-            beta_resets + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
+        beta_n = (
+            tl.load(
+                beta_resets + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
+            )
+            if EXACT
+            else 0
         )
         since = span(beta_a, beta_n, 0.0, 0)
         y = intra1.to(tl.float32) + (p * since)  # (q_t S) . [decay_{in}]_{i,e} + 01d6a666c353_t
         tl.store(o_out + step * E + i[:, None] * (H * E) + e[None, :], y, mask=i_ok[:, None] & e_ok[None, :])  # o
         beta_a_end = tl.load(beta_sums + at * E + last * E + e, mask=e_ok, other=0)
-        beta_n_end = tl.load(beta_resets + at * E + last * E + e, mask=e_ok, other=0)
+        beta_n_end = (
+            tl.load(beta_resets + at * E + last * E + e, mask=e_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
+        )
         kept = span(beta_a_end, beta_n_end, 0.0, 0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         scaled1 = tl.load(
@@ -478,38 +500,41 @@ def triton_forward(given, states, constants):
     B, T, H = q.shape[:3]
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E))
+    config = choose(some.dtype, (D, E), heavy=True)
     S_first = whole(states.get("S"))
-    beta_sums, beta_resets, beta_extents = cumulate(beta, config.chunk)
+    beta_sums, beta_resets, beta_extents = cumulate(beta, config.chunk, config.exact)
     scaled1 = some.new_empty((B, H, T, E))
     intra1 = some.new_empty((B, H, T, E), dtype=torch.float32)
-    launch(
-        forward_prepare_1,
-        (B * H * cdiv(T, config.chunk),),
-        scaled1,
-        beta_sums,
-        beta_resets,
-        v,
-        *strides(v),
-        intra1,
-        q,
-        *strides(q),
-        k,
-        *strides(k),
-        beta_extents,
-        T,
-        H,
-        D=D,
-        E=E,
-        block_d=padded(D),
-        part_e=min(config.block, padded(E)),
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=T % config.chunk == 0,
-        DT=DTYPES[some.dtype],
-        num_warps=config.warps,
-        num_stages=1,
-    )
+    for flat in (True, False):
+        launch(
+            forward_prepare_1,
+            (B * H * cdiv(T, config.chunk),),
+            scaled1,
+            beta_sums,
+            beta_resets,
+            v,
+            *strides(v),
+            intra1,
+            q,
+            *strides(q),
+            k,
+            *strides(k),
+            beta_extents,
+            T,
+            H,
+            D=D,
+            E=E,
+            block_d=padded(D),
+            part_e=min(config.block, padded(E)),
+            FLAT=flat,
+            C=config.chunk,
+            LEVELS=config.levels,
+            EVEN=T % config.chunk == 0,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=1,
+        )
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
     S_last = some.new_empty((B, H, D, E), dtype=torch.float32)
     launch(
@@ -535,6 +560,7 @@ def triton_forward(given, states, constants):
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=T % config.chunk == 0,
+        EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=config.stages,
@@ -567,9 +593,11 @@ def backward_prepare_1(
     E: tl.constexpr,
     block_d: tl.constexpr,
     part_e: tl.constexpr,
+    FLAT: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -589,18 +617,26 @@ def backward_prepare_1(
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
-    beta_extent = tl.load(beta_extents + bh * chunks + c)
+    extent = tl.load(beta_extents + bh * chunks + c)
+    if is_flat(extent, DT) != FLAT:
+        return
     for e_start in range(0, E, part_e):
         e = e_start + tl.arange(0, part_e)
         e_ok = e < E
         beta_a = tl.load(
             beta_sums + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
         )
-        beta_n = tl.load(
-            beta_resets + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
+        beta_n = (
+            tl.load(
+                beta_resets + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
+            )
+            if EXACT
+            else 0
         )
         beta_a_end = tl.load(beta_sums + at * E + last * E + e, mask=e_ok, other=0)
-        beta_n_end = tl.load(beta_resets + at * E + last * E + e, mask=e_ok, other=0)
+        beta_n_end = (
+            tl.load(beta_resets + at * E + last * E + e, mask=e_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
+        )
         until = span(beta_a_end[None, :], beta_n_end[None, :], beta_a, beta_n)
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         tl.store(
@@ -619,15 +655,18 @@ def backward_prepare_1(
         beta_a = tl.load(
             beta_sums + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
         )
-        beta_n = tl.load(
-            beta_resets + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
+        beta_n = (
+            tl.load(
+                beta_resets + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
+            )
+            if EXACT
+            else 0
         )
         p3 = decayed_sum(
             p2,
             v2.to(tl.float32),
             beta_sums + at * E,
-            beta_resets + at * E,
-            beta_extent,
+            beta_resets + at * E if EXACT else None,
             beta_a,
             beta_n,
             beta_a,
@@ -640,6 +679,8 @@ def backward_prepare_1(
             LEVELS,
             True,
             True,
+            FLAT,
+            EXACT,
             DT,
         )  # sum_{j} [v_t]_{j,e} [q_t k_t^T]_{i,j} [decay_{mask}]_{i,j,e}
         tl.store(intra1_p + at * E + i[:, None] * E + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :])
@@ -675,6 +716,7 @@ def backward_sweep_1(
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S."""
@@ -708,8 +750,12 @@ def backward_sweep_1(
         beta_a = tl.load(
             beta_sums + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
         )
-        beta_n = tl.load(
-            beta_resets + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
+        beta_n = (
+            tl.load(
+                beta_resets + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
+            )
+            if EXACT
+            else 0
         )
         since = span(beta_a, beta_n, 0.0, 0)
         y = intra1.to(tl.float32) + (p * since)  # (q_t S) . [decay_{in}]_{i,e} + 01d6a666c353_t
@@ -719,7 +765,9 @@ def backward_sweep_1(
             mask=i_ok[:, None] & e_ok[None, :],
         )  # S.late
         beta_a_end = tl.load(beta_sums + at * E + last * E + e, mask=e_ok, other=0)
-        beta_n_end = tl.load(beta_resets + at * E + last * E + e, mask=e_ok, other=0)
+        beta_n_end = (
+            tl.load(beta_resets + at * E + last * E + e, mask=e_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
+        )
         kept = span(beta_a_end, beta_n_end, 0.0, 0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         scaled1 = tl.load(
@@ -752,9 +800,11 @@ def backward_prepare_2(
     H,
     E: tl.constexpr,
     part_e: tl.constexpr,
+    FLAT: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -771,7 +821,9 @@ def backward_prepare_2(
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
-    beta_extent = tl.load(beta_extents + bh * chunks + c)
+    extent = tl.load(beta_extents + bh * chunks + c)
+    if is_flat(extent, DT) != FLAT:
+        return
     t = tl.zeros([C, C], tl.float32)
     for e_start in range(0, E, part_e):
         e = e_start + tl.arange(0, part_e)
@@ -782,16 +834,19 @@ def backward_prepare_2(
         beta_a = tl.load(
             beta_sums + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
         )
-        beta_n = tl.load(
-            beta_resets + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
+        beta_n = (
+            tl.load(
+                beta_resets + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
+            )
+            if EXACT
+            else 0
         )
         t = decayed_product(
             t,
             do.to(tl.float32),
             v.to(tl.float32),
             beta_sums + at * E,
-            beta_resets + at * E,
-            beta_extent,
+            beta_resets + at * E if EXACT else None,
             beta_a,
             beta_n,
             beta_a,
@@ -804,6 +859,8 @@ def backward_prepare_2(
             LEVELS,
             True,
             True,
+            FLAT,
+            EXACT,
             DT,
         )
         since = span(beta_a, beta_n, 0.0, 0)
@@ -813,7 +870,9 @@ def backward_prepare_2(
             mask=i_ok[:, None] & e_ok[None, :],
         )  # do_t . [decay_{in}]_{i,e}
         beta_a_end = tl.load(beta_sums + at * E + last * E + e, mask=e_ok, other=0)
-        beta_n_end = tl.load(beta_resets + at * E + last * E + e, mask=e_ok, other=0)
+        beta_n_end = (
+            tl.load(beta_resets + at * E + last * E + e, mask=e_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
+        )
         until = span(beta_a_end[None, :], beta_n_end[None, :], beta_a, beta_n)
         tl.store(
             scaled1_p + at * E + i[:, None] * E + e[None, :],
@@ -845,6 +904,7 @@ def backward_sweep_2(
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S."""
@@ -878,7 +938,9 @@ def backward_sweep_2(
         p2 = tl.dot(scaled2.to(DT), S.to(DT), p, input_precision="tf32x3")  # ... + ab3a448e8e35_t S^T
         tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], p2, mask=i_ok[:, None] & d_ok[None, :])  # dq
         beta_a_end = tl.load(beta_sums + at * E + last * E + e, mask=e_ok, other=0)
-        beta_n_end = tl.load(beta_resets + at * E + last * E + e, mask=e_ok, other=0)
+        beta_n_end = (
+            tl.load(beta_resets + at * E + last * E + e, mask=e_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
+        )
         kept = span(beta_a_end, beta_n_end, 0.0, 0)
         scaled1 = tl.load(
             scaled1_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
@@ -914,9 +976,11 @@ def backward_prepare_3(
     E: tl.constexpr,
     block_d: tl.constexpr,
     part_e: tl.constexpr,
+    FLAT: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -936,15 +1000,21 @@ def backward_prepare_3(
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
-    beta_extent = tl.load(beta_extents + bh * chunks + c)
+    extent = tl.load(beta_extents + bh * chunks + c)
+    if is_flat(extent, DT) != FLAT:
+        return
     for e_start in range(0, E, part_e):
         e = e_start + tl.arange(0, part_e)
         e_ok = e < E
         beta_a = tl.load(
             beta_sums + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
         )
-        beta_n = tl.load(
-            beta_resets + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
+        beta_n = (
+            tl.load(
+                beta_resets + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
+            )
+            if EXACT
+            else 0
         )
         until = span(beta_a, beta_n, 0.0, 0)
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
@@ -964,15 +1034,18 @@ def backward_prepare_3(
         beta_a = tl.load(
             beta_sums + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
         )
-        beta_n = tl.load(
-            beta_resets + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
+        beta_n = (
+            tl.load(
+                beta_resets + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
+            )
+            if EXACT
+            else 0
         )
         p3 = decayed_sum(
             p2,
             do2.to(tl.float32),
             beta_sums + at * E,
-            beta_resets + at * E,
-            beta_extent,
+            beta_resets + at * E if EXACT else None,
             beta_a,
             beta_n,
             beta_a,
@@ -985,6 +1058,8 @@ def backward_prepare_3(
             LEVELS,
             False,
             True,
+            FLAT,
+            EXACT,
             DT,
         )  # sum_{j} [k_t q_t^T]_{i,j} [do_t]_{j,e} [decay_{mask}]_{i,j,e}
         tl.store(intra2_p + at * E + i[:, None] * E + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :])
@@ -1025,6 +1100,7 @@ def backward_sweep_3(
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
@@ -1065,11 +1141,17 @@ def backward_sweep_3(
         beta_a = tl.load(
             beta_sums + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
         )
-        beta_n = tl.load(
-            beta_resets + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
+        beta_n = (
+            tl.load(
+                beta_resets + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
+            )
+            if EXACT
+            else 0
         )
         beta_a_end = tl.load(beta_sums + at * E + last * E + e, mask=e_ok, other=0)
-        beta_n_end = tl.load(beta_resets + at * E + last * E + e, mask=e_ok, other=0)
+        beta_n_end = (
+            tl.load(beta_resets + at * E + last * E + e, mask=e_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
+        )
         since = span(beta_a_end[None, :], beta_n_end[None, :], beta_a, beta_n)
         intra2 = tl.load(intra2_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         y = (p * since) + intra2.to(tl.float32)  # (k_t dS) . [decay_{in}]_{i,e} + f9923e4d016b_t
@@ -1111,9 +1193,11 @@ def backward_prepare_4(
     H,
     E: tl.constexpr,
     part_e: tl.constexpr,
+    FLAT: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
@@ -1130,7 +1214,9 @@ def backward_prepare_4(
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
-    beta_extent = tl.load(beta_extents + bh * chunks + c)
+    extent = tl.load(beta_extents + bh * chunks + c)
+    if is_flat(extent, DT) != FLAT:
+        return
     t = tl.zeros([C, C], tl.float32)
     for e_start in range(0, E, part_e):
         e = e_start + tl.arange(0, part_e)
@@ -1141,16 +1227,19 @@ def backward_prepare_4(
         beta_a = tl.load(
             beta_sums + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
         )
-        beta_n = tl.load(
-            beta_resets + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
+        beta_n = (
+            tl.load(
+                beta_resets + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
+            )
+            if EXACT
+            else 0
         )
         t = decayed_product(
             t,
             v.to(tl.float32),
             do.to(tl.float32),
             beta_sums + at * E,
-            beta_resets + at * E,
-            beta_extent,
+            beta_resets + at * E if EXACT else None,
             beta_a,
             beta_n,
             beta_a,
@@ -1163,10 +1252,14 @@ def backward_prepare_4(
             LEVELS,
             False,
             True,
+            FLAT,
+            EXACT,
             DT,
         )
         beta_a_end = tl.load(beta_sums + at * E + last * E + e, mask=e_ok, other=0)
-        beta_n_end = tl.load(beta_resets + at * E + last * E + e, mask=e_ok, other=0)
+        beta_n_end = (
+            tl.load(beta_resets + at * E + last * E + e, mask=e_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
+        )
         since = span(beta_a_end[None, :], beta_n_end[None, :], beta_a, beta_n)
         tl.store(
             scaled4_p + at * E + i[:, None] * E + e[None, :],
@@ -1204,6 +1297,7 @@ def backward_sweep_4(
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
@@ -1239,7 +1333,9 @@ def backward_sweep_4(
         p2 = tl.dot(t.to(DT), q.to(DT), p, input_precision="tf32x3")  # ... + 853a867676f4_t q_t
         tl.store(dk_out + step * D + i[:, None] * (H * D) + d[None, :], p2, mask=i_ok[:, None] & d_ok[None, :])  # dk
         beta_a_end = tl.load(beta_sums + at * E + last * E + e, mask=e_ok, other=0)
-        beta_n_end = tl.load(beta_resets + at * E + last * E + e, mask=e_ok, other=0)
+        beta_n_end = (
+            tl.load(beta_resets + at * E + last * E + e, mask=e_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
+        )
         kept = span(beta_a_end, beta_n_end, 0.0, 0)
         scaled3 = tl.load(
             scaled3_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
@@ -1260,41 +1356,44 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     B, T, H = q.shape[:3]
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E))
+    config = choose(some.dtype, (D, E), heavy=True)
     S_first = whole(states.get("S"))
     dS_first = whole(final_cotangents.get("S"))
     do = cotangent(cotangents.get("o"), some, (B, T, H, E))
-    beta_sums, beta_resets, beta_extents = cumulate(beta, config.chunk)
+    beta_sums, beta_resets, beta_extents = cumulate(beta, config.chunk, config.exact)
     if needs & {"beta"}:
         scaled1 = some.new_empty((B, H, T, E))
         intra1 = some.new_empty((B, H, T, E), dtype=torch.float32)
-        launch(
-            backward_prepare_1,
-            (B * H * cdiv(T, config.chunk),),
-            scaled1,
-            beta_sums,
-            beta_resets,
-            v,
-            *strides(v),
-            intra1,
-            q,
-            *strides(q),
-            k,
-            *strides(k),
-            beta_extents,
-            T,
-            H,
-            D=D,
-            E=E,
-            block_d=padded(D),
-            part_e=min(config.block, padded(E)),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=T % config.chunk == 0,
-            DT=DTYPES[some.dtype],
-            num_warps=config.warps,
-            num_stages=1,
-        )
+        for flat in (True, False):
+            launch(
+                backward_prepare_1,
+                (B * H * cdiv(T, config.chunk),),
+                scaled1,
+                beta_sums,
+                beta_resets,
+                v,
+                *strides(v),
+                intra1,
+                q,
+                *strides(q),
+                k,
+                *strides(k),
+                beta_extents,
+                T,
+                H,
+                D=D,
+                E=E,
+                block_d=padded(D),
+                part_e=min(config.block, padded(E)),
+                FLAT=flat,
+                C=config.chunk,
+                LEVELS=config.levels,
+                EVEN=T % config.chunk == 0,
+                EXACT=config.exact,
+                DT=DTYPES[some.dtype],
+                num_warps=config.warps,
+                num_stages=1,
+            )
         S_late_0 = some.new_empty((B, T, H, E), dtype=torch.float32)
         S_last = some.new_empty((B, H, D, E), dtype=torch.float32)
         launch(
@@ -1322,6 +1421,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=T % config.chunk == 0,
+            EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,
@@ -1330,30 +1430,33 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         matrix1 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
         scaled2 = some.new_empty((B, H, T, E))
         scaled1 = some.new_empty((B, H, T, E))
-        launch(
-            backward_prepare_2,
-            (B * H * cdiv(T, config.chunk),),
-            do,
-            *strides(do),
-            v,
-            *strides(v),
-            beta_sums,
-            beta_resets,
-            beta_extents,
-            scaled2,
-            scaled1,
-            matrix1,
-            T,
-            H,
-            E=E,
-            part_e=min(config.block, padded(E)),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=T % config.chunk == 0,
-            DT=DTYPES[some.dtype],
-            num_warps=config.warps,
-            num_stages=1,
-        )
+        for flat in (True, False):
+            launch(
+                backward_prepare_2,
+                (B * H * cdiv(T, config.chunk),),
+                do,
+                *strides(do),
+                v,
+                *strides(v),
+                beta_sums,
+                beta_resets,
+                beta_extents,
+                scaled2,
+                scaled1,
+                matrix1,
+                T,
+                H,
+                E=E,
+                part_e=min(config.block, padded(E)),
+                FLAT=flat,
+                C=config.chunk,
+                LEVELS=config.levels,
+                EVEN=T % config.chunk == 0,
+                EXACT=config.exact,
+                DT=DTYPES[some.dtype],
+                num_warps=config.warps,
+                num_stages=1,
+            )
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
         launch(
             backward_sweep_2,
@@ -1376,6 +1479,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=T % config.chunk == 0,
+            EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,
@@ -1383,33 +1487,36 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"S", "beta", "v"}:
         scaled3 = some.new_empty((B, H, T, E))
         intra2 = some.new_empty((B, H, T, E), dtype=torch.float32)
-        launch(
-            backward_prepare_3,
-            (B * H * cdiv(T, config.chunk),),
-            scaled3,
-            beta_sums,
-            beta_resets,
-            do,
-            *strides(do),
-            intra2,
-            k,
-            *strides(k),
-            q,
-            *strides(q),
-            beta_extents,
-            T,
-            H,
-            D=D,
-            E=E,
-            block_d=padded(D),
-            part_e=min(config.block, padded(E)),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=T % config.chunk == 0,
-            DT=DTYPES[some.dtype],
-            num_warps=config.warps,
-            num_stages=1,
-        )
+        for flat in (True, False):
+            launch(
+                backward_prepare_3,
+                (B * H * cdiv(T, config.chunk),),
+                scaled3,
+                beta_sums,
+                beta_resets,
+                do,
+                *strides(do),
+                intra2,
+                k,
+                *strides(k),
+                q,
+                *strides(q),
+                beta_extents,
+                T,
+                H,
+                D=D,
+                E=E,
+                block_d=padded(D),
+                part_e=min(config.block, padded(E)),
+                FLAT=flat,
+                C=config.chunk,
+                LEVELS=config.levels,
+                EVEN=T % config.chunk == 0,
+                EXACT=config.exact,
+                DT=DTYPES[some.dtype],
+                num_warps=config.warps,
+                num_stages=1,
+            )
         S_late_ = some.new_empty((B, T, H, E), dtype=torch.float32)
         dv = some.new_empty((B, T, H, E), dtype=some.dtype)
         dS_last = some.new_empty((B, H, D, E), dtype=torch.float32)
@@ -1441,6 +1548,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=T % config.chunk == 0,
+            EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,
@@ -1449,30 +1557,33 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         matrix2 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
         scaled4 = some.new_empty((B, H, T, E))
         scaled3 = some.new_empty((B, H, T, E))
-        launch(
-            backward_prepare_4,
-            (B * H * cdiv(T, config.chunk),),
-            v,
-            *strides(v),
-            do,
-            *strides(do),
-            beta_sums,
-            beta_resets,
-            beta_extents,
-            scaled4,
-            scaled3,
-            matrix2,
-            T,
-            H,
-            E=E,
-            part_e=min(config.block, padded(E)),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=T % config.chunk == 0,
-            DT=DTYPES[some.dtype],
-            num_warps=config.warps,
-            num_stages=1,
-        )
+        for flat in (True, False):
+            launch(
+                backward_prepare_4,
+                (B * H * cdiv(T, config.chunk),),
+                v,
+                *strides(v),
+                do,
+                *strides(do),
+                beta_sums,
+                beta_resets,
+                beta_extents,
+                scaled4,
+                scaled3,
+                matrix2,
+                T,
+                H,
+                E=E,
+                part_e=min(config.block, padded(E)),
+                FLAT=flat,
+                C=config.chunk,
+                LEVELS=config.levels,
+                EVEN=T % config.chunk == 0,
+                EXACT=config.exact,
+                DT=DTYPES[some.dtype],
+                num_warps=config.warps,
+                num_stages=1,
+            )
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
         launch(
             backward_sweep_4,
@@ -1495,6 +1606,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=T % config.chunk == 0,
+            EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,

@@ -82,10 +82,10 @@ def decay_all(g: Tensor, dim: int = -1) -> Tensor:
     return torch.where(reset.any(dim), -torch.inf, total).exp()
 
 
-def inverse(t: Tensor, direction: int, channels: bool = False) -> Tensor:
+def triangular_inverse(t: Tensor, direction: int, channels: bool = False) -> Tensor:
     """(I - T)^-1 for strictly triangular T, [..., C, C]; with `channels`, [..., C, C, e]: one system for each channel."""
     if channels:
-        return inverse(t.movedim(-1, -3), direction).movedim(-3, -1)
+        return triangular_inverse(t.movedim(-1, -3), direction).movedim(-3, -1)
     identity = torch.eye(t.shape[-1], dtype=t.dtype, device=t.device)
     return torch.linalg.solve_triangular(identity - t, identity.expand_as(t), upper=direction < 0, unitriangular=True)
 
@@ -117,7 +117,7 @@ def _factors(g: Tensor, late: bool, write_late: bool, direction: int) -> tuple[T
     return read.to(g.dtype).exp(), write.to(g.dtype).exp()
 
 
-def decayed_product(
+def channel_product(
     x: Tensor, y: Tensor, g: Tensor, late: bool, write_late: bool, inclusive: bool, direction: int
 ) -> Tensor:
     """[..., C, C]: the sum over channels of x_i y_j and the decays between them; x, y, g are [..., C, d]."""
@@ -130,7 +130,7 @@ def decayed_product(
     return torch.where(seen, product, torch.zeros_like(product))
 
 
-def decayed_apply(
+def channel_apply(
     weights: Tensor, y: Tensor, g: Tensor, late: bool, write_late: bool, inclusive: bool, direction: int
 ) -> Tensor:
     """[..., C, d]: the sum over j of weights_ij y_j and the decays between them; weights is [..., C, C]."""
