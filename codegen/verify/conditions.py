@@ -12,6 +12,7 @@ from chunkform.spec.language.statements import Statement
 
 from .arithmetic import FIELD, REAL, Transcendental
 from .check import check
+from .edits import is_decay
 from .evaluate import Evaluator
 from .fingerprint import Faults
 from .names import used_names
@@ -37,9 +38,7 @@ def specials(statement: Statement, setting: Setting) -> list[Special]:
     r = setting.recurrence
     for name in used:
         q = setting.quantities[name]
-        decay = q.domain == "decay" or any(
-            v.name == name and v.kind.startswith("decay") for v in (r.variables if r else ())
-        )
+        decay = is_decay(setting, name)
         if q.kind == "spec" and r is not None and any(s.name == name for s in r.states):
             found.append(Special(value=((name, 0),), text=f"{name}(0) = 0"))
         if not (q.kind == "given" or (q.kind == "spec" and r is not None and any(v.name == name for v in r.variables))):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
@@ -15,6 +14,7 @@ from chunkform.spec.language.statements import Statement
 
 from .arithmetic import FRACTION, REAL, Arithmetic, Transcendental, Undefined
 from .check import Failure, check
+from .edits import is_decay
 from .evaluate import Evaluator
 from .plans import small_sizes
 from .verdict import Counterexample, array_text
@@ -85,11 +85,9 @@ def plainer(statement: Statement, world: World, failure: Failure, budget: int = 
 
 
 def is_positive(world: World, name: str) -> bool:
+    """Whether a quantity must stay positive, or otherwise as it was sampled."""
     q = world.setting.quantities.get(name)
-    if q is not None and q.kind == "given":
-        return q.domain in ("decay", "positive", "symmetric", "one-hot")
-    r = world.setting.recurrence
-    return r is not None and any(v.name == name and v.kind.startswith("decay") for v in r.variables)
+    return is_decay(world.setting, name) or (q is not None and q.domain in ("positive", "symmetric"))
 
 
 def described(failure: Failure, world: World) -> Counterexample:
@@ -111,7 +109,3 @@ def indexed(world: World, name: str) -> bool:
     r = world.setting.recurrence
     fixed = {v.name for v in r.variables if v.kind.endswith(("parameter", "constant"))} if r else set()
     return name not in fixed
-
-
-def copied(world: World) -> World:
-    return copy.copy(world)

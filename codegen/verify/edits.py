@@ -319,6 +319,10 @@ def functions_in(there: tuple[Formula, ...], setting: Setting) -> list[Formula]:
 
 
 def is_decay(setting: Setting, name: str) -> bool:
+    """Whether a quantity is a decay: of the recurrence, or given as one."""
+    q = setting.quantities.get(name)
+    if q is not None and q.domain.endswith("decay"):
+        return True
     r = setting.recurrence
     return r is not None and any(v.name == name and v.kind.startswith("decay") for v in r.variables)
 

@@ -14,12 +14,19 @@ from chunkform.spec.language import Recurrence
 from chunkform.spec.language.claims import Claim, Setting
 from chunkform.spec.language.formula import (
     Formula,
+    cases,
+    compare,
+    diag,
     exp,
     formula,
     gradient,
+    hadamard,
     inner,
     inverse,
+    matrix,
     product,
+    product_over,
+    stack,
     substitute,
     sum_over,
 )
@@ -52,6 +59,7 @@ def left_out() -> list[Derived]:
     makers: list[Callable[[], list[tuple[str, str, Claim]]]] = [
         lambda: recurrence("000", "inverse attention", inverse_attention),
         lambda: telescoped("000", "inverse attention", inverse_attention),
+        absorbed_initial_state,
         exact_mesa_read,
         lambda: recurrence("002", "lightning attention", lightning_attention),
         lambda: telescoped("002", "lightning attention", lightning_attention),
@@ -187,6 +195,35 @@ def independent(rows: list[list[int]]) -> list[int]:
             basis.append((lead, [x * scale % PRIME for x in column]))
             kept.append(k)
     return kept
+
+
+def absorbed_initial_state() -> list[tuple[str, str, Claim]]:
+    """What it means to write O for O - A Q S_0: the gradients that S_0, and Q once more, get through that O alone."""
+    s = Setting("inverse_attention_matrix")
+    s.dims("n d e")
+    t, i, j, n = s.names("t i j n")
+    lam = s.given("lam", over=(t, 1, n), domain="decay")
+    Q, K = s.given("Q K", "n", "d")
+    O, dV = s.given("O dV", "n", "e")
+    S0 = s.given("S0", "d", "e")
+    alpha = s.define("alpha", (i,), product_over(t, 1, i, lam(t)))
+    A = s.define("A", (), diag(stack(i, n, alpha(i))))
+    M = matrix(i, j, n, n, cases((compare(i, ">=", j), alpha(i) / alpha(j)), (None, 0)))
+    read = s.define("Qread", (), Q)  # the Q that stands in O - A Q S_0
+    whole = O - A * read * S0
+    absorbed = s.define("Oabsorbed", (), whole)
+    loss = s.define("loss", (), inner(dV, inverse(hadamard(Q * K.T, M)) * absorbed))
+    dO = s.define("dOabsorbed", (), gradient(loss, absorbed))
+    shapes = shapes_in(s)
+    rows = [
+        ("dS_0 where O stands for O - A Q S_0", S0, gradient(loss, S0)),
+        ("what dQ gets where O stands for O - A Q S_0, besides its part with O held", read, gradient(loss, read)),
+        ("dO where O stands for O - A Q S_0", O, gradient(loss, O)),
+    ]
+    return [
+        ("000", what, stated(s, f"absorbed.{by}", left, derivative(inner(dO, whole), by, shapes)))
+        for what, by, left in rows
+    ]
 
 
 # --- the exact mesa read --------------------------------------------------------------------------------------------

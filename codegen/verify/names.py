@@ -57,7 +57,7 @@ def denominators(statement: Statement, setting: Setting) -> list[str]:
         for y in walk(x):
             if y.op == "divide" and not always_positive(y.args[1], setting):
                 found.append(str(y.args[1]))
-            elif y.op == "inverse":
+            elif y.op == "inverse" and not always_positive(y.args[0], setting):
                 found.append(f"the determinant of {y.args[0]}")
     return list(dict.fromkeys(found))
 
@@ -68,7 +68,7 @@ def always_positive(x: Formula, setting: Setting) -> bool:
         return x.attrs[0] > 0
     if x.op == "at":
         q = setting.quantities[x.attrs[0]]
-        if q.domain in ("decay", "positive") or is_decay(setting, q.name):
+        if q.domain == "positive" or is_decay(setting, q.name):
             return True
         return q.body is not None and q.start is None and always_positive(q.body, setting)
     if x.op == "exp":

@@ -37,7 +37,28 @@ def texts(verdicts: list[Verdict], derived: list[Derived]) -> dict[str, str]:
                 lines += [f"- {x.what} ({proof}): `{left} = {right}`"]
             lines.append("")
         found[f"{d.key}.md"] = "\n".join(lines).rstrip() + "\n"
+    found["README.md"] = index(verdicts)
     return found
+
+
+def index(verdicts: list[Verdict]) -> str:
+    """The counts by document, with links."""
+    lines = [
+        "# The five documents' formulas, judged",
+        "",
+        f"<!-- written by `{COMMAND}`; do not edit -->",
+        "",
+        "How a formula is stated and judged: [claims](../claims.md). `chunkform verify --html PATH` shows the same, typeset.",
+        "",
+        "| document | holds | fails | depends | of those that fail, repaired |",
+        "|---|---|---|---|---|",
+    ]
+    for d in documents():
+        mine = [v for v in verdicts if v.claim.document == d.title]
+        counts = " | ".join(str(sum(v.verdict == x for v in mine)) for x in ("holds", "fails", "depends"))
+        fixed = sum(bool(v.repairs) for v in mine if v.verdict == "fails")
+        lines.append(f"| [{d.title}]({d.key}.md) | {counts} | {fixed} |")
+    return "\n".join(lines) + "\n"
 
 
 def formula_lines(v: Verdict) -> list[str]:

@@ -177,7 +177,14 @@ claim(
 )
 claim("f2-argmax", r"\mathrm{argmax}_y f_2(x,y) = K^T Q x", Stationary(f2(x, y), y, y, K.T * Q * x))
 claim("f2-gauss", r"\exp f_2 \propto N(y; K^T Q x, I)", Density(f2(x, y), y, K.T * Q * x, eye("E")))
-claim("f2-scale", r"f_2(x,ky) \ne kf_2(x,ky)", differs(f2(x, factor * y), factor * f2(x, factor * y)))
+claim(
+    "f2-scale",
+    r"f_2(x,ky) \ne kf_2(x,ky)",
+    one_of(
+        as_displayed_with_ky_on_both_sides=differs(f2(x, factor * y), factor * f2(x, factor * y)),
+        as_the_scaling_of_f_1_is_written_above=differs(f2(x, factor * y), factor * f2(x, y)),
+    ),
+)
 full("f3-grad", r"\frac{\partial f_3}{\partial (K y)} = Q x - K y", gradient(f3(x, y), K * y), Q * x - K * y)
 claim("f3-max", r"K y = Q x\ \text{at the maximum}", Stationary(f3(x, y), y, K * y, Q * x))
 z = s.given("z", "D", shown="Ky")
