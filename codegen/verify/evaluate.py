@@ -132,7 +132,7 @@ class Evaluator:
         values = self._args(x, env)
         result = values[0]
         for v in values[1:]:
-            result = self.algebra.plus(result, v, str(x))
+            result = self.algebra.plus(result, v, x)
         return result
 
     def _negative(self, x: Formula, env: Env) -> Value:
@@ -142,30 +142,30 @@ class Evaluator:
         values = self._args(x, env)
         result = values[0]
         for v in values[1:]:
-            result = self.algebra.times(result, v, str(x))
+            result = self.algebra.times(result, v, x)
         return result
 
     def _transpose(self, x: Formula, env: Env) -> Value:
         return self.algebra.transpose(self(x.args[0], env))
 
     def _inverse(self, x: Formula, env: Env) -> Value:
-        return self.algebra.inverse(self(x.args[0], env), str(x))
+        return self.algebra.inverse(self(x.args[0], env), x)
 
     def _hadamard(self, x: Formula, env: Env) -> Value:
         values = self._args(x, env)
         result = values[0]
         for v in values[1:]:
-            result = self.algebra.entrywise(result, v, str(x))
+            result = self.algebra.entrywise(result, v, x)
         return result
 
     def _divide(self, x: Formula, env: Env) -> Value:
         above, below = self._args(x, env)
         if not below.is_scalar and "1" not in below.shape and above.shape != below.shape:
             raise ShapeFault(f"can't divide {above.shown} by {below.shown} in {x}")
-        return self.algebra.entrywise(above, self.algebra.reciprocal(below), str(x))
+        return self.algebra.entrywise(above, self.algebra.reciprocal(below), x)
 
     def _power(self, x: Formula, env: Env) -> Value:
-        return self.algebra.power(self(x.args[0], env), self.integer(x.args[1], env), str(x))
+        return self.algebra.power(self(x.args[0], env), self.integer(x.args[1], env), x)
 
     def _sqrt(self, x: Formula, env: Env) -> Value:
         return self.algebra.sqrt(self(x.args[0], env))
@@ -190,8 +190,8 @@ class Evaluator:
         """Computed as 1 / sum_j exp(x_j - x_i): another way than the quotient that documents display."""
         value = self(x.args[0], env)
         ones = self.algebra.full(1, "1", value.rows, 1, len(value.a))
-        rows = self.algebra.entrywise(ones, self.algebra.settled(value), str(x))
-        difference = self.algebra.plus(self.algebra.transpose(rows), self.algebra.negative(rows), str(x))
+        rows = self.algebra.entrywise(ones, self.algebra.settled(value), x)
+        difference = self.algebra.plus(self.algebra.transpose(rows), self.algebra.negative(rows), x)
         weights = self.algebra.function("exp", difference)
         return self.algebra.reciprocal(
             self.algebra.linear(weights, lambda a: a.sum(-1, keepdims=True), weights.rows, "1")
@@ -211,7 +211,7 @@ class Evaluator:
             value = self.algebra.transpose(value)
         if value.cols != "1":
             raise ShapeFault(f"diag takes a vector, got {value.shown} in {x}")
-        return self.algebra.entrywise(self.algebra.eye(value.rows, len(value.a)), value, str(x))
+        return self.algebra.entrywise(self.algebra.eye(value.rows, len(value.a)), value, x)
 
     def _diagonal(self, x: Formula, env: Env) -> Value:
         value = self(x.args[0], env)
@@ -258,7 +258,7 @@ class Evaluator:
         a, b = self._args(x, env)
         if a.shape != b.shape:
             raise ShapeFault(f"can't pair {a.shown} and {b.shown} in {x}")
-        both = self.algebra.entrywise(a, b, str(x))
+        both = self.algebra.entrywise(a, b, x)
         return self.algebra.linear(both, lambda m: m.sum((-2, -1), keepdims=True), "1", "1")
 
     def _differences(self, x: Formula, env: Env) -> Value:
@@ -268,7 +268,7 @@ class Evaluator:
             raise ShapeFault(f"the difference of all pairs takes columns, got {a.shown} and {b.shown} in {x}")
         if a.log and b.log:
             below = self.algebra.reciprocal(self.algebra.transpose(Value(*b.shape, b.a, b.slope)))
-            ratio = self.algebra.entrywise(Value(*a.shape, a.a, a.slope), below, str(x))
+            ratio = self.algebra.entrywise(Value(*a.shape, a.a, a.slope), below, x)
             return Value(*ratio.shape, ratio.a, ratio.slope, log=True)
         raise Transcendental("differences")
 
@@ -291,7 +291,7 @@ class Evaluator:
             return self._empty_sum(x, env)
         result = self(body, {**env, name: first})
         for i in range(first + 1, last + 1):
-            result = self.algebra.plus(result, self(body, {**env, name: i}), str(x))
+            result = self.algebra.plus(result, self(body, {**env, name: i}), x)
         return result
 
     def _empty_sum(self, x: Formula, env: Env) -> Value:
@@ -311,7 +311,7 @@ class Evaluator:
         for i in range(first + 1, first + SERIES_LIMIT):
             term = self(body, {**env, name: i})
             size = max(abs(v) for v in term.a.flat)
-            result = self.algebra.plus(result, term, str(body))
+            result = self.algebra.plus(result, term, body)
             if size < CONTEXT.mpf(10) ** -45:
                 return result
             if size > 10**30:
@@ -323,7 +323,7 @@ class Evaluator:
         first, last = self.integer(low, env), self.integer(high, env)
         result = self.algebra.scalar(self.world.arithmetic.number(1))
         for i in range(first, last + 1):
-            result = self.algebra.times(result, self(body, {**env, x.attrs[0]: i}), str(x))
+            result = self.algebra.times(result, self(body, {**env, x.attrs[0]: i}), x)
         return result
 
     def _matrix(self, x: Formula, env: Env) -> Value:

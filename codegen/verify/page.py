@@ -85,7 +85,7 @@ def page(verdicts: list[Verdict], derived: Iterable[Derived] = ()) -> str:
                 parts.append(f"<h3>{escape(section)}</h3>" if section else "")
             parts.append(entry(v))
         parts.append(beside(mine, [x for x in derived if x.document in (key, name)]))
-        if any(v.claim.id == "000.c1-stable" for v in mine) or any("stability" in v.claim.section for v in mine):
+        if any("stability" in v.claim.section for v in mine):
             parts.append(f"<h3>Stability</h3>{figure()}")
     parts.append("</body></html>")
     return "\n".join(p for p in parts if p) + "\n"

@@ -75,15 +75,14 @@ def search(
         found = ranked(list(two_terms(stated, scope, residual, target)))
         if found:
             return found
-        terms = term_pool(stated, setting, names, residual, scope, beside)
-        found = list(with_missing_term(stated, (), 0, residual, terms, target))
-        if not found:
-            for e in first:
-                if e.what == NOTHING:
-                    continue
-                found += with_missing_term(e.result, (e.what,), COSTS[e.kind], residual, terms, target)
-                if budget.spent():
-                    break
+        fitting = [Edit(stated, "", ""), *(e for e in first if e.what != NOTHING)]
+        fitting = [e for e in fitting if residual(e.result)[0] is not None]
+        terms = term_pool(stated, setting, names, residual, scope, beside) if fitting else {}
+        for e in fitting:
+            before = (e.what,) if e.what else ()
+            found += with_missing_term(e.result, before, COSTS.get(e.kind, 0), residual, terms, target)
+            if (found and not before) or budget.spent():
+                break
     found = ranked(found)
     if found and found[0].cost <= 3:
         return found

@@ -62,7 +62,7 @@ class Algebra:
     def map_slope(self, x: Value, f: Any) -> Any:
         return None if x.slope is None else f(x.slope)
 
-    def plus(self, x: Value, y: Value, where: str) -> Value:
+    def plus(self, x: Value, y: Value, where: object) -> Value:
         if x.log and y.log:
             product = self.entrywise(Value(*x.shape, x.a, x.slope), Value(*y.shape, y.a, y.slope), where)
             return Value(*product.shape, product.a, product.slope, log=True)
@@ -76,7 +76,7 @@ class Algebra:
             slope = np.broadcast_to(slope, (slope.shape[0], *a.shape))
         return Value(*shape, a, slope)
 
-    def broadcast(self, x: Value, y: Value, where: str, verb: str) -> tuple[str, str]:
+    def broadcast(self, x: Value, y: Value, where: object, verb: str) -> tuple[str, str]:
         """Equal shapes, or a vector and a scalar: 1 - lambda is taken entry by entry, for vectors only."""
         if x.shape == y.shape:
             return x.shape
@@ -96,7 +96,7 @@ class Algebra:
         """x, with a logarithm evaluated."""
         return self.function("log", Value(*x.shape, x.a, x.slope)) if x.log else x
 
-    def times(self, x: Value, y: Value, where: str) -> Value:
+    def times(self, x: Value, y: Value, where: object) -> Value:
         x, y = self.settled(x), self.settled(y)
         if x.is_scalar or y.is_scalar:
             return self.entrywise(x, y, where)
@@ -112,7 +112,7 @@ class Algebra:
     def settle(self, rows: str, cols: str, a: np.ndarray, slope: Any) -> Value:
         return Value(rows, cols, self.reduce(a), None if slope is None else self.reduce(slope))
 
-    def entrywise(self, x: Value, y: Value, where: str) -> Value:
+    def entrywise(self, x: Value, y: Value, where: object) -> Value:
         """The product of entries; a scalar, a column or a row repeats along what it lacks."""
         rows: list[str] = []
         cols: list[str] = []
@@ -135,7 +135,7 @@ class Algebra:
     def transpose(self, x: Value) -> Value:
         return Value(x.cols, x.rows, x.a.T, self.map_slope(x, lambda s: s.transpose(0, 2, 1)), x.log)
 
-    def inverse(self, x: Value, where: str) -> Value:
+    def inverse(self, x: Value, where: object) -> Value:
         if x.is_scalar:
             return self.reciprocal(x)
         if x.rows != x.cols:
@@ -161,7 +161,7 @@ class Algebra:
         """A linear map of entries, `f` acting on the last two axes."""
         return self.settle(rows, cols, f(x.a), self.map_slope(x, f))
 
-    def power(self, x: Value, exponent: int, where: str) -> Value:
+    def power(self, x: Value, exponent: int, where: object) -> Value:
         if exponent < 0:
             x, exponent = self.inverse(x, where), -exponent
         if not x.is_scalar and x.rows != x.cols:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from fractions import Fraction
+from functools import lru_cache
 
 from .formula import Formula
 
@@ -19,6 +20,7 @@ GREEK = {
 SUM, PRODUCT, UNARY, ATOM = range(4)  # how tightly an expression binds
 
 
+@lru_cache(maxsize=50_000)
 def text(x: Formula) -> str:
     """A formula as plain text: `lam(t) * S(t-1) + k(t) * v(t).T`."""
     return _show(x, _Text())[0]
