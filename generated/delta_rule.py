@@ -1035,7 +1035,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         num_warps=config.warps,
         num_stages=config.stages,
     )
-    if needs & {"k"}:
+    if needs & {"k", "q"}:
         matrix3 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
         matrix4 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
         launch(

@@ -1131,7 +1131,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     dS_first = whole(final_cotangents.get("S"))
     do = cotangent(cotangents.get("o"), some, (B, T, H, E))
     alpha_sums, alpha_resets, alpha_extents = cumulate(alpha, config.chunk, config.exact)
-    if needs & {"alpha", "q"}:
+    if needs & {"alpha", "k", "q"}:
         scaled1 = some.new_empty((B, H, T, D))
         intra1 = some.new_empty((B, H, T, D), dtype=torch.float32)
         for flat in (True, False):

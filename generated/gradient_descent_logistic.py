@@ -11,14 +11,14 @@ family: sequential
 #     o_t = W_t z_t
 #
 # Its adjoint
+#     h_t = sigmoid(W_{t-1} x_t)
 #     derror_t = -eta_t dW_t x_t
-#     dW_t = dW_{t+1} - eta_{t+1} (sigmoid(W_t x_{t+1}) . (1 - sigmoid(W_t x_{t+1})) . (dW_{t+1} x_{t+1})) x_{t+1}^T
-#         + do_t z_t^T
-#     dx_t = -eta_t dW_t^T error_t - eta_t W_{t-1}^T (sigmoid(W_{t-1} x_t) . (1 - sigmoid(W_{t-1} x_t)) . (dW_t x_t))
+#     dW_t = dW_{t+1} - eta_{t+1} ((1 - h_{t+1}) . h_{t+1} . (dW_{t+1} x_{t+1})) x_{t+1}^T + do_t z_t^T
+#     dx_t = -eta_t dW_t^T error_t - eta_t W_{t-1}^T ((1 - h_t) . h_t . (dW_t x_t))
 #     dz_t = W_t^T do_t
 #     dy_t = eta_t dW_t x_t
 #     deta_t = -x_t^T dW_t^T error_t
-#     dW_0 = dW_1 - eta_1 (sigmoid(W_0 x_1) . (1 - sigmoid(W_0 x_1)) . (dW_1 x_1)) x_1^T
+#     dW_0 = dW_1 - eta_1 ((1 - h_1) . h_1 . (dW_1 x_1)) x_1^T
 #
 # Step by step, because what is written isn't affine in what is read: sigmoid(W_{t-1} x_t)
 

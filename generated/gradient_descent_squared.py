@@ -1033,7 +1033,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         num_warps=config.warps,
         num_stages=config.stages,
     )
-    if needs & {"eta", "x"}:
+    if needs & {"eta", "x", "z"}:
         matrix4 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
         matrix3 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
         launch(

@@ -11,15 +11,14 @@ family: chunk-parallel
 #     v_t = w_t
 #
 # Its adjoint
-#     ds_t = lam_{t+1} ds_{t+1} - lam_{t+1} q_{t+1} (ds_{t+1}^T k_{t+1} / (q_{t+1}^T k_{t+1}) + dv_{t+1} / (q_{t+1}^T
-#         k_{t+1}))^T
-#     dq_t = -((o_t - lam_t s_{t-1}^T q_t)^T ds_t^T k_t + (o_t - lam_t s_{t-1}^T q_t)^T dv_t) k_t / (q_t^T k_t)^2 -
-#         lam_t s_{t-1} (ds_t^T k_t / (q_t^T k_t) + dv_t / (q_t^T k_t))
-#     dk_t = ds_t (o_t - lam_t s_{t-1}^T q_t) / (q_t^T k_t) - ((o_t - lam_t s_{t-1}^T q_t)^T ds_t^T k_t + (o_t -
-#         lam_t s_{t-1}^T q_t)^T dv_t) q_t / (q_t^T k_t)^2
-#     do_t = ds_t^T k_t / (q_t^T k_t) + dv_t / (q_t^T k_t)
-#     dlog lam_t = lam_t <s_{t-1}, ds_t> - lam_t (ds_t^T k_t / (q_t^T k_t) + dv_t / (q_t^T k_t))^T s_{t-1}^T q_t
-#     ds_0 = lam_1 ds_1 - lam_1 q_1 (ds_1^T k_1 / (q_1^T k_1) + dv_1 / (q_1^T k_1))^T
+#     m_{1,t} = ds_t^T k_t / (q_t^T k_t) + dv_t / (q_t^T k_t)
+#     m_{2,t} = o_t - lam_t s_{t-1}^T q_t
+#     ds_t = lam_{t+1} ds_{t+1} - lam_{t+1} q_{t+1} m_{1,t+1}^T
+#     dq_t = -(m_{2,t}^T ds_t^T k_t + dv_t^T m_{2,t}) k_t / (q_t^T k_t)^2 - lam_t s_{t-1} m_{1,t}
+#     dk_t = ds_t m_{2,t} / (q_t^T k_t) - (m_{2,t}^T ds_t^T k_t + dv_t^T m_{2,t}) q_t / (q_t^T k_t)^2
+#     do_t = m_{1,t}
+#     dlog lam_t = lam_t <s_{t-1}, ds_t> - lam_t m_{1,t}^T s_{t-1}^T q_t
+#     ds_0 = lam_1 ds_1 - lam_1 q_1 m_{1,1}^T
 #
 # Read-write form
 #     s_t = lam_t s_{t-1} + k_t u_t^T / (q_t^T k_t)

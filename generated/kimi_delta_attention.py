@@ -1731,7 +1731,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         num_warps=config.warps,
         num_stages=config.stages,
     )
-    if needs & {"alpha", "k"}:
+    if needs & {"alpha", "k", "q"}:
         intra1 = some.new_empty((B, H, T, D), dtype=torch.float32)
         intra2 = some.new_empty((B, H, T, D), dtype=torch.float32)
         for flat in (True, False):

@@ -13,23 +13,20 @@ family: sequential
 #     S_0 = I
 #
 # Its adjoint
-#     dSu_t = -(-Su_t^T dS_t^+ uS_t / lam_t - (q_t^T Su_t) do_t^T uS_t / lam_t) u_t / (u_t^T Su_t + lam_t)^2 - dS_t^+
-#         uS_t / (lam_t (u_t^T Su_t + lam_t))
-#     duS_t = -(q_t^T Su_t) do_t / (lam_t (u_t^T Su_t + lam_t))
+#     m_{1,t} = u_t^T Su_t + lam_t
+#     m_{2,t} = -Su_t^T dS_t^+ uS_t / lam_t - (q_t^T Su_t) do_t^T uS_t / lam_t
+#     dSu_t = -m_{2,t} u_t / m_{1,t}^2 - dS_t^+ uS_t / (lam_t m_{1,t})
+#     duS_t = -(q_t^T Su_t) do_t / (lam_t m_{1,t})
 #     dS_t^+ = dS_{t+1}^+ / lam_{t+1} + dSu_{t+1} u_{t+1}^T + q_{t+1} do_{t+1}^T / lam_{t+1} - u_{t+1} Su_{t+1}^T
-#         dS_{t+1}^+ / (lam_{t+1} (u_{t+1}^T Su_{t+1} + lam_{t+1})) - (do_{t+1}^T uS_{t+1}) q_{t+1} u_{t+1}^T /
-#         (lam_{t+1} (u_{t+1}^T Su_{t+1} + lam_{t+1})) - (q_{t+1}^T Su_{t+1}) u_{t+1} do_{t+1}^T / (lam_{t+1}
-#         (u_{t+1}^T Su_{t+1} + lam_{t+1}))
-#     dq_t = (S_{t-1} - Su_t uS_t^T / (u_t^T Su_t + lam_t)) do_t / lam_t
-#     du_t = S_{t-1}^T dSu_t - (-Su_t^T dS_t^+ uS_t / lam_t - (q_t^T Su_t) do_t^T uS_t / lam_t) Su_t / (u_t^T Su_t +
-#         lam_t)^2 - S_{t-1} dS_t^+^T Su_t / (lam_t (u_t^T Su_t + lam_t)) - (q_t^T Su_t) S_{t-1} do_t / (lam_t (u_t^T
-#         Su_t + lam_t)) - (do_t^T uS_t) S_{t-1}^T q_t / (lam_t (u_t^T Su_t + lam_t))
-#     dlog lam_t = -lam_t (-Su_t^T dS_t^+ uS_t / lam_t - (q_t^T Su_t) do_t^T uS_t / lam_t) / (u_t^T Su_t + lam_t)^2 -
-#         (<S_{t-1} - Su_t uS_t^T / (u_t^T Su_t + lam_t), dS_t^+> + do_t^T (S_{t-1}^T - uS_t Su_t^T / (u_t^T Su_t +
-#         lam_t)) q_t) / lam_t
-#     dS_0 = dS_1^+ / lam_1 + dSu_1 u_1^T + q_1 do_1^T / lam_1 - u_1 Su_1^T dS_1^+ / (lam_1 (u_1^T Su_1 + lam_1)) -
-#         (do_1^T uS_1) q_1 u_1^T / (lam_1 (u_1^T Su_1 + lam_1)) - (q_1^T Su_1) u_1 do_1^T / (lam_1 (u_1^T Su_1 +
-#         lam_1))
+#         dS_{t+1}^+ / (lam_{t+1} m_{1,t+1}) - (do_{t+1}^T uS_{t+1}) q_{t+1} u_{t+1}^T / (lam_{t+1} m_{1,t+1}) -
+#         (q_{t+1}^T Su_{t+1}) u_{t+1} do_{t+1}^T / (lam_{t+1} m_{1,t+1})
+#     dq_t = (S_{t-1} - Su_t uS_t^T / m_{1,t}) do_t / lam_t
+#     du_t = S_{t-1}^T dSu_t - m_{2,t} Su_t / m_{1,t}^2 - S_{t-1} dS_t^+^T Su_t / (lam_t m_{1,t}) - (q_t^T Su_t)
+#         S_{t-1} do_t / (lam_t m_{1,t}) - (do_t^T uS_t) S_{t-1}^T q_t / (lam_t m_{1,t})
+#     dlog lam_t = -lam_t m_{2,t} / m_{1,t}^2 - (<S_{t-1} - Su_t uS_t^T / m_{1,t}, dS_t^+> + do_t^T (S_{t-1}^T - uS_t
+#         Su_t^T / m_{1,t}) q_t) / lam_t
+#     dS_0 = dS_1^+ / lam_1 + dSu_1 u_1^T + q_1 do_1^T / lam_1 - u_1 Su_1^T dS_1^+ / (lam_1 m_{1,1}) - (do_1^T uS_1)
+#         q_1 u_1^T / (lam_1 m_{1,1}) - (q_1^T Su_1) u_1 do_1^T / (lam_1 m_{1,1})
 #
 # Step by step, because a write is scaled by something that depends on the state: -1 / (u_t^T Su_t + lam_t)
 

@@ -1361,7 +1361,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     dS_first = whole(final_cotangents.get("S"))
     do = cotangent(cotangents.get("o"), some, (B, T, H, E))
     beta_sums, beta_resets, beta_extents = cumulate(beta, config.chunk, config.exact)
-    if needs & {"beta"}:
+    if needs & {"S", "beta", "v"}:
         scaled1 = some.new_empty((B, H, T, E))
         intra1 = some.new_empty((B, H, T, E), dtype=torch.float32)
         for flat in (True, False):

@@ -29,6 +29,7 @@ class Store:
     node: Node  # step-level
     kind: str
     root: str
+    shared: list[str] = field(default_factory=list)  # other values that use it
 
 
 @dataclass
@@ -107,12 +108,21 @@ class _Fusion:
             total = add(*terms, *([before] if before is not None else []))
             if k == max(buckets) and not rest:
                 return self.final(name, total, k)
-            before = leaf("stored", f"{name}.{k}", node.axes)
-            self.stores[k].append(Store(before, total, "part", name))
+            before = self.part(name, total, k, node.axes)
             later = [j for j in buckets if j > k]
             if later:
                 before = self.over_tile(before, min(later))
         return add(*rest, *([before] if before is not None else []))
+
+    def part(self, name: str, node: Node, k: int, axes: tuple[str, ...]) -> Node:
+        """The stored leaf of a value's terms so far: one that another value has stored already, where they are the same."""
+        for s in self.stores[k]:
+            if s.kind == "part" and s.node is node and s.leaf.axes == axes:
+                s.shared.append(name)
+                return s.leaf
+        x = leaf("stored", f"{name}.{k}", axes)
+        self.stores[k].append(Store(x, node, "part", name))
+        return x
 
     def final(self, name: str, node: Node, k: int) -> Node:
         x = leaf("stored", name, node.axes)

@@ -422,19 +422,17 @@ class Host:
         for s in self.fused.stores[k]:
             for root in (s.root, *s.shared):
                 wanted |= self._root_wants(root)
-            if s.kind == "kept":
-                wanted |= self._kept_wants(k, s.leaf)
+            if s.kind in ("kept", "part"):
+                wanted |= self._leaf_wants(k, s.leaf)
         return wanted
 
-    def _kept_wants(self, k: int, x: Node) -> set[str]:
+    def _leaf_wants(self, k: int, x: Node) -> set[str]:
+        """What needs a leaf that stage k stores: all that the later sweeps do that load it, and what torch makes of it."""
         wanted: set[str] = set()
         for j, stage in enumerate(self.plan.stages):
             if j > k and isinstance(stage, Sweep):
-                for s in self.fused.stores[j]:
-                    if _uses(s.node, x):
-                        for root in (s.root, *s.shared):
-                            wanted |= self._root_wants(root)
-                if any(_uses(n, x) for n in stage.chunk.streams.values()):
+                nodes = [*stage.chunk.streams.values(), *(s.node for s in self.fused.stores[j])]
+                if any(_uses(n, x) for n in nodes):
                     wanted |= self._wanted_by(j)
         for name, node in self.fused.values.items():
             if _uses(node, x):
