@@ -62,12 +62,15 @@ def claims_of(targets: Iterable[str]) -> list[Claim]:
         return about
     found: list[Claim] = []
     for target in targets:
+        direct = [c for c in about if c.spec == target]
+        if direct:
+            found += direct
+            continue
         recurrences = find(target)
         own = [c for r in recurrences for c in r.claims]
-        named = [c for c in about if c.spec in {r.name for r in recurrences}]
-        if not own and not named:
+        if not own:
             raise LoadError(f"{target} states no claims: write r.claim(...) in it, see docs/claims.md")
-        found += own + (named if not target.endswith(".py") else [])
+        found += own
     return found
 
 

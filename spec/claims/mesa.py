@@ -388,4 +388,5 @@ claim(
     r"\mathbf{dK} \approx \sum_{i=1}^k \mathbf{dK}^{(i-1)}\ \text{with}\ \mathbf O\ \text{in the "
     r"place of every}\ \mathbf O^{(i-1)}",
     Approximates(gradient(loss, K), sum_over(m, 1, rounds, dK_with(O(rounds))), "k"),
+    note="with the sign and the state of f that the exact formula needs (bw-dK, f-def); in question is O in place of O^(i-1)",
 )

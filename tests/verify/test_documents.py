@@ -155,6 +155,12 @@ def test_the_command_takes_a_spec_of_the_catalogue(tmp_path: Path) -> None:
     assert {x["spec"] for x in json.loads(out.read_text())} == {"lightning_attention"}
 
 
+def test_the_judge_knows_no_formula_by_name() -> None:
+    sources = {p.name: p.read_text() for p in (Path(report.__file__).parent).glob("*.py")}
+    found = [(file, name) for file, text in sources.items() for name in IDS if name in text or f'"{name[4:]}"' in text]
+    assert not found
+
+
 def test_a_spec_without_claims_is_one_clear_error() -> None:
     with pytest.raises(LoadError, match=r"states no claims: write r\.claim"):
         verify(["retention"], console=Console(quiet=True))

@@ -138,6 +138,16 @@ def test_the_example_in_the_documentation_does_what_it_says(tmp_path: Path) -> N
     assert fields <= found["dk"].keys()
 
 
+def test_the_documentations_document_is_judged() -> None:
+    """The gradient in the example lacks a factor 2, under one reading; the other reading has a wrong sign as well."""
+    _, code = re.findall(r"```python\n(.*?)```", (DOCS / "claims.md").read_text(), re.S)
+    scope: dict = {}
+    exec(code, scope)
+    first, second = judged(scope["DOCUMENT"].claims)
+    assert (first.verdict, second.verdict) == ("fails", "holds")
+    assert first.repairs and first.repair_reading == "r is X w - y"
+
+
 def test_a_claim_whose_sides_are_the_same_is_refused(tmp_path: Path) -> None:
     (r,) = load(spec_file(tmp_path, {"nothing": "u(t), u(t)"}))
     with pytest.raises(SpecError, match="says nothing"):
