@@ -30,6 +30,7 @@ from .ir import (
 )
 from .pipeline import Compiled
 from .read_write import NormalForm, Pairing, StateForm, Write
+from .shared_terms import shared_terms
 from .show import PRODUCT, Notation
 from .step import StateVar, StepProgram
 
@@ -183,8 +184,27 @@ def turned_reads(a: Adjoint, s: StateVar) -> bool:
 
 
 def adjoint_formulas(c: Compiled) -> Iterable[Formula]:
+    """Gradients of what the step names, of the states, of every argument, and of the initial states."""
     a, step = c.adjoint, c.step
     names = adjoint_names(c)
+    shared = shared_terms(
+        [
+            *a.program.outputs.values(),
+            *a.program.updates.values(),
+            *(x for x in names if names[x].attrs[0] == "gradient"),
+        ],
+        names,
+        Notation(False, names, order=order_of(c)),
+        {*order_of(c), *step.dims, "w", "p"},
+    )
+    names |= shared
+    for s in step.states:  # where the new state is read transposed, print knows only the part from later steps
+        part = names[a.gradients[step.updates[s.name]]]
+        if part.attrs[0] == "carried":
+            whole = leaf("gradient", part.attrs[1], s.axes)
+            yield formula(c, partial(_part_text, part=part, whole=whole), text=True)
+    for x, symbol in shared.items():
+        yield equation(c, symbol, x, names, symbol.attrs[2])
     for x, name in step.names.items():
         g = a.gradients.get(x, ZERO)
         if g in names and names[g].attrs[1] == f"d{name}":

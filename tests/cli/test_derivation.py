@@ -121,7 +121,9 @@ class Run:
                 name, below = f"{name}_{below}", ""
             step = re.sub(r"^t\b", str(t), below)
             step = str(STEPS) if step == "n" else str(eval(step)) if step and not step.isalpha() else step
-            if beyond and step == str(STEPS + 1):  # gradients are zero there; what else there is doesn't matter
+            if (
+                beyond and step == str(STEPS + 1) and (name, step) not in self.values
+            ):  # gradients are zero there; what else there is doesn't matter
                 base = name.rstrip("+")
                 gradient = base[:1] == "d" and (base[1:], str(STEPS)) in self.values
                 return 0 * self.values[base[1:], str(STEPS)] if gradient else self.values[base, str(STEPS)]
@@ -188,6 +190,9 @@ def check_recurrence(run: Run, lines: list[str]) -> None:
 
 def check_adjoint(run: Run, lines: list[str]) -> None:
     """Backward: gradients of states and auxiliary quantities are found, those of the arguments compared."""
+    for name, below, right in map(sides, lines):  # terms that several formulas share, beyond the last step
+        if below == "t" and not name.startswith("d"):
+            run.values[name, str(STEPS + 1)] = read(right, run.lookup(STEPS + 1, beyond=True))
     for t in range(STEPS, 0, -1):
         waiting = [x for x in map(sides, lines) if x[1] == "t"]
         while waiting:
