@@ -13,6 +13,7 @@ family: sequential
 #     S_0 = I
 #
 # Its adjoint
+# dS_t^+ is the part of dS_t that comes from later steps.
 #     m_{1,t} = u_t^T Su_t + lam_t
 #     m_{2,t} = -Su_t^T dS_t^+ uS_t / lam_t - (q_t^T Su_t) do_t^T uS_t / lam_t
 #     dSu_t = -m_{2,t} u_t / m_{1,t}^2 - dS_t^+ uS_t / (lam_t m_{1,t})
