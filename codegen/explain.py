@@ -9,8 +9,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from .backends import triton_section
 from .cost import CHUNK, Cost, Sizes, backward_cost, forward_cost, launches, sweep_flops
-from .derivation import Reader, Section, derivation, order_of, stateless_names
+from .derivation import derivation
+from .form_notation import Reader
+from .formulas import Section, order_of, stateless_names
 from .ir import ZERO, dim_of, leaves, mul
 from .pipeline import Compiled
 from .plan import Plan, Sweep
@@ -24,6 +27,11 @@ def explanation(c: Compiled, width: int = 64, chunk: int = CHUNK) -> dict[str, A
     sizes = Sizes({d: width for d in c.step.dims}, chunk)
     where = c.reason_where
     ahead, back = launches(c)
+    passes = {
+        "forward": _pass(c, c.forward, forward_cost(c, sizes), sizes, ahead),
+        "backward": _pass(c, c.backward, backward_cost(c, sizes), sizes, back),
+    }
+    stepwise = triton_section(c).stepwise
     return {
         "name": c.name,
         "doc": next(iter((c.spec.doc or "").strip().splitlines()), ""),
@@ -40,8 +48,14 @@ def explanation(c: Compiled, width: int = 64, chunk: int = CHUNK) -> dict[str, A
         "decay_shape": {s.name: decay_shape(c, s) for s in _states(c, 1)},
         "writes": writes(c),
         "reads": reads(c),
-        "forward": _pass(c, c.forward, forward_cost(c, sizes), sizes, ahead),
-        "backward": _pass(c, c.backward, backward_cost(c, sizes), sizes, back),
+        **passes,
+        "sweeps": [{"pass": name, **s} for name, p in passes.items() for s in p["sweeps"]],
+        **{
+            key: {name: p[key] for name, p in passes.items()}
+            for key in ("launches", "bytes_per_token", "flops_per_token")
+        },
+        "triton": "steps" if c.forward is None or stepwise else "chunks",
+        "triton_reason": stepwise,
         "saved_for_backward": saved(c),
         "counted_for": {"dims": sizes.dims, "chunk": sizes.chunk, "input_bytes": sizes.element},
         "gates": [{"name": g.name, "what": g.what, "points": g.points, "error_bound": g.error_bound} for g in c.gates],
@@ -130,7 +144,7 @@ def saved(c: Compiled) -> list[str]:
 # --- sweeps and costs -------------------------------------------------------------------------------------------------
 
 
-def _pass(c: Compiled, plan: Plan | None, cost: Cost, sizes: Sizes, started: int | None) -> dict[str, Any]:
+def _pass(c: Compiled, plan: Plan | None, cost: Cost, sizes: Sizes, started: int) -> dict[str, Any]:
     return {
         "launches": started,
         "bytes_per_token": round(cost.bytes),
@@ -223,10 +237,15 @@ def _tables(data: dict[str, Any]) -> Iterator[tuple[str, Table | Text]]:
         p = data[name]
         costs.add_row(
             name,
-            "torch only" if p["launches"] is None else str(p["launches"]),
+            str(p["launches"]),
             f"{p['bytes_per_token']:,}",
             f"{p['floor_bytes_per_token']:,}",
             f"{p['flops_per_token']:,}",
+        )
+    if data["triton_reason"]:
+        yield (
+            "Kernels",
+            Text(f"Over chunks in torch; the Triton kernels go step by step, because {data['triton_reason']}."),
         )
     width = next(iter(counted["dims"].values()))
     yield f"Cost per token and head, for dims of {width}, chunks of {counted['chunk']} and 16-bit inputs", costs

@@ -19,8 +19,9 @@ from char_lm import Progress, Text
 
 from chunkform import __version__
 from chunkform.codegen.check import Row
-from chunkform.codegen.derivation import Section, derivation
+from chunkform.codegen.derivation import derivation
 from chunkform.codegen.explain import explanation
+from chunkform.codegen.formulas import Section
 from chunkform.codegen.math_svg import math_svg
 from chunkform.codegen.pipeline import Compiled
 from chunkform.codegen.verify.verdict import Verdict
