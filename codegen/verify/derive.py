@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import sympy
@@ -203,7 +204,7 @@ def tidy(x: Formula, shapes: Shapes) -> Formula:
         case "negative":
             return negative(args[0])
         case "add":
-            return add(*args)
+            return collected(args)
         case "inner" if shapes(args[0]).cols == "1":
             return tidy(product(args[0].T, args[1]), shapes)
         case "inner" if any(a.op == "negative" for a in args):
@@ -216,6 +217,24 @@ def tidy(x: Formula, shapes: Shapes) -> Formula:
 
 
 TIDIED = ("transpose", "negative", "add", "inner", "product", "sum", "hadamard", "rowsum", "divide")
+
+
+def collected(terms: tuple[Formula, ...]) -> Formula:
+    """The sum, with terms that differ by a number taken together."""
+    found: dict[Formula, Fraction] = {}
+    for x in terms:
+        sign = -1 if x.op == "negative" else 1
+        core = x.args[0] if x.op == "negative" else x
+        number = Fraction(1)
+        if core.op == "product" and core.args[0].op == "number":
+            number, core = core.args[0].attrs[0], product(*core.args[1:])
+        found[core] = found.get(core, Fraction(0)) + sign * number
+    parts = []
+    for core, number in found.items():
+        whole = core if abs(number) == 1 else product(formula(abs(number)), core)
+        if number:
+            parts.append(negative(whole) if number < 0 else whole)
+    return add(*parts) if parts else ZERO
 
 
 def tidy_transpose(x: Formula, shapes: Shapes) -> Formula:

@@ -133,7 +133,7 @@ def telescoped(document: str, title: str, r: Recurrence) -> list[tuple[str, str,
     found = [
         (
             document,
-            f"dlog_lam of {title} without a state: its change from step t + 1 to step t (chunk form: the sums from the end)",
+            f"dlog_lam of {title} without a state: its change from step t + 1 to step t",
             stated(s, f"{r.name}.telescoped", dlog(t), dlog(t + 1) + body, (("t", 1, n - 1),)),
         )
     ]
@@ -146,7 +146,26 @@ def telescoped(document: str, title: str, r: Recurrence) -> list[tuple[str, str,
                 stated(s, f"{r.name}.last", dlog(t), start, (("t", n, n),)),
             )
         )
-    return found
+    return [*found, (document, f"dlog_lam of {title} in chunk form, row j of chunk i", chunk_form(r, body, names))]
+
+
+def chunk_form(r: Recurrence, body: Formula, names: list[str]) -> Claim:
+    """The change from step to step, summed backwards over a chunk; one number is handed on from the chunk after it."""
+    s = Setting(r.name, r)
+    c, count = s.chunked()
+    i, j = s.indices("i", 1, count), s.indices("j", 1, c)
+    t, u = s.names("t u")
+    for name in (*names, *(f"d{x}" for x in names), "lam"):
+        s.lookup(name)
+    dlog = s.lookup("dlog_lam")
+    terms = body.args if body.op == "add" else (body,)
+    row = (i - 1) * c + u
+    here = [substitute(x, {t: row}) for x in terms if "t+1" not in str(x)]
+    following = [substitute(x, {t + 1: row}) for x in terms if "t+1" in str(x)]
+    right = dlog(i * c + 1) + sum_over(u, j, c, summed(here))
+    if following:
+        right = right + sum_over(u, j + 1, c + 1, summed(following))
+    return stated(s, f"{r.name}.chunk", dlog((i - 1) * c + j), right, (("i", 1, count - 1), ("j", 1, c)))
 
 
 def combination(target: Formula, terms: list[Formula], setting: Setting, only_last: bool = False) -> Formula | None:

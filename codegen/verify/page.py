@@ -166,14 +166,19 @@ def statement_text(s: object) -> str:
 
 
 def definitions(c: Claim) -> str:
+    lines = [f"<li><code>{escape(x)}</code></li>" for x in defined(c)]
+    return f"<p>where</p><ul>{''.join(lines)}</ul>" if lines else ""
+
+
+def defined(c: Claim) -> list[str]:
     """What the names in a claim stand for, where they are defined by formulas."""
     lines = []
     for name in used_names(c.statement, c.setting):
         q = c.setting.quantities[name]
         if q.kind == "defined" and not q.alternatives and q.body is not None:
             head = Formula("at", tuple(Formula("index", (), (p,)) for p in q.parameters), (name,))
-            lines.append(f"<li><code>{escape(f'{head} = {q.body}')}</code></li>")
-    return f"<p>where</p><ul>{''.join(lines)}</ul>" if lines else ""
+            lines.append(f"{head} = {q.body}")
+    return lines
 
 
 def beside(verdicts: list[Verdict], derived: list[Derived]) -> str:

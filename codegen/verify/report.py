@@ -8,6 +8,7 @@ from pathlib import Path
 from chunkform.spec.claims import documents
 
 from .left_out import Derived, left_out
+from .page import condition, defined
 from .verdict import Verdict
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "verdicts"
@@ -31,10 +32,13 @@ def texts(verdicts: list[Verdict], derived: list[Derived]) -> dict[str, str]:
         own = [x for x in derived if x.document == d.key]
         if own:
             lines += ["## Derived, where the document leaves it out or has it otherwise", ""]
+            told: set[str] = set()
             for x in own:
                 left, right = x.claim.statement.sides  # type: ignore[attr-defined]
                 proof = "proved" if x.verdict == "holds" else "not proved"
                 lines += [f"- {x.what} ({proof}): `{left} = {right}`"]
+                lines += [f"  - where `{y}`" for y in defined(x.claim) if y not in told]
+                told.update(defined(x.claim))
             lines.append("")
         found[f"{d.key}.md"] = "\n".join(lines).rstrip() + "\n"
     found["README.md"] = index(verdicts)
@@ -62,8 +66,6 @@ def index(verdicts: list[Verdict]) -> str:
 
 
 def formula_lines(v: Verdict) -> list[str]:
-    from .page import condition
-
     c = v.claim
     lines = [f"### {c.id}: {v.verdict}", "", f"$${c.latex}$$", ""]
     if c.note:
