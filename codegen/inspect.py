@@ -23,7 +23,7 @@ from .ir import dim_of
 from .pipeline import Compiled
 
 SHARED_LIMIT = 232448  # bytes of shared memory that a program may use on sm_90
-SPILL_LIMIT = 512  # bytes of spill stores and loads, each, that a kernel may have: a few registers, outside of loops
+SPILL_LIMIT = {2: 1280, 4: 2560}  # bytes of spill stores or loads that a kernel may have, by the bytes of its operands
 REGISTERS = 262144  # bytes of registers of one multiprocessor: a program whose states alone take them must spill
 WIDTHS = (64, 128, 256)
 DTYPES = ("bfloat16", "float16", "float32")
@@ -82,14 +82,10 @@ class _Launch:
 def _module(c: Compiled) -> Any:
     """The Triton section of the op as a module; Triton reads a kernel's source from its file."""
     from .emit import emit
-    from .triton import IMPORTS, triton_source
 
-    lines = ["import torch", "import triton", "import triton.language as tl"]
-    lines += [f"from {m} import {', '.join(names.split())}" for m, names in IMPORTS.items()]
     folder = Path(tempfile.mkdtemp(prefix="chunkform_inspect_"))
     path = folder / f"inspect_{c.name}.py"
-    text = emit(c, tidy=False) if c.forward is None else "\n".join(lines) + "\n\n\n" + triton_source(c)
-    path.write_text(text)
+    path.write_text(emit(c, tidy=False))
     spec = importlib.util.spec_from_file_location(f"chunkform_inspect_{c.name}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -196,7 +192,13 @@ def _compiled(launched: _Launch, options: dict[str, Any], settings: dict[str, An
 
     kernel = launched.kernel
     values = dict(zip(kernel.arg_names, launched.args, strict=False)) | options
-    types = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.int8: "*i8", torch.int32: "*i32"}
+    types = {
+        torch.float32: "*fp32",
+        torch.bfloat16: "*bf16",
+        torch.float16: "*fp16",
+        torch.int8: "*i8",
+        torch.int32: "*i32",
+    }
     fixed = {p.name for p in kernel.params if p.is_constexpr}
     plain = {p.name for p in kernel.params if p.do_not_specialize}
     signature: dict[str, str] = {}

@@ -51,7 +51,7 @@ def inverse(t, C: tl.constexpr, LEVELS: tl.constexpr, DT: tl.constexpr):
 @triton.jit
 def is_flat(extent, DT: tl.constexpr):
     """Do log2 decays that reach so far split into two factors that fit into DT?"""
-    return extent <= (12.0 if DT == tl.float16 else 100.0)
+    return extent <= (12.0 if tl.float16 == DT else 100.0)
 
 
 @triton.jit
@@ -168,7 +168,9 @@ def cumulate_kernel(
     tl.store(a + out, sums, mask=ok)
     if EXACT:
         tl.store(n + out, tl.cumsum(reset.to(tl.int32), axis=0).to(tl.int8), mask=ok)
-    reach = tl.maximum(tl.max(tl.max(sums, axis=1), axis=0), 0.0) - tl.minimum(tl.min(tl.min(sums, axis=1), axis=0), 0.0)
+    reach = tl.maximum(tl.max(tl.max(sums, axis=1), axis=0), 0.0) - tl.minimum(
+        tl.min(tl.min(sums, axis=1), axis=0), 0.0
+    )
     reach = tl.where(tl.max(tl.max(reset.to(tl.int32), axis=1), axis=0) > 0, float("inf"), reach)
     tl.store(extent + tl.program_id(0), reach)
 

@@ -49,10 +49,10 @@ def config_for(itemsize: int, largest: int, heavy: bool) -> Config:
     if itemsize == 4:
         if largest <= 128:
             return Config(chunk=32, tile=32, block=32, warps=4, stages=2, itemsize=4)
-        return Config(chunk=32, tile=16, block=32, warps=4, stages=1, itemsize=4)
+        return Config(chunk=16, tile=32, block=32, warps=8, stages=1, itemsize=4)
     if largest <= 128:
         if heavy:
-            return Config(chunk=32, tile=64, block=32, warps=4, stages=3)
+            return Config(chunk=32, tile=64, block=64, warps=4, stages=3)
         return Config(chunk=64, tile=64, block=32, warps=4, stages=2)
     return Config(chunk=32, tile=32, block=32, warps=4, stages=2)
 

@@ -15,18 +15,37 @@ import torch
 from chunkform.codegen.check import Case, Sample, relative_error, sample
 from chunkform.codegen.oracle import oracle
 from chunkform.codegen.pipeline import Compiled, compile_spec
-from chunkform.codegen.triton import IMPORTS, triton_source
+from chunkform.codegen.triton import IMPORTS, CannotPrint, triton_source
 from chunkform.spec.language import catalogue, find
 
 EXTRA = Path(__file__).parent / "codegen" / "specs"
 
 
 @functools.cache
-def compiled() -> dict[str, Compiled]:
-    """Every chunk-parallel recurrence of the catalogue and of the tests."""
+def names() -> tuple[str, ...]:
+    """The chunk-parallel recurrences of the catalogue and of the tests that have Triton kernels."""
+    return tuple(n for n in sorted(_specs()) if _printable(n))
+
+
+@functools.cache
+def compiled(name: str) -> Compiled:
+    return compile_spec(_specs()[name])
+
+
+@functools.cache
+def _specs() -> dict[str, Any]:
     specs = [*catalogue(), *(r for path in sorted(EXTRA.glob("*.py")) for r in find(str(path)))]
-    made = [compile_spec(r) for r in specs]
-    return {c.name: c for c in made if c.family == "chunk-parallel"}
+    return {r.name: r for r in specs}
+
+
+def _printable(name: str) -> bool:
+    if compiled(name).family != "chunk-parallel":
+        return False
+    try:
+        triton_source(compiled(name))
+    except CannotPrint:
+        return False
+    return True
 
 
 @functools.cache
@@ -35,7 +54,7 @@ def module(name: str) -> Any:
     lines = ["import torch", "import triton", "import triton.language as tl"]
     lines += [f"from {m} import {', '.join(names.split())}" for m, names in IMPORTS.items()]
     path = Path(tempfile.mkdtemp()) / f"{name}.py"
-    path.write_text("\n".join(lines) + "\n\n\n" + triton_source(compiled()[name]))
+    path.write_text("\n".join(lines) + "\n\n\n" + triton_source(compiled(name)))
     spec = importlib.util.spec_from_file_location(f"chunkform_test_{name}", path)
     assert spec is not None and spec.loader is not None
     made = importlib.util.module_from_spec(spec)
@@ -53,7 +72,6 @@ class Error:
     dtype: str
     shape: str
     decay: str
-    config: str
     error: float
     rounding: float
 
@@ -98,9 +116,9 @@ class poisoned:
         torch.Tensor.new_empty = self.original  # type: ignore[method-assign]
 
 
-def errors(name: str, case: Case, dtype: torch.dtype, config: str = "") -> list[Error]:
+def errors(name: str, case: Case, dtype: torch.dtype) -> list[Error]:
     """Errors of every quantity, where the kernels are given inputs rounded to `dtype`."""
-    c = compiled()[name]
+    c = compiled(name)
     exact = sample(c, replace(case, dtype=torch.float32))
     inputs = {v.name for v in c.step.variables if v.kind == "input"}
 
@@ -120,10 +138,6 @@ def errors(name: str, case: Case, dtype: torch.dtype, config: str = "") -> list[
     for quantity, x in ref.items():
         assert out[quantity].shape == x.shape, quantity
         alone = relative_error(close[quantity].to(out[quantity].dtype), x)
-        rows.append(
-            Error(
-                name, quantity, str(dtype).removeprefix("torch."), shape, case.decay, config,
-                relative_error(out[quantity], x), alone,
-            )  # fmt: skip
-        )
+        error, kind = relative_error(out[quantity], x), str(dtype).removeprefix("torch.")
+        rows.append(Error(name, quantity, kind, shape, case.decay, error, alone))
     return rows

@@ -8,10 +8,10 @@ from collections import Counter
 from ..adjoint import gradient_name
 from ..ir import ZERO, Node, dim_of, leaf, walk
 from ..log_decay import log_of
-from ..read_write import Pairing
 from ..pipeline import Compiled
 from ..plan import Accumulate, Plan, Sweep
 from ..print_nodes import NodePrinter, Torch
+from ..read_write import Pairing
 from ..sequential.initial import initial_adjoints
 from ..step import StateVar, StepProgram
 from .fuse import Fused, Store, fuse, is_made
@@ -20,12 +20,14 @@ from .opened import Opened, opened
 from .tile import Argument, axis_name, block_name, size_name
 
 RESERVED = frozenset(
-    "B T H C DT LEVELS EVEN EXACT FLAT flat is_flat extent tl triton torch i c h b n bh t0 at step last chunks tile given states constants saved needs "
-    "cotangents final_cotangents config dtype some start late early gradients initial outputs finals "
-    "inverse power span halves decayed_product decayed_sum cumulate suffix_sum launch steps strides padded choose pair "
-    "new zeros grid".split()
+    "B T H C DT LEVELS EVEN EXACT FLAT tl triton torch i c h b n bh t0 at step last chunks tile flat extent given states "
+    "constants saved needs cotangents final_cotangents config dtype some start late early gradients initial outputs finals "
+    "inverse is_flat power span halves decayed_product decayed_sum cumulate suffix_sum launch steps strides padded choose "
+    "pair whole spread cotangent cdiv".split()
 )
-SUFFIXES = re.compile(r"_(p|b|t|h|a|n|r|sums|resets|extents|extent|end|before|ok|in|out|first|last|next|start|late|early)$")
+SUFFIXES = re.compile(
+    r"_(p|b|t|h|a|n|r|sums|resets|extents|extent|end|before|ok|in|out|first|last|next|start|late|early)$"
+)
 STEMS = {"read": "read", "write": "write", "matrix": "matrix", "scaled": "scaled", "intra": "intra", "ahead": "ahead"}
 
 
@@ -73,9 +75,7 @@ class Host:
         self.initial_gradient = ""
         self.ready: set[str] = set()
         self.prepared: dict[str, set[str]] = {}  # what a kernel ahead made, and for which gradients
-        self.printer = NodePrinter(
-            Torch(lambda d: size_name(d), like="some"), taken=self.names.reserved | {"some"}
-        )
+        self.printer = NodePrinter(Torch(lambda d: size_name(d), like="some"), taken=self.names.reserved | {"some"})
         for v in (*c.step.variables, *c.adjoint.program.variables):
             if v.kind != "trajectory":
                 self.names(v.leaf)
@@ -120,7 +120,8 @@ class Host:
             else:
                 at = [dim_of(a) for a in v.axes].index(d) - len(v.axes)
                 add(f"{size_name(d)} = {self.names(v.leaf)}.shape[{at}]")
-        add(f"config = choose(some.dtype, ({', '.join(size_name(d) for d in p.dims)}{',' if len(p.dims) == 1 else ''}), heavy={self._heavy()})")
+        sizes = ", ".join(size_name(d) for d in p.dims) + ("," if len(p.dims) == 1 else "")
+        add(f"config = choose(some.dtype, ({sizes}), heavy={self._heavy()})")
         for s in p.states:
             self._first_state(s)
         if self.backward:
@@ -175,7 +176,9 @@ class Host:
         stores = self.fused.stores[k]
         number = sum(x.walks for x in self.kernels) + 1
         kernel = sweep_kernel(f"{self.kind}_sweep_{number}", sweep, o, stores, self.names)
-        everyone = {v.name for v in self.c.step.variables if v.kind != "constant"} | {s.name for s in self.c.step.states}
+        everyone = {v.name for v in self.c.step.variables if v.kind != "constant"} | {
+            s.name for s in self.c.step.states
+        }
         wanted = self._wanted_by(k) if self.backward else everyone
         ahead = [x for x in o.prepared if not wanted <= self.prepared.get(self.names(x), set())]
         inner: list[str] = []
@@ -221,7 +224,9 @@ class Host:
             if a.name.endswith("_sums") and a.name not in self.ready:
                 self.ready.add(a.name)
                 log, base = self._log(x), a.name.removesuffix("_sums")
-                self.lines.append(f"{a.name}, {base}_resets, {base}_extents = cumulate({log}, config.chunk, config.exact)")
+                self.lines.append(
+                    f"{a.name}, {base}_resets, {base}_extents = cumulate({log}, config.chunk, config.exact)"
+                )
             if x.op == "leaf" and x.attrs[0] == "ahead" and self.names(x) not in self.ready:
                 self.ready.add(self.names(x))
                 node = self._ahead(x)
@@ -287,7 +292,8 @@ class Host:
         words += [f"{block_name(a)}={self._block(kernel, a)}" for a in kernel.axes]
         words += [f"part_{axis_name(a)}=min(config.block, padded({size_name(dim_of(a))}))" for a in kernel.parts]
         words += ["FLAT=flat"] if kernel.split else []
-        words += ["C=config.chunk", "LEVELS=config.levels", "EVEN=T % config.chunk == 0", "EXACT=config.exact", "DT=DTYPES[some.dtype]"]
+        words += ["C=config.chunk", "LEVELS=config.levels", "EVEN=T % config.chunk == 0"]
+        words += ["EXACT=config.exact", "DT=DTYPES[some.dtype]"]
         stages = "config.stages" if kernel.walks else "1"
         add(f"    T, H, {', '.join(words)}, num_warps=config.warps, num_stages={stages},")
         add(")")
@@ -301,7 +307,8 @@ class Host:
             return f"{name}, *strides({name})"
         if a.layout == "number":
             return f'constants["{x.attrs[1]}"]'
-        if a.layout in ("sums", "out", "matrix", "head") or (a.layout == "chunked" and x.op == "leaf" and x.attrs[0] in ("scaled", "intra")):
+        made_ahead = a.layout == "chunked" and x.op == "leaf" and x.attrs[0] in ("scaled", "intra")
+        if a.layout in ("sums", "out", "matrix", "head") or made_ahead:
             return self.names(x)
         return a.name
 
@@ -418,7 +425,10 @@ class Host:
         assert isinstance(stage, Sweep)
         wanted: set[str] = set()
         for name in stage.finals:
-            wanted |= self._paired(name) if any(name == s.name for s in self.c.step.states) else {name[1:]} | self._initial_wants(name[1:])
+            if any(name == s.name for s in self.c.step.states):
+                wanted |= self._paired(name)
+            else:
+                wanted |= {name[1:]} | self._initial_wants(name[1:])
         for s in self.fused.stores[k]:
             for root in (s.root, *s.shared):
                 wanted |= self._root_wants(root)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ..ir import COL, ROW, Node, dim_of, factors_of, leaf, rename, walk
-from ..read_write import StateForm
 from ..plan import Sweep
+from ..read_write import StateForm
 from .fuse import Store
 from .opened import Opened
 from .tile import Argument, Tiles, Value, at_row, axis_name, block_name, plain_text, size_name
@@ -288,7 +288,11 @@ def _early_loads(stores: list[Store], tiles: Tiles, o: Opened) -> None:
     before, tiles.lines = tiles.lines, []
     for store in stores:
         for x in walk(at_row(rename(store.node, o.rename))):
-            if x.op == "leaf" and x not in tiles.memo and x.attrs[0] in ("input", "cotangent", "stored", "read", "write"):
+            if (
+                x.op == "leaf"
+                and x not in tiles.memo
+                and x.attrs[0] in ("input", "cotangent", "stored", "read", "write")
+            ):
                 tiles.value(x)
     tiles.head += tiles.lines
     tiles.lines = before

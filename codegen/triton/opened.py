@@ -20,8 +20,9 @@ PREPARED = ("matrix", "scaled", "intra")
 class Opened:
     """`definitions`, `outputs` and `states` are for the sweep; `matrices`, `scaled` for the kernel ahead of it.
 
-    `intra` are sums over the writes of a chunk with a decay along the kept axis. `products` are contractions over an axis with a decay of its own: leaves of kind `product`, computed block by block.
-    `rename` gives the axes of square states names that tell the contracted one from the kept one.
+    `intra` are sums over the writes of a chunk with a decay along the kept axis. `products` are contractions over an axis with
+    a decay of its own: leaves of kind `product`, computed block by block. `rename` gives the axes of square states names that
+    tell the contracted one from the kept one.
     """
 
     full: tuple[str, ...]
@@ -56,7 +57,9 @@ class _Opening:
         full = tuple(dict.fromkeys(f for f, _ in sides if f is not None))
         tile = tuple(dict.fromkeys(t for _, t in sides if t is not None))
         if set(full) & set(tile):
-            raise CannotPrint(f"an axis is contracted in one state and kept in another: {sorted(set(full) & set(tile))}")
+            raise CannotPrint(
+                f"an axis is contracted in one state and kept in another: {sorted(set(full) & set(tile))}"
+            )
         if any(d not in chunk.streams for d in chunk.decays):
             raise CannotPrint("a constant decay")
         names = {a: f"{dim_of(a)}{KEPT}" for a in tile if dim_of(a) in {dim_of(f) for f in full}}
@@ -165,8 +168,10 @@ class _Opening:
                 node = leaf("matrix", x.key[:12], x.axes)
                 self.out.matrices[node] = x
                 return node
-            if b == COL and self.free(x) and any(
-                f.op == "decay_mask" and set(f.axes) & set(self.out.tile) for f in factors
+            if (
+                b == COL
+                and self.free(x)
+                and any(f.op == "decay_mask" and set(f.axes) & set(self.out.tile) for f in factors)
             ):
                 node = leaf("intra", x.key[:12], (ROW, *(a for a in x.axes if a != ROW)))
                 self.out.intra[node] = x
@@ -184,7 +189,8 @@ class _Opening:
     def free(self, x: Node) -> bool:
         """Does x need no state?"""
         return not any(
-            y.op == "leaf" and (y.attrs[0] == "state in" or (y.attrs[0] == "inner" and not self.free(self.definition(y))))
+            y.op == "leaf"
+            and (y.attrs[0] == "state in" or (y.attrs[0] == "inner" and not self.free(self.definition(y))))
             for y in walk(x)
         )
 
@@ -210,7 +216,8 @@ class _Opening:
         out = self.out
         out.definitions = _used(out.definitions, [*out.outputs.values(), *out.states.values()])
         # matrices that only another matrix uses stay definitions of the kernel ahead
-        live = {y.attrs[1] for y in walk(*out.definitions.values(), *out.outputs.values(), *out.states.values()) if y.op == "leaf" and y.attrs[0] in PREPARED}
+        nodes = walk(*out.definitions.values(), *out.outputs.values(), *out.states.values())
+        live = {y.attrs[1] for y in nodes if y.op == "leaf" and y.attrs[0] in PREPARED}
         out.matrices = {x: n for x, n in out.matrices.items() if x.attrs[1] in live}
         out.scaled = {x: n for x, n in out.scaled.items() if x.attrs[1] in live}
         out.intra = {x: n for x, n in out.intra.items() if x.attrs[1] in live}
@@ -220,8 +227,10 @@ class _Opening:
         out.ahead = {x: self.product(n) for x, n in out.ahead.items()}
 
     def product(self, x: Node) -> Node:
-        if x.op == "sum" and x.attrs[0] in self.out.full and any(
-            f.op == "decay_mask" and x.attrs[0] in f.axes for f in factors_of(x.args[0])
+        if (
+            x.op == "sum"
+            and x.attrs[0] in self.out.full
+            and any(f.op == "decay_mask" and x.attrs[0] in f.axes for f in factors_of(x.args[0]))
         ):
             node = leaf("product", x.key[:12], (ROW, COL))
             self.out.products[node] = x
@@ -240,6 +249,3 @@ def _used(definitions: dict[Node, Node], roots: list[Node]) -> dict[Node, Node]:
                 needed.add(names[y.attrs[1]])
                 stack.append(definitions[names[y.attrs[1]]])
     return {d: n for d, n in definitions.items() if d in needed}
-
-
-

@@ -9,14 +9,11 @@ import jinja2
 from ..pipeline import Compiled
 from .host import Host
 from .kernels import Kernel
+from .tile import CannotPrint
 
 IMPORTS = {
-    "chunkform.runtime.kernels": (
-        "cumulate decayed_product decayed_sum inverse is_flat power span suffix_sum"
-    ),
-    "chunkform.runtime.launch": (
-        "DTYPES cdiv choose cotangent launch padded pair spread steps strides whole"
-    ),
+    "chunkform.runtime.kernels": ("cumulate decayed_product decayed_sum inverse is_flat power span suffix_sum"),
+    "chunkform.runtime.launch": ("DTYPES cdiv choose cotangent launch padded pair spread steps strides whole"),
 }
 TEMPLATES = Path(__file__).parent.parent / "templates"
 
@@ -27,6 +24,8 @@ def triton_source(c: Compiled) -> str:
     Raises `CannotPrint` for a chunk program that no kernel here computes: one triangular system for each channel.
     """
     assert c.forward is not None and c.backward is not None
+    if any(s.mix for sweep in c.forward.sweeps for s in sweep.group):
+        raise CannotPrint("states are added to each other as a whole")
     parts = []
     for backward in (False, True):
         host = Host(c, c.backward if backward else c.forward, backward)
@@ -37,7 +36,10 @@ def triton_source(c: Compiled) -> str:
 
 def kernel_text(k: Kernel) -> str:
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES), undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     return environment.get_template("triton_kernel.py.jinja").render(
         name=k.name,

@@ -22,10 +22,6 @@ PER_STEP = ("input", "decay", "cotangent", "read", "write", "stored", "ahead", "
 PER_HEAD = ("parameter", "decay parameter")
 
 
-import os
-HEAD2 = int(os.environ.get("HEAD2", "0"))
-
-
 class CannotPrint(Exception):
     """A node that no Triton statement here computes."""
 
@@ -358,7 +354,7 @@ class Tiles:
                     place, base = row, "at"
                 shown = [m if not own or end else f"({m})[{':, None' if n == 0 else 'None, :'}]" for m, n in masks]
                 mask = f", mask={' & '.join(shown)}, other={-1 if letter == 'r' else 0}" if shown else ""
-                where = self.lines if own and not (HEAD2 and self.flat is None) else self.head
+                where = self.lines if own and not (end and self.flat is None) else self.head
                 text = f"tl.load({name}_{what} + {base} + {place}{mask})"
                 if what == "resets":
                     none = "-1" if not own else "tl.full([1], 0, tl.int32)" if end else "0"
@@ -447,10 +443,6 @@ class Tiles:
             loaded = f"tl.load({place} + {axis}[None, :], mask=i_ok[:, None] & {axis}_ok[None, :], other=0.0)"
         else:
             loaded = f"tl.load({place}, mask=i_ok, other=0.0)"
-        if kind == "intra" and HEAD2 and self.flat is None:
-            name = self.fresh(base)
-            self.head.append(f"{name} = {loaded}")
-            return Value(name, (ROW, *own), raw=True)
         if kind == "decay":
             v = self.assign(base, f"tl.exp({loaded}.to(tl.float32))", (ROW, *own))
             return v
@@ -526,5 +518,3 @@ def block_name(axis: str) -> str:
 
 def plain_text(x: Node) -> str:
     return plain(x).replace("%ik", "m").replace("%i", "i").replace("%j", "j")
-
-

@@ -1,0 +1,67 @@
+"""Runs Triton kernels in Triton's interpreter, which must be chosen before Triton is imported, so in a process of its own.
+
+    TRITON_INTERPRET=1 python interpret.py '{"names": [...], "cases": [...]}'   # prints the rows as JSON
+
+bfloat16 is left out: the interpreter computes it wrongly.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from triton_errors import compiled, errors, module, run
+
+from chunkform.codegen.check import Case, sample
+
+
+def main(job: dict) -> list[dict]:
+    rows = []
+    for name in job["names"]:
+        for case in job["cases"]:
+            dtype = getattr(torch, case.pop("dtype", "float32"))
+            rows += [asdict(e) for e in errors(name, Case(**case), dtype)]
+            case["dtype"] = str(dtype).removeprefix("torch.")
+    if job.get("variants"):
+        rows += [row for name in job["names"] for row in variants(name)]
+    return rows
+
+
+def variants(name: str) -> list[dict]:
+    """Calls that must give the same numbers: strided inputs, fewer gradients, gradients of zero."""
+    c, m = compiled(name), module(name)
+    s = sample(c, Case(batch=1, steps=19, heads=2, width=17))
+    everything = run(m, s)
+    rows = []
+
+    def same(what: str, got: dict, names: list[str] | None = None) -> None:
+        for n in names or got:
+            error = float((got[n] - everything[n]).abs().max()) if got[n].numel() else 0.0
+            rows.append(
+                {"recurrence": name, "quantity": f"{what}: {n}", "error": error, "dtype": "float32", "rounding": 0}
+            )
+
+    def strided(x: torch.Tensor) -> torch.Tensor:
+        wide = x.new_full((*x.shape[:-1], 2 * x.shape[-1]), float("nan"))
+        wide[..., ::2] = x
+        return wide[..., ::2].transpose(0, 1).contiguous().transpose(0, 1) if x.ndim > 2 else wide[..., ::2]
+
+    same("strided", run(m, replace(s, given={n: strided(x) for n, x in s.given.items()})))
+    for n in s.given:
+        got = run(m, s, frozenset([n]))
+        same(f"only d{n}", got, [f"d{n}"])
+    none = replace(s, cotangents=dict.fromkeys(s.cotangents))
+    zeros = replace(s, cotangents={n: torch.zeros_like(x) for n, x in s.cotangents.items()})
+    everything = run(m, zeros)
+    same("no incoming gradient", run(m, none))
+    return rows
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(json.loads(sys.argv[1]))))

@@ -1,0 +1,72 @@
+"""Every chunk-parallel recurrence of the catalogue in Triton's interpreter, against the float64 oracle."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+SMALL = {"batch": 1, "steps": 37, "heads": 2, "width": 20}
+GROUPS = (
+    ("lightning_attention", "linear_attention", "retention", "delta_rule"),
+    ("gated_delta_rule", "inverse_attention", "gradient_descent_squared"),
+    ("gated_linear_attention", "value_decay_attention"),
+    ("kimi_delta_attention",),
+)
+LITERATURE = (
+    "leaky_integrator",
+    "scalar_rnn",
+    "scaled_retention",
+    "stacked",
+)  # square and vector states, parameters, groups
+
+
+def interpret(names, cases, variants=False):
+    job = json.dumps({"names": list(names), "cases": cases, "variants": variants})
+    environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, str(HERE / "interpret.py"), job],
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=HERE.parents[1],
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def assert_small(rows, bound):
+    assert rows
+    bad = [r for r in rows if math.isnan(r["error"]) or r["error"] > bound]
+    assert not bad, bad
+
+
+@pytest.mark.parametrize("names", GROUPS, ids=lambda x: x[0])
+def test_float32_agrees_with_the_oracle_also_for_extreme_decays(names):
+    assert_small(interpret(names, [SMALL, SMALL | {"decay": "extreme", "seed": 1}]), 1e-5)
+
+
+def test_kernels_of_recurrences_from_the_literature_agree_with_the_oracle():
+    assert_small(interpret(LITERATURE, [SMALL]), 1e-5)
+
+
+def test_sequences_of_no_step_and_of_one():
+    cases = [SMALL | {"steps": 0}, SMALL | {"steps": 1}]
+    assert_small(interpret(("lightning_attention", "gated_delta_rule", "gated_linear_attention"), cases), 1e-5)
+
+
+def test_float16_takes_decays_without_resets_apart():
+    rows = interpret(
+        ("lightning_attention", "gated_linear_attention"), [SMALL | {"decay": "extreme", "dtype": "float16"}]
+    )
+    assert_small(rows, 4e-3)
+
+
+def test_strides_needs_and_missing_gradients_change_nothing():
+    assert_small(interpret(("gated_delta_rule",), [], variants=True), 1e-6)
