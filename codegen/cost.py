@@ -13,11 +13,10 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from .backends import triton_section
 from .ir import COL, ROW, Node, dim_of, walk
 from .pipeline import Compiled
 from .plan import Plan, Sweep
-from .sequential import sequential_triton_source
-from .triton import CannotPrint, triton_source
 from .triton.fuse import Store, fuse
 
 WIDE = 4  # bytes of a float32
@@ -76,13 +75,9 @@ def backward_cost(c: Compiled, sizes: Sizes) -> Cost:
     return _plan_cost(c, c.backward, sizes, floor)
 
 
-def launches(c: Compiled) -> tuple[int | None, int | None]:
-    """Triton kernels that a forward and a backward call start; None where there are none. Torch's own kernels for what is left
-    over, such as a sum of two results, aren't counted."""
-    try:
-        text = triton_source(c) if c.forward is not None else sequential_triton_source(c)
-    except CannotPrint:
-        return None, None
+def launches(c: Compiled) -> tuple[int, int]:
+    """Triton kernels that a forward and a backward call start, without torch's own for what is left over."""
+    text = triton_section(c).text
     counts = []
     for name in ("forward", "backward"):
         body = text[text.index(f"def triton_{name}(") :].split("\ndef ", 1)[0].split("\n@", 1)[0]

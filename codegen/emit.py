@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import re
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import jinja2
 
 from chunkform.errors import BuildError
 
+from .backends import Section, sections
 from .derivation import derivation_lines, step_formulas
 from .ir import dim_of
 from .pipeline import Compiled
-from .print_torch import torch_source
-from .sequential import sequential_torch_source, sequential_triton_source
-from .triton import IMPORTS as TRITON_IMPORTS
-from .triton import CannotPrint, triton_source
 
 TEMPLATES = Path(__file__).parent / "templates"
 LINE = 120
@@ -28,9 +23,9 @@ LINE = 120
 
 def emit(c: Compiled, tidy: bool = True) -> str:
     """The generated file of a spec, formatted where `tidy`."""
-    sections = _sections(c)
-    text = "\n\n\n".join(x.text for x in sections)
-    backends = {x.backend: f"Backend({x.backend}_forward, {x.backend}_backward)" for x in sections}
+    parts = sections(c)
+    text = "\n\n\n".join(x.text for x in parts)
+    backends = {x.backend: f"Backend({x.backend}_forward, {x.backend}_backward)" for x in parts}
     page = environment().get_template("generated.py.jinja")
     out = page.render(
         title=_title(c),
@@ -38,7 +33,7 @@ def emit(c: Compiled, tidy: bool = True) -> str:
         hash=spec_hash(c),
         family=c.family,
         derivation=_wrapped(derivation(c)),
-        imports=_imports(sections),
+        imports=_imports(parts),
         body=text,
         signature=signature_text(c),
         backends="{" + ", ".join(f'"{n}": {b}' for n, b in backends.items()) + "}",
@@ -120,50 +115,11 @@ def _wrapped(lines: list[str]) -> list[str]:
     return out
 
 
-@dataclass(frozen=True)
-class _Section:
-    """The text of one backend, and the runtime modules whose names it may use: module -> names."""
-
-    backend: str
-    text: str
-    modules: dict[str, str]
-
-
-_TORCH = {
-    "chunkform.runtime.decay": (
-        "chunk_for decay_all decay_in decay_mask decay_out channel_apply channel_product triangular_inverse order_mask"
-    ),
-    "chunkform.runtime.mixing": "Mix",
-    "chunkform.runtime.torch_form": (
-        "CHANNEL_CHUNK CHUNK after_chunks dtype_of expanded from_chunks from_heads from_steps in_parts in_segments per_head "
-        "reverse_sum steps_first to_chunks"
-    ),
-}
-_SEQUENTIAL = {
-    "chunkform.runtime.launch": "launch",
-    "chunkform.runtime.sequential": "block_of computed_in incoming segment_length size_in stacked strides_of tile_of warps_for",
-    "chunkform.runtime.torch_form": "dtype_of",
-}
-
-
-def _sections(c: Compiled) -> list[_Section]:
-    """The backends of a recurrence. Where no Triton kernel can be printed, its torch form serves a GPU as well."""
-    if c.family != "chunk-parallel":
-        return [
-            _Section("torch", sequential_torch_source(c), _SEQUENTIAL),
-            _Section("triton", sequential_triton_source(c), _SEQUENTIAL),
-        ]
-    sections = [_Section("torch", torch_source(c), _TORCH)]
-    with contextlib.suppress(CannotPrint):
-        sections.append(_Section("triton", triton_source(c), TRITON_IMPORTS))
-    return sections
-
-
-def _imports(sections: list[_Section]) -> str:
+def _imports(parts: tuple[Section, ...]) -> str:
     """The import lines that the sections need."""
     wanted: dict[str, set[str]] = {"chunkform.runtime.op": {"Argument", "Backend", "Op", "Signature"}}
     lines = ["import torch"]
-    for section in sections:
+    for section in parts:
         used = set(re.findall(r"\w+", section.text))
         if "tl" in used:
             lines += ["import triton", "import triton.language as tl"]

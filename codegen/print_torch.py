@@ -86,13 +86,9 @@ class _Function:
         add(f'some = given["{stepwise.name}"]')
         add("device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])")
         for dim in program.dims:
-            v = next((v for v in program.variables if dim in map(dim_of, v.axes)), None)
-            if v is not None:
-                at = [dim_of(a) for a in v.axes].index(dim) - len(v.axes)
-                add(f'size_{dim} = given["{v.name}"].shape[{at}]')
-            else:
-                s = next(s for s in program.states if dim in map(dim_of, s.axes))
-                add(f'size_{dim} = states["{s.name}"].shape[{[dim_of(a) for a in s.axes].index(dim) - len(s.axes)}]')
+            v = next(v for v in program.variables if dim in map(dim_of, v.axes))
+            at = [dim_of(a) for a in v.axes].index(dim) - len(v.axes)
+            add(f'size_{dim} = given["{v.name}"].shape[{at}]')
         for s in program.states:
             add(f"{self.state_name(s.name)} = {self._initial(s)}")
         if self.backward:

@@ -409,6 +409,10 @@ def forward_sweep_1(
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
+        alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
+        alpha_n_end = (
+            tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
+        )
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p = tl.dot(t.to(DT), v.to(DT), input_precision="tf32x3")  # 27037667ebf8_t v_t
@@ -417,10 +421,6 @@ def forward_sweep_1(
         )
         p2 = tl.dot(scaled1.to(DT), S.to(DT), p, input_precision="tf32x3")  # ... + ff7f89c96055_t S
         tl.store(o_out + step * E + i[:, None] * (H * E) + e[None, :], p2, mask=i_ok[:, None] & e_ok[None, :])  # o
-        alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
-        alpha_n_end = (
-            tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
-        )
         kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
         scaled2 = tl.load(
             scaled2_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
@@ -684,6 +684,10 @@ def backward_sweep_1(
         at = bh * T + t0
         step = (b * T + t0) * H + h
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
+        alpha_n_end = (
+            tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
+        )
         intra1 = tl.load(intra1_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         alpha_a = tl.load(
             alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
@@ -705,10 +709,6 @@ def backward_sweep_1(
             mask=i_ok[:, None] & d_ok[None, :],
         )  # S.late
         tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], y, mask=i_ok[:, None] & d_ok[None, :])  # dq
-        alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
-        alpha_n_end = (
-            tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
-        )
         kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         scaled1 = tl.load(
@@ -873,6 +873,10 @@ def backward_sweep_2(
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
+        alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
+        alpha_n_end = (
+            tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
+        )
         scaled2 = tl.load(
             scaled2_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
         )
@@ -881,10 +885,6 @@ def backward_sweep_2(
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p2 = tl.dot(t.to(DT), do.to(DT), p, input_precision="tf32x3")  # ... + 88dfcd374345_t do_t
         tl.store(dv_out + step * E + i[:, None] * (H * E) + e[None, :], p2, mask=i_ok[:, None] & e_ok[None, :])  # dv
-        alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
-        alpha_n_end = (
-            tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
-        )
         kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
         scaled3 = tl.load(
             scaled3_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
@@ -1074,6 +1074,10 @@ def backward_sweep_3(
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
+        alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
+        alpha_n_end = (
+            tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
+        )
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         S_late_0 = tl.load(
             S_late_0_p + t0 * S_late_0_t + i[:, None] * S_late_0_t + d[None, :],
@@ -1092,10 +1096,6 @@ def backward_sweep_3(
             )
             if EXACT
             else 0
-        )
-        alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
-        alpha_n_end = (
-            tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
         )
         since = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
         y = intra2.to(tl.float32) + (p * since)  # (v_t dS^T) . [decay_{in}]_{i,d} + 73322e789357_t

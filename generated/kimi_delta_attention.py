@@ -578,6 +578,10 @@ def forward_sweep_1(
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
+        alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
+        alpha_n_end = (
+            tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
+        )
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         scaled1 = tl.load(
             scaled1_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
@@ -594,10 +598,6 @@ def forward_sweep_1(
         p4 = tl.dot(scaled2.to(DT), S.to(DT), p3, input_precision="tf32x3")  # ... + ff7f89c96055_t S
         tl.store(write1_out + step * E + i[:, None] * (H * E) + e[None, :], p2, mask=i_ok[:, None] & e_ok[None, :])
         tl.store(o_out + step * E + i[:, None] * (H * E) + e[None, :], p4, mask=i_ok[:, None] & e_ok[None, :])  # o
-        alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
-        alpha_n_end = (
-            tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
-        )
         kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
         scaled3 = tl.load(
             scaled3_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
@@ -939,6 +939,10 @@ def backward_sweep_1(
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
+        alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
+        alpha_n_end = (
+            tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
+        )
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         scaled1 = tl.load(
             scaled1_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
@@ -965,10 +969,6 @@ def backward_sweep_1(
         p4 = tl.dot(
             tl.trans(scaled2.to(DT)), (beta.to(tl.float32)[:, None] * p3).to(DT), input_precision="tf32x3"
         )  # 65bd4b241e77_t^T diag(beta_t) e94c3f7a7bb9_t
-        alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
-        alpha_n_end = (
-            tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
-        )
         kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
         scaled3 = tl.load(
             scaled3_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
@@ -1218,6 +1218,10 @@ def backward_sweep_2(
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
+        alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
+        alpha_n_end = (
+            tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
+        )
         beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         intra1 = tl.load(intra1_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
@@ -1234,10 +1238,6 @@ def backward_sweep_2(
             )
             if EXACT
             else 0
-        )
-        alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
-        alpha_n_end = (
-            tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
         )
         since = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
         intra2 = tl.load(intra2_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
@@ -1552,6 +1552,10 @@ def backward_sweep_3(
         dk_1 = tl.load(
             dk_1_p + t0 * dk_1_t + i[:, None] * dk_1_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
         )
+        alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
+        alpha_n_end = (
+            tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
+        )
         alpha_a = tl.load(
             alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
         )
@@ -1616,10 +1620,6 @@ def backward_sweep_3(
             (-beta.to(tl.float32)[:, None] * (y2 * alpha * k.to(tl.float32))),
             mask=i_ok[:, None] & d_ok[None, :],
         )  # dlog_alpha
-        alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
-        alpha_n_end = (
-            tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
-        )
         kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0

@@ -458,6 +458,10 @@ def forward_sweep_1(
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
+        beta_a_end = tl.load(beta_sums + at * E + last * E + e, mask=e_ok, other=0)
+        beta_n_end = (
+            tl.load(beta_resets + at * E + last * E + e, mask=e_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
+        )
         intra1 = tl.load(intra1_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(q.to(DT), S.to(DT), input_precision="tf32x3")  # q_t S
@@ -474,10 +478,6 @@ def forward_sweep_1(
         since = span(beta_a, beta_n, 0.0, 0)
         y = intra1.to(tl.float32) + (p * since)  # (q_t S) . [decay_{in}]_{i,e} + 01d6a666c353_t
         tl.store(o_out + step * E + i[:, None] * (H * E) + e[None, :], y, mask=i_ok[:, None] & e_ok[None, :])  # o
-        beta_a_end = tl.load(beta_sums + at * E + last * E + e, mask=e_ok, other=0)
-        beta_n_end = (
-            tl.load(beta_resets + at * E + last * E + e, mask=e_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
-        )
         kept = span(beta_a_end, beta_n_end, 0.0, 0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         scaled1 = tl.load(
@@ -744,6 +744,10 @@ def backward_sweep_1(
         at = bh * T + t0
         step = (b * T + t0) * H + h
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        beta_a_end = tl.load(beta_sums + at * E + last * E + e, mask=e_ok, other=0)
+        beta_n_end = (
+            tl.load(beta_resets + at * E + last * E + e, mask=e_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
+        )
         intra1 = tl.load(intra1_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(q.to(DT), S.to(DT), input_precision="tf32x3")  # q_t S
@@ -764,10 +768,6 @@ def backward_sweep_1(
             (y * do.to(tl.float32)),
             mask=i_ok[:, None] & e_ok[None, :],
         )  # S.late
-        beta_a_end = tl.load(beta_sums + at * E + last * E + e, mask=e_ok, other=0)
-        beta_n_end = (
-            tl.load(beta_resets + at * E + last * E + e, mask=e_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
-        )
         kept = span(beta_a_end, beta_n_end, 0.0, 0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         scaled1 = tl.load(
@@ -929,6 +929,10 @@ def backward_sweep_2(
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
+        beta_a_end = tl.load(beta_sums + at * E + last * E + e, mask=e_ok, other=0)
+        beta_n_end = (
+            tl.load(beta_resets + at * E + last * E + e, mask=e_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
+        )
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(t.to(DT), k.to(DT), input_precision="tf32x3")  # 89c4e3380d6d_t k_t
@@ -937,10 +941,6 @@ def backward_sweep_2(
         )
         p2 = tl.dot(scaled2.to(DT), S.to(DT), p, input_precision="tf32x3")  # ... + ab3a448e8e35_t S^T
         tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], p2, mask=i_ok[:, None] & d_ok[None, :])  # dq
-        beta_a_end = tl.load(beta_sums + at * E + last * E + e, mask=e_ok, other=0)
-        beta_n_end = (
-            tl.load(beta_resets + at * E + last * E + e, mask=e_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
-        )
         kept = span(beta_a_end, beta_n_end, 0.0, 0)
         scaled1 = tl.load(
             scaled1_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
@@ -1130,6 +1130,10 @@ def backward_sweep_3(
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
+        beta_a_end = tl.load(beta_sums + at * E + last * E + e, mask=e_ok, other=0)
+        beta_n_end = (
+            tl.load(beta_resets + at * E + last * E + e, mask=e_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
+        )
         S_late_0 = tl.load(
             S_late_0_p + t0 * S_late_0_t + i[:, None] * S_late_0_t + e[None, :],
             mask=i_ok[:, None] & e_ok[None, :],
@@ -1147,10 +1151,6 @@ def backward_sweep_3(
             )
             if EXACT
             else 0
-        )
-        beta_a_end = tl.load(beta_sums + at * E + last * E + e, mask=e_ok, other=0)
-        beta_n_end = (
-            tl.load(beta_resets + at * E + last * E + e, mask=e_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
         )
         since = span(beta_a_end[None, :], beta_n_end[None, :], beta_a, beta_n)
         intra2 = tl.load(intra2_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
@@ -1324,6 +1324,10 @@ def backward_sweep_4(
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
+        beta_a_end = tl.load(beta_sums + at * E + last * E + e, mask=e_ok, other=0)
+        beta_n_end = (
+            tl.load(beta_resets + at * E + last * E + e, mask=e_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
+        )
         scaled4 = tl.load(
             scaled4_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
@@ -1332,10 +1336,6 @@ def backward_sweep_4(
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p2 = tl.dot(t.to(DT), q.to(DT), p, input_precision="tf32x3")  # ... + 853a867676f4_t q_t
         tl.store(dk_out + step * D + i[:, None] * (H * D) + d[None, :], p2, mask=i_ok[:, None] & d_ok[None, :])  # dk
-        beta_a_end = tl.load(beta_sums + at * E + last * E + e, mask=e_ok, other=0)
-        beta_n_end = (
-            tl.load(beta_resets + at * E + last * E + e, mask=e_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
-        )
         kept = span(beta_a_end, beta_n_end, 0.0, 0)
         scaled3 = tl.load(
             scaled3_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0

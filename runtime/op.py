@@ -220,7 +220,6 @@ def _same_type(signature: Signature, tensors: dict[str, Tensor]) -> dict[str, Te
 def _checked_states(signature: Signature, initial: Any, tensors: dict[str, Tensor]) -> dict[str, Tensor | None]:
     names = [n for n, _ in signature.states]
     if initial is None:
-        _sizes_known(signature, names)
         return dict.fromkeys(names)
     values = initial if isinstance(initial, tuple | list) else (initial,)
     if len(values) != len(names):
@@ -237,7 +236,6 @@ def _checked_states(signature: Signature, initial: Any, tensors: dict[str, Tenso
     for (name, dims), value in zip(signature.states, values, strict=True):
         what = f"{signature.name}: initial_state" + (f" of {name}" if len(names) > 1 else "")
         if value is None:
-            _sizes_known(signature, [name])
             out[name] = None
             continue
         if not isinstance(value, Tensor) or value.dtype not in FLOATS:
@@ -252,17 +250,6 @@ def _checked_states(signature: Signature, initial: Any, tensors: dict[str, Tenso
             raise ArgumentError(f"{what} is on {value.device}, but the inputs are on {any_tensor.device}")
         out[name] = value.to(wide)
     return out
-
-
-def _sizes_known(signature: Signature, absent: list[str]) -> None:
-    """A state may be left out where the arguments tell its size."""
-    known = {d for a in signature.arguments for d in a.dims}
-    for name, dims in signature.states:
-        for d in dims:
-            if name in absent and d not in known:
-                raise ArgumentError(
-                    f"{signature.name}: initial_state must be given: no argument tells the size of {d}, a dim of {name}"
-                )
 
 
 def _kind(value: Any) -> str:

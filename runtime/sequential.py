@@ -7,8 +7,6 @@ import math
 import torch
 from torch import Tensor
 
-from chunkform.errors import ArgumentError
-
 from .torch_form import dtype_of
 
 
@@ -28,14 +26,6 @@ def segment_length(steps: int) -> int:
 def incoming(x: Tensor | None, shape: tuple[int, ...], like: Tensor) -> Tensor:
     """A gradient that comes in, or zeros that take no memory."""
     return like.new_zeros(()).expand(shape) if x is None else x
-
-
-def size_in(states: dict[str, Tensor | None], name: str, axis: int, dim: str) -> int:
-    """The size of a dim that no input has: an initial state says it."""
-    state = states.get(name)
-    if state is None:
-        raise ArgumentError(f"no input has the dim {dim}: its size is that of the initial state {name}, so give one")
-    return state.shape[axis]
 
 
 def block_of(size: int, smallest: int = 1) -> int:

@@ -15,7 +15,7 @@ OWN = (
     "triton given states constants saved cotangents final_cotangents needs dtype like outputs finals "
     "gradients initial_gradients program tile head tiles first launch entries length index sequences "
     "checkpoints before initial incoming block_of tile_of warps_for strides_of stacked segment_length "
-    "dtype_of computed_in size_in"
+    "dtype_of computed_in"
 ).split()
 
 
@@ -77,9 +77,6 @@ def sizes(program: StepProgram) -> Sizes:
             lead = f'given["{v.name}"]'
         for i, axis in enumerate(v.axes):
             dims.setdefault(dim_of(axis), f'given["{v.name}"].shape[{offset + i}]')
-    for s in program.states:
-        for i, axis in enumerate(s.axes):
-            dims.setdefault(dim_of(axis), f'size_in(states, "{s.name}", {2 + i}, "{dim_of(axis)}")')
     return Sizes(lead, {d: dims[d] for d in program.dims if d in dims})
 
 

@@ -16,11 +16,21 @@ from .template import render
 
 def sequential_torch_source(c: Compiled) -> str:
     """Text that defines `torch_forward` and `torch_backward`."""
+    return _source(c, steps=True)
+
+
+def start_source(c: Compiled) -> str:
+    """Text that defines `torch_start`, and where parameters set the first states `torch_start_gradients`."""
+    return _source(c, steps=False)
+
+
+def _source(c: Compiled, steps: bool) -> str:
     program = c.step
     layout = sizes(program)
     names = names_of(program, {f"size_{d}" for d in layout.dims})
     return render(
         "sequential_torch.py.jinja",
+        steps=steps,
         lead=layout.lead,
         sizes=layout.dims,
         given=[_given(v, names) for v in tensors(program)],

@@ -128,17 +128,6 @@ def ratios() -> Recurrence:
     return r
 
 
-def hidden_width() -> Recurrence:
-    """A state with a dim that no input has: its initial state says how wide it is."""
-    r = Recurrence("hidden_width")
-    d, e = r.dims("d e")
-    k = r.inputs("k", d)
-    S = r.state("S", d, e)
-    r.update(S, S.prev - k * tanh(S.prev.T * k).T)
-    r.output("o", S.next * (S.prev.T * k))
-    return r
-
-
 def specs() -> dict[str, Recurrence]:
     made = [tanh_layer(), running_maximum(), momentum(), everything(), channels(), ratios()]
     made += [find(n)[0] for n in ("sherman_morrison", "gradient_descent_logistic", "kimi_delta_attention", "retention")]

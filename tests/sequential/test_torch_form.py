@@ -4,11 +4,9 @@ import importlib.util
 
 import pytest
 import torch
-from sequential.programs import arguments, compare, compiled, hidden_width, printed, specs
+from sequential.programs import arguments, compare, compiled, printed, specs
 
 from chunkform.codegen.emit import emit
-from chunkform.codegen.pipeline import compile_spec
-from chunkform.errors import ArgumentError
 
 NAMES = list(specs())
 SIZES = {"d": 5, "e": 3, "m": 3, "n": 5}
@@ -77,13 +75,3 @@ def test_gradients_that_do_not_come_in_count_as_zeros(modules) -> None:
     gradients, initial = module.torch_backward(given, states, constants, saved, {}, {"S": None}, frozenset({"q", "M"}))
     assert set(gradients) == {"q"} and set(initial) == {"M"}
     assert not gradients["q"].any() and not initial["M"].any()
-
-
-def test_a_dim_of_the_state_alone_comes_from_the_initial_state(tmp_path) -> None:
-    c = compile_spec(hidden_width())
-    module = printed(c, tmp_path)
-    k, S = torch.randn(2, 4, 3, 5) / 3, torch.randn(2, 3, 5, 6)
-    outputs, finals, _ = module.torch_forward({"k": k}, {"S": S}, {})
-    assert outputs["o"].shape == (2, 4, 3, 5) and finals["S"].shape == S.shape
-    with pytest.raises(ArgumentError, match="no input has the dim e"):
-        module.torch_forward({"k": k}, {"S": None}, {})

@@ -1,0 +1,63 @@
+"""The backends of a recurrence, each as the text of two functions, and what that text imports."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .pipeline import Compiled
+from .print_torch import torch_source
+from .sequential import sequential_torch_source, sequential_triton_source, start_source
+from .triton import IMPORTS as TRITON_IMPORTS
+from .triton import CannotPrint, triton_source
+
+
+@dataclass(frozen=True)
+class Section:
+    """The text of one backend. `modules` are the runtime modules whose names it may use: module -> names.
+
+    `stepwise` says why a chunk-parallel recurrence goes step by step here, or is None.
+    """
+
+    backend: str
+    text: str
+    modules: dict[str, str]
+    stepwise: str | None = None
+
+
+_TORCH = {
+    "chunkform.runtime.decay": (
+        "chunk_for decay_all decay_in decay_mask decay_out channel_apply channel_product triangular_inverse order_mask"
+    ),
+    "chunkform.runtime.mixing": "Mix",
+    "chunkform.runtime.torch_form": (
+        "CHANNEL_CHUNK CHUNK after_chunks dtype_of expanded from_chunks from_heads from_steps in_parts in_segments per_head "
+        "reverse_sum steps_first to_chunks"
+    ),
+}
+_SEQUENTIAL = {
+    "chunkform.runtime.launch": "launch",
+    "chunkform.runtime.sequential": "block_of computed_in incoming segment_length stacked strides_of tile_of warps_for",
+    "chunkform.runtime.torch_form": "dtype_of",
+}
+
+
+def sections(c: Compiled) -> tuple[Section, Section]:
+    """The torch form and the Triton kernels."""
+    return torch_section(c), triton_section(c)
+
+
+def torch_section(c: Compiled) -> Section:
+    if c.forward is None:
+        return Section("torch", sequential_torch_source(c), _SEQUENTIAL)
+    return Section("torch", torch_source(c), _TORCH)
+
+
+def triton_section(c: Compiled) -> Section:
+    """Kernels over chunks; over steps where the recurrence, or the chunk program that the kernels would need, asks for it."""
+    if c.forward is None:
+        return Section("triton", sequential_triton_source(c), _SEQUENTIAL)
+    try:
+        return Section("triton", triton_source(c), TRITON_IMPORTS)
+    except CannotPrint as why:
+        text = f"{start_source(c)}\n\n\n{sequential_triton_source(c)}"
+        return Section("triton", text, _SEQUENTIAL, stepwise=str(why))
