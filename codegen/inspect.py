@@ -154,7 +154,7 @@ def _held(c: Compiled, launched: _Launch) -> int:
 
 def _row(launched: _Launch, arch: str, dtype: str, width: int, held: int) -> InspectRow:
     options = dict(launched.options)
-    settings = {n: options.pop(n) for n in ("num_warps", "num_stages") if n in options}
+    settings: dict[str, Any] = {n: options.pop(n) for n in ("num_warps", "num_stages") if n in options}
     words = [f"C={options['C']}"] if "C" in options else []
     words += [f"FLAT={options['FLAT']}"] if "FLAT" in options else []
     words += [f"{n.removeprefix('block_')}={x}" for n, x in options.items() if n.startswith(("block_", "part_"))]
@@ -176,8 +176,9 @@ def _row(launched: _Launch, arch: str, dtype: str, width: int, held: int) -> Ins
         problems.append(f"{len(slow)} of {len(dots)} products use no tensor core")
     if shared > SHARED_LIMIT:
         problems.append(f"{shared} bytes of shared memory, limit {SHARED_LIMIT}")
-    if spills > SPILL_LIMIT and held < REGISTERS:
-        problems.append(f"{spills} bytes spilled, bound {SPILL_LIMIT}")
+    limit = SPILL_LIMIT[4 if dtype == "float32" else 2]
+    if spills > limit and held < REGISTERS:
+        problems.append(f"{spills} bytes spilled, bound {limit}")
     return InspectRow(
         name, dtype, width, config, registers, spills, shared, instructions, len(dots), "; ".join(problems)
     )

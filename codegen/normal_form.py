@@ -144,6 +144,8 @@ class _Canonical:
         self.replacement: dict[Node, Node] = {}
 
     def form(self) -> NormalForm:
+        from .pairings import cancelled
+
         for d in self.drafts.values():
             self.final[d.name] = self._phases(d)
         for raw in list(self.i.raw_reads):
@@ -155,7 +157,7 @@ class _Canonical:
         for group in groups:
             formed.append(self._group(group))
         leaves = {w.right: w.leaf for g in formed for s in g for w in s.writes if w.leaf is not None}
-        values = {n: replace(self._rewritten(x), leaves) for n, x in self.values.items()}
+        values = {n: cancelled(replace(self._rewritten(x), leaves)) for n, x in self.values.items()}
         pairings = tuple(
             Pairing(
                 leaf("pairing", n, self.drafts[n].value.decay.axes),  # type: ignore[union-attr]

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from .interpret import Interpreter
-from .ir import ONE, Node, add, leaf, mul, power, total
+from .ir import ONE, Node, add, depends, factors_of, leaf, mul, power, total
 from .matrix_values import MatrixValue, RawWrite, make_key, split_scalars
 from .read_write import NotAffine
 
@@ -49,12 +49,25 @@ def pairing_value(
     scale = mul(first.decay or ONE, second.decay or ONE)
     if not set(scale.axes) <= set(decay.axes) or (first.row, first.col) != (forward.row, forward.col):
         raise NotAffine("the state is scaled at several places of the step", scale)
-    known = mul(leaf("pairing", first.state, decay.axes), power(decay, -1), scale)
+    known = mul(leaf("pairing", first.state, decay.axes), *(power(f, -1) for f in factors_of(decay)), scale)
     parts = [total(known, *(set(decay.axes) - set(axes)))]
     middle = MatrixValue(forward.state, forward.row, forward.col, first.decay, forward.before)
     parts.append(_taken(i, axes, _difference(first, forward), second))
     parts.append(_taken(i, axes, _difference(second, backward), middle))
     return add(*parts)
+
+
+def cancelled(x: Node) -> Node:
+    """x with products spread over sums that hold a pairing, where a decay cancels against its inverse, even a decay of 0."""
+    whole = next((f for f in factors_of(x) if f.op == "add" and depends(f, _is_pairing)), None)
+    if whole is None:
+        return x
+    rest = mul(*(f for f in factors_of(x) if f is not whole))
+    return add(*(cancelled(mul(rest, term)) for term in whole.args))
+
+
+def _is_pairing(x: Node) -> bool:
+    return x.op == "leaf" and x.attrs[0] == "pairing"
 
 
 def _is_read(i: Interpreter, m: MatrixValue, side: str, vector: Node) -> bool:

@@ -112,14 +112,14 @@ class Host:
         add(f"some = {self.names(first.leaf)}")
         add(f"B, T, H = {self.names(stepwise.leaf)}.shape[:3]")
         for d in p.dims:
-            v = next((v for v in p.variables if d in map(dim_of, v.axes)), None)
-            if v is None:
+            with_dim = next((v for v in p.variables if d in map(dim_of, v.axes)), None)
+            if with_dim is None:
                 s = next(s for s in p.states if d in map(dim_of, s.axes))
                 at = [dim_of(a) for a in s.axes].index(d) - len(s.axes)
                 add(f'{size_name(d)} = states["{s.name}"].shape[{at}]')
             else:
-                at = [dim_of(a) for a in v.axes].index(d) - len(v.axes)
-                add(f"{size_name(d)} = {self.names(v.leaf)}.shape[{at}]")
+                at = [dim_of(a) for a in with_dim.axes].index(d) - len(with_dim.axes)
+                add(f"{size_name(d)} = {self.names(with_dim.leaf)}.shape[{at}]")
         sizes = ", ".join(size_name(d) for d in p.dims) + ("," if len(p.dims) == 1 else "")
         add(f"config = choose(some.dtype, ({sizes}), heavy={self._heavy()})")
         for s in p.states:

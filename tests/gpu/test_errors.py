@@ -2,8 +2,10 @@
 
 `rounding` is the error that rounding the inputs, the incoming gradients and the result alone makes. Beyond it lie:
 
-- products on tensor cores, whose operands (weights within a chunk, the state) are rounded once more: PLAIN times `rounding`;
-- writes that a triangular system yields, which are rounded before they are read again and kept: SOLVED times;
+- products on tensor cores, whose operands (weights within a chunk, the state, what is scaled by a decay of each channel) are
+  rounded once more: PLAIN times `rounding`;
+- writes that a triangular system yields, reads that are read from again, quotients: rounded before they are used: SOLVED times,
+  or LAST units in the last place;
 - gradients of decays, sums over all later steps of differences of nearly equal terms: DECAYS units in the last place.
 """
 
@@ -17,7 +19,7 @@ from chunkform.codegen.check import Case
 from chunkform.spec.language import catalogue
 
 FLOAT32 = 1e-5
-PLAIN, SOLVED, DECAYS = 1.35, 2.5, 20.0
+PLAIN, SOLVED, LAST, DECAYS = 1.75, 2.5, 6.0, 20.0
 ULP = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
 CATALOGUE = {r.name for r in catalogue()}
 CASES = {
@@ -54,6 +56,12 @@ def decay_inputs(c):
     states = [s for group in c.form.groups for s in group if s.decay is not None]
     found = {x.attrs[1] for s in states for x in _leaves(s.decay)}
     return found | {v.name for v in c.step.variables if v.is_decay}
+
+
+def _chained(c):
+    """Are there solved writes, several states, or outputs that are more than reads?"""
+    plain = all(x.op == "leaf" for x in c.form.values.values())
+    return bool(c.form.write_leaves()) or len(c.step.states) > 1 or not plain
 
 
 def _leaves(node):

@@ -24,7 +24,7 @@ LITERATURE = (
     "scalar_rnn",
     "scaled_retention",
     "stacked",
-)  # square and vector states, parameters, groups
+)  # square and vector states, parameters, products of decays
 
 
 def interpret(names, cases, variants=False):
@@ -53,7 +53,7 @@ def test_float32_agrees_with_the_oracle_also_for_extreme_decays(names):
 
 
 def test_kernels_of_recurrences_from_the_literature_agree_with_the_oracle():
-    assert_small(interpret(LITERATURE, [SMALL]), 1e-5)
+    assert_small(interpret(LITERATURE, [SMALL | {"decay": "extreme"}]), 1e-4)
 
 
 def test_sequences_of_no_step_and_of_one():
