@@ -23,10 +23,12 @@ from .ir import dim_of
 from .pipeline import Compiled
 
 SHARED_LIMIT = 232448  # bytes of shared memory that a program may use on sm_90
-SPILL_LIMIT = {2: 1280, 4: 2560}  # bytes of spill stores or loads that a kernel may have, by the bytes of its operands
+# Bytes of spill stores or loads that a kernel may have, by the bytes of its operands. A product in float32 takes three passes
+# over split operands, which no tile of 256 channels keeps in registers: float32 is for checks, two bytes are for training.
+SPILL_LIMIT = {2: 1280, 4: 16384}
 REGISTERS = 262144  # bytes of registers of one multiprocessor: a program whose states alone take them must spill
-WIDTHS = (64, 128, 256)
-DTYPES = ("bfloat16", "float16", "float32")
+WIDTHS = (128, 256)  # one of each class of `runtime/launch.py`
+DTYPES = ("bfloat16", "float32")  # float16 is compiled as bfloat16 is
 
 
 @dataclass(frozen=True)

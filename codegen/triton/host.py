@@ -294,8 +294,8 @@ class Host:
         words += ["FLAT=flat"] if kernel.split else []
         words += ["C=config.chunk", "LEVELS=config.levels", "EVEN=T % config.chunk == 0"]
         words += ["EXACT=config.exact", "DT=DTYPES[some.dtype]"]
-        stages = "config.stages" if kernel.walks else "1"
-        add(f"    T, H, {', '.join(words)}, num_warps=config.warps, num_stages={stages},")
+        stages, warps = ("config.stages", "config.warps") if kernel.walks else ("1", "4")
+        add(f"    T, H, {', '.join(words)}, num_warps={warps}, num_stages={stages},")
         add(")")
         return lines
 
