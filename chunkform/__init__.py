@@ -19,10 +19,15 @@ if not Path(__file__).with_name("spec").is_dir():
 
 
 def __getattr__(name: str) -> Any:
+    value: Any
     if name == "compile":
-        from .codegen.compile import compile_op as value
+        from .codegen.compile import compile_op
+
+        value = compile_op
     elif name == "Recurrence":
-        from .spec.language import Recurrence as value
+        from .spec.language import Recurrence
+
+        value = Recurrence
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value

@@ -213,7 +213,7 @@ def _rounded(s: Sample, case: Case) -> Sample:
 
     return dataclasses.replace(
         s,
-        given={n: off(x) for n, x in s.given.items()},  # type: ignore[misc]
+        given={n: off(x) for n, x in s.given.items()},
         states={n: off(x) for n, x in s.states.items()},
     )
 

@@ -110,7 +110,10 @@ class Reals:
         return a * b
 
     def pow(self, a: Any, n: Fraction) -> Any:
-        return self._map(lambda x: x**n.numerator if n.denominator == 1 else self.context.power(x, self.context.mpf(n.numerator) / n.denominator), a)
+        if n.denominator == 1:
+            return self._map(lambda x: x**n.numerator, a)
+        exponent = self.context.mpf(n.numerator) / n.denominator
+        return self._map(lambda x: self.context.power(x, exponent), a)
 
     def fn(self, name: str, a: Any) -> Any:
         with mpmath.workdps(self.context.dps):

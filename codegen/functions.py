@@ -13,7 +13,6 @@ from chunkform.spec.language.functions import sigmoid_, softplus_
 
 from .ir import Node, add, fn, mul, number, power
 
-
 # Triton has no tanh and log1p of its own. Near 0 tanh is Cephes' polynomial; log1p(e) is e log(u) / (u - 1), u = 1 + e.
 _TRITON_TANH = (
     "tl.where(tl.abs({0}) < 0.55, ({0}) + ({0}) * ({0}) * ({0}) * (-3.33332819e-1 + ({0}) * ({0}) * (1.33314422e-1 "

@@ -95,7 +95,7 @@ def run_sweep(
             from .evaluate import aligned
 
             pieces[x][n] = np.broadcast_to(np.asarray(aligned(value, node.axes, full), dtype=object), shape)
-        for (name, node), value in zip(chunk.states.items(), results[len(names) :], strict=True):
+        for name, value in zip(chunk.states, results[len(names) :], strict=True):
             axes = tuple(sorted(chunk.state_axes[name]))
             shape = tuple(sizes[dim_of(a)] for a in axes)
             states[name] = stored(np.broadcast_to(np.asarray(value, dtype=object), shape), axes, chunk.state_axes[name])

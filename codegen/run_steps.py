@@ -67,9 +67,7 @@ def random_sequences(
     program: StepProgram, arithmetic: Any, sizes: dict[str, int], steps: int, rng: random.Random
 ) -> tuple[Sequences, Sequences]:
     """Random values of each variable, and random initial states."""
-    given = {
-        v.name: arithmetic.random(rng, shape_of(v, sizes, steps), decay=v.is_decay) for v in program.variables
-    }
+    given = {v.name: arithmetic.random(rng, shape_of(v, sizes, steps), decay=v.is_decay) for v in program.variables}
     initial = {s.name: arithmetic.random(rng, tuple(sizes[dim_of(a)] for a in s.axes)) for s in program.states}
     return given, initial
 

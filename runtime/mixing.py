@@ -26,7 +26,9 @@ class Mix:
     def _products(self) -> Tensor:
         """[..., C + 1, C + 1, n, n]: A_i ... A_{j+1} for j <= i, where step 0 is the chunk's start; zero elsewhere."""
         identity = torch.eye(self.n, dtype=self.a.dtype, device=self.a.device)
-        rows = [torch.zeros_like(self.a[..., :1, :, :]).expand(*self.a.shape[:-3], self.size + 1, self.n, self.n).clone()]
+        rows = [
+            torch.zeros_like(self.a[..., :1, :, :]).expand(*self.a.shape[:-3], self.size + 1, self.n, self.n).clone()
+        ]
         rows[0][..., 0, :, :] = identity
         for i in range(self.size):
             row = self.a[..., i, None, :, :] @ rows[-1]

@@ -238,7 +238,9 @@ class Recurrence:
         if not self.outputs:
             raise SpecError(f"{self.name} has no output: write r.output(...)", self.where)
         if not any(v.kind in ("input", "decay") for v in self.variables):
-            raise SpecError(f"{self.name} is given nothing at its steps: declare an input with r.inputs(...)", self.where)
+            raise SpecError(
+                f"{self.name} is given nothing at its steps: declare an input with r.inputs(...)", self.where
+            )
         for dim in self.dim_list:
             if not any(dim in v.dims for v in self.variables):
                 first = next((s for s in self.states if dim in s.dims), None)

@@ -13,8 +13,8 @@ from chunkform.codegen import chunk, functions, ir, lower, pipeline
 from chunkform.codegen.adjoint import Adjoint
 from chunkform.codegen.gates import gate_segments
 from chunkform.codegen.ir import COL, ROW, Node, add, leaf, mul, power, rename
-from chunkform.codegen.read_write import NormalForm, Read, StateForm, Write
 from chunkform.codegen.plan import Accumulate, Plan, Sweep
+from chunkform.codegen.read_write import NormalForm, Read, StateForm, Write
 from chunkform.codegen.step import StepProgram
 from chunkform.errors import GateError
 from chunkform.spec.language import Recurrence, find, sigmoid

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 import torch
@@ -58,13 +59,12 @@ def test_a_name_of_the_catalogue_is_the_generated_op(spec):
 
 @pytest.mark.parametrize("damage", ["", "garbage", "cut"])
 def test_a_damaged_entry_is_built_anew(spec, damage):
-    path = compile_module(spec).__file__
+    path = Path(compile_module(spec).__file__)
     sys.modules.pop(compile_module(spec).__name__)
-    text = open(path).read()
-    with open(path, "w") as f:
-        f.write(text[: len(text) // 2] if damage == "cut" else damage)
+    text = path.read_text()
+    path.write_text(text[: len(text) // 2] if damage == "cut" else damage)
     run(chunkform.compile(spec))
-    assert open(path).read() == text
+    assert path.read_text() == text
 
 
 def test_processes_may_fill_the_cache_at_once(spec, tmp_path):
