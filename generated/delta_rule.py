@@ -421,7 +421,7 @@ def triton_forward(given, states, constants):
         EVEN=T % config.chunk == 0,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
-        num_warps=config.warps,
+        num_warps=4,
         num_stages=1,
     )
     write1 = some.new_empty((B, T, H, E), dtype=some.dtype)
@@ -994,7 +994,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         EVEN=T % config.chunk == 0,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
-        num_warps=config.warps,
+        num_warps=4,
         num_stages=1,
     )
     write2 = some.new_empty((B, T, H, E), dtype=some.dtype)
@@ -1060,7 +1060,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             EVEN=T % config.chunk == 0,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=config.warps,
+            num_warps=4,
             num_stages=1,
         )
         dk_1 = some.new_empty((B, T, H, D), dtype=torch.float32)
@@ -1122,7 +1122,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             EVEN=T % config.chunk == 0,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=config.warps,
+            num_warps=4,
             num_stages=1,
         )
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)

@@ -612,7 +612,7 @@ def triton_forward(given, states, constants):
         EVEN=T % config.chunk == 0,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
-        num_warps=config.warps,
+        num_warps=4,
         num_stages=1,
     )
     write1 = some.new_empty((B, T, H, E), dtype=some.dtype)
@@ -1359,7 +1359,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         EVEN=T % config.chunk == 0,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
-        num_warps=config.warps,
+        num_warps=4,
         num_stages=1,
     )
     write2 = some.new_empty((B, T, H, E), dtype=some.dtype)
@@ -1437,7 +1437,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             EVEN=T % config.chunk == 0,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=config.warps,
+            num_warps=4,
             num_stages=1,
         )
         S_late_1 = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
@@ -1507,7 +1507,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             EVEN=T % config.chunk == 0,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=config.warps,
+            num_warps=4,
             num_stages=1,
         )
         S_late_2 = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)

@@ -472,7 +472,7 @@ def triton_forward(given, states, constants):
             EVEN=T % config.chunk == 0,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=config.warps,
+            num_warps=4,
             num_stages=1,
         )
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
@@ -1161,7 +1161,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 EVEN=T % config.chunk == 0,
                 EXACT=config.exact,
                 DT=DTYPES[some.dtype],
-                num_warps=config.warps,
+                num_warps=4,
                 num_stages=1,
             )
         S_late_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
@@ -1226,7 +1226,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 EVEN=T % config.chunk == 0,
                 EXACT=config.exact,
                 DT=DTYPES[some.dtype],
-                num_warps=config.warps,
+                num_warps=4,
                 num_stages=1,
             )
         dv = some.new_empty((B, T, H, E), dtype=some.dtype)
@@ -1288,7 +1288,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 EVEN=T % config.chunk == 0,
                 EXACT=config.exact,
                 DT=DTYPES[some.dtype],
-                num_warps=config.warps,
+                num_warps=4,
                 num_stages=1,
             )
         S_late_ = some.new_empty((B, T, H, D), dtype=torch.float32)

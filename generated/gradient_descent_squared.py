@@ -424,7 +424,7 @@ def triton_forward(given, states, constants):
         EVEN=T % config.chunk == 0,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
-        num_warps=config.warps,
+        num_warps=4,
         num_stages=1,
     )
     write1 = some.new_empty((B, T, H, M), dtype=some.dtype)
@@ -996,7 +996,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         EVEN=T % config.chunk == 0,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
-        num_warps=config.warps,
+        num_warps=4,
         num_stages=1,
     )
     write2 = some.new_empty((B, T, H, M), dtype=some.dtype)
@@ -1058,7 +1058,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             EVEN=T % config.chunk == 0,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=config.warps,
+            num_warps=4,
             num_stages=1,
         )
         dx_1 = some.new_empty((B, T, H, N), dtype=torch.float32)
@@ -1122,7 +1122,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             EVEN=T % config.chunk == 0,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=config.warps,
+            num_warps=4,
             num_stages=1,
         )
         dx = some.new_empty((B, T, H, N), dtype=some.dtype)

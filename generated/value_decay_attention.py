@@ -532,7 +532,7 @@ def triton_forward(given, states, constants):
             EVEN=T % config.chunk == 0,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=config.warps,
+            num_warps=4,
             num_stages=1,
         )
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
@@ -1391,7 +1391,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 EVEN=T % config.chunk == 0,
                 EXACT=config.exact,
                 DT=DTYPES[some.dtype],
-                num_warps=config.warps,
+                num_warps=4,
                 num_stages=1,
             )
         S_late_0 = some.new_empty((B, T, H, E), dtype=torch.float32)
@@ -1454,7 +1454,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 EVEN=T % config.chunk == 0,
                 EXACT=config.exact,
                 DT=DTYPES[some.dtype],
-                num_warps=config.warps,
+                num_warps=4,
                 num_stages=1,
             )
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
@@ -1514,7 +1514,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 EVEN=T % config.chunk == 0,
                 EXACT=config.exact,
                 DT=DTYPES[some.dtype],
-                num_warps=config.warps,
+                num_warps=4,
                 num_stages=1,
             )
         S_late_ = some.new_empty((B, T, H, E), dtype=torch.float32)
@@ -1581,7 +1581,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 EVEN=T % config.chunk == 0,
                 EXACT=config.exact,
                 DT=DTYPES[some.dtype],
-                num_warps=config.warps,
+                num_warps=4,
                 num_stages=1,
             )
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
