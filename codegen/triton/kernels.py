@@ -10,7 +10,7 @@ from ..plan import Sweep
 from ..read_write import StateForm
 from .fuse import Store
 from .opened import Opened
-from .tile import Argument, Tiles, Value, at_row, axis_name, block_name, plain_text, size_name
+from .tile import Argument, Tiles, Value, at_row, axis_name, block_name, size_name
 
 NameOf = Callable[[Node], str]
 
@@ -71,7 +71,7 @@ def sweep_kernel(name: str, sweep: Sweep, o: Opened, stores: list[Store], name_o
     for x, node in o.outputs.items():
         v = tiles.value(node)
         if not v.text.isidentifier():
-            v = tiles.assign("y" if x.attrs[0] == "read" else "w", v.over(v.axes), v.axes, note=plain_text(node))
+            v = tiles.assign("y" if x.attrs[0] == "read" else "w", v.over(v.axes), v.axes, note=tiles.note(node))
         tiles.memo[leaf(x.attrs[0], x.attrs[1], (ROW, *x.axes))] = v
     _early_loads(stores, tiles, o)
     for store in stores:
@@ -79,7 +79,7 @@ def sweep_kernel(name: str, sweep: Sweep, o: Opened, stores: list[Store], name_o
     new = []
     for s in group:
         v = tiles.value(o.states[s.name])
-        new.append((carried[s.name], v.over(tiles.ordered(s.axes)), plain_text(o.states[s.name])))
+        new.append((carried[s.name], v.over(tiles.ordered(s.axes)), tiles.note(o.states[s.name])))
     if len(new) == 1:
         tiles.lines.append(f"{new[0][0]} = {new[0][1]}  # {new[0][2]}")
     else:
@@ -108,7 +108,7 @@ def prepare_kernel(name: str, o: Opened, name_of: NameOf) -> Kernel:
         target = tiles.argument(name_of(x), "matrix", x)
         v = tiles.value(node)
         at = f"{target} + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :]"
-        tiles.lines.append(f"tl.store({at}, {v.over((ROW, COL))})  # {plain_text(node)}")
+        tiles.lines.append(f"tl.store({at}, {v.over((ROW, COL))})  # {tiles.note(node)}")
     sums: list[str] = []
     for axis in o.tile:
         sums += _intra_blocks(axis, o, tiles, name_of, parts)
@@ -154,7 +154,7 @@ def _blocks(axis: str, o: Opened, tiles: Tiles, name_of: NameOf, parts: list[str
         writes = [f for f in factors if COL in f.axes and f is not mask]
         reads = [f for f in factors if f not in writes and f is not mask]
         r, w = (_over(inside, part, step, axis) for part, step in ((reads, ROW), (writes, COL)))
-        inside.lines.append(f"# {plain_text(node)}")
+        inside.lines.append(f"# {inside.note(node)}")
         inside.lines.append(
             f"{total} = decayed_product({total}, {r}, {w}, {inside.halves(mask, axis)}, "
             f"C, LEVELS, {inside.forward}, {mask.attrs[2]}, FLAT, EXACT, DT)"
@@ -164,7 +164,7 @@ def _blocks(axis: str, o: Opened, tiles: Tiles, name_of: NameOf, parts: list[str
         v = inside.value(node)
         place = f"{target} + at * {width} + i[:, None] * {width} + {index}[None, :]"
         mask_text = f"i_ok[:, None] & {index}_ok[None, :]"
-        inside.lines.append(f"tl.store({place}, {v.over((ROW, axis))}, mask={mask_text})  # {plain_text(node)}")
+        inside.lines.append(f"tl.store({place}, {v.over((ROW, axis))}, mask={mask_text})  # {inside.note(node)}")
     return [*before, *_block_loop(axis), *("    " + x for x in inside.lines)]
 
 

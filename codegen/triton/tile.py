@@ -6,6 +6,7 @@ axis each is a product on tensor cores; every other one is a sum. Elementwise wo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -20,6 +21,10 @@ STEPS = (ROW, INNER, COL)
 KEPT = "~"  # ends the name of a square state's kept axis: d~ beside d
 PER_STEP = ("input", "decay", "cotangent", "read", "write", "stored", "ahead", "scaled", "intra")
 PER_HEAD = ("parameter", "decay parameter")
+
+
+DECAY_NAMES = {"decay_mask": "m", "decay_in": "since", "decay_out": "until", "decay_all": "kept"}
+NAMED = ("read", "write", "stored", "scaled", "intra", "matrix", "ahead")
 
 
 class CannotPrint(Exception):
@@ -115,6 +120,23 @@ class Tiles:
         known = self.arguments.setdefault(name, Argument(name, layout, source, axes))
         assert known.layout == layout, name
         return name
+
+    def note(self, x: Node) -> str:
+        """A node as a comment, over the names that the kernel has for what is computed or loaded."""
+        names: dict[Node, str] = {}
+        for y in walk(x):
+            if y.op in DECAY_NAMES:
+                names[y] = DECAY_NAMES[y.op]
+            elif y.op == "leaf" and y.attrs[0] in NAMED:
+                names[y] = self.name_of(leaf(*y.attrs[:2]))
+            elif y.op == "leaf" and y.attrs[0] in ("inner", "product"):
+                made = [v.text for d, v in self.memo.items() if d.op == "leaf" and d.attrs[:2] == y.attrs[:2]]
+                names[y] = made[0] if made else "w"
+            elif y.op == "leaf" and y.attrs[0] == "stream":
+                known = [n for d, n in (*self.streams.items(), *self.decays.items()) if d.attrs[:2] == y.attrs[:2]]
+                names[y] = f"({plain(known[0], step=False)})" if known else "x"
+        text = plain(x, names, step=False).replace("%ik", "m").replace("%i", "i").replace("%j", "j")
+        return re.sub(r"_\{?(\d+)\}?", r"\1", text)
 
     # --- values -----------------------------------------------------------------------------------------------------
 
@@ -234,7 +256,7 @@ class Tiles:
         (bound,), body = x.attrs, x.args[0]
         factors = factors_of(body)
         axes = self.ordered(x.axes)
-        note = plain_text(x)
+        note = self.note(x)
         if any(f.op == "decay_mask" and len(f.axes) == 3 for f in factors):
             return self._decayed_sum(x, bound, factors)
         if len(axes) < 2:
@@ -264,7 +286,7 @@ class Tiles:
             b = Value(f"tl.where(i_ok[:, None], {b.over(b.axes)}, 0.0)", b.axes)
         operands = f"{self._operand(a, (p, bound))}, {self._operand(b, (bound, q))}"
         plus = f", {onto.over(axes)}" if onto is not None else ""
-        note = ("... + " if plus else "") + plain_text(x)
+        note = ("... + " if plus else "") + self.note(x)
         return self.assign("p", f'tl.dot({operands}{plus}, input_precision="tf32x3")', axes, note=note)
 
     def _plain(self, factors: list[Node]) -> bool:
@@ -296,7 +318,7 @@ class Tiles:
             f"decayed_sum({p.over((ROW, COL))}, {w.over(w.axes)}, {self.halves(masks[0], axis)}, "
             f"C, LEVELS, {self.forward}, {inclusive}, {self.flat is not None and 'FLAT'}, EXACT, DT)"
         )
-        return self.assign("p", text, (ROW, axis), note=plain_text(x))
+        return self.assign("p", text, (ROW, axis), note=self.note(x))
 
     def reads_of_writes(self, factors: tuple[Node, ...], axis: str) -> Value:
         """What each read takes of each write, but for decays over `axis`."""
@@ -480,7 +502,7 @@ class Tiles:
             return v
         oks = [Value(self.ok(a), (a,)).over(v.axes) for a in v.axes]
         text = f"tl.where({' & '.join(oks)}, {v.over(v.axes)}, 0.0)" if oks else v.text
-        return self.assign("x", text, v.axes, note=plain_text(node))
+        return self.assign("x", text, v.axes, note=self.note(node))
 
 
 def at_row(x: Node) -> Node:
@@ -514,7 +536,3 @@ def size_name(dim: str) -> str:
 
 def block_name(axis: str) -> str:
     return f"block_{axis_name(axis)}"
-
-
-def plain_text(x: Node) -> str:
-    return plain(x).replace("%ik", "m").replace("%i", "i").replace("%j", "j")
