@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-
 from ..adjoint import gradient_name
 from ..ir import ZERO, Node, dim_of, leaf, walk
 from ..log_decay import log_of
@@ -16,48 +13,9 @@ from ..sequential.initial import initial_adjoints
 from ..step import StateVar, StepProgram
 from .fuse import Fused, Store, fuse, is_made
 from .kernels import Kernel, prepare_kernel, sweep_kernel
+from .names import Names
 from .opened import Opened, opened
 from .tile import Argument, axis_name, block_name, size_name
-
-RESERVED = frozenset(
-    "B T H C DT LEVELS EVEN EXACT FLAT tl triton torch i c h b n bh t0 at step last chunks tile flat extent given states "
-    "constants saved needs cotangents final_cotangents config dtype some start late early gradients initial outputs finals "
-    "inverse is_flat power span halves decayed_product decayed_sum cumulate suffix_sum launch steps strides padded choose "
-    "pair whole spread cotangent cdiv".split()
-)
-SUFFIXES = re.compile(
-    r"_(p|b|t|h|a|n|r|sums|resets|extents|extent|end|before|ok|in|out|first|last|next|start|late|early)$"
-)
-STEMS = {"read": "read", "write": "write", "matrix": "matrix", "scaled": "scaled", "intra": "intra", "ahead": "ahead"}
-
-
-class Names:
-    """Python names of leaves: those of the spec where they are free, numbered ones for what the compiler found."""
-
-    def __init__(self, c: Compiled) -> None:
-        self.reserved = set(RESERVED) | {size_name(d) for d in c.step.dims} | {axis_name(d) for d in c.step.dims}
-        self.known: dict[object, str] = {}
-        self.counts: Counter[str] = Counter()
-
-    def __call__(self, x: Node) -> str:
-        key: object = x.attrs[:2] if x.op == "leaf" else x
-        if x.op == "leaf" and x.attrs[0].startswith("log "):
-            key = (x.attrs[0].removeprefix("log "), x.attrs[1])
-        if key not in self.known:
-            self.known[key] = self._new(x)
-        return self.known[key]
-
-    def _new(self, x: Node) -> str:
-        kind = x.attrs[0] if x.op == "leaf" else "decay_of"
-        if kind in STEMS or x.op != "leaf":
-            stem = STEMS.get(kind, "decay")
-            self.counts[stem] += 1
-            name = f"{stem}{self.counts[stem]}"
-        else:
-            name = re.sub(r"\W", "_", x.attrs[1])
-        while name in self.reserved or SUFFIXES.search(name) or name in self.known.values():
-            name += "_"
-        return name
 
 
 class Host:
