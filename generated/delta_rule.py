@@ -293,17 +293,17 @@ def forward_prepare_1(
     at = bh * T + t0
     step = (b * T + t0) * H + h
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p = tl.dot(k.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k_t k_t^T
+    p = tl.dot(k.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k k^T
     beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
     w = -beta.to(tl.float32)[None, :] * (p * tl.where(i[:, None] > i[None, :], 1.0, 0.0))
     x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
-    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # 633d2970c16f_t
+    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # x
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p2 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q_t k_t^T
+    p2 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
     tl.store(
         matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
         (beta.to(tl.float32)[None, :] * (p2 * tl.where(i[:, None] >= i[None, :], 1.0, 0.0))),
-    )  # ([order_{mask}]_{i,j} . (q_t k_t^T)) diag(beta_t)
+    )  # ([order_{mask}]_{i,j} . (q k^T)) diag(beta)
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -369,21 +369,21 @@ def forward_sweep_1(
         step = (b * T + t0) * H + h
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(k.to(DT), S.to(DT), input_precision="tf32x3")  # k_t S
+        p = tl.dot(k.to(DT), S.to(DT), input_precision="tf32x3")  # k S
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         w = (-p) + v.to(tl.float32)
-        p2 = tl.dot(t.to(DT), w.to(DT), input_precision="tf32x3")  # 633d2970c16f_t ea985fc1b04e_t
+        p2 = tl.dot(t.to(DT), w.to(DT), input_precision="tf32x3")  # matrix1 w
         t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p3 = tl.dot(t2.to(DT), p2.to(DT), input_precision="tf32x3")  # 33f7a419d2af_t bb23a638bff3_t
+        p3 = tl.dot(t2.to(DT), p2.to(DT), input_precision="tf32x3")  # matrix2 p2
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p4 = tl.dot(q.to(DT), S.to(DT), p3, input_precision="tf32x3")  # ... + q_t S
+        p4 = tl.dot(q.to(DT), S.to(DT), p3, input_precision="tf32x3")  # ... + q S
         tl.store(write1_out + step * E + i[:, None] * (H * E) + e[None, :], p2, mask=i_ok[:, None] & e_ok[None, :])
         tl.store(o_out + step * E + i[:, None] * (H * E) + e[None, :], p4, mask=i_ok[:, None] & e_ok[None, :])  # o
         beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
         p5 = tl.dot(
             tl.trans(k.to(DT)), (beta.to(tl.float32)[:, None] * p2).to(DT), S, input_precision="tf32x3"
-        )  # ... + k_t^T diag(beta_t) bb23a638bff3_t
-        S = p5  # S + k_t^T diag(beta_t) bb23a638bff3_t
+        )  # ... + k^T diag(beta) p2
+        S = p5  # S + k^T diag(beta) p2
     tl.store(S_last + bh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
 
 
@@ -506,16 +506,16 @@ def backward_prepare_1(
     step = (b * T + t0) * H + h
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k_t q_t^T
+    p = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k q^T
     tl.store(
         matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
         (p * tl.where(i[:, None] <= i[None, :], 1.0, 0.0)),
-    )  # [order_{mask}]_{i,j} . (k_t q_t^T)
-    p2 = tl.dot(k.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k_t k_t^T
+    )  # [order_{mask}]_{i,j} . (k q^T)
+    p2 = tl.dot(k.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k k^T
     beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
     w = -beta.to(tl.float32)[None, :] * (p2 * tl.where(i[:, None] < i[None, :], 1.0, 0.0))
     x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
-    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # 8e697c10667b_t
+    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # x
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -593,11 +593,11 @@ def backward_sweep_1(
         )
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(k.to(DT), dS.to(DT), input_precision="tf32x3")  # k_t dS
+        p = tl.dot(k.to(DT), dS.to(DT), input_precision="tf32x3")  # k dS
         t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p2 = tl.dot(t2.to(DT), do.to(DT), p, input_precision="tf32x3")  # ... + 0d7cb810d0eb_t do_t
-        p3 = tl.dot(t.to(DT), p2.to(DT), input_precision="tf32x3")  # 8e697c10667b_t 67febbe78e61_t
+        p2 = tl.dot(t2.to(DT), do.to(DT), p, input_precision="tf32x3")  # ... + matrix2 do
+        p3 = tl.dot(t.to(DT), p2.to(DT), input_precision="tf32x3")  # matrix1 p2
         tl.store(write2_out + step * E + i[:, None] * (H * E) + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :])
         tl.store(
             dv_out + step * E + i[:, None] * (H * E) + e[None, :],
@@ -611,10 +611,10 @@ def backward_sweep_1(
         )  # dbeta
         p4 = tl.dot(
             tl.trans(k.to(DT)), (beta.to(tl.float32)[:, None] * p3).to(DT), input_precision="tf32x3"
-        )  # k_t^T diag(beta_t) e0159f7afaea_t
+        )  # k^T diag(beta) p3
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p5 = tl.dot(tl.trans(q.to(DT)), do.to(DT), (dS + (-p4)), input_precision="tf32x3")  # ... + q_t^T do_t
-        dS = p5  # dS + q_t^T do_t - k_t^T diag(beta_t) e0159f7afaea_t
+        p5 = tl.dot(tl.trans(q.to(DT)), do.to(DT), (dS + (-p4)), input_precision="tf32x3")  # ... + q^T do
+        dS = p5  # dS + q^T do - k^T diag(beta) p3
     tl.store(dS_last + bh * D * E + d[:, None] * E + e[None, :], dS, mask=d_ok[:, None] & e_ok[None, :])
 
 
@@ -673,17 +673,17 @@ def backward_prepare_2(
     write2 = tl.load(
         write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
     )
-    p = tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # 0c5684b44a_t c8244d0bb2_t^T
+    p = tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # write1 write2^T
     tl.store(
         matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
         (beta.to(tl.float32)[None, :] * (p * tl.where(i[:, None] < i[None, :], 1.0, 0.0))),
-    )  # ([order_{mask}]_{i,j} . (0c5684b44a_t c8244d0bb2_t^T)) diag(beta_t)
+    )  # ([order_{mask}]_{i,j} . (write1 write2^T)) diag(beta)
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-    p2 = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # 0c5684b44a_t do_t^T
+    p2 = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # write1 do^T
     tl.store(
         matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
         (tl.where(i[:, None] <= i[None, :], 1.0, 0.0) * p2),
-    )  # [order_{mask}]_{i,j} . (0c5684b44a_t do_t^T)
+    )  # [order_{mask}]_{i,j} . (write1 do^T)
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -760,14 +760,14 @@ def backward_sweep_2(
         beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
         t = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(t.to(DT), k.to(DT), input_precision="tf32x3")  # 458b63312915_t k_t
+        p = tl.dot(t.to(DT), k.to(DT), input_precision="tf32x3")  # matrix3 k
         t2 = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(t2.to(DT), q.to(DT), (-p), input_precision="tf32x3")  # ... + 853d5f88fc5e_t q_t
+        p2 = tl.dot(t2.to(DT), q.to(DT), (-p), input_precision="tf32x3")  # ... + matrix4 q
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
-        p3 = tl.dot(write1.to(DT), dS.to(DT), p2, input_precision="tf32x3")  # ... + 0c5684b44a_t dS^T
+        p3 = tl.dot(write1.to(DT), dS.to(DT), p2, input_precision="tf32x3")  # ... + write1 dS^T
         tl.store(
             dk_1_out + step * D + i[:, None] * (H * D) + d[None, :],
             (beta.to(tl.float32)[:, None] * p3),
@@ -778,10 +778,10 @@ def backward_sweep_2(
         )
         p4 = tl.dot(
             tl.trans(write2.to(DT)), (beta.to(tl.float32)[:, None] * k.to(tl.float32)).to(DT), input_precision="tf32x3"
-        )  # k_t^T diag(beta_t) c8244d0bb2_t
+        )  # k^T diag(beta) write2
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p5 = tl.dot(tl.trans(do.to(DT)), q.to(DT), (dS + (-p4)), input_precision="tf32x3")  # ... + q_t^T do_t
-        dS = p5  # dS + q_t^T do_t - k_t^T diag(beta_t) c8244d0bb2_t
+        p5 = tl.dot(tl.trans(do.to(DT)), q.to(DT), (dS + (-p4)), input_precision="tf32x3")  # ... + q^T do
+        dS = p5  # dS + q^T do - k^T diag(beta) write2
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -837,19 +837,19 @@ def backward_prepare_3(
     write1 = tl.load(
         write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
     )
-    p = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do_t 0c5684b44a_t^T
+    p = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
     tl.store(
         matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
         (beta.to(tl.float32)[None, :] * (tl.where(i[:, None] >= i[None, :], 1.0, 0.0) * p)),
-    )  # ([order_{mask}]_{i,j} . (do_t 0c5684b44a_t^T)) diag(beta_t)
+    )  # ([order_{mask}]_{i,j} . (do write1^T)) diag(beta)
     write2 = tl.load(
         write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
     )
-    p2 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # c8244d0bb2_t 0c5684b44a_t^T
+    p2 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
     tl.store(
         matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
         (beta.to(tl.float32)[None, :] * (tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p2)),
-    )  # ([order_{mask}]_{i,j} . (c8244d0bb2_t 0c5684b44a_t^T)) diag(beta_t)
+    )  # ([order_{mask}]_{i,j} . (write2 write1^T)) diag(beta)
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -929,15 +929,15 @@ def backward_sweep_3(
         )
         t = tl.load(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(t.to(DT), k.to(DT), input_precision="tf32x3")  # db564c56f698_t k_t
+        p = tl.dot(t.to(DT), k.to(DT), input_precision="tf32x3")  # matrix5 k
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p2 = tl.dot(do.to(DT), S.to(DT), p, input_precision="tf32x3")  # ... + do_t S^T
+        p2 = tl.dot(do.to(DT), S.to(DT), p, input_precision="tf32x3")  # ... + do S^T
         t2 = tl.load(matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p3 = tl.dot(t2.to(DT), k.to(DT), input_precision="tf32x3")  # 083f59f667fe_t k_t
+        p3 = tl.dot(t2.to(DT), k.to(DT), input_precision="tf32x3")  # matrix6 k
         write2 = tl.load(
             write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
-        p4 = tl.dot(write2.to(DT), S.to(DT), p3, input_precision="tf32x3")  # ... + c8244d0bb2_t S^T
+        p4 = tl.dot(write2.to(DT), S.to(DT), p3, input_precision="tf32x3")  # ... + write2 S^T
         tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], p2, mask=i_ok[:, None] & d_ok[None, :])  # dq
         tl.store(
             dk_out + step * D + i[:, None] * (H * D) + d[None, :],
@@ -952,8 +952,8 @@ def backward_sweep_3(
             (beta.to(tl.float32)[:, None] * k.to(tl.float32)).to(DT),
             S,
             input_precision="tf32x3",
-        )  # ... + k_t^T diag(beta_t) 0c5684b44a_t
-        S = p5  # S + k_t^T diag(beta_t) 0c5684b44a_t
+        )  # ... + k^T diag(beta) write1
+        S = p5  # S + k^T diag(beta) write1
     tl.store(S_last + bh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
 
 

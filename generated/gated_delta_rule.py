@@ -452,20 +452,20 @@ def forward_prepare_1(
         seen = seen & (i[None, :] >= alpha_r_before[:, None])
     m = power(alpha_a_before[:, None] - alpha_a[None, :], seen)  # decays from write to read
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p = tl.dot(k.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k_t k_t^T
+    p = tl.dot(k.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k k^T
     beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
     w = -alpha[:, None] * beta.to(tl.float32)[None, :] * (m * p)
     x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
-    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # a06e47a89e58_t
+    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # x
     seen2 = i[:, None] >= i[None, :]
     if EXACT:
         seen2 = seen2 & (i[None, :] >= alpha_r[:, None])
     m2 = power(alpha_a[:, None] - alpha_a[None, :], seen2)  # decays from write to read
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p2 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q_t k_t^T
+    p2 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
     tl.store(
         matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta.to(tl.float32)[None, :] * (m2 * p2))
-    )  # ((q_t k_t^T) . [decay_{mask}]_{i,j}) diag(beta_t)
+    )  # ((q k^T) . m) diag(beta)
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -544,19 +544,17 @@ def forward_sweep_1(
         alpha_r_end = tl.load(alpha_resets + at + last) if EXACT else -1
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(k.to(DT), S.to(DT), input_precision="tf32x3")  # k_t S
+        p = tl.dot(k.to(DT), S.to(DT), input_precision="tf32x3")  # k S
         alpha = tl.exp(tl.load(alpha_p + t0 * alpha_t + i * alpha_t, mask=i_ok, other=0.0).to(tl.float32))
         since = power(alpha_a_before, alpha_r_before < 0)
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         w = (-(alpha * since)[:, None] * p) + v.to(tl.float32)
-        p2 = tl.dot(t.to(DT), w.to(DT), input_precision="tf32x3")  # a06e47a89e58_t 269d1063414f_t
+        p2 = tl.dot(t.to(DT), w.to(DT), input_precision="tf32x3")  # matrix1 w
         since2 = power(alpha_a, alpha_r < 0)
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p3 = tl.dot(q.to(DT), S.to(DT), input_precision="tf32x3")  # q_t S
+        p3 = tl.dot(q.to(DT), S.to(DT), input_precision="tf32x3")  # q S
         t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p4 = tl.dot(
-            t2.to(DT), p2.to(DT), (since2[:, None] * p3), input_precision="tf32x3"
-        )  # ... + 531a6a905ff6_t f0a239ece246_t
+        p4 = tl.dot(t2.to(DT), p2.to(DT), (since2[:, None] * p3), input_precision="tf32x3")  # ... + matrix2 p2
         tl.store(write1_out + step * E + i[:, None] * (H * E) + e[None, :], p2, mask=i_ok[:, None] & e_ok[None, :])
         tl.store(o_out + step * E + i[:, None] * (H * E) + e[None, :], p4, mask=i_ok[:, None] & e_ok[None, :])  # o
         kept = power(alpha_a_end, alpha_r_end < 0)
@@ -567,8 +565,8 @@ def forward_sweep_1(
             ((beta.to(tl.float32) * until)[:, None] * p2).to(DT),
             (kept * S),
             input_precision="tf32x3",
-        )  # ... + k_t^T diag(beta_t . [decay_{out}]_i) f0a239ece246_t
-        S = p5  # decay_{all} S + k_t^T diag(beta_t . [decay_{out}]_i) f0a239ece246_t
+        )  # ... + k^T diag(beta . until) p2
+        S = p5  # kept S + k^T diag(beta . until) p2
     tl.store(S_last + bh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
 
 
@@ -712,24 +710,22 @@ def backward_prepare_1(
     alpha_r_before = tl.load(alpha_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k_t q_t^T
+    p = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k q^T
     seen = i[:, None] <= i[None, :]
     if EXACT:
         seen = seen & (i[:, None] >= alpha_r[None, :])
     m = power(alpha_a[None, :] - alpha_a[:, None], seen)  # decays from write to read
-    tl.store(
-        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (p * m)
-    )  # (k_t q_t^T) . [decay_{mask}]_{i,j}
+    tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (p * m))  # (k q^T) . m
     seen2 = i[:, None] < i[None, :]
     if EXACT:
         seen2 = seen2 & (i[:, None] >= alpha_r_before[None, :])
     m2 = power(alpha_a_before[None, :] - alpha_a[:, None], seen2)  # decays from write to read
     alpha = tl.exp(tl.load(alpha_p + t0 * alpha_t + i * alpha_t, mask=i_ok, other=0.0).to(tl.float32))
-    p2 = tl.dot(k.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k_t k_t^T
+    p2 = tl.dot(k.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k k^T
     beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
     w = -(alpha * beta.to(tl.float32))[None, :] * (m2 * p2)
     x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
-    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # 790529e7bd02_t
+    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # x
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -827,12 +823,12 @@ def backward_sweep_1(
         alpha_r_before = tl.load(alpha_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(k.to(DT), dS.to(DT), input_precision="tf32x3")  # k_t dS
+        p = tl.dot(k.to(DT), dS.to(DT), input_precision="tf32x3")  # k dS
         since = power(alpha_a_end - alpha_a, alpha_r_end < i + 1)
         t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p2 = tl.dot(t2.to(DT), do.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + 0ddf115fc527_t do_t
-        p3 = tl.dot(t.to(DT), p2.to(DT), input_precision="tf32x3")  # 790529e7bd02_t 28baa67f80f6_t
+        p2 = tl.dot(t2.to(DT), do.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + matrix2 do
+        p3 = tl.dot(t.to(DT), p2.to(DT), input_precision="tf32x3")  # matrix1 p2
         tl.store(write2_out + step * E + i[:, None] * (H * E) + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :])
         tl.store(
             dv_out + step * E + i[:, None] * (H * E) + e[None, :],
@@ -861,7 +857,7 @@ def backward_sweep_1(
         until = power(alpha_a_before, alpha_r_before < 0)
         p4 = tl.dot(
             tl.trans(k.to(DT)), ((alpha * until * beta.to(tl.float32))[:, None] * p3).to(DT), input_precision="tf32x3"
-        )  # k_t^T diag(beta_t . alpha_t . [decay_{out}]_i) 594ef3673a5f_t
+        )  # k^T diag(beta . alpha . until) p3
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         until2 = power(alpha_a, alpha_r < 0)
         p5 = tl.dot(
@@ -869,8 +865,8 @@ def backward_sweep_1(
             (until2[:, None] * do.to(tl.float32)).to(DT),
             ((kept * dS) + (-p4)),
             input_precision="tf32x3",
-        )  # ... + q_t^T diag([decay_{out}]_i) do_t
-        dS = p5  # decay_{all} dS + q_t^T diag([decay_{out}]_i) do_t - k_t^T diag(beta_t . alpha_t . [decay_{out}]_i) 594ef3673a5f_t
+        )  # ... + q^T diag(until) do
+        dS = p5  # kept dS + q^T diag(until) do - k^T diag(beta . alpha . until) p3
     tl.store(dS_last + bh * D * E + d[:, None] * E + e[None, :], dS, mask=d_ok[:, None] & e_ok[None, :])
 
 
@@ -944,21 +940,19 @@ def backward_prepare_2(
     write2 = tl.load(
         write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
     )
-    p = tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # 101b56a880_t c8244d0bb2_t^T
+    p = tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # write1 write2^T
     beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
     tl.store(
         matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
         ((alpha * beta.to(tl.float32))[None, :] * (m * p)),
-    )  # ((101b56a880_t c8244d0bb2_t^T) . [decay_{mask}]_{i,j}) diag(beta_t . alpha_t)
+    )  # ((write1 write2^T) . m) diag(beta . alpha)
     seen2 = i[:, None] <= i[None, :]
     if EXACT:
         seen2 = seen2 & (i[:, None] >= alpha_r[None, :])
     m2 = power(alpha_a[None, :] - alpha_a[:, None], seen2)  # decays from write to read
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-    p2 = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # 101b56a880_t do_t^T
-    tl.store(
-        matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m2 * p2)
-    )  # (101b56a880_t do_t^T) . [decay_{mask}]_{i,j}
+    p2 = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # write1 do^T
+    tl.store(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m2 * p2))  # (write1 do^T) . m
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -1051,15 +1045,13 @@ def backward_sweep_2(
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
-        p = tl.dot(write1.to(DT), dS.to(DT), input_precision="tf32x3")  # 101b56a880_t dS^T
+        p = tl.dot(write1.to(DT), dS.to(DT), input_precision="tf32x3")  # write1 dS^T
         t = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(t.to(DT), k.to(DT), input_precision="tf32x3")  # 023270ed33ff_t k_t
+        p2 = tl.dot(t.to(DT), k.to(DT), input_precision="tf32x3")  # matrix3 k
         t2 = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p3 = tl.dot(
-            t2.to(DT), q.to(DT), ((since[:, None] * p) + (-p2)), input_precision="tf32x3"
-        )  # ... + 4490c0427a1d_t q_t
+        p3 = tl.dot(t2.to(DT), q.to(DT), ((since[:, None] * p) + (-p2)), input_precision="tf32x3")  # ... + matrix4 q
         tl.store(
             S_late_1_out + (step + i * H) * tl.cdiv(D, block_d) + tile,
             tl.sum(tl.where(d_ok[None, :], (-beta.to(tl.float32)[:, None] * (p3 * k.to(tl.float32))), 0.0), axis=1),
@@ -1080,7 +1072,7 @@ def backward_sweep_2(
             tl.trans(write2.to(DT)),
             ((alpha * until * beta.to(tl.float32))[:, None] * k.to(tl.float32)).to(DT),
             input_precision="tf32x3",
-        )  # k_t^T diag(beta_t . alpha_t . [decay_{out}]_i) c8244d0bb2_t
+        )  # k^T diag(beta . alpha . until) write2
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         until2 = power(alpha_a, alpha_r < 0)
         p5 = tl.dot(
@@ -1088,8 +1080,8 @@ def backward_sweep_2(
             (until2[:, None] * q.to(tl.float32)).to(DT),
             ((kept * dS) + (-p4)),
             input_precision="tf32x3",
-        )  # ... + q_t^T diag([decay_{out}]_i) do_t
-        dS = p5  # decay_{all} dS + q_t^T diag([decay_{out}]_i) do_t - k_t^T diag(beta_t . alpha_t . [decay_{out}]_i) c8244d0bb2_t
+        )  # ... + q^T diag(until) do
+        dS = p5  # kept dS + q^T diag(until) do - k^T diag(beta . alpha . until) write2
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -1150,7 +1142,7 @@ def backward_prepare_3(
     write1 = tl.load(
         write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
     )
-    p = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do_t 101b56a880_t^T
+    p = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
     seen = i[:, None] >= i[None, :]
     if EXACT:
         seen = seen & (i[None, :] >= alpha_r[:, None])
@@ -1158,18 +1150,18 @@ def backward_prepare_3(
     beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
     tl.store(
         matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta.to(tl.float32)[None, :] * (p * m))
-    )  # ((do_t 101b56a880_t^T) . [decay_{mask}]_{i,j}) diag(beta_t)
+    )  # ((do write1^T) . m) diag(beta)
     write2 = tl.load(
         write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
     )
-    p2 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # c8244d0bb2_t 101b56a880_t^T
+    p2 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
     seen2 = i[:, None] > i[None, :]
     if EXACT:
         seen2 = seen2 & (i[None, :] >= alpha_r_before[:, None])
     m2 = power(alpha_a_before[:, None] - alpha_a[None, :], seen2)  # decays from write to read
     tl.store(
         matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta.to(tl.float32)[None, :] * (p2 * m2))
-    )  # ((c8244d0bb2_t 101b56a880_t^T) . [decay_{mask}]_{i,j}) diag(beta_t)
+    )  # ((write2 write1^T) . m) diag(beta)
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -1270,17 +1262,17 @@ def backward_sweep_3(
         alpha_r_end = tl.load(alpha_resets + at + last) if EXACT else -1
         since = power(alpha_a, alpha_r < 0)
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do_t S^T
+        p = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do S^T
         t = tl.load(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(t.to(DT), k.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + f250e54a0073_t k_t
+        p2 = tl.dot(t.to(DT), k.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + matrix5 k
         since2 = power(alpha_a_before, alpha_r_before < 0)
         write2 = tl.load(
             write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
-        p3 = tl.dot(write2.to(DT), S.to(DT), input_precision="tf32x3")  # c8244d0bb2_t S^T
+        p3 = tl.dot(write2.to(DT), S.to(DT), input_precision="tf32x3")  # write2 S^T
         t2 = tl.load(matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p4 = tl.dot(t2.to(DT), k.to(DT), (since2[:, None] * p3), input_precision="tf32x3")  # ... + 8048abb2d392_t k_t
+        p4 = tl.dot(t2.to(DT), k.to(DT), (since2[:, None] * p3), input_precision="tf32x3")  # ... + matrix6 k
         tl.store(
             S_late_2_out + (step + i * H) * tl.cdiv(D, block_d) + tile,
             tl.sum(tl.where(d_ok[None, :], (p2 * q.to(tl.float32)), 0.0), axis=1),
@@ -1311,8 +1303,8 @@ def backward_sweep_3(
             ((beta.to(tl.float32) * until)[:, None] * k.to(tl.float32)).to(DT),
             (kept * S),
             input_precision="tf32x3",
-        )  # ... + k_t^T diag(beta_t . [decay_{out}]_i) 101b56a880_t
-        S = p5  # decay_{all} S + k_t^T diag(beta_t . [decay_{out}]_i) 101b56a880_t
+        )  # ... + k^T diag(beta . until) write1
+        S = p5  # kept S + k^T diag(beta . until) write1
     tl.store(S_last + bh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
 
 

@@ -309,7 +309,7 @@ def forward_prepare_1(
         d_ok = d < D
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        # sum_{d} [k_t]_{j,d} [q_t]_{i,d} [decay_{mask}]_{i,j,d}
+        # sum_{d} k_{j,d} q_{i,d} m_{i,j,d}
         alpha_a = tl.load(
             alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
         )
@@ -347,7 +347,7 @@ def forward_prepare_1(
             scaled1_p + at * D + i[:, None] * D + d[None, :],
             (since * q.to(tl.float32)),
             mask=i_ok[:, None] & d_ok[None, :],
-        )  # q_t . [decay_{in}]_{i,d}
+        )  # q . since
         alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
         alpha_n_end = (
             tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
@@ -357,8 +357,8 @@ def forward_prepare_1(
             scaled2_p + at * D + i[:, None] * D + d[None, :],
             (until * k.to(tl.float32)),
             mask=i_ok[:, None] & d_ok[None, :],
-        )  # k_t . [decay_{out}]_{i,d}
-    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t)  # 27037667ebf8_t
+        )  # k . until
+    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t)  # t
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -415,11 +415,11 @@ def forward_sweep_1(
         )
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p = tl.dot(t.to(DT), v.to(DT), input_precision="tf32x3")  # 27037667ebf8_t v_t
+        p = tl.dot(t.to(DT), v.to(DT), input_precision="tf32x3")  # matrix1 v
         scaled1 = tl.load(
             scaled1_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
         )
-        p2 = tl.dot(scaled1.to(DT), S.to(DT), p, input_precision="tf32x3")  # ... + ff7f89c96055_t S
+        p2 = tl.dot(scaled1.to(DT), S.to(DT), p, input_precision="tf32x3")  # ... + scaled1 S
         tl.store(o_out + step * E + i[:, None] * (H * E) + e[None, :], p2, mask=i_ok[:, None] & e_ok[None, :])  # o
         kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
         scaled2 = tl.load(
@@ -427,8 +427,8 @@ def forward_sweep_1(
         )
         p3 = tl.dot(
             tl.trans(scaled2.to(DT)), v.to(DT), (kept[:, None] * S), input_precision="tf32x3"
-        )  # ... + 7ad563eb7ce1_t^T v_t
-        S = p3  # diag([decay_{all}]_d) S + 7ad563eb7ce1_t^T v_t
+        )  # ... + scaled2^T v
+        S = p3  # diag(kept) S + scaled2^T v
     tl.store(S_last + bh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
 
 
@@ -582,10 +582,10 @@ def backward_prepare_1(
             scaled1_p + at * D + i[:, None] * D + d[None, :],
             (until * k.to(tl.float32)),
             mask=i_ok[:, None] & d_ok[None, :],
-        )  # k_t . [decay_{out}]_{i,d}
+        )  # k . until
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-    p = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do_t v_t^T
+    p = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do v^T
     p2 = p
     for d_start in range(0, D, part_d):
         d = d_start + tl.arange(0, part_d)
@@ -621,7 +621,7 @@ def backward_prepare_1(
             FLAT,
             EXACT,
             DT,
-        )  # sum_{j} [k_t]_{j,d} [do_t v_t^T]_{i,j} [decay_{mask}]_{i,j,d}
+        )  # sum_{j} k_{j,d} [do v^T]_{i,j} m_{i,j,d}
         tl.store(intra1_p + at * D + i[:, None] * D + d[None, :], p3, mask=i_ok[:, None] & d_ok[None, :])
 
 
@@ -701,8 +701,8 @@ def backward_sweep_1(
         )
         since = span(alpha_a, alpha_n, 0.0, 0)
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do_t S^T
-        y = intra1.to(tl.float32) + (since * p)  # (do_t S^T) . [decay_{in}]_{i,d} + 2bf7cca4f4bd_t
+        p = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do S^T
+        y = intra1.to(tl.float32) + (since * p)  # (do S^T) . since + intra1
         tl.store(
             S_late_0_out + step * D + i[:, None] * (H * D) + d[None, :],
             (y * q.to(tl.float32)),
@@ -716,8 +716,8 @@ def backward_sweep_1(
         )
         p2 = tl.dot(
             tl.trans(v.to(DT)), scaled1.to(DT), (kept[None, :] * S), input_precision="tf32x3"
-        )  # ... + 7ad563eb7ce1_t^T v_t
-        S = p2  # diag([decay_{all}]_d) S + 7ad563eb7ce1_t^T v_t
+        )  # ... + scaled1^T v
+        S = p2  # diag(kept) S + scaled1^T v
     tl.store(S_last + bh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
 
 
@@ -771,7 +771,7 @@ def backward_prepare_2(
         d_ok = d < D
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        # sum_{d} [q_t]_{j,d} [k_t]_{i,d} [decay_{mask}]_{i,j,d}
+        # sum_{d} q_{j,d} k_{i,d} m_{i,j,d}
         alpha_a = tl.load(
             alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
         )
@@ -813,14 +813,14 @@ def backward_prepare_2(
             scaled2_p + at * D + i[:, None] * D + d[None, :],
             (since * k.to(tl.float32)),
             mask=i_ok[:, None] & d_ok[None, :],
-        )  # k_t . [decay_{in}]_{i,d}
+        )  # k . since
         until = span(alpha_a, alpha_n, 0.0, 0)
         tl.store(
             scaled3_p + at * D + i[:, None] * D + d[None, :],
             (until * q.to(tl.float32)),
             mask=i_ok[:, None] & d_ok[None, :],
-        )  # q_t . [decay_{out}]_{i,d}
-    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t)  # 88dfcd374345_t
+        )  # q . until
+    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t)  # t
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -880,10 +880,10 @@ def backward_sweep_2(
         scaled2 = tl.load(
             scaled2_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
         )
-        p = tl.dot(scaled2.to(DT), dS.to(DT), input_precision="tf32x3")  # 9a5d813822a6_t dS
+        p = tl.dot(scaled2.to(DT), dS.to(DT), input_precision="tf32x3")  # scaled2 dS
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p2 = tl.dot(t.to(DT), do.to(DT), p, input_precision="tf32x3")  # ... + 88dfcd374345_t do_t
+        p2 = tl.dot(t.to(DT), do.to(DT), p, input_precision="tf32x3")  # ... + matrix1 do
         tl.store(dv_out + step * E + i[:, None] * (H * E) + e[None, :], p2, mask=i_ok[:, None] & e_ok[None, :])  # dv
         kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
         scaled3 = tl.load(
@@ -891,8 +891,8 @@ def backward_sweep_2(
         )
         p3 = tl.dot(
             tl.trans(scaled3.to(DT)), do.to(DT), (kept[:, None] * dS), input_precision="tf32x3"
-        )  # ... + c0cc3a418732_t^T do_t
-        dS = p3  # diag([decay_{all}]_d) dS + c0cc3a418732_t^T do_t
+        )  # ... + scaled3^T do
+        dS = p3  # diag(kept) dS + scaled3^T do
     tl.store(dS_last + bh * D * E + d[:, None] * E + e[None, :], dS, mask=d_ok[:, None] & e_ok[None, :])
 
 
@@ -967,10 +967,10 @@ def backward_prepare_3(
             scaled3_p + at * D + i[:, None] * D + d[None, :],
             (until * q.to(tl.float32)),
             mask=i_ok[:, None] & d_ok[None, :],
-        )  # q_t . [decay_{out}]_{i,d}
+        )  # q . until
     v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-    p = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v_t do_t^T
+    p = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
     p2 = p
     for d_start in range(0, D, part_d):
         d = d_start + tl.arange(0, part_d)
@@ -1006,7 +1006,7 @@ def backward_prepare_3(
             FLAT,
             EXACT,
             DT,
-        )  # sum_{j} [q_t]_{j,d} [v_t do_t^T]_{i,j} [decay_{mask}]_{i,j,d}
+        )  # sum_{j} q_{j,d} [v do^T]_{i,j} m_{i,j,d}
         tl.store(intra2_p + at * D + i[:, None] * D + d[None, :], p3, mask=i_ok[:, None] & d_ok[None, :])
 
 
@@ -1086,7 +1086,7 @@ def backward_sweep_3(
         )
         intra2 = tl.load(intra2_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p = tl.dot(v.to(DT), dS.to(DT), input_precision="tf32x3")  # v_t dS^T
+        p = tl.dot(v.to(DT), dS.to(DT), input_precision="tf32x3")  # v dS^T
         alpha_a = tl.load(
             alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
         )
@@ -1098,7 +1098,7 @@ def backward_sweep_3(
             else 0
         )
         since = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
-        y = intra2.to(tl.float32) + (p * since)  # (v_t dS^T) . [decay_{in}]_{i,d} + 73322e789357_t
+        y = intra2.to(tl.float32) + (p * since)  # (v dS^T) . since + intra2
         tl.store(
             S_late__out + step * D + i[:, None] * (H * D) + d[None, :],
             ((-(y * k.to(tl.float32))) + S_late_0.to(tl.float32)),
@@ -1112,8 +1112,8 @@ def backward_sweep_3(
         )
         p2 = tl.dot(
             tl.trans(do.to(DT)), scaled3.to(DT), (kept[None, :] * dS), input_precision="tf32x3"
-        )  # ... + c0cc3a418732_t^T do_t
-        dS = p2  # diag([decay_{all}]_d) dS + c0cc3a418732_t^T do_t
+        )  # ... + scaled3^T do
+        dS = p2  # diag(kept) dS + scaled3^T do
 
 
 def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs):

@@ -295,17 +295,17 @@ def forward_prepare_1(
     at = bh * T + t0
     step = (b * T + t0) * H + h
     x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-    p = tl.dot(x.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x_t x_t^T
+    p = tl.dot(x.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x x^T
     eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
     w = -eta.to(tl.float32)[None, :] * (p * tl.where(i[:, None] > i[None, :], 1.0, 0.0))
     x2 = inverse(w, C, LEVELS, DT)  # (I - T)^-1
-    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2)  # da69b90de2a9_t
+    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2)  # x2
     z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-    p2 = tl.dot(z.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # z_t x_t^T
+    p2 = tl.dot(z.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # z x^T
     tl.store(
         matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
         (eta.to(tl.float32)[None, :] * (tl.where(i[:, None] >= i[None, :], 1.0, 0.0) * p2)),
-    )  # ([order_{mask}]_{i,j} . (z_t x_t^T)) diag(eta_t)
+    )  # ([order_{mask}]_{i,j} . (z x^T)) diag(eta)
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -374,19 +374,19 @@ def forward_sweep_1(
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         y = tl.load(y_p + t0 * y_t + i[:, None] * y_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
         x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-        p = tl.dot(x.to(DT), W.to(DT), (-y.to(tl.float32)), input_precision="tf32x3")  # ... + x_t W^T
-        p2 = tl.dot(t.to(DT), p.to(DT), input_precision="tf32x3")  # da69b90de2a9_t 2c8f9064f320_t
+        p = tl.dot(x.to(DT), W.to(DT), (-y.to(tl.float32)), input_precision="tf32x3")  # ... + x W^T
+        p2 = tl.dot(t.to(DT), p.to(DT), input_precision="tf32x3")  # matrix1 p
         t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p3 = tl.dot(t2.to(DT), p2.to(DT), input_precision="tf32x3")  # 09e98465d9ed_t a1fa5abbb3cb_t
+        p3 = tl.dot(t2.to(DT), p2.to(DT), input_precision="tf32x3")  # matrix2 p2
         z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-        p4 = tl.dot(z.to(DT), W.to(DT), (-p3), input_precision="tf32x3")  # ... + z_t W^T
+        p4 = tl.dot(z.to(DT), W.to(DT), (-p3), input_precision="tf32x3")  # ... + z W^T
         tl.store(write1_out + step * M + i[:, None] * (H * M) + m_[None, :], p2, mask=i_ok[:, None] & m__ok[None, :])
         tl.store(o_out + step * M + i[:, None] * (H * M) + m_[None, :], p4, mask=i_ok[:, None] & m__ok[None, :])  # o
         eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
         p5 = tl.dot(
             tl.trans(x.to(DT)), (eta.to(tl.float32)[:, None] * p2).to(DT), input_precision="tf32x3"
-        )  # a1fa5abbb3cb_t^T diag(eta_t) x_t
-        W = (-p5) + W  # W - a1fa5abbb3cb_t^T diag(eta_t) x_t
+        )  # p2^T diag(eta) x
+        W = (-p5) + W  # W - p2^T diag(eta) x
     tl.store(W_last + bh * M * N + m_[None, :] * N + n_[:, None], W, mask=m__ok[None, :] & n__ok[:, None])
 
 
@@ -509,16 +509,16 @@ def backward_prepare_1(
     step = (b * T + t0) * H + h
     x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
     z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-    p = tl.dot(x.to(DT), tl.trans(z.to(DT)), input_precision="tf32x3")  # x_t z_t^T
+    p = tl.dot(x.to(DT), tl.trans(z.to(DT)), input_precision="tf32x3")  # x z^T
     tl.store(
         matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
         (p * tl.where(i[:, None] <= i[None, :], 1.0, 0.0)),
-    )  # [order_{mask}]_{i,j} . (x_t z_t^T)
-    p2 = tl.dot(x.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x_t x_t^T
+    )  # [order_{mask}]_{i,j} . (x z^T)
+    p2 = tl.dot(x.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x x^T
     eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
     w = -eta.to(tl.float32)[None, :] * (p2 * tl.where(i[:, None] < i[None, :], 1.0, 0.0))
     x2 = inverse(w, C, LEVELS, DT)  # (I - T)^-1
-    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2)  # f3d5644219b1_t
+    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2)  # x2
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -587,11 +587,11 @@ def backward_sweep_1(
         eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-        p = tl.dot(x.to(DT), dW.to(DT), input_precision="tf32x3")  # x_t dW^T
+        p = tl.dot(x.to(DT), dW.to(DT), input_precision="tf32x3")  # x dW^T
         t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
-        p2 = tl.dot(t2.to(DT), do.to(DT), p, input_precision="tf32x3")  # ... + 23f66acd880b_t do_t
-        p3 = tl.dot(t.to(DT), p2.to(DT), input_precision="tf32x3")  # f3d5644219b1_t 73d24c20e936_t
+        p2 = tl.dot(t2.to(DT), do.to(DT), p, input_precision="tf32x3")  # ... + matrix2 do
+        p3 = tl.dot(t.to(DT), p2.to(DT), input_precision="tf32x3")  # matrix1 p2
         tl.store(write2_out + step * M + i[:, None] * (H * M) + m_[None, :], p3, mask=i_ok[:, None] & m__ok[None, :])
         tl.store(
             dy_out + step * M + i[:, None] * (H * M) + m_[None, :],
@@ -600,10 +600,10 @@ def backward_sweep_1(
         )  # dy
         p4 = tl.dot(
             tl.trans(x.to(DT)), (eta.to(tl.float32)[:, None] * p3).to(DT), input_precision="tf32x3"
-        )  # 6f3a4fa36209_t^T diag(eta_t) x_t
+        )  # p3^T diag(eta) x
         z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-        p5 = tl.dot(tl.trans(z.to(DT)), do.to(DT), ((-p4) + dW), input_precision="tf32x3")  # ... + do_t^T z_t
-        dW = p5  # dW + do_t^T z_t - 6f3a4fa36209_t^T diag(eta_t) x_t
+        p5 = tl.dot(tl.trans(z.to(DT)), do.to(DT), ((-p4) + dW), input_precision="tf32x3")  # ... + do^T z
+        dW = p5  # dW + do^T z - p3^T diag(eta) x
     tl.store(dW_last + bh * M * N + m_[None, :] * N + n_[:, None], dW, mask=m__ok[None, :] & n__ok[:, None])
 
 
@@ -659,20 +659,20 @@ def backward_prepare_2(
         write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
     )
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
-    p = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # f73806d84e_t do_t^T
+    p = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # write1 do^T
     tl.store(
         matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
         (tl.where(i[:, None] <= i[None, :], 1.0, 0.0) * p),
-    )  # [order_{mask}]_{i,j} . (f73806d84e_t do_t^T)
+    )  # [order_{mask}]_{i,j} . (write1 do^T)
     eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
     write2 = tl.load(
         write2_p + t0 * write2_t + i[:, None] * write2_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
     )
-    p2 = tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # f73806d84e_t bdd7d14854_t^T
+    p2 = tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # write1 write2^T
     tl.store(
         matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
         (eta.to(tl.float32)[None, :] * (tl.where(i[:, None] < i[None, :], 1.0, 0.0) * p2)),
-    )  # ([order_{mask}]_{i,j} . (f73806d84e_t bdd7d14854_t^T)) diag(eta_t)
+    )  # ([order_{mask}]_{i,j} . (write1 write2^T)) diag(eta)
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -750,16 +750,16 @@ def backward_sweep_2(
         eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
         t = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-        p = tl.dot(t.to(DT), x.to(DT), input_precision="tf32x3")  # f38cfbd53456_t x_t
+        p = tl.dot(t.to(DT), x.to(DT), input_precision="tf32x3")  # matrix3 x
         t2 = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-        p2 = tl.dot(t2.to(DT), z.to(DT), (-p), input_precision="tf32x3")  # ... + 5ae29d683639_t z_t
+        p2 = tl.dot(t2.to(DT), z.to(DT), (-p), input_precision="tf32x3")  # ... + matrix4 z
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :],
             mask=i_ok[:, None] & m__ok[None, :],
             other=0.0,
         )
-        p3 = tl.dot(write1.to(DT), dW.to(DT), p2, input_precision="tf32x3")  # ... + f73806d84e_t dW
+        p3 = tl.dot(write1.to(DT), dW.to(DT), p2, input_precision="tf32x3")  # ... + write1 dW
         tl.store(
             dx_1_out + step * N + i[:, None] * (H * N) + n_[None, :],
             (-eta.to(tl.float32)[:, None] * p3),
@@ -777,10 +777,10 @@ def backward_sweep_2(
         )
         p4 = tl.dot(
             tl.trans(write2.to(DT)), (eta.to(tl.float32)[:, None] * x.to(tl.float32)).to(DT), input_precision="tf32x3"
-        )  # bdd7d14854_t^T diag(eta_t) x_t
+        )  # write2^T diag(eta) x
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
-        p5 = tl.dot(tl.trans(do.to(DT)), z.to(DT), (dW + (-p4)), input_precision="tf32x3")  # ... + do_t^T z_t
-        dW = p5  # dW + do_t^T z_t - bdd7d14854_t^T diag(eta_t) x_t
+        p5 = tl.dot(tl.trans(do.to(DT)), z.to(DT), (dW + (-p4)), input_precision="tf32x3")  # ... + do^T z
+        dW = p5  # dW + do^T z - write2^T diag(eta) x
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -835,20 +835,20 @@ def backward_prepare_3(
     write1 = tl.load(
         write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
     )
-    p = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do_t f73806d84e_t^T
+    p = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
     eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
     tl.store(
         matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
         (eta.to(tl.float32)[None, :] * (p * tl.where(i[:, None] >= i[None, :], 1.0, 0.0))),
-    )  # ([order_{mask}]_{i,j} . (do_t f73806d84e_t^T)) diag(eta_t)
+    )  # ([order_{mask}]_{i,j} . (do write1^T)) diag(eta)
     write2 = tl.load(
         write2_p + t0 * write2_t + i[:, None] * write2_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
     )
-    p2 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # bdd7d14854_t f73806d84e_t^T
+    p2 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
     tl.store(
         matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
         (eta.to(tl.float32)[None, :] * (p2 * tl.where(i[:, None] > i[None, :], 1.0, 0.0))),
-    )  # ([order_{mask}]_{i,j} . (bdd7d14854_t f73806d84e_t^T)) diag(eta_t)
+    )  # ([order_{mask}]_{i,j} . (write2 write1^T)) diag(eta)
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -930,17 +930,17 @@ def backward_sweep_3(
         )
         t = tl.load(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-        p = tl.dot(t.to(DT), x.to(DT), input_precision="tf32x3")  # bb34112a738e_t x_t
+        p = tl.dot(t.to(DT), x.to(DT), input_precision="tf32x3")  # matrix5 x
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
-        p2 = tl.dot(do.to(DT), W.to(DT), (-p), input_precision="tf32x3")  # ... + do_t W
+        p2 = tl.dot(do.to(DT), W.to(DT), (-p), input_precision="tf32x3")  # ... + do W
         t2 = tl.load(matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p3 = tl.dot(t2.to(DT), x.to(DT), input_precision="tf32x3")  # ff4f796c1bb8_t x_t
+        p3 = tl.dot(t2.to(DT), x.to(DT), input_precision="tf32x3")  # matrix6 x
         write2 = tl.load(
             write2_p + t0 * write2_t + i[:, None] * write2_t + m_[None, :],
             mask=i_ok[:, None] & m__ok[None, :],
             other=0.0,
         )
-        p4 = tl.dot(write2.to(DT), W.to(DT), (-p3), input_precision="tf32x3")  # ... + bdd7d14854_t W
+        p4 = tl.dot(write2.to(DT), W.to(DT), (-p3), input_precision="tf32x3")  # ... + write2 W
         tl.store(
             dx_out + step * N + i[:, None] * (H * N) + n_[None, :],
             ((-eta.to(tl.float32)[:, None] * p4) + dx_1.to(tl.float32)),
@@ -954,8 +954,8 @@ def backward_sweep_3(
         )
         p5 = tl.dot(
             tl.trans(write1.to(DT)), (eta.to(tl.float32)[:, None] * x.to(tl.float32)).to(DT), input_precision="tf32x3"
-        )  # f73806d84e_t^T diag(eta_t) x_t
-        W = W + (-p5)  # W - f73806d84e_t^T diag(eta_t) x_t
+        )  # write1^T diag(eta) x
+        W = W + (-p5)  # W - write1^T diag(eta) x
     tl.store(W_last + bh * M * N + m_[:, None] * N + n_[None, :], W, mask=m__ok[:, None] & n__ok[None, :])
 
 

@@ -390,13 +390,13 @@ def forward_prepare_1(
         seen = seen & (i[None, :] >= lam_r_before[:, None])
     m = power(lam_a_before[:, None] - lam_a[None, :], seen)  # decays from write to read
     lam = tl.exp(tl.load(lam_p + t0 * lam_t + i * lam_t, mask=i_ok, other=0.0).to(tl.float32))
-    x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam_t
+    x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q_t k_t^T
+    p = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
     w = -lam[:, None] * x[None, :] * (m * p)
     x2 = inverse(w, C, LEVELS, DT)  # (I - T)^-1
-    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2)  # 508bde0e968e_t
+    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2)  # x2
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -469,22 +469,22 @@ def forward_sweep_1(
         lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(q.to(DT), s.to(DT), input_precision="tf32x3")  # q_t s
+        p = tl.dot(q.to(DT), s.to(DT), input_precision="tf32x3")  # q s
         since = power(lam_a_before, lam_r_before < 0)
         lam = tl.exp(tl.load(lam_p + t0 * lam_t + i * lam_t, mask=i_ok, other=0.0).to(tl.float32))
         o = tl.load(o_p + t0 * o_t + i[:, None] * o_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         w = (-(since * lam)[:, None] * p) + o.to(tl.float32)
-        p2 = tl.dot(t.to(DT), w.to(DT), input_precision="tf32x3")  # 508bde0e968e_t 62d41e8df43f_t
+        p2 = tl.dot(t.to(DT), w.to(DT), input_precision="tf32x3")  # matrix1 w
         tl.store(write1_out + step * E + i[:, None] * (H * E) + e[None, :], p2, mask=i_ok[:, None] & e_ok[None, :])
         tl.store(v_out + step * E + i[:, None] * (H * E) + e[None, :], p2, mask=i_ok[:, None] & e_ok[None, :])  # v
         kept = power(lam_a_end, lam_r_end < 0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam_t
+        x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
         p3 = tl.dot(
             tl.trans(k.to(DT)), ((x * until)[:, None] * p2).to(DT), (kept * s), input_precision="tf32x3"
-        )  # ... + k_t^T diag(da94388b8e84_t . [decay_{out}]_i) 98f084d3fce2_t
-        s = p3  # decay_{all} s + k_t^T diag(da94388b8e84_t . [decay_{out}]_i) 98f084d3fce2_t
+        )  # ... + k^T diag((1 - lam) . until) p2
+        s = p3  # kept s + k^T diag((1 - lam) . until) p2
     tl.store(s_last + bh * D * E + d[:, None] * E + e[None, :], s, mask=d_ok[:, None] & e_ok[None, :])
 
 
@@ -615,19 +615,19 @@ def backward_prepare_1(
     lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k_t q_t^T
+    p = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k q^T
     lam = tl.exp(tl.load(lam_p + t0 * lam_t + i * lam_t, mask=i_ok, other=0.0).to(tl.float32))
     seen = i[:, None] < i[None, :]
     if EXACT:
         seen = seen & (i[:, None] >= lam_r_before[None, :])
     m = power(lam_a_before[None, :] - lam_a[:, None], seen)  # decays from write to read
-    x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam_t
+    x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
     w = -x[:, None] * lam[None, :] * (p * m)
     x2 = inverse(w, C, LEVELS, DT)  # (I - T)^-1
-    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2)  # be7d451cc54c_t
+    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2)  # x2
     tl.store(
         matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (lam[None, :] * (p * m))
-    )  # ((k_t q_t^T) . [decay_{mask}]_{i,j}) diag(lam_t)
+    )  # ((k q^T) . m) diag(lam)
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -720,14 +720,14 @@ def backward_sweep_1(
         dv = tl.load(dv_p + t0 * dv_t + i[:, None] * dv_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(k.to(DT), ds.to(DT), input_precision="tf32x3")  # k_t ds
+        p = tl.dot(k.to(DT), ds.to(DT), input_precision="tf32x3")  # k ds
         lam = tl.exp(tl.load(lam_p + t0 * lam_t + i * lam_t, mask=i_ok, other=0.0).to(tl.float32))
-        x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam_t
+        x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
         w = dv.to(tl.float32) + ((since * x)[:, None] * p)
-        p2 = tl.dot(t.to(DT), w.to(DT), input_precision="tf32x3")  # be7d451cc54c_t d4809df6a117_t
+        p2 = tl.dot(t.to(DT), w.to(DT), input_precision="tf32x3")  # matrix1 w
         t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p3 = tl.dot(t2.to(DT), p2.to(DT), input_precision="tf32x3")  # f572d970da85_t 40aecd860bce_t
-        y = (since[:, None] * p) + (-p3)  # diag([decay_{in}]_i) k_t ds - f572d970da85_t 40aecd860bce_t
+        p3 = tl.dot(t2.to(DT), p2.to(DT), input_precision="tf32x3")  # matrix2 p2
+        y = (since[:, None] * p) + (-p3)  # diag(since) k ds - matrix2 p2
         tl.store(write2_out + step * E + i[:, None] * (H * E) + e[None, :], p2, mask=i_ok[:, None] & e_ok[None, :])
         tl.store(do_out + step * E + i[:, None] * (H * E) + e[None, :], p2, mask=i_ok[:, None] & e_ok[None, :])  # do
         tl.store(
@@ -750,8 +750,8 @@ def backward_sweep_1(
         until = power(lam_a_before, lam_r_before < 0)
         p4 = tl.dot(
             tl.trans(q.to(DT)), ((until * lam)[:, None] * p2).to(DT), input_precision="tf32x3"
-        )  # q_t^T diag(lam_t . [decay_{out}]_i) 40aecd860bce_t
-        ds = (kept * ds) + (-p4)  # decay_{all} ds - q_t^T diag(lam_t . [decay_{out}]_i) 40aecd860bce_t
+        )  # q^T diag(lam . until) p2
+        ds = (kept * ds) + (-p4)  # kept ds - q^T diag(lam . until) p2
     tl.store(ds_last + bh * D * E + d[:, None] * E + e[None, :], ds, mask=d_ok[:, None] & e_ok[None, :])
 
 
@@ -833,12 +833,12 @@ def backward_sweep_2(
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
-        p = tl.dot(write1.to(DT), ds.to(DT), input_precision="tf32x3")  # d91dd90777_t ds^T
+        p = tl.dot(write1.to(DT), ds.to(DT), input_precision="tf32x3")  # write1 ds^T
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         write2 = tl.load(
             write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
-        p2 = tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # d91dd90777_t 203502b578_t^T
+        p2 = tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # write1 write2^T
         seen = i[:, None] < i[None, :]
         if EXACT:
             seen = seen & (i[:, None] >= lam_r_before[None, :])
@@ -846,10 +846,8 @@ def backward_sweep_2(
         lam = tl.exp(tl.load(lam_p + t0 * lam_t + i * lam_t, mask=i_ok, other=0.0).to(tl.float32))
         p3 = tl.dot(
             (lam[None, :] * (p2 * m)).to(DT), q.to(DT), input_precision="tf32x3"
-        )  # ((d91dd90777_t 203502b578_t^T) . [decay_{mask}]_{i,j}) diag(lam_t) q_t
-        y = (
-            (since[:, None] * p) + (-p3)
-        )  # diag([decay_{in}]_i) d91dd90777_t ds^T - ((d91dd90777_t 203502b578_t^T) . [decay_{mask}]_{i,j}) diag(lam_t) q_t
+        )  # ((write1 write2^T) . m) diag(lam) q
+        y = (since[:, None] * p) + (-p3)  # diag(since) write1 ds^T - ((write1 write2^T) . m) diag(lam) q
         tl.store(
             s_late_1_out + (step + i * H) * tl.cdiv(D, block_d) + tile,
             tl.sum(tl.where(d_ok[None, :], (-(1.0 + (-lam))[:, None] * (k.to(tl.float32) * y)), 0.0), axis=1),
@@ -864,8 +862,8 @@ def backward_sweep_2(
         until = power(lam_a_before, lam_r_before < 0)
         p4 = tl.dot(
             tl.trans(write2.to(DT)), ((until * lam)[:, None] * q.to(tl.float32)).to(DT), input_precision="tf32x3"
-        )  # q_t^T diag(lam_t . [decay_{out}]_i) 203502b578_t
-        ds = (kept * ds) + (-p4)  # decay_{all} ds - q_t^T diag(lam_t . [decay_{out}]_i) 203502b578_t
+        )  # q^T diag(lam . until) write2
+        ds = (kept * ds) + (-p4)  # kept ds - q^T diag(lam . until) write2
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -944,7 +942,7 @@ def backward_sweep_3(
         write2 = tl.load(
             write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
-        p = tl.dot(write2.to(DT), s.to(DT), input_precision="tf32x3")  # 203502b578_t s^T
+        p = tl.dot(write2.to(DT), s.to(DT), input_precision="tf32x3")  # write2 s^T
         since = power(lam_a_before, lam_r_before < 0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         seen = i[:, None] > i[None, :]
@@ -954,12 +952,12 @@ def backward_sweep_3(
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
-        p2 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # 203502b578_t d91dd90777_t^T
+        p2 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
         lam = tl.exp(tl.load(lam_p + t0 * lam_t + i * lam_t, mask=i_ok, other=0.0).to(tl.float32))
-        x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam_t
+        x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
         p3 = tl.dot(
             (x[None, :] * (m * p2)).to(DT), k.to(DT), (since[:, None] * p), input_precision="tf32x3"
-        )  # ... + ((203502b578_t d91dd90777_t^T) . [decay_{mask}]_{i,j}) diag(da94388b8e84_t) k_t
+        )  # ... + ((write2 write1^T) . m) diag((1 - lam)) k
         tl.store(
             s_early_2_out + (step + i * H) * tl.cdiv(D, block_d) + tile,
             tl.sum(tl.where(d_ok[None, :], (-lam[:, None] * (q.to(tl.float32) * p3)), 0.0), axis=1),
@@ -977,8 +975,8 @@ def backward_sweep_3(
             ((x * until)[:, None] * k.to(tl.float32)).to(DT),
             (kept * s),
             input_precision="tf32x3",
-        )  # ... + k_t^T diag(da94388b8e84_t . [decay_{out}]_i) d91dd90777_t
-        s = p4  # decay_{all} s + k_t^T diag(da94388b8e84_t . [decay_{out}]_i) d91dd90777_t
+        )  # ... + k^T diag((1 - lam) . until) write1
+        s = p4  # kept s + k^T diag((1 - lam) . until) write1
     tl.store(s_last + bh * D * E + d[None, :] * E + e[:, None], s, mask=d_ok[None, :] & e_ok[:, None])
 
 

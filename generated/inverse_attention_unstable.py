@@ -403,12 +403,12 @@ def forward_prepare_1(
     m = power(lam_a_before[:, None] - lam_a[None, :], seen)  # decays from write to read
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q_t k_t^T
+    p = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
     ahead1 = tl.load(ahead1_p + t0 * ahead1_t + i * ahead1_t, mask=i_ok, other=0.0)
     lam = tl.exp(tl.load(lam_p + t0 * lam_t + i * lam_t, mask=i_ok, other=0.0).to(tl.float32))
     w = -lam[:, None] * ahead1.to(tl.float32)[None, :] * (m * p)
     x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
-    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # db0f6400a2c4_t
+    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # x
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -485,12 +485,12 @@ def forward_sweep_1(
         lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(q.to(DT), s.to(DT), input_precision="tf32x3")  # q_t s
+        p = tl.dot(q.to(DT), s.to(DT), input_precision="tf32x3")  # q s
         since = power(lam_a_before, lam_r_before < 0)
         lam = tl.exp(tl.load(lam_p + t0 * lam_t + i * lam_t, mask=i_ok, other=0.0).to(tl.float32))
         o = tl.load(o_p + t0 * o_t + i[:, None] * o_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         w = (-(since * lam)[:, None] * p) + o.to(tl.float32)
-        p2 = tl.dot(t.to(DT), w.to(DT), input_precision="tf32x3")  # db0f6400a2c4_t 62d41e8df43f_t
+        p2 = tl.dot(t.to(DT), w.to(DT), input_precision="tf32x3")  # matrix1 w
         tl.store(write1_out + step * E + i[:, None] * (H * E) + e[None, :], p2, mask=i_ok[:, None] & e_ok[None, :])
         kept = power(lam_a_end, lam_r_end < 0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
@@ -501,8 +501,8 @@ def forward_sweep_1(
             ((ahead1.to(tl.float32) * until)[:, None] * p2).to(DT),
             (kept * s),
             input_precision="tf32x3",
-        )  # ... + k_t^T diag(cd952cfd4723_t . [decay_{out}]_i) 7084f4a93005_t
-        s = p3  # decay_{all} s + k_t^T diag(cd952cfd4723_t . [decay_{out}]_i) 7084f4a93005_t
+        )  # ... + k^T diag((cd952cfd4723) . until) p2
+        s = p3  # kept s + k^T diag((cd952cfd4723) . until) p2
     tl.store(s_last + bh * D * E + d[:, None] * E + e[None, :], s, mask=d_ok[:, None] & e_ok[None, :])
 
 
@@ -647,7 +647,7 @@ def backward_prepare_1(
     lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k_t q_t^T
+    p = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k q^T
     ahead1 = tl.load(ahead1_p + t0 * ahead1_t + i * ahead1_t, mask=i_ok, other=0.0)
     lam = tl.exp(tl.load(lam_p + t0 * lam_t + i * lam_t, mask=i_ok, other=0.0).to(tl.float32))
     seen = i[:, None] < i[None, :]
@@ -656,10 +656,10 @@ def backward_prepare_1(
     m = power(lam_a_before[None, :] - lam_a[:, None], seen)  # decays from write to read
     w = -ahead1.to(tl.float32)[:, None] * lam[None, :] * (p * m)
     x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
-    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # fa80e6005e93_t
+    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # x
     tl.store(
         matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (lam[None, :] * (p * m))
-    )  # ((k_t q_t^T) . [decay_{mask}]_{i,j}) diag(lam_t)
+    )  # ((k q^T) . m) diag(lam)
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -760,12 +760,12 @@ def backward_sweep_1(
         dv = tl.load(dv_p + t0 * dv_t + i[:, None] * dv_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(k.to(DT), ds.to(DT), input_precision="tf32x3")  # k_t ds
+        p = tl.dot(k.to(DT), ds.to(DT), input_precision="tf32x3")  # k ds
         w = (ahead1.to(tl.float32)[:, None] * dv.to(tl.float32)) + ((since * ahead1.to(tl.float32))[:, None] * p)
-        p2 = tl.dot(t.to(DT), w.to(DT), input_precision="tf32x3")  # fa80e6005e93_t d80cbc891642_t
+        p2 = tl.dot(t.to(DT), w.to(DT), input_precision="tf32x3")  # matrix1 w
         t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p3 = tl.dot(t2.to(DT), p2.to(DT), input_precision="tf32x3")  # f572d970da85_t 37469d3e386c_t
-        y = (-p3) + (since[:, None] * p)  # diag([decay_{in}]_i) k_t ds - f572d970da85_t 37469d3e386c_t
+        p3 = tl.dot(t2.to(DT), p2.to(DT), input_precision="tf32x3")  # matrix2 p2
+        y = (-p3) + (since[:, None] * p)  # diag(since) k ds - matrix2 p2
         tl.store(write2_out + step * E + i[:, None] * (H * E) + e[None, :], p2, mask=i_ok[:, None] & e_ok[None, :])
         tl.store(
             dq_0_2a4812_out + (step + i * H) * tl.cdiv(E, block_e) + tile,
@@ -789,8 +789,8 @@ def backward_sweep_1(
         lam = tl.exp(tl.load(lam_p + t0 * lam_t + i * lam_t, mask=i_ok, other=0.0).to(tl.float32))
         p4 = tl.dot(
             tl.trans(q.to(DT)), ((until * lam)[:, None] * p2).to(DT), input_precision="tf32x3"
-        )  # q_t^T diag(lam_t . [decay_{out}]_i) 37469d3e386c_t
-        ds = (kept * ds) + (-p4)  # decay_{all} ds - q_t^T diag(lam_t . [decay_{out}]_i) 37469d3e386c_t
+        )  # q^T diag(lam . until) p2
+        ds = (kept * ds) + (-p4)  # kept ds - q^T diag(lam . until) p2
     tl.store(ds_last + bh * D * E + d[:, None] * E + e[None, :], ds, mask=d_ok[:, None] & e_ok[None, :])
 
 
@@ -879,16 +879,14 @@ def backward_sweep_2(
         write2 = tl.load(
             write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
-        p = tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # d91dd90777_t 6bddee5762_t^T
+        p = tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # write1 write2^T
         lam = tl.exp(tl.load(lam_p + t0 * lam_t + i * lam_t, mask=i_ok, other=0.0).to(tl.float32))
         p2 = tl.dot(
             (lam[None, :] * (m * p)).to(DT), q.to(DT), input_precision="tf32x3"
-        )  # ((d91dd90777_t 6bddee5762_t^T) . [decay_{mask}]_{i,j}) diag(lam_t) q_t
+        )  # ((write1 write2^T) . m) diag(lam) q
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
-        p3 = tl.dot(write1.to(DT), ds.to(DT), input_precision="tf32x3")  # d91dd90777_t ds^T
-        y = (
-            (-p2) + (since[:, None] * p3)
-        )  # diag([decay_{in}]_i) d91dd90777_t ds^T - ((d91dd90777_t 6bddee5762_t^T) . [decay_{mask}]_{i,j}) diag(lam_t) q_t
+        p3 = tl.dot(write1.to(DT), ds.to(DT), input_precision="tf32x3")  # write1 ds^T
+        y = (-p2) + (since[:, None] * p3)  # diag(since) write1 ds^T - ((write1 write2^T) . m) diag(lam) q
         tl.store(read1_out + step * D + i[:, None] * (H * D) + d[None, :], y, mask=i_ok[:, None] & d_ok[None, :])
         tl.store(
             s_late_1_148c1f_out + (step + i * H) * tl.cdiv(D, block_d) + tile,
@@ -899,8 +897,8 @@ def backward_sweep_2(
         until = power(lam_a_before, lam_r_before < 0)
         p4 = tl.dot(
             tl.trans(write2.to(DT)), ((until * lam)[:, None] * q.to(tl.float32)).to(DT), input_precision="tf32x3"
-        )  # q_t^T diag(lam_t . [decay_{out}]_i) 6bddee5762_t
-        ds = (kept * ds) + (-p4)  # decay_{all} ds - q_t^T diag(lam_t . [decay_{out}]_i) 6bddee5762_t
+        )  # q^T diag(lam . until) write2
+        ds = (kept * ds) + (-p4)  # kept ds - q^T diag(lam . until) write2
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -985,7 +983,7 @@ def backward_sweep_3(
         write2 = tl.load(
             write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
-        p = tl.dot(write2.to(DT), s.to(DT), input_precision="tf32x3")  # 6bddee5762_t s^T
+        p = tl.dot(write2.to(DT), s.to(DT), input_precision="tf32x3")  # write2 s^T
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         seen = i[:, None] > i[None, :]
         if EXACT:
@@ -994,11 +992,11 @@ def backward_sweep_3(
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
-        p2 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # 6bddee5762_t d91dd90777_t^T
+        p2 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
         ahead1 = tl.load(ahead1_p + t0 * ahead1_t + i * ahead1_t, mask=i_ok, other=0.0)
         p3 = tl.dot(
             (ahead1.to(tl.float32)[None, :] * (m * p2)).to(DT), k.to(DT), (since[:, None] * p), input_precision="tf32x3"
-        )  # ... + ((6bddee5762_t d91dd90777_t^T) . [decay_{mask}]_{i,j}) diag(cd952cfd4723_t) k_t
+        )  # ... + ((write2 write1^T) . m) diag((cd952cfd4723)) k
         lam = tl.exp(tl.load(lam_p + t0 * lam_t + i * lam_t, mask=i_ok, other=0.0).to(tl.float32))
         tl.store(
             s_early_2_out + (step + i * H) * tl.cdiv(D, block_d) + tile,
@@ -1017,8 +1015,8 @@ def backward_sweep_3(
             ((ahead1.to(tl.float32) * until)[:, None] * k.to(tl.float32)).to(DT),
             (kept * s),
             input_precision="tf32x3",
-        )  # ... + k_t^T diag(cd952cfd4723_t . [decay_{out}]_i) d91dd90777_t
-        s = p4  # decay_{all} s + k_t^T diag(cd952cfd4723_t . [decay_{out}]_i) d91dd90777_t
+        )  # ... + k^T diag((cd952cfd4723) . until) write1
+        s = p4  # kept s + k^T diag((cd952cfd4723) . until) write1
     tl.store(s_last + bh * D * E + d[None, :] * E + e[:, None], s, mask=d_ok[None, :] & e_ok[:, None])
 
 

@@ -415,7 +415,7 @@ def forward_prepare_1(
         d_ok = d < D
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        # sum_{d} [k_t]_{j,d} [q_t]_{i,d} [decay_{mask}]_{i,j,d}
+        # sum_{d} k_{j,d} q_{i,d} m_{i,j,d}
         alpha_a = tl.load(
             alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
         )
@@ -455,8 +455,8 @@ def forward_prepare_1(
                 other=0.0,
             ).to(tl.float32)
         )
-        x = tl.where(i_ok[:, None] & d_ok[None, :], (alpha * k.to(tl.float32)), 0.0)  # k_t . alpha_t
-        # sum_{d} [k_t]_{j,d} [c0210b8b8f2a_t]_{i,d} [decay_{mask}]_{i,j,d}
+        x = tl.where(i_ok[:, None] & d_ok[None, :], (alpha * k.to(tl.float32)), 0.0)  # k . alpha
+        # sum_{d} k_{j,d} (k . alpha)_{i,d} m_{i,j,d}
         alpha_a_before = tl.load(
             alpha_sums + at * D + (tl.minimum(i - 1, last))[:, None] * D + d[None, :],
             mask=(i > 0)[:, None] & (d_ok)[None, :],
@@ -496,13 +496,13 @@ def forward_prepare_1(
         since = span(alpha_a_before, alpha_n_before, 0.0, 0)
         tl.store(
             scaled1_p + at * D + i[:, None] * D + d[None, :], (x * since), mask=i_ok[:, None] & d_ok[None, :]
-        )  # c0210b8b8f2a_t . [decay_{in}]_{i,d}
+        )  # (k . alpha) . since
         since2 = span(alpha_a, alpha_n, 0.0, 0)
         tl.store(
             scaled2_p + at * D + i[:, None] * D + d[None, :],
             (since2 * q.to(tl.float32)),
             mask=i_ok[:, None] & d_ok[None, :],
-        )  # q_t . [decay_{in}]_{i,d}
+        )  # q . since
         alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
         alpha_n_end = (
             tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
@@ -512,14 +512,14 @@ def forward_prepare_1(
             scaled3_p + at * D + i[:, None] * D + d[None, :],
             (until * k.to(tl.float32)),
             mask=i_ok[:, None] & d_ok[None, :],
-        )  # k_t . [decay_{out}]_{i,d}
+        )  # k . until
     beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
     w = -beta.to(tl.float32)[None, :] * t2
     x2 = inverse(w, C, LEVELS, DT)  # (I - T)^-1
-    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2)  # 36d12a7bd34b_t
+    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2)  # x2
     tl.store(
         matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta.to(tl.float32)[None, :] * t)
-    )  # 27037667ebf8_t diag(beta_t)
+    )  # t diag(beta)
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -586,16 +586,16 @@ def forward_sweep_1(
         scaled1 = tl.load(
             scaled1_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
         )
-        p = tl.dot(scaled1.to(DT), S.to(DT), input_precision="tf32x3")  # 6b9843a9b572_t S
+        p = tl.dot(scaled1.to(DT), S.to(DT), input_precision="tf32x3")  # scaled1 S
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         w = (-p) + v.to(tl.float32)
-        p2 = tl.dot(t.to(DT), w.to(DT), input_precision="tf32x3")  # 36d12a7bd34b_t 7cb1e04c36e1_t
+        p2 = tl.dot(t.to(DT), w.to(DT), input_precision="tf32x3")  # matrix1 w
         t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p3 = tl.dot(t2.to(DT), p2.to(DT), input_precision="tf32x3")  # 504e725dd160_t d8a1eeb6906f_t
+        p3 = tl.dot(t2.to(DT), p2.to(DT), input_precision="tf32x3")  # matrix2 p2
         scaled2 = tl.load(
             scaled2_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
         )
-        p4 = tl.dot(scaled2.to(DT), S.to(DT), p3, input_precision="tf32x3")  # ... + ff7f89c96055_t S
+        p4 = tl.dot(scaled2.to(DT), S.to(DT), p3, input_precision="tf32x3")  # ... + scaled2 S
         tl.store(write1_out + step * E + i[:, None] * (H * E) + e[None, :], p2, mask=i_ok[:, None] & e_ok[None, :])
         tl.store(o_out + step * E + i[:, None] * (H * E) + e[None, :], p4, mask=i_ok[:, None] & e_ok[None, :])  # o
         kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
@@ -608,8 +608,8 @@ def forward_sweep_1(
             (beta.to(tl.float32)[:, None] * p2).to(DT),
             (kept[:, None] * S),
             input_precision="tf32x3",
-        )  # ... + 7ad563eb7ce1_t^T diag(beta_t) d8a1eeb6906f_t
-        S = p5  # diag([decay_{all}]_d) S + 7ad563eb7ce1_t^T diag(beta_t) d8a1eeb6906f_t
+        )  # ... + scaled3^T diag(beta) p2
+        S = p5  # diag(kept) S + scaled3^T diag(beta) p2
     tl.store(S_last + bh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
 
 
@@ -766,7 +766,7 @@ def backward_prepare_1(
         d_ok = d < D
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        # sum_{d} [q_t]_{j,d} [k_t]_{i,d} [decay_{mask}]_{i,j,d}
+        # sum_{d} q_{j,d} k_{i,d} m_{i,j,d}
         alpha_a = tl.load(
             alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
         )
@@ -806,8 +806,8 @@ def backward_prepare_1(
                 other=0.0,
             ).to(tl.float32)
         )
-        x = tl.where(i_ok[:, None] & d_ok[None, :], (alpha * k.to(tl.float32)), 0.0)  # k_t . alpha_t
-        # sum_{d} [k_t]_{i,d} [decay_{mask}]_{i,j,d} [c0210b8b8f2a_t]_{j,d}
+        x = tl.where(i_ok[:, None] & d_ok[None, :], (alpha * k.to(tl.float32)), 0.0)  # k . alpha
+        # sum_{d} k_{i,d} m_{i,j,d} (k . alpha)_{j,d}
         alpha_a_before = tl.load(
             alpha_sums + at * D + (tl.minimum(i - 1, last))[:, None] * D + d[None, :],
             mask=(i > 0)[:, None] & (d_ok)[None, :],
@@ -853,22 +853,22 @@ def backward_prepare_1(
             scaled1_p + at * D + i[:, None] * D + d[None, :],
             (since * k.to(tl.float32)),
             mask=i_ok[:, None] & d_ok[None, :],
-        )  # k_t . [decay_{in}]_{i,d}
+        )  # k . since
         until = span(alpha_a_before, alpha_n_before, 0.0, 0)
         tl.store(
             scaled2_p + at * D + i[:, None] * D + d[None, :], (x * until), mask=i_ok[:, None] & d_ok[None, :]
-        )  # c0210b8b8f2a_t . [decay_{out}]_{i,d}
+        )  # (k . alpha) . until
         until2 = span(alpha_a, alpha_n, 0.0, 0)
         tl.store(
             scaled3_p + at * D + i[:, None] * D + d[None, :],
             (until2 * q.to(tl.float32)),
             mask=i_ok[:, None] & d_ok[None, :],
-        )  # q_t . [decay_{out}]_{i,d}
-    tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t)  # 88dfcd374345_t
+        )  # q . until
+    tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t)  # t
     beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
     w = -beta.to(tl.float32)[None, :] * t2
     x2 = inverse(w, C, LEVELS, DT)  # (I - T)^-1
-    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2)  # ca53a69b5591_t
+    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2)  # x2
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -947,11 +947,11 @@ def backward_sweep_1(
         scaled1 = tl.load(
             scaled1_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
         )
-        p = tl.dot(scaled1.to(DT), dS.to(DT), input_precision="tf32x3")  # 9a5d813822a6_t dS
+        p = tl.dot(scaled1.to(DT), dS.to(DT), input_precision="tf32x3")  # scaled1 dS
         t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p2 = tl.dot(t2.to(DT), do.to(DT), p, input_precision="tf32x3")  # ... + 88dfcd374345_t do_t
-        p3 = tl.dot(t.to(DT), p2.to(DT), input_precision="tf32x3")  # ca53a69b5591_t 0b7b00410c3d_t
+        p2 = tl.dot(t2.to(DT), do.to(DT), p, input_precision="tf32x3")  # ... + matrix2 do
+        p3 = tl.dot(t.to(DT), p2.to(DT), input_precision="tf32x3")  # matrix1 p2
         tl.store(write2_out + step * E + i[:, None] * (H * E) + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :])
         tl.store(
             dv_out + step * E + i[:, None] * (H * E) + e[None, :],
@@ -968,15 +968,15 @@ def backward_sweep_1(
         )
         p4 = tl.dot(
             tl.trans(scaled2.to(DT)), (beta.to(tl.float32)[:, None] * p3).to(DT), input_precision="tf32x3"
-        )  # 65bd4b241e77_t^T diag(beta_t) e94c3f7a7bb9_t
+        )  # scaled2^T diag(beta) p3
         kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
         scaled3 = tl.load(
             scaled3_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
         )
         p5 = tl.dot(
             tl.trans(scaled3.to(DT)), do.to(DT), ((-p4) + (kept[:, None] * dS)), input_precision="tf32x3"
-        )  # ... + c0cc3a418732_t^T do_t
-        dS = p5  # diag([decay_{all}]_d) dS + c0cc3a418732_t^T do_t - 65bd4b241e77_t^T diag(beta_t) e94c3f7a7bb9_t
+        )  # ... + scaled3^T do
+        dS = p5  # diag(kept) dS + scaled3^T do - scaled2^T diag(beta) p3
     tl.store(dS_last + bh * D * E + d[:, None] * E + e[None, :], dS, mask=d_ok[:, None] & e_ok[None, :])
 
 
@@ -1059,10 +1059,10 @@ def backward_prepare_2(
     write2 = tl.load(
         write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
     )
-    p = tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # c0cc4e5ad4_t c8244d0bb2_t^T
+    p = tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # write1 write2^T
     p2 = beta.to(tl.float32)[None, :] * p
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-    p4 = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # c0cc4e5ad4_t do_t^T
+    p4 = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # write1 do^T
     p5 = p4
     for d_start in range(0, D, part_d):
         d = d_start + tl.arange(0, part_d)
@@ -1075,7 +1075,7 @@ def backward_prepare_2(
             ).to(tl.float32)
         )
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        x = tl.where(i_ok[:, None] & d_ok[None, :], (alpha * k.to(tl.float32)), 0.0)  # k_t . alpha_t
+        x = tl.where(i_ok[:, None] & d_ok[None, :], (alpha * k.to(tl.float32)), 0.0)  # k . alpha
         alpha_a_before = tl.load(
             alpha_sums + at * D + (tl.minimum(i - 1, last))[:, None] * D + d[None, :],
             mask=(i > 0)[:, None] & (d_ok)[None, :],
@@ -1120,7 +1120,7 @@ def backward_prepare_2(
             FLAT,
             EXACT,
             DT,
-        )  # sum_{j} [beta_t]_j [c0cc4e5ad4_t c8244d0bb2_t^T]_{i,j} [decay_{mask}]_{i,j,d} [c0210b8b8f2a_t]_{j,d}
+        )  # sum_{j} beta_j [write1 write2^T]_{i,j} m_{i,j,d} (k . alpha)_{j,d}
         tl.store(intra1_p + at * D + i[:, None] * D + d[None, :], p3, mask=i_ok[:, None] & d_ok[None, :])
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p6 = decayed_sum(
@@ -1143,7 +1143,7 @@ def backward_prepare_2(
             FLAT,
             EXACT,
             DT,
-        )  # sum_{j} [q_t]_{j,d} [c0cc4e5ad4_t do_t^T]_{i,j} [decay_{mask}]_{i,j,d}
+        )  # sum_{j} q_{j,d} [write1 do^T]_{i,j} m_{i,j,d}
         tl.store(intra2_p + at * D + i[:, None] * D + d[None, :], p6, mask=i_ok[:, None] & d_ok[None, :])
 
 
@@ -1228,7 +1228,7 @@ def backward_sweep_2(
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
-        p = tl.dot(write1.to(DT), dS.to(DT), input_precision="tf32x3")  # c0cc4e5ad4_t dS^T
+        p = tl.dot(write1.to(DT), dS.to(DT), input_precision="tf32x3")  # write1 dS^T
         alpha_a = tl.load(
             alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
         )
@@ -1241,9 +1241,7 @@ def backward_sweep_2(
         )
         since = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
         intra2 = tl.load(intra2_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        y = (
-            (-intra1.to(tl.float32)) + (p * since) + intra2.to(tl.float32)
-        )  # (c0cc4e5ad4_t dS^T) . [decay_{in}]_{i,d} + c927cb11bb45_t - 9e57c956b4fb_t
+        y = (-intra1.to(tl.float32)) + (p * since) + intra2.to(tl.float32)  # (write1 dS^T) . since + intra2 - intra1
         tl.store(
             S_late_1_out + step * D + i[:, None] * (H * D) + d[None, :],
             (-beta.to(tl.float32)[:, None] * (y * k.to(tl.float32))),
@@ -1265,15 +1263,15 @@ def backward_sweep_2(
             tl.trans(write2.to(DT)),
             (beta.to(tl.float32)[:, None] * scaled2.to(tl.float32)).to(DT),
             input_precision="tf32x3",
-        )  # 65bd4b241e77_t^T diag(beta_t) c8244d0bb2_t
+        )  # scaled2^T diag(beta) write2
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         scaled3 = tl.load(
             scaled3_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
         )
         p3 = tl.dot(
             tl.trans(do.to(DT)), scaled3.to(DT), ((kept[None, :] * dS) + (-p2)), input_precision="tf32x3"
-        )  # ... + c0cc3a418732_t^T do_t
-        dS = p3  # diag([decay_{all}]_d) dS + c0cc3a418732_t^T do_t - 65bd4b241e77_t^T diag(beta_t) c8244d0bb2_t
+        )  # ... + scaled3^T do
+        dS = p3  # diag(kept) dS + scaled3^T do - scaled2^T diag(beta) write2
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -1362,18 +1360,18 @@ def backward_prepare_3(
             scaled4_p + at * D + i[:, None] * D + d[None, :],
             (until * k.to(tl.float32)),
             mask=i_ok[:, None] & d_ok[None, :],
-        )  # k_t . [decay_{out}]_{i,d}
+        )  # k . until
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     write1 = tl.load(
         write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
     )
-    p = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do_t c0cc4e5ad4_t^T
+    p = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
     beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
     p2 = beta.to(tl.float32)[None, :] * p
     write2 = tl.load(
         write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
     )
-    p4 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # c8244d0bb2_t c0cc4e5ad4_t^T
+    p4 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
     p5 = beta.to(tl.float32)[None, :] * p4
     for d_start in range(0, D, part_d):
         d = d_start + tl.arange(0, part_d)
@@ -1409,7 +1407,7 @@ def backward_prepare_3(
             FLAT,
             EXACT,
             DT,
-        )  # sum_{j} [k_t]_{j,d} [do_t c0cc4e5ad4_t^T]_{i,j} [beta_t]_j [decay_{mask}]_{i,j,d}
+        )  # sum_{j} k_{j,d} [do write1^T]_{i,j} beta_j m_{i,j,d}
         tl.store(intra3_p + at * D + i[:, None] * D + d[None, :], p3, mask=i_ok[:, None] & d_ok[None, :])
         alpha_a_before = tl.load(
             alpha_sums + at * D + (tl.minimum(i - 1, last))[:, None] * D + d[None, :],
@@ -1445,7 +1443,7 @@ def backward_prepare_3(
             FLAT,
             EXACT,
             DT,
-        )  # sum_{j} [k_t]_{j,d} [beta_t]_j [c8244d0bb2_t c0cc4e5ad4_t^T]_{i,j} [decay_{mask}]_{i,j,d}
+        )  # sum_{j} k_{j,d} beta_j [write2 write1^T]_{i,j} m_{i,j,d}
         tl.store(intra4_p + at * D + i[:, None] * D + d[None, :], p6, mask=i_ok[:, None] & d_ok[None, :])
 
 
@@ -1568,9 +1566,9 @@ def backward_sweep_3(
         )
         since = span(alpha_a, alpha_n, 0.0, 0)
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do_t S^T
+        p = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do S^T
         intra3 = tl.load(intra3_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        y = (since * p) + intra3.to(tl.float32)  # (do_t S^T) . [decay_{in}]_{i,d} + 34fdae150d16_t
+        y = (since * p) + intra3.to(tl.float32)  # (do S^T) . since + intra3
         intra4 = tl.load(intra4_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         alpha_a_before = tl.load(
             alpha_sums + at * D + (tl.minimum(i - 1, last))[:, None] * D + d[None, :],
@@ -1590,8 +1588,8 @@ def backward_sweep_3(
         write2 = tl.load(
             write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
-        p2 = tl.dot(write2.to(DT), S.to(DT), input_precision="tf32x3")  # c8244d0bb2_t S^T
-        y2 = intra4.to(tl.float32) + (since2 * p2)  # (c8244d0bb2_t S^T) . [decay_{in}]_{i,d} + 32b1be8d009d_t
+        p2 = tl.dot(write2.to(DT), S.to(DT), input_precision="tf32x3")  # write2 S^T
+        y2 = intra4.to(tl.float32) + (since2 * p2)  # (write2 S^T) . since + intra4
         tl.store(
             S_late__out + step * D + i[:, None] * (H * D) + d[None, :],
             ((y * q.to(tl.float32)) + S_late_1.to(tl.float32)),
@@ -1632,8 +1630,8 @@ def backward_sweep_3(
             (beta.to(tl.float32)[:, None] * scaled4.to(tl.float32)).to(DT),
             (kept[None, :] * S),
             input_precision="tf32x3",
-        )  # ... + 7ad563eb7ce1_t^T diag(beta_t) c0cc4e5ad4_t
-        S = p3  # diag([decay_{all}]_d) S + 7ad563eb7ce1_t^T diag(beta_t) c0cc4e5ad4_t
+        )  # ... + scaled4^T diag(beta) write1
+        S = p3  # diag(kept) S + scaled4^T diag(beta) write1
     tl.store(S_last + bh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
 
 

@@ -344,24 +344,22 @@ def forward_sweep_1(
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         since = power(lam_a, lam_r < 0)
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(q.to(DT), S.to(DT), input_precision="tf32x3")  # q_t S
+        p = tl.dot(q.to(DT), S.to(DT), input_precision="tf32x3")  # q S
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q_t k_t^T
+        p2 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
         seen = i[:, None] >= i[None, :]
         if EXACT:
             seen = seen & (i[None, :] >= lam_r[:, None])
         m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p3 = tl.dot(
-            (p2 * m).to(DT), v.to(DT), (since[:, None] * p), input_precision="tf32x3"
-        )  # ... + ((q_t k_t^T) . [decay_{mask}]_{i,j}) v_t
+        p3 = tl.dot((p2 * m).to(DT), v.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + ((q k^T) . m) v
         tl.store(o_out + step * E + i[:, None] * (H * E) + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :])  # o
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
         p4 = tl.dot(
             tl.trans(k.to(DT)), (until[:, None] * v.to(tl.float32)).to(DT), (kept * S), input_precision="tf32x3"
-        )  # ... + k_t^T diag([decay_{out}]_i) v_t
-        S = p4  # decay_{all} S + k_t^T diag([decay_{out}]_i) v_t
+        )  # ... + k^T diag(until) v
+        S = p4  # kept S + k^T diag(until) v
     tl.store(S_last + bh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
 
 
@@ -478,18 +476,16 @@ def backward_sweep_1(
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do_t S^T
+        p = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do S^T
         since = power(lam_a, lam_r < 0)
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p2 = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do_t v_t^T
+        p2 = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do v^T
         seen = i[:, None] >= i[None, :]
         if EXACT:
             seen = seen & (i[None, :] >= lam_r[:, None])
         m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p3 = tl.dot(
-            (p2 * m).to(DT), k.to(DT), (since[:, None] * p), input_precision="tf32x3"
-        )  # ... + ((do_t v_t^T) . [decay_{mask}]_{i,j}) k_t
+        p3 = tl.dot((p2 * m).to(DT), k.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + ((do v^T) . m) k
         tl.store(
             S_late_0_out + (step + i * H) * tl.cdiv(D, block_d) + tile,
             tl.sum(tl.where(d_ok[None, :], (p3 * q.to(tl.float32)), 0.0), axis=1),
@@ -500,8 +496,8 @@ def backward_sweep_1(
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
         p4 = tl.dot(
             tl.trans(v.to(DT)), (until[:, None] * k.to(tl.float32)).to(DT), (kept * S), input_precision="tf32x3"
-        )  # ... + k_t^T diag([decay_{out}]_i) v_t
-        S = p4  # decay_{all} S + k_t^T diag([decay_{out}]_i) v_t
+        )  # ... + k^T diag(until) v
+        S = p4  # kept S + k^T diag(until) v
     tl.store(S_last + bh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
 
 
@@ -568,24 +564,24 @@ def backward_sweep_2(
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(k.to(DT), dS.to(DT), input_precision="tf32x3")  # k_t dS
+        p = tl.dot(k.to(DT), dS.to(DT), input_precision="tf32x3")  # k dS
         seen = i[:, None] <= i[None, :]
         if EXACT:
             seen = seen & (i[:, None] >= lam_r[None, :])
         m = power(lam_a[None, :] - lam_a[:, None], seen)  # decays from write to read
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k_t q_t^T
+        p2 = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k q^T
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p3 = tl.dot(
             (m * p2).to(DT), do.to(DT), (since[:, None] * p), input_precision="tf32x3"
-        )  # ... + ((k_t q_t^T) . [decay_{mask}]_{i,j}) do_t
+        )  # ... + ((k q^T) . m) do
         tl.store(dv_out + step * E + i[:, None] * (H * E) + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :])  # dv
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a, lam_r < 0)
         p4 = tl.dot(
             tl.trans(q.to(DT)), (until[:, None] * do.to(tl.float32)).to(DT), (kept * dS), input_precision="tf32x3"
-        )  # ... + q_t^T diag([decay_{out}]_i) do_t
-        dS = p4  # decay_{all} dS + q_t^T diag([decay_{out}]_i) do_t
+        )  # ... + q^T diag(until) do
+        dS = p4  # kept dS + q^T diag(until) do
     tl.store(dS_last + bh * D * E + d[:, None] * E + e[None, :], dS, mask=d_ok[:, None] & e_ok[None, :])
 
 
@@ -658,17 +654,15 @@ def backward_sweep_3(
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p = tl.dot(v.to(DT), dS.to(DT), input_precision="tf32x3")  # v_t dS^T
+        p = tl.dot(v.to(DT), dS.to(DT), input_precision="tf32x3")  # v dS^T
         seen = i[:, None] <= i[None, :]
         if EXACT:
             seen = seen & (i[:, None] >= lam_r[None, :])
         m = power(lam_a[None, :] - lam_a[:, None], seen)  # decays from write to read
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p2 = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v_t do_t^T
+        p2 = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p3 = tl.dot(
-            (m * p2).to(DT), q.to(DT), (since[:, None] * p), input_precision="tf32x3"
-        )  # ... + ((v_t do_t^T) . [decay_{mask}]_{i,j}) q_t
+        p3 = tl.dot((m * p2).to(DT), q.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + ((v do^T) . m) q
         tl.store(
             S_late_2_out + (step + i * H) * tl.cdiv(D, block_d) + tile,
             tl.sum(tl.where(d_ok[None, :], (-(p3 * k.to(tl.float32))), 0.0), axis=1),
@@ -679,8 +673,8 @@ def backward_sweep_3(
         until = power(lam_a, lam_r < 0)
         p4 = tl.dot(
             tl.trans(do.to(DT)), (until[:, None] * q.to(tl.float32)).to(DT), (kept * dS), input_precision="tf32x3"
-        )  # ... + q_t^T diag([decay_{out}]_i) do_t
-        dS = p4  # decay_{all} dS + q_t^T diag([decay_{out}]_i) do_t
+        )  # ... + q^T diag(until) do
+        dS = p4  # kept dS + q^T diag(until) do
 
 
 def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs):

@@ -254,15 +254,15 @@ def forward_sweep_1(
         step = (b * T + t0) * H + h
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q_t k_t^T
+        p = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p2 = tl.dot(
             (p * tl.where(i[:, None] >= i[None, :], 1.0, 0.0)).to(DT), v.to(DT), input_precision="tf32x3"
-        )  # ([order_{mask}]_{i,j} . (q_t k_t^T)) v_t
-        p3 = tl.dot(q.to(DT), S.to(DT), p2, input_precision="tf32x3")  # ... + q_t S
+        )  # ([order_{mask}]_{i,j} . (q k^T)) v
+        p3 = tl.dot(q.to(DT), S.to(DT), p2, input_precision="tf32x3")  # ... + q S
         tl.store(o_out + step * E + i[:, None] * (H * E) + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :])  # o
-        p4 = tl.dot(tl.trans(k.to(DT)), v.to(DT), S, input_precision="tf32x3")  # ... + k_t^T v_t
-        S = p4  # S + k_t^T v_t
+        p4 = tl.dot(tl.trans(k.to(DT)), v.to(DT), S, input_precision="tf32x3")  # ... + k^T v
+        S = p4  # S + k^T v
     tl.store(S_last + bh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
 
 
@@ -362,16 +362,16 @@ def backward_sweep_1(
         at = bh * T + t0
         step = (b * T + t0) * H + h
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do_t S^T
+        p = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do S^T
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p2 = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do_t v_t^T
+        p2 = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do v^T
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p3 = tl.dot(
             (p2 * tl.where(i[:, None] >= i[None, :], 1.0, 0.0)).to(DT), k.to(DT), p, input_precision="tf32x3"
-        )  # ... + ([order_{mask}]_{i,j} . (do_t v_t^T)) k_t
+        )  # ... + ([order_{mask}]_{i,j} . (do v^T)) k
         tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], p3, mask=i_ok[:, None] & d_ok[None, :])  # dq
-        p4 = tl.dot(tl.trans(v.to(DT)), k.to(DT), S, input_precision="tf32x3")  # ... + k_t^T v_t
-        S = p4  # S + k_t^T v_t
+        p4 = tl.dot(tl.trans(v.to(DT)), k.to(DT), S, input_precision="tf32x3")  # ... + k^T v
+        S = p4  # S + k^T v
     tl.store(S_last + bh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
 
 
@@ -431,16 +431,16 @@ def backward_sweep_2(
         at = bh * T + t0
         step = (b * T + t0) * H + h
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(k.to(DT), dS.to(DT), input_precision="tf32x3")  # k_t dS
+        p = tl.dot(k.to(DT), dS.to(DT), input_precision="tf32x3")  # k dS
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k_t q_t^T
+        p2 = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k q^T
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p3 = tl.dot(
             (p2 * tl.where(i[:, None] <= i[None, :], 1.0, 0.0)).to(DT), do.to(DT), p, input_precision="tf32x3"
-        )  # ... + ([order_{mask}]_{i,j} . (k_t q_t^T)) do_t
+        )  # ... + ([order_{mask}]_{i,j} . (k q^T)) do
         tl.store(dv_out + step * E + i[:, None] * (H * E) + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :])  # dv
-        p4 = tl.dot(tl.trans(q.to(DT)), do.to(DT), dS, input_precision="tf32x3")  # ... + q_t^T do_t
-        dS = p4  # dS + q_t^T do_t
+        p4 = tl.dot(tl.trans(q.to(DT)), do.to(DT), dS, input_precision="tf32x3")  # ... + q^T do
+        dS = p4  # dS + q^T do
     tl.store(dS_last + bh * D * E + d[:, None] * E + e[None, :], dS, mask=d_ok[:, None] & e_ok[None, :])
 
 
@@ -500,15 +500,15 @@ def backward_sweep_3(
         step = (b * T + t0) * H + h
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v_t do_t^T
+        p = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p2 = tl.dot(
             (tl.where(i[:, None] <= i[None, :], 1.0, 0.0) * p).to(DT), q.to(DT), input_precision="tf32x3"
-        )  # ([order_{mask}]_{i,j} . (v_t do_t^T)) q_t
-        p3 = tl.dot(v.to(DT), dS.to(DT), p2, input_precision="tf32x3")  # ... + v_t dS^T
+        )  # ([order_{mask}]_{i,j} . (v do^T)) q
+        p3 = tl.dot(v.to(DT), dS.to(DT), p2, input_precision="tf32x3")  # ... + v dS^T
         tl.store(dk_out + step * D + i[:, None] * (H * D) + d[None, :], p3, mask=i_ok[:, None] & d_ok[None, :])  # dk
-        p4 = tl.dot(tl.trans(do.to(DT)), q.to(DT), dS, input_precision="tf32x3")  # ... + q_t^T do_t
-        dS = p4  # dS + q_t^T do_t
+        p4 = tl.dot(tl.trans(do.to(DT)), q.to(DT), dS, input_precision="tf32x3")  # ... + q^T do
+        dS = p4  # dS + q^T do
 
 
 def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs):

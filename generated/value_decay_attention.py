@@ -363,10 +363,10 @@ def forward_prepare_1(
             scaled1_p + at * E + i[:, None] * E + e[None, :],
             (until * v.to(tl.float32)),
             mask=i_ok[:, None] & e_ok[None, :],
-        )  # v_t . [decay_{out}]_{i,e}
+        )  # v . until
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q_t k_t^T
+    p = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
     p2 = p
     for e_start in range(0, E, part_e):
         e = e_start + tl.arange(0, part_e)
@@ -402,7 +402,7 @@ def forward_prepare_1(
             FLAT,
             EXACT,
             DT,
-        )  # sum_{j} [v_t]_{j,e} [q_t k_t^T]_{i,j} [decay_{mask}]_{i,j,e}
+        )  # sum_{j} v_{j,e} [q k^T]_{i,j} m_{i,j,e}
         tl.store(intra1_p + at * E + i[:, None] * E + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :])
 
 
@@ -464,7 +464,7 @@ def forward_sweep_1(
         )
         intra1 = tl.load(intra1_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(q.to(DT), S.to(DT), input_precision="tf32x3")  # q_t S
+        p = tl.dot(q.to(DT), S.to(DT), input_precision="tf32x3")  # q S
         beta_a = tl.load(
             beta_sums + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
         )
@@ -476,7 +476,7 @@ def forward_sweep_1(
             else 0
         )
         since = span(beta_a, beta_n, 0.0, 0)
-        y = intra1.to(tl.float32) + (p * since)  # (q_t S) . [decay_{in}]_{i,e} + 01d6a666c353_t
+        y = intra1.to(tl.float32) + (p * since)  # (q S) . since + intra1
         tl.store(o_out + step * E + i[:, None] * (H * E) + e[None, :], y, mask=i_ok[:, None] & e_ok[None, :])  # o
         kept = span(beta_a_end, beta_n_end, 0.0, 0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
@@ -485,8 +485,8 @@ def forward_sweep_1(
         )
         p2 = tl.dot(
             tl.trans(k.to(DT)), scaled1.to(DT), (kept[None, :] * S), input_precision="tf32x3"
-        )  # ... + k_t^T c8b135d90faa_t
-        S = p2  # S diag([decay_{all}]_e) + k_t^T c8b135d90faa_t
+        )  # ... + k^T scaled1
+        S = p2  # S diag(kept) + k^T scaled1
     tl.store(S_last + bh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
 
 
@@ -643,10 +643,10 @@ def backward_prepare_1(
             scaled1_p + at * E + i[:, None] * E + e[None, :],
             (until * v.to(tl.float32)),
             mask=i_ok[:, None] & e_ok[None, :],
-        )  # v_t . [decay_{out}]_{i,e}
+        )  # v . until
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q_t k_t^T
+    p = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
     p2 = p
     for e_start in range(0, E, part_e):
         e = e_start + tl.arange(0, part_e)
@@ -682,7 +682,7 @@ def backward_prepare_1(
             FLAT,
             EXACT,
             DT,
-        )  # sum_{j} [v_t]_{j,e} [q_t k_t^T]_{i,j} [decay_{mask}]_{i,j,e}
+        )  # sum_{j} v_{j,e} [q k^T]_{i,j} m_{i,j,e}
         tl.store(intra1_p + at * E + i[:, None] * E + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :])
 
 
@@ -750,7 +750,7 @@ def backward_sweep_1(
         )
         intra1 = tl.load(intra1_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(q.to(DT), S.to(DT), input_precision="tf32x3")  # q_t S
+        p = tl.dot(q.to(DT), S.to(DT), input_precision="tf32x3")  # q S
         beta_a = tl.load(
             beta_sums + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
         )
@@ -762,7 +762,7 @@ def backward_sweep_1(
             else 0
         )
         since = span(beta_a, beta_n, 0.0, 0)
-        y = intra1.to(tl.float32) + (p * since)  # (q_t S) . [decay_{in}]_{i,e} + 01d6a666c353_t
+        y = intra1.to(tl.float32) + (p * since)  # (q S) . since + intra1
         tl.store(
             S_late_0_out + step * E + i[:, None] * (H * E) + e[None, :],
             (y * do.to(tl.float32)),
@@ -775,8 +775,8 @@ def backward_sweep_1(
         )
         p2 = tl.dot(
             tl.trans(k.to(DT)), scaled1.to(DT), (kept[None, :] * S), input_precision="tf32x3"
-        )  # ... + k_t^T c8b135d90faa_t
-        S = p2  # S diag([decay_{all}]_e) + k_t^T c8b135d90faa_t
+        )  # ... + k^T scaled1
+        S = p2  # S diag(kept) + k^T scaled1
     tl.store(S_last + bh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
 
 
@@ -830,7 +830,7 @@ def backward_prepare_2(
         e_ok = e < E
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        # sum_{e} [v_t]_{j,e} [do_t]_{i,e} [decay_{mask}]_{i,j,e}
+        # sum_{e} v_{j,e} do_{i,e} m_{i,j,e}
         beta_a = tl.load(
             beta_sums + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
         )
@@ -868,7 +868,7 @@ def backward_prepare_2(
             scaled2_p + at * E + i[:, None] * E + e[None, :],
             (do.to(tl.float32) * since),
             mask=i_ok[:, None] & e_ok[None, :],
-        )  # do_t . [decay_{in}]_{i,e}
+        )  # do . since
         beta_a_end = tl.load(beta_sums + at * E + last * E + e, mask=e_ok, other=0)
         beta_n_end = (
             tl.load(beta_resets + at * E + last * E + e, mask=e_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
@@ -878,8 +878,8 @@ def backward_prepare_2(
             scaled1_p + at * E + i[:, None] * E + e[None, :],
             (until * v.to(tl.float32)),
             mask=i_ok[:, None] & e_ok[None, :],
-        )  # v_t . [decay_{out}]_{i,e}
-    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t)  # 89c4e3380d6d_t
+        )  # v . until
+    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t)  # t
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -935,11 +935,11 @@ def backward_sweep_2(
         )
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(t.to(DT), k.to(DT), input_precision="tf32x3")  # 89c4e3380d6d_t k_t
+        p = tl.dot(t.to(DT), k.to(DT), input_precision="tf32x3")  # matrix1 k
         scaled2 = tl.load(
             scaled2_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
-        p2 = tl.dot(scaled2.to(DT), S.to(DT), p, input_precision="tf32x3")  # ... + ab3a448e8e35_t S^T
+        p2 = tl.dot(scaled2.to(DT), S.to(DT), p, input_precision="tf32x3")  # ... + scaled2 S^T
         tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], p2, mask=i_ok[:, None] & d_ok[None, :])  # dq
         kept = span(beta_a_end, beta_n_end, 0.0, 0)
         scaled1 = tl.load(
@@ -947,8 +947,8 @@ def backward_sweep_2(
         )
         p3 = tl.dot(
             tl.trans(scaled1.to(DT)), k.to(DT), (kept[:, None] * S), input_precision="tf32x3"
-        )  # ... + k_t^T c8b135d90faa_t
-        S = p3  # S diag([decay_{all}]_e) + k_t^T c8b135d90faa_t
+        )  # ... + k^T scaled1
+        S = p3  # S diag(kept) + k^T scaled1
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -1022,10 +1022,10 @@ def backward_prepare_3(
             scaled3_p + at * E + i[:, None] * E + e[None, :],
             (until * do.to(tl.float32)),
             mask=i_ok[:, None] & e_ok[None, :],
-        )  # do_t . [decay_{out}]_{i,e}
+        )  # do . until
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k_t q_t^T
+    p = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k q^T
     p2 = p
     for e_start in range(0, E, part_e):
         e = e_start + tl.arange(0, part_e)
@@ -1061,7 +1061,7 @@ def backward_prepare_3(
             FLAT,
             EXACT,
             DT,
-        )  # sum_{j} [k_t q_t^T]_{i,j} [do_t]_{j,e} [decay_{mask}]_{i,j,e}
+        )  # sum_{j} [k q^T]_{i,j} do_{j,e} m_{i,j,e}
         tl.store(intra2_p + at * E + i[:, None] * E + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :])
 
 
@@ -1141,7 +1141,7 @@ def backward_sweep_3(
         )
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(k.to(DT), dS.to(DT), input_precision="tf32x3")  # k_t dS
+        p = tl.dot(k.to(DT), dS.to(DT), input_precision="tf32x3")  # k dS
         beta_a = tl.load(
             beta_sums + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
         )
@@ -1154,7 +1154,7 @@ def backward_sweep_3(
         )
         since = span(beta_a_end[None, :], beta_n_end[None, :], beta_a, beta_n)
         intra2 = tl.load(intra2_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        y = (p * since) + intra2.to(tl.float32)  # (k_t dS) . [decay_{in}]_{i,e} + f9923e4d016b_t
+        y = (p * since) + intra2.to(tl.float32)  # (k dS) . since + intra2
         tl.store(
             S_late__out + step * E + i[:, None] * (H * E) + e[None, :],
             (S_late_0.to(tl.float32) + (-(y * v.to(tl.float32)))),
@@ -1168,8 +1168,8 @@ def backward_sweep_3(
         )
         p2 = tl.dot(
             tl.trans(q.to(DT)), scaled3.to(DT), (kept[None, :] * dS), input_precision="tf32x3"
-        )  # ... + q_t^T dc213c9f068f_t
-        dS = p2  # dS diag([decay_{all}]_e) + q_t^T dc213c9f068f_t
+        )  # ... + q^T scaled3
+        dS = p2  # dS diag(kept) + q^T scaled3
     tl.store(dS_last + bh * D * E + d[:, None] * E + e[None, :], dS, mask=d_ok[:, None] & e_ok[None, :])
 
 
@@ -1223,7 +1223,7 @@ def backward_prepare_4(
         e_ok = e < E
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        # sum_{e} [v_t]_{i,e} [do_t]_{j,e} [decay_{mask}]_{i,j,e}
+        # sum_{e} v_{i,e} do_{j,e} m_{i,j,e}
         beta_a = tl.load(
             beta_sums + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
         )
@@ -1265,14 +1265,14 @@ def backward_prepare_4(
             scaled4_p + at * E + i[:, None] * E + e[None, :],
             (since * v.to(tl.float32)),
             mask=i_ok[:, None] & e_ok[None, :],
-        )  # v_t . [decay_{in}]_{i,e}
+        )  # v . since
         until = span(beta_a, beta_n, 0.0, 0)
         tl.store(
             scaled3_p + at * E + i[:, None] * E + e[None, :],
             (until * do.to(tl.float32)),
             mask=i_ok[:, None] & e_ok[None, :],
-        )  # do_t . [decay_{out}]_{i,e}
-    tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t)  # 853a867676f4_t
+        )  # do . until
+    tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t)  # t
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -1331,10 +1331,10 @@ def backward_sweep_4(
         scaled4 = tl.load(
             scaled4_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
-        p = tl.dot(scaled4.to(DT), dS.to(DT), input_precision="tf32x3")  # 24c0068bea3e_t dS^T
+        p = tl.dot(scaled4.to(DT), dS.to(DT), input_precision="tf32x3")  # scaled4 dS^T
         t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(t.to(DT), q.to(DT), p, input_precision="tf32x3")  # ... + 853a867676f4_t q_t
+        p2 = tl.dot(t.to(DT), q.to(DT), p, input_precision="tf32x3")  # ... + matrix2 q
         tl.store(dk_out + step * D + i[:, None] * (H * D) + d[None, :], p2, mask=i_ok[:, None] & d_ok[None, :])  # dk
         kept = span(beta_a_end, beta_n_end, 0.0, 0)
         scaled3 = tl.load(
@@ -1342,8 +1342,8 @@ def backward_sweep_4(
         )
         p3 = tl.dot(
             tl.trans(scaled3.to(DT)), q.to(DT), (kept[:, None] * dS), input_precision="tf32x3"
-        )  # ... + q_t^T dc213c9f068f_t
-        dS = p3  # dS diag([decay_{all}]_e) + q_t^T dc213c9f068f_t
+        )  # ... + q^T scaled3
+        dS = p3  # dS diag(kept) + q^T scaled3
 
 
 def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs):
