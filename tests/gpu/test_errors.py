@@ -29,10 +29,13 @@ CASES = {  # shapes are varied over the catalogue
     "odd": Case(batch=1, steps=129, heads=2, width=37, device="cuda", seed=2),
     "widest": Case(batch=1, steps=100, heads=2, width=200, device="cuda", seed=4),
 }
-# Recorded, but not judged: states or sums that amplify any error, in exact arithmetic with rounded inputs too.
-ILL_CONDITIONED = {
-    ("inverse_attention_unstable", ""),  # its states explode: why there is a stable form
-    ("mamba2", "d"),  # strong decays: a gradient much smaller than the terms whose sum over time it is
+# Recorded in results/gpu, and NOT judged: these pass whatever they are. Two different reasons, neither of them a proof of rightness.
+UNJUDGED = {
+    # its states explode within these lengths; it should be judged on sequences that float32 holds, as `chunkform check` does
+    ("inverse_attention_unstable", ""),
+    # wrong by more than rounding explains: a decay's gradient, taken as a difference of rounded sums, cancels. A defect of the
+    # kernels, not of the problems; the torch form, which sums without differences, is right
+    ("mamba2", "d"),
     ("two_timescales", "dslow"),
     ("stacked", "dlam"),
     ("scaled_retention", "dgamma"),
@@ -48,7 +51,7 @@ def bound(r, c, dtype):
     solved = (
         bool(c.form.write_leaves()) or len(c.step.states) > 1 or any(x.op == "pow" for x in c.step.outputs.values())
     )
-    return max((SOLVED if solved else PLAIN) * r.rounding, (6.0 if solved else 0.5) * ULP[dtype])
+    return max((SOLVED if solved else PLAIN) * r.rounding, (LAST if solved else 0.5) * ULP[dtype])
 
 
 def decay_inputs(c):
@@ -56,12 +59,6 @@ def decay_inputs(c):
     states = [s for group in c.form.groups for s in group if s.decay is not None]
     found = {x.attrs[1] for s in states for x in _leaves(s.decay)}
     return found | {v.name for v in c.step.variables if v.is_decay}
-
-
-def _chained(c):
-    """Are there solved writes, several states, or outputs that are more than reads?"""
-    plain = all(x.op == "leaf" for x in c.form.values.values())
-    return bool(c.form.write_leaves()) or len(c.step.states) > 1 or not plain
 
 
 def _leaves(node):
@@ -77,8 +74,8 @@ def _leaves(node):
 def test_errors_are_little_more_than_those_of_rounding(name, case, dtype, record):
     rows = errors(name, CASES[case], dtype)
     record(rows)
-    ill = {q for n, q in ILL_CONDITIONED if n == name}
-    judged = [r for r in rows if not any(r.quantity.startswith(q) for q in ill)]
+    unjudged = {q for n, q in UNJUDGED if n == name}
+    judged = [r for r in rows if not any(r.quantity.startswith(q) for q in unjudged)]
     bad = [r for r in judged if not r.error <= bound(r, compiled(name), dtype)]
     assert not bad, [(r.quantity, f"{r.error:.1e}", f"rounding alone {r.rounding:.1e}") for r in bad]
 
