@@ -29,7 +29,7 @@ CASES = {  # shapes are varied over the catalogue
     "odd": Case(batch=1, steps=129, heads=2, width=37, device="cuda", seed=2),
     "widest": Case(batch=1, steps=100, heads=2, width=200, device="cuda", seed=4),
 }
-# Recorded in results/gpu, and NOT judged: these pass whatever they are. Two different reasons, neither of them a proof of rightness.
+# Recorded in results/gpu, and NOT judged: these pass whatever they are. Two different reasons; neither proves them right.
 UNJUDGED = {
     # its states explode within these lengths; it should be judged on sequences that float32 holds, as `chunkform check` does
     ("inverse_attention_unstable", ""),
