@@ -13,10 +13,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from chunkform.errors import BackendError
-from chunkform.spec.language import Recurrence
+from chunkform.spec.language import Declaration, Recurrence
 
 from .check import Case, check_op
 from .compile import compile_module
+from .kinds import kind_of
 from .pipeline import compile_spec
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class Checked:
 
 
 def check_all(
-    specs: Iterable[Recurrence],
+    specs: Iterable[Declaration],
     seeds: int = 3,
     steps: int = 150,
     width: int = 32,
@@ -69,13 +70,13 @@ def check_all(
         raise BackendError("this machine has no CUDA device: check with --device cpu")
     found = []
     for r in specs:
-        found += check_one(r, seeds, steps, width, device)
+        found += kind_of(r).check_one(r, seeds, steps, width, device)
         done(r.name)
     return found
 
 
-def check_one(r: Recurrence, seeds: int, steps: int, width: int, device: str) -> list[Checked]:
-    """The largest errors of one op."""
+def check_recurrence(r: Recurrence, seeds: int, steps: int, width: int, device: str) -> list[Checked]:
+    """The largest errors of a recurrence's op."""
     c = compile_spec(r)
     op = getattr(compile_module(r), r.name)
     found: list[Checked] = []
@@ -112,7 +113,7 @@ def check_table(rows: Iterable[Checked]) -> Table:
 
 
 def inspect_all(
-    specs: Iterable[Recurrence],
+    specs: Iterable[Declaration],
     arch: str,
     dtypes: Iterable[str] | None = None,
     widths: Iterable[int] | None = None,
@@ -128,9 +129,9 @@ def inspect_all(
         raise BackendError(f"the dtype is one of {', '.join(inspect.DTYPES)}, got {', '.join(sorted(unknown))}")
     rows = []
     for r in specs:
-        rows += [
-            (r.name, row) for row in inspect.inspect_op(compile_spec(r), arch, chosen, tuple(widths or inspect.WIDTHS))
-        ]
+        kind = kind_of(r)
+        found = kind.inspect_one(kind.compile_spec(r), arch, chosen, tuple(widths or inspect.WIDTHS))
+        rows += [(r.name, row) for row in found]
         done(r.name)
     return rows
 

@@ -23,9 +23,7 @@ from typer.core import TyperGroup
 from chunkform.errors import BuildError, ChunkformError, LoadError, NameError_
 
 if TYPE_CHECKING:
-    from chunkform.spec.language import Recurrence
-
-    from .pipeline import Compiled
+    from chunkform.spec.language import Declaration
 
 
 class _Commands(TyperGroup):
@@ -113,19 +111,19 @@ def explain(
     chunk: Annotated[int, typer.Option(help="the steps of a chunk that costs are counted for", min=1)] = 64,
 ) -> None:
     """Show the derived adjoint, the read-write form, the form over chunks, the sweeps and what they cost."""
-    from .explain import explanation, latex_document, show
+    from .kinds import kind_of
 
-    found = [compiled(r) for r in recurrences([spec])]
+    found = [(kind_of(r), kind_of(r).compile_spec(r)) for r in declarations([spec])]
     if json_path is not None:
-        data = [explanation(c, width, chunk) for c in found]
+        data = [kind.explanation(c, width, chunk) for kind, c in found]
         write_json(json_path, data[0] if len(data) == 1 else data)
         if str(json_path) == "-":
             return
-    for c in found:
+    for kind, c in found:
         if latex:
-            print(latex_document(c), end="")
+            print(kind.latex_document(c), end="")
         else:
-            show(c, console(), width, chunk)
+            kind.show(c, console(), width, chunk)
 
 
 @app.command()
@@ -148,7 +146,7 @@ def build(
         for name in specs or ():
             if name.endswith(".py") and CATALOGUE not in Path(name).resolve().parents:
                 raise BuildError(f"{name} isn't of the catalogue: say where its op goes, as in --out generated")
-    chosen = recurrences(specs) if specs else None
+    chosen = declarations(specs) if specs else None
     with progress("building", len(chosen) if chosen is not None else None) as step:
 
         def done(b: Built) -> None:
@@ -179,7 +177,7 @@ def check(
     """Compare each generated op with the float64 oracle: outputs, last states and every gradient, on this machine's device."""
     from .checks import check_all, check_table
 
-    chosen = recurrences(specs)
+    chosen = declarations(specs)
     with progress("checking", len(chosen)) as step:
         rows = check_all(chosen, seeds, steps, width, device, step)
     bad = [r for r in rows if not r.ok]
@@ -205,7 +203,7 @@ def inspect(
     """Compile every kernel and configuration without a GPU: registers, spills, shared memory, tensor-core instructions."""
     from .checks import inspect_all, inspect_table
 
-    chosen = recurrences(specs)
+    chosen = declarations(specs)
     with progress("compiling", len(chosen)) as step:
         rows = inspect_all(chosen, arch, dtype, width, step)
     if json_path is not None:
@@ -221,22 +219,16 @@ def inspect(
 # --- what they share --------------------------------------------------------------------------------------------------
 
 
-def recurrences(specs: Iterable[str] | None) -> list[Recurrence]:
-    """The recurrences that names and files mean; the catalogue when there are none."""
-    from chunkform.spec.language import catalogue, find
+def declarations(specs: Iterable[str] | None) -> list[Declaration]:
+    """What names and files mean; the catalogue when there are none."""
+    from chunkform.spec.language import Declaration, catalogue, find
 
-    found = [r for name in specs for r in find(name)] if specs else catalogue()
+    found = [r for name in specs for r in find(name)] if specs else catalogue(Declaration)
     names = [r.name for r in found]
     for name in names:
         if names.count(name) > 1:
             raise LoadError(f"two of the specs are named {name!r}")
     return found
-
-
-def compiled(r: Recurrence) -> Compiled:
-    from .pipeline import compile_spec
-
-    return compile_spec(r)
 
 
 def show_error(error: ChunkformError) -> None:

@@ -15,17 +15,16 @@ from typing import Any
 from filelock import FileLock
 
 from chunkform.errors import LoadError, SpecError
-from chunkform.spec.language import Recurrence, find
+from chunkform.spec.language import Declaration, find
 
 from .build import write_atomically
-from .emit import emit, spec_hash
-from .pipeline import compile_spec
+from .kinds import kind_of
 
 _CHECKSUM = "\n# checksum: "
 
 
-def compile_op(spec: Recurrence | str | os.PathLike) -> Callable[..., Any]:
-    """The op of a spec: a `Recurrence`, a spec file, or a name of the catalogue.
+def compile_op(spec: Declaration | str | os.PathLike) -> Callable[..., Any]:
+    """The op of a spec: a `Recurrence` (or another kind of declaration), a spec file, or a name of the catalogue.
 
     The generated module is kept in `cache_folder()`, keyed by what the spec says and by the compiler itself; a damaged entry
     is built anew. The op has the module as `op.__module__` in `sys.modules`, whose source can be read.
@@ -33,18 +32,19 @@ def compile_op(spec: Recurrence | str | os.PathLike) -> Callable[..., Any]:
     return getattr(compile_module(spec), _one(spec).name)
 
 
-def compile_module(spec: Recurrence | str | os.PathLike) -> ModuleType:
+def compile_module(spec: Declaration | str | os.PathLike) -> ModuleType:
     """The generated module of a spec."""
     r = _one(spec)
-    c = compile_spec(r)
-    key = hashlib.sha256(f"{spec_hash(c)}{compiler_hash()}".encode()).hexdigest()[:16]
+    kind = kind_of(r)
+    c = kind.compile_spec(r)
+    key = hashlib.sha256(f"{kind.spec_hash(c)}{compiler_hash()}".encode()).hexdigest()[:16]
     folder = cache_folder()
     path = folder / f"{r.name}_{key}.py"
     if not _intact(path):
         folder.mkdir(parents=True, exist_ok=True)
         with FileLock(path.with_suffix(".lock")):
             if not _intact(path):
-                text = emit(c, tidy=False)
+                text = kind.emit(c, tidy=False)
                 write_atomically(path, text + _CHECKSUM + _digest(text) + "\n")
     return _load(f"chunkform_cached_{r.name}_{key}", path)
 
@@ -68,15 +68,15 @@ def compiler_hash() -> str:
     return digest.hexdigest()
 
 
-def _one(spec: Recurrence | str | os.PathLike) -> Recurrence:
-    if isinstance(spec, Recurrence):
+def _one(spec: Declaration | str | os.PathLike) -> Declaration:
+    if isinstance(spec, Declaration):
         return spec
     if not isinstance(spec, str | os.PathLike):
         raise SpecError(f"compile takes a Recurrence, a spec file or a name of the catalogue, got {spec!r}")
     found = find(os.fspath(spec))
     if len(found) != 1:
         raise LoadError(
-            f"{spec} holds {len(found)} recurrences ({', '.join(r.name for r in found)}): pass one of them to compile"
+            f"{spec} holds {len(found)} {found[0].noun}s ({', '.join(r.name for r in found)}): pass one of them to compile"
         )
     return found[0]
 

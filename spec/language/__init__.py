@@ -1,5 +1,6 @@
 """The language of specs: everything that a spec file imports."""
 
+from .declaration import Declaration
 from .expression import Dim, Matrix, apply, diag, dot, eye, hadamard, latex, ones, text, total
 from .functions import (
     absolute,
@@ -22,6 +23,7 @@ from .load import catalogue, find, load
 from .recurrence import Equation, Recurrence, State, Variable
 
 __all__ = [
+    "Declaration",
     "Dim",
     "Equation",
     "Matrix",

@@ -1,4 +1,4 @@
-"""Find recurrences: in a spec file anywhere on disk, in a module, or in the catalogue."""
+"""Find declarations (recurrences, and the other kinds): in a spec file anywhere on disk, in a module, or in the catalogue."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ import os
 import sys
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from chunkform.errors import ChunkformError, LoadError
 
+from .declaration import Declaration
 from .recurrence import Recurrence
 from .source import Source
 
 CATALOGUE = Path(__file__).resolve().parent.parent
+Kind = TypeVar("Kind", bound=Declaration)
 
 
-def load(path: str | os.PathLike) -> list[Recurrence]:
-    """The recurrences of a spec file, in the order in which it declares them."""
+def load(path: str | os.PathLike) -> list[Any]:
+    """The declarations of a spec file, of every kind, in the order in which it makes them."""
     file = Path(path)
     if not file.is_file():
         raise LoadError(f"there is no spec file {file}")
@@ -38,7 +40,7 @@ def load(path: str | os.PathLike) -> list[Recurrence]:
             lines.append(error.lineno)
         place = Source(str(file), lines[-1]) if lines and lines[-1] is not None else file
         raise LoadError(f"{type(error).__name__}: {_told(error)}{_hint(error, str(place))}", place) from error
-    return recurrences(module, str(file))
+    return declared(module, str(file))
 
 
 def _told(error: Exception) -> str:
@@ -56,15 +58,15 @@ def _hint(error: Exception, place: str) -> str:
     return ""
 
 
-def recurrences(module: Any, where: str) -> list[Recurrence]:
-    found = [x for x in vars(module).values() if isinstance(x, Recurrence)]
+def declared(module: Any, where: str) -> list[Any]:
+    found = [x for x in vars(module).values() if isinstance(x, Declaration)]
     if not found:
         raise LoadError('holds no Recurrence: write `r = Recurrence("name")` at its top level', where)
     unique = list(dict.fromkeys(found))
     names = [x.name for x in unique]
     for name in names:
         if names.count(name) > 1:
-            raise LoadError(f"declares two recurrences named {name!r}", where)
+            raise LoadError(f"declares two {unique[0].noun}s named {name!r}", where)
     for x in unique:
         x.doc = x.doc or (module.__doc__ or "").strip()
     return [x.validate() for x in unique]
@@ -75,19 +77,19 @@ def catalogue_files() -> list[Path]:
     return sorted(p for p in CATALOGUE.glob("*.py") if p.name != "__init__.py")
 
 
-def catalogue() -> list[Recurrence]:
-    """Every recurrence of the catalogue."""
-    return [r for file in catalogue_files() for r in load(file)]
+def catalogue(kind: type[Kind] = Recurrence) -> list[Kind]:  # type: ignore[assignment]
+    """Every declaration of a kind in the catalogue, recurrences unless asked otherwise; `Declaration` is all of them."""
+    return [r for file in catalogue_files() for r in load(file) if isinstance(r, kind)]
 
 
-def find(name: str) -> list[Recurrence]:
-    """The recurrences that `name` means: a spec file on disk, or a name in the catalogue."""
+def find(name: str) -> list[Any]:
+    """The declarations that `name` means: a spec file on disk, or a name in the catalogue."""
     if name.endswith(".py") or os.sep in name:
         return load(name)
     direct = CATALOGUE / f"{name}.py"
     if direct.is_file():
         return load(direct)
-    everything = catalogue()
+    everything = catalogue(Declaration)
     for r in everything:
         if r.name == name:
             return [r]

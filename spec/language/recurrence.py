@@ -21,6 +21,7 @@ import sympy
 
 from chunkform.errors import CausalityError, DimensionError, NameError_, SpecError
 
+from .declaration import Declaration
 from .expression import ONE, Atom, Contraction, Dim, Matrix, Term, scalar_of, shape_text
 from .source import Source, caller
 
@@ -83,23 +84,19 @@ class Equation:
     where: Source
 
 
-class Recurrence:
+class Recurrence(Declaration):
     """One step of a recurrence, declared symbolically. See the module's docstring; `docs/` has the whole language."""
 
+    noun = "recurrence"
+
     def __init__(self, name: str, doc: str = "", source: str = "") -> None:
-        self.where = caller()
-        if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
-            raise NameError_(f"a recurrence's name must be a Python identifier, got {name!r}", self.where)
-        self.name = name
-        self.doc = doc
-        self.source = source
+        super().__init__(name, doc, source)
         self.dim_list: list[Dim] = []
         self.variables: list[Variable] = []
         self.states: list[State] = []
         self.lets: list[Equation] = []
         self.updates: list[Equation] = []
         self.outputs: list[Equation] = []
-        self.claims: list[Any] = []
         self.setting: Any = None
 
     # --- declaring --------------------------------------------------------------------------------------------------
@@ -253,9 +250,6 @@ class Recurrence:
 
     def equation(self, name: str) -> Equation:
         return next(x for x in (*self.lets, *self.updates, *self.outputs) if x.name == name)
-
-    def __repr__(self) -> str:
-        return f"Recurrence({self.name!r})"
 
     # --- checks -----------------------------------------------------------------------------------------------------
 

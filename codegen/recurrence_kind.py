@@ -1,0 +1,29 @@
+"""What the commands do for a recurrence; `kinds.py` describes these functions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from chunkform.spec.language import Recurrence
+
+from .emit import emit, spec_hash
+from .explain import explanation, latex_document, show
+from .pipeline import Compiled, compile_spec
+
+if TYPE_CHECKING:
+    from .checks import Checked
+    from .inspect import InspectRow
+
+__all__ = ["check_one", "compile_spec", "emit", "explanation", "inspect_one", "latex_document", "show", "spec_hash"]
+
+
+def check_one(r: Recurrence, seeds: int, steps: int, width: int, device: str) -> list[Checked]:
+    from .checks import check_recurrence
+
+    return check_recurrence(r, seeds, steps, width, device)
+
+
+def inspect_one(c: Compiled, arch: str, dtypes: Any, widths: Any) -> list[InspectRow]:
+    from .inspect import inspect_op
+
+    return inspect_op(c, arch, dtypes, widths)
