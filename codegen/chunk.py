@@ -101,6 +101,10 @@ class Builder:
         """The states whose past a read of s sees."""
         return self.group if self.mixing is not None else (s,)
 
+    def entering(self, s: StateForm) -> Node:
+        """The state that enters the chunk."""
+        return state_in(s)
+
     def define(self, node: Node) -> Node:
         """Name an inner quantity, so that it is computed once however its axes are called later."""
         if node.op in ("leaf", "const"):
@@ -175,7 +179,7 @@ class Builder:
         for of in self.sources(s):
             weight = self.incoming(s, of, snapshot)
             inside = along is not None and along in weight.axes
-            product = mul(vector, state_in(of), weight if inside else ONE)
+            product = mul(vector, self.entering(of), weight if inside else ONE)
             read = total(product, along) if along is not None else product
             parts.append(read if inside else mul(weight, read))
         return add(*parts)
@@ -195,10 +199,10 @@ class Builder:
             for w in of.writes
         ]
         if self.mixing is not None:
-            return add(*(mul(self.mixing.all(s, of), state_in(of)) for of in self.group), *parts)
+            return add(*(mul(self.mixing.all(s, of), self.entering(of)) for of in self.group), *parts)
         d = self.decay(s)
         whole = ONE if d is None else make("decay_all", (d,), (), set(d.axes) - {ROW})
-        return add(mul(whole, state_in(s)), *parts)
+        return add(mul(whole, self.entering(s)), *parts)
 
     # --- the triangular solve ---------------------------------------------------------------------------------------
 

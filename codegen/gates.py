@@ -6,6 +6,7 @@ A pass that changed the meaning of a program raises `GateError`, and nothing is 
 from __future__ import annotations
 
 import random
+from collections.abc import Generator
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -16,14 +17,15 @@ from chunkform.spec.language import Recurrence
 
 from .adjoint import Adjoint, gradient_name
 from .evaluate import Env, evaluate
-from .ir import dim_of
-from .plan import Plan, Sweep
+from .ir import ZERO, Node, dim_of, expand, leaf
+from .stages import Plan, Sweep
 from .points import Compared, GateResult, Point, compare
-from .read_write import NormalForm
+from .read_write import NormalForm, Read, StateForm
 from .run_form import pairing_defects, run_form
-from .run_plan import run_plan, run_sweep
+from .run_plan import run_map, run_plan, run_sweep
 from .run_spec import initial_value, run_spec
 from .run_steps import Sequences, directional, inner, random_sequences, run_steps, stored
+from .segments import Affine, Pair, composed, feeds_back, linear_sweep, named, segment_map
 from .step import StepProgram
 
 # --- the gates, in the order of the passes ----------------------------------------------------------------------------
@@ -169,7 +171,7 @@ def gate_plan(a: Adjoint, forward: Plan, backward: Plan | None = None) -> GateRe
 
 
 def gate_segments(a: Adjoint, forward: Plan, backward: Plan) -> GateResult:
-    """A sweep over a segment is an affine map of the state, and the maps of two segments compose to the whole one."""
+    """The derived map of a segment is what the sweep does from any state; maps compose; the adjoint's is the transpose."""
 
     def check(point: Point) -> Compared:
         m, sizes, rng, steps = point.arithmetic, point.sizes, point.rng, point.steps
@@ -180,14 +182,20 @@ def gate_segments(a: Adjoint, forward: Plan, backward: Plan) -> GateResult:
         own = env | {("cotangent", n): x for n, x in cotangents.items()}
         own |= {(x.attrs[0], x.attrs[1]): first[x.attrs[0], x.attrs[1]] for x in backward.saved}
         _, _, second = run_plan(backward, own, {**initial, **last}, m, sizes, [steps], last)
-        stepwise = _stepwise(a)
+        linear: dict[Pair, tuple[Affine, Any]] = {}
         for p, everything in ((forward, first), (backward, second)):
             for sweep in p.sweeps:
                 if sweep.finals:
-                    segments = _segments(everything, stepwise, steps, 2)
-                    yield from _composed(sweep, everything, segments, {**initial, **last}, m, sizes, steps)
+                    found = yield from _mapped(
+                        sweep, p.form.reads, everything, _stepwise(a), {**initial, **last}, m, sizes, steps
+                    )
+                    linear |= {pair: (found[0], x) for pair, x in found[1].items()} if p is forward else {}
+                    if p is backward and sweep.direction < 0:
+                        yield from _dual(found, linear, sweep, m, sizes)
 
-    return compare("segments", "the affine maps of two segments compose to that of the whole", a.forward, check, 1, 3)
+    return compare(
+        "segments", "the affine maps of segments are those of the sweeps, and compose", a.forward, check, 1, 3
+    )
 
 
 # --- what they share --------------------------------------------------------------------------------------------------
@@ -241,38 +249,85 @@ def _segments(env: Env, constant: set[tuple[str, str]], steps: int, cut: int) ->
     return parts
 
 
-def _composed(
-    sweep: Sweep, env: Env, segments: list[Env], states: Sequences, m: Any, sizes: dict[str, int], steps: int
+def _mapped(
+    sweep: Sweep,
+    table: dict[Node, Read],
+    env: Env,
+    constant: set[tuple[str, str]],
+    states: Sequences,
+    m: Any,
+    sizes: dict[str, int],
+    steps: int,
+) -> Generator[tuple[str, Any, Any], None, tuple[Affine, dict[Pair, Any]]]:
+    """The map of the whole sweep against a run of the sweep, and against the maps of two segments; yields (map, blocks)."""
+    segment = segment_map(sweep.group, sweep.solve, table)
+    affine, names = segment.affine, ", ".join(sweep.states)
+    linear, local = run_map(segment, env, m, sizes, steps)
+    finals: dict[str, Any] = {}
+    run_sweep(sweep, dict(env), states, finals, m, sizes, [steps])
+    whole = _put(affine, "map", linear, local) | {("state in", n): states[n] for n in sweep.states}
+    entering = {s.name: leaf("state in", s.name, s.axes) for s in sweep.group}
+    for name, node in named(affine, "map").applied(entering).items():
+        yield f"the last state {name} of a segment", _stored(node, affine, name, whole, m, sizes), finals[name]
+    parts = [
+        run_map(segment, part, m, sizes, n)
+        for part, n in zip(_segments(env, constant, steps, 2), (2, steps - 2), strict=True)
+    ]
+    earlier, later = parts if sweep.direction > 0 else parts[::-1]
+    both = _put(affine, "earlier", *earlier) | _put(affine, "later", *later)
+    law = composed(affine)
+    for (to, of), axes in affine.shape.items():
+        value = evaluate(expand(law.linear.get((to, of), ZERO), axes), both, m, sizes)
+        yield f"what two segments make of {of} in {to}", value, linear[to, of]
+    for name, node in law.local.items():
+        yield f"the local part of {name} over two segments", _stored(node, affine, name, both, m, sizes), local[name]
+    if feeds_back(sweep.group, sweep.solve) and (walked := linear_sweep(sweep.group, table)) is not None:
+        for source in sweep.group:
+            start = {s.name: _identity(s, s is source, affine, m, sizes) for s in sweep.group}
+            ends: dict[str, Any] = {}
+            run_sweep(walked, dict(env), start, ends, m, sizes, [steps])
+            for s in walked.group:
+                axes = affine.shape.get((s.name, source.name), ())
+                value = linear.get((s.name, source.name), m.const(Fraction(0)))
+                expected = np.broadcast_to(
+                    _broadcast(value, axes, tuple(sorted(s.axes)), sizes), np.shape(ends[s.name])
+                )
+                yield f"the sweep of {names} from the identity of {source.name}", ends[s.name], expected
+    return affine, linear
+
+
+def _put(affine: Affine, kind: str, linear: dict[Pair, Any], local: dict[str, Any]) -> Env:
+    """Values for the leaves of a named map."""
+    env: Env = {(kind, f"{to}<-{of}"): x for (to, of), x in linear.items()}
+    return env | {(kind, n): x for n, x in local.items()}
+
+
+def _stored(node: Node, affine: Affine, name: str, env: Env, m: Any, sizes: dict[str, int]) -> Any:
+    axes = next(s.axes for s in affine.group if s.name == name)
+    return stored(evaluate(expand(node, axes), env, m, sizes), tuple(sorted(axes)), axes)
+
+
+def _identity(s: StateForm, own: bool, affine: Affine, m: Any, sizes: dict[str, int]) -> Any:
+    """What a state of a linear sweep starts from."""
+    assert s.row is not None
+    n = sizes[dim_of(s.row)]
+    one, zero = (np.asarray(m.const(Fraction(x)), dtype=object).item() for x in (1, 0))
+    return np.array([[one if own and i == j else zero for j in range(n)] for i in range(n)], dtype=object)
+
+
+def _dual(
+    found: tuple[Affine, dict[Pair, Any]],
+    forward: dict[Pair, tuple[Affine, Any]],
+    sweep: Sweep,
+    m: Any,
+    sizes: dict[str, int],
 ) -> Compared:
-    """The whole sweep's last states, and those that the composed maps of two segments yield."""
-    names = sweep.states
-    shapes = [np.shape(states[n]) for n in names]
-    counts = [int(np.prod(shape)) for shape in shapes]
-    zero, one = (np.asarray(m.const(Fraction(x)), dtype=object).item() for x in (0, 1))
-
-    def run(part: Env, length: int, flat: list[Any]) -> Any:
-        pieces = np.split(np.array([*flat, None], dtype=object)[:-1], np.cumsum(counts)[:-1])
-        start = {n: x.reshape(shape) for n, x, shape in zip(names, pieces, shapes, strict=True)}
-        finals: dict[str, Any] = {}
-        run_sweep(sweep, dict(part), start, finals, m, sizes, [length])
-        return np.concatenate([np.asarray(finals[n], dtype=object).reshape(-1) for n in names])
-
-    size = sum(counts)
-    lengths = [2, steps - 2]
-    maps = []
-    for part, length in zip(segments, lengths, strict=True):
-        offset = run(part, length, [zero] * size)
-        unit = [run(part, length, [one if i == j else zero for i in range(size)]) for j in range(size)]
-        columns = [m.add(x, m.mul(m.const(Fraction(-1)), offset)) for x in unit]
-        maps.append((np.stack(columns, axis=1), offset))
-    if sweep.direction < 0:
-        maps.reverse()
-    flat = np.concatenate([np.asarray(states[n], dtype=object).reshape(-1) for n in names])
-    value = flat
-    linear = np.array([[one if i == j else zero for j in range(size)] for i in range(size)], dtype=object)
-    offset = np.array([zero] * size, dtype=object)
-    for matrix, b in maps:  # first compose, then apply
-        linear = m.sum(m.mul(matrix[:, :, None], linear[None, :, :]), 1)
-        offset = m.add(m.sum(m.mul(matrix, offset[None, :]), 1), b)
-    value = m.add(m.sum(m.mul(linear, flat[None, :]), 1), offset)
-    yield f"the last {', '.join(names)} of two segments", value, run(env, steps, list(flat))
+    """Going backwards, a state's gradient meets the transpose of what the state met."""
+    affine, linear = found
+    for (to, of), value in linear.items():
+        if (of[1:], to[1:]) not in forward:
+            continue
+        origin, block = forward[of[1:], to[1:]]
+        node = named(origin, "map").transposed(sweep.group)[to, of]
+        turned = evaluate(expand(node, affine.shape[to, of]), {("map", f"{of[1:]}<-{to[1:]}"): block}, m, sizes)
+        yield f"what a segment makes of {of} in {to}, from the forward sweep", turned, value

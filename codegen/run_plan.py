@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from fractions import Fraction
 from typing import Any
 
@@ -10,9 +11,13 @@ import numpy as np
 from chunkform.errors import GateError
 
 from .evaluate import Env, evaluate, evaluate_all
-from .ir import ROW, Node, dim_of, leaf
-from .plan import Accumulate, Map, Plan, Sweep, Unroll
+from .ir import ROW, ZERO, Node, dim_of, expand, leaf
+from .stages import Accumulate, Border, Map, Plan, Sweep, Unroll
 from .run_steps import stored
+from .segments import Pair, SegmentMap
+
+KINDS = ("own", "in", "out")
+SUMS = tuple(f"{kind}.{slot}" for kind in KINDS for slot in ("late", "early"))
 
 
 def run_plan(
@@ -38,6 +43,8 @@ def run_plan(
                 run_sweep(stage, env, initial, finals, arithmetic, sizes, lengths)
             case Accumulate():
                 _accumulate(stage, env, finals, finals_dot or {}, p, arithmetic, sizes, steps)
+                if stage.at_borders:
+                    _at_borders(stage, env, finals, finals_dot or {}, p, arithmetic, sizes, lengths)
                 if stage.direct is not None:
                     summed = env["pairing", stage.pairing.leaf.attrs[1]]
                     _unroll(stage.direct, env, arithmetic, sizes, lengths)
@@ -70,12 +77,16 @@ def run_sweep(
     lengths: list[int],
 ) -> None:
     chunk, steps = sweep.chunk, sum(lengths)
-    streams = {x: _sequence(node, env, m, sizes, steps) for x, node in chunk.streams.items()}
+    nodes = dict(chunk.streams)
+    for border in sweep.borders:
+        nodes |= border.streams
+    streams = {x: _sequence(node, env, m, sizes, steps) for x, node in nodes.items()}
     states = {s: initial[s] for s in sweep.states}
     starts = np.concatenate([[0], np.cumsum(lengths)])
     order = range(len(lengths)) if sweep.direction > 0 else range(len(lengths) - 1, -1, -1)
     edges: dict[str, list[Any]] = {s: [None] * len(lengths) for s in states}
     pieces: dict[Node, list[Any]] = {x: [None] * len(lengths) for x in chunk.outputs}
+    sums: dict[tuple[str, str], list[Any]] = {}
     for n in order:
         own = {**sizes, ROW: lengths[n]}
         local: Env = {("state in", s): states[s] for s in states}
@@ -85,6 +96,9 @@ def run_sweep(
             local["stream", x.attrs[1]] = value[starts[n] : starts[n + 1]]
         for x, node in chunk.definitions.items():
             local["inner", x.attrs[1]] = _whole(evaluate(node, local, m, own), node, own)
+        for border in sweep.borders:
+            for slot, value in border_sums(border, local, m, own).items():
+                sums.setdefault((border.state, slot), [None] * len(lengths))[n] = value
         names = list(chunk.outputs)
         results = evaluate_all([*(chunk.outputs[x] for x in names), *chunk.states.values()], local, m, own)
         for x, value in zip(names, results, strict=False):
@@ -103,6 +117,46 @@ def run_sweep(
         env[x.attrs[0], x.attrs[1]] = np.concatenate(parts) if parts else np.empty((0,), dtype=object)
     finals.update(states)
     env.update({("edges", name): values for name, values in edges.items()})
+    env.update({("sums", f"{state}.{slot}"): values for (state, slot), values in sums.items()})
+
+
+def border_sums(border: Border, local: Env, m: Any, own: dict[str, int]) -> dict[str, Any]:
+    """The sums of one sweep over one chunk: in.late, in.early, out.late, out.early, own.late, own.early."""
+    out: dict[str, Any] = {}
+
+    def put(slot: str, value: Any) -> None:
+        out[slot] = m.add(out[slot], value) if slot in out else value
+
+    for slot, node in border.reads.items():
+        whole = total(node, *(set(node.axes) - {ROW}))
+        put(
+            f"{border.kind}.{slot}",
+            np.broadcast_to(np.asarray(evaluate(whole, local, m, own), dtype=object), (own[ROW],)),
+        )
+    minus = m.const(Fraction(-1))
+    for node, row_slot, column_slot in border.own:
+        weights = _whole(evaluate(node, local, m, own), node, own)
+        rows, columns = ([functools.reduce(m.add, x) for x in w] for w in (weights, weights.T))
+        put(f"own.{row_slot}", np.array(rows, dtype=object))
+        put(f"own.{column_slot}", m.mul(minus, np.array(columns, dtype=object)))
+    return out
+
+
+def run_map(
+    segment: SegmentMap, env: Env, m: Any, sizes: dict[str, int], steps: int
+) -> tuple[dict[Pair, Any], dict[str, Any]]:
+    """(blocks, local parts) of the map of a segment of `steps`; blocks over their axes, sorted, local parts as stored."""
+    own = {**sizes, ROW: steps}
+    local: Env = {("stream", x.attrs[1]): _sequence(node, env, m, sizes, steps) for x, node in segment.streams.items()}
+    for x, node in segment.definitions.items():
+        local["inner", x.attrs[1]] = _whole(evaluate(node, local, m, own), node, own)
+    affine = segment.affine
+    blocks = {p: evaluate(expand(affine.linear.get(p, ZERO), axes), local, m, own) for p, axes in affine.shape.items()}
+    parts = {}
+    for s in affine.group:
+        value = evaluate(expand(affine.local[s.name], s.axes), local, m, own)
+        parts[s.name] = stored(value, tuple(sorted(s.axes)), s.axes)
+    return blocks, parts
 
 
 def _unroll(stage: Unroll, env: Env, m: Any, sizes: dict[str, int], lengths: list[int]) -> None:
@@ -139,24 +193,61 @@ def _accumulate(
     shape = tuple(sizes[dim_of(a)] for a in axes)
     late = _over(pairing.late, axes, env, m, sizes, steps)
     early = _over(pairing.early, axes, env, m, sizes, steps)
-    s = p.form.state(pairing.state)
-    name = pairing.state
-    order = tuple(sorted(s.axes))
-    running = np.broadcast_to(m.const(Fraction(0)), shape)
-    if name in finals and f"d{name}" in finals_dot:
-        node = leaf("state", name, s.axes) * leaf("state", f"d{name}", s.axes)
-        from .ir import total
-
-        node = total(node, *(set(order) - set(axes)))
-        running = evaluate(
-            node, {("state", name): finals[name], ("state", f"d{name}"): finals_dot[f"d{name}"]}, m, sizes
-        )
+    running = np.broadcast_to(_at_the_end(pairing.state, p, finals, finals_dot, m, sizes, axes), shape)
     out: list[Any] = [None] * steps
     for t in range(steps - 1, -1, -1):
         running = m.add(running, late[t])
         out[t] = np.asarray(running, dtype=object)
         running = m.add(running, early[t])
     env["pairing", pairing.leaf.attrs[1]] = np.stack(out)
+
+
+def _at_the_end(
+    name: str,
+    p: Plan,
+    finals: dict[str, Any],
+    finals_dot: dict[str, Any],
+    m: Any,
+    sizes: dict[str, int],
+    axes: tuple[str, ...],
+) -> Any:
+    """<S_n, dS_n> over `axes`."""
+    if name not in finals or f"d{name}" not in finals_dot:
+        return m.const(Fraction(0))
+    s = p.form.state(name)
+    node = leaf("state", name, s.axes) * leaf("state", f"d{name}", s.axes)
+    last = {("state", name): finals[name], ("state", f"d{name}"): finals_dot[f"d{name}"]}
+    return evaluate(total(node, *(set(s.axes) - set(axes))), last, m, sizes)
+
+
+def _at_borders(
+    stage: Accumulate,
+    env: Env,
+    finals: dict[str, Any],
+    finals_dot: dict[str, Any],
+    p: Plan,
+    m: Any,
+    sizes: dict[str, int],
+    lengths: list[int],
+) -> None:
+    """Compare the sums at the borders with the sum over all later steps, which `env` has."""
+    name, zero = stage.pairing.state, m.const(Fraction(0))
+    running = _at_the_end(name, p, finals, finals_dot, m, sizes, ())
+    pieces: list[Any] = []
+    for n in range(len(lengths) - 1, -1, -1):
+        found = {x: env["sums", f"{name}.{x}"][n] for x in SUMS if ("sums", f"{name}.{x}") in env}
+        zeros = np.broadcast_to(zero, (lengths[n],))
+        late, early = (
+            functools.reduce(m.add, (found.get(f"{k}.{slot}", zeros) for k in KINDS)) for slot in ("late", "early")
+        )
+        values = []
+        for t in range(lengths[n] - 1, -1, -1):
+            running = m.add(running, late[t])
+            values.append(np.asarray(running, dtype=object).item())
+            running = m.add(running, early[t])
+        pieces.append(np.array(values[::-1], dtype=object))
+    if not m.equal(np.concatenate(pieces[::-1]), env["pairing", stage.pairing.leaf.attrs[1]]):
+        raise GateError(f"pass plan: the pairing of {name}, summed and from the borders of chunks, differs")
 
 
 def _over(node: Node, axes: tuple[str, ...], env: Env, m: Any, sizes: dict[str, int], steps: int) -> Any:
