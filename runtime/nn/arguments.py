@@ -1,0 +1,138 @@
+"""From a model's activations to the arguments of an op, by the op's signature alone.
+
+| argument            | made by
+|
+|---------------------|------------------------------------------------------------------------------------------------|
+| an input with dims  | a projection, the short convolution and a SiLU; then, where it is a key, divided by its length
+| | a scalar input      | a projection and a sigmoid: a gate in (0, 1)
+| | a decay             | -softplus of a projection (of low rank where the decay has dims) and a learned offset
+| | a head's decay      | -softplus of a learned number
+| | a parameter         | itself, learned
+|
+
+A key is an input over a dim that no output has, such as q and k of most recurrences: keys of length one are what
+keeps delta rules stable. Where every dim is an output's (a square state), each input with dims is a key.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from chunkform.errors import ArgumentError
+
+from ..op import Argument, Signature
+from .convolution import ShortConvolution
+
+Maps = Mapping[str, Callable[[Tensor], Tensor]]
+EPS = 1e-6
+
+
+class Arguments(nn.Module):
+    """x [B, T, width] -> the op's arguments by keyword, each [B, T, heads, *dims] or [heads, *dims]."""
+
+    def __init__(
+        self,
+        signature: Signature,
+        width: int,
+        heads: Mapping[str, int],
+        dims: Mapping[str, int],
+        taps: int,
+        memory: tuple[float, float],
+        maps: Maps,
+    ) -> None:
+        super().__init__()
+        self.signature, self.heads, self.dims, self.maps = signature, dict(heads), dict(dims), dict(maps)
+        given = signature.arguments
+        self.vectors = [a for a in given if a.kind == "input" and a.dims]
+        self.gates = [a for a in given if a.per_step and not a.dims]
+        self.wide_decays = [a for a in given if a.kind == "decay" and a.dims]
+        self.keys = key_arguments(signature)
+
+        channels = sum(self._channels(a) for a in self.vectors)
+        self.project = nn.Linear(width, channels, bias=False) if channels else None
+        self.convolve = ShortConvolution(channels, taps) if channels and taps else None
+        self.gate = nn.Linear(width, sum(self._channels(a) for a in self.gates)) if self.gates else None
+        self.narrow, self.widen = nn.ModuleDict(), nn.ModuleDict()
+        for a in self.wide_decays:
+            rank = min(width, max(dims[d] for d in a.dims))
+            self.narrow[a.name] = nn.Linear(width, rank, bias=False)
+            self.widen[a.name] = nn.Linear(rank, self._channels(a), bias=False)
+        self.values = nn.ParameterDict()
+        for a in given:
+            if a.kind.startswith("decay"):
+                self.values[a.name] = nn.Parameter(_offsets(self._shape(a), memory))
+            elif a.kind == "parameter":
+                shape = self._shape(a)
+                start = torch.ones(shape) if len(a.dims) < 2 else torch.randn(shape) * shape[-1] ** -0.5
+                self.values[a.name] = nn.Parameter(start)
+
+    def forward(
+        self, x: Tensor, tail: Tensor | None = None, cu_seqlens: Tensor | None = None
+    ) -> tuple[dict[str, Tensor], Tensor | None]:
+        """(arguments by keyword, new tail of the convolution)."""
+        out: dict[str, Tensor] = {}
+        if self.project is not None:
+            y = self.project(x)
+            if self.convolve is not None:
+                y, tail = self.convolve(y, tail, cu_seqlens)
+                y = F.silu(y)
+            for a, part in zip(self.vectors, y.split([self._channels(a) for a in self.vectors], -1), strict=True):
+                out[a.key] = self._mapped(a, part.unflatten(-1, self._shape(a)))
+        if self.gate is not None:
+            parts = self.gate(x).split([self._channels(a) for a in self.gates], -1)
+            for a, part in zip(self.gates, parts, strict=True):
+                out[a.key] = self._mapped(a, part)
+        for a in self.wide_decays:
+            out[a.key] = self._mapped(a, self.widen[a.name](self.narrow[a.name](x)).unflatten(-1, self._shape(a)))
+        for a in self.signature.arguments:
+            if a.kind == "parameter":
+                out[a.key] = self.values[a.name]
+            elif a.kind == "decay parameter":
+                out[a.key] = -F.softplus(self.values[a.name])
+        return out, tail
+
+    def _mapped(self, a: Argument, x: Tensor) -> Tensor:
+        """What the op is given for a projection of x: see the module's table."""
+        wide = torch.promote_types(x.dtype, torch.float32)
+        if a.kind == "decay":
+            x = x.to(wide) + self.values[a.name]
+        if a.name in self.maps:
+            return self.maps[a.name](x)
+        if a.kind == "decay":
+            return -F.softplus(x)
+        if not a.dims:
+            return x.sigmoid()
+        if a not in self.keys:
+            return x
+        long = x.to(wide)
+        return (long * (long.square().sum(-1, keepdim=True) + EPS).rsqrt()).to(x.dtype)
+
+    def _shape(self, a: Argument) -> tuple[int, ...]:
+        return (self.heads[a.name], *(self.dims[d] for d in a.dims))
+
+    def _channels(self, a: Argument) -> int:
+        return math.prod(self._shape(a))
+
+
+def key_arguments(signature: Signature) -> tuple[Argument, ...]:
+    """The inputs that are keys: over a dim that no output has, or all where every dim is an output's."""
+    shown = {d for _, dims in signature.outputs for d in dims}
+    vectors = [a for a in signature.arguments if a.kind == "input" and a.dims]
+    keys = tuple(a for a in vectors if not set(a.dims) <= shown)
+    return keys or tuple(vectors)
+
+
+def _offsets(shape: tuple[int, ...], memory: tuple[float, float]) -> Tensor:
+    """Where decays start: they last from memory[0] to memory[1] steps, spread over the channels of a head, or over the heads."""
+    low, high = memory
+    if not 0 < low <= high < math.inf:
+        raise ArgumentError(f"memory must be two numbers of steps, 0 < low <= high, got {memory}")
+    count = shape[-1]
+    spread = torch.linspace(0, 1, count) if count > 1 else torch.full((1,), 0.5)
+    rates = torch.exp(-(math.log(low) + spread * math.log(high / low)))
+    return torch.log(torch.expm1(rates)).expand(shape).clone()  # softplus of this is the rate

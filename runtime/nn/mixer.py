@@ -1,0 +1,205 @@
+"""A layer that mixes over time with a generated op: projections, gates, normalisation, and a cache for generation."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from chunkform.errors import ArgumentError
+
+from ..op import Signature
+from .arguments import Arguments, Maps
+
+
+@dataclass(frozen=True)
+class Cache:
+    """What a layer remembers of the sequences so far: the op's state, and the last inputs of the short convolution."""
+
+    state: Any
+    tail: Tensor | None
+
+    def rows(self, index: Tensor) -> Cache:
+        """The cache of some of the sequences, in another order or several times, as a beam search wants it."""
+        many = isinstance(self.state, tuple)
+        states = tuple(x[index] for x in (self.state if many else (self.state,)))
+        return Cache(states if many else states[0], None if self.tail is None else self.tail[index])
+
+
+class Mixer(nn.Module):
+    """A recurrence as a layer, [B, T, width] -> the same, causal in T.
+
+        mixer = Mixer("gated_delta_rule", width=512, heads=8)
+        y = mixer(x)
+
+    The arguments of the op are made from x by what its signature says of them (see arguments.py); what comes out is
+    normalised in each head, gated by x, and projected back.
+
+    Args:
+        op: a name of the catalogue, an op (of `chunkform.generated` or `chunkform.compile`), or a `Recurrence`.
+        width: the model's width. heads: how many heads. dims: the size of a head in each of the op's dims, such as
+        {"d": 64, "e": 128}; width // heads where not said. heads_of: arguments with fewer heads, such as {"q": 2,
+        "k": 2}; heads must be a multiple. convolution: taps of the short causal convolution before the recurrence; 0
+        for none. gate: multiply the output by SiLU(a projection of x). memory: how many steps the decays last at
+        initialisation, from the shortest to the longest. maps: for arguments by name, what makes them from their
+        projection, [B, T, heads, *dims] -> the same, in the place of the
+            usual map; for a decay it gives the log decay. A recurrence that takes a sigmoid itself wants {"b": lambda
+            x: x}.
+        constants: values of the op's constants.
+        backend: "torch" or "triton"; None for the best one.
+
+    Raises:
+        chunkform.errors.ArgumentError: an op without a signature, sizes that don't fit, or names that the op doesn't
+            have.
+    """
+
+    def __init__(
+        self,
+        op: Any,
+        width: int,
+        heads: int,
+        dims: Mapping[str, int] | None = None,
+        heads_of: Mapping[str, int] | None = None,
+        convolution: int = 4,
+        gate: bool = True,
+        memory: tuple[float, float] = (4.0, 1024.0),
+        maps: Maps | None = None,
+        constants: Mapping[str, float] | None = None,
+        backend: str | None = None,
+    ) -> None:
+        super().__init__()
+        for name, value in (("width", width), ("heads", heads)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ArgumentError(f"Mixer: {name} must be a whole number of at least 1, got {value!r}")
+        self.op = resolved(op)
+        self.signature = s = signature_of(self.op)
+        self.width, self.heads, self.backend = width, heads, backend
+        names = [a.name for a in s.arguments]
+        _known("constants", constants, [a.name for a in s.arguments if a.kind == "constant"], s.name)
+        _known("maps", maps, [a.name for a in s.arguments if a.per_step], s.name)
+        _known("heads_of", heads_of, names, s.name)
+        self.constants = dict(constants or {})
+        missing = [a.name for a in s.arguments if a.kind == "constant" and a.default is None]
+        if absent := [n for n in missing if n not in self.constants]:
+            raise ArgumentError(
+                f"Mixer: {s.name} needs a value for {', '.join(absent)}: constants={{{absent[0]!r}: ...}}"
+            )
+        self.sizes = _sizes(s, width, heads, dims)
+        counts = {n: (heads_of or {}).get(n, heads) for n in names}
+        for n, count in counts.items():
+            if count < 1 or heads % count:
+                raise ArgumentError(f"Mixer: heads_of[{n!r}] = {count} must divide heads = {heads}")
+        self.arguments = Arguments(s, width, counts, self.sizes, convolution, memory, maps or {})
+        self.head_width = sum(math.prod(self.sizes[d] for d in dims) for _, dims in s.outputs)
+        self.norm = nn.Parameter(torch.ones(self.head_width))
+        self.gate = nn.Linear(width, heads * self.head_width, bias=False) if gate else None
+        self.out = nn.Linear(heads * self.head_width, width, bias=False)
+
+    def forward(
+        self,
+        x: Tensor,
+        cache: Cache | None = None,
+        cu_seqlens: Tensor | None = None,
+        output_cache: bool = False,
+    ) -> Any:
+        """y [B, T, width], or (y, cache) where `output_cache`: what the next call needs to go on after x's last step.
+
+        With `cu_seqlens` [N + 1], x is [1, T, width], sequences one after the other that don't see each other, and a
+        cache has N rows.
+        """
+        self._check(x, 3, "[B, T, width]")
+        given, tail = self.arguments(x, None if cache is None else cache.tail, cu_seqlens)
+        options: dict[str, Any] = dict(self.constants)
+        if cu_seqlens is not None:
+            options["cu_seqlens"] = cu_seqlens
+        if self.backend is not None:
+            options["backend"] = self.backend
+        if cache is not None:
+            options["initial_state"] = cache.state
+        with torch.autocast(x.device.type, enabled=False):  # the op computes in the dtypes that it is given
+            *outputs, state = self.op(**given, **options, output_final_state=output_cache)
+        y = self._finished(outputs, x)
+        return (y, Cache(state, tail)) if output_cache else y
+
+    def step(self, x: Tensor, cache: Cache | None = None) -> tuple[Tensor, Cache]:
+        """One step of generation: x [B, width] -> (y [B, width], cache). A cache of None is the sequence's start."""
+        self._check(x, 2, "[B, width]")
+        y, after = self(x.unsqueeze(1), cache, output_cache=True)
+        return y.squeeze(1), after
+
+    def _finished(self, outputs: list[Tensor], x: Tensor) -> Tensor:
+        """Normalised in each head, gated, and projected back."""
+        parts = [
+            o.flatten(3) if len(dims) else o.unsqueeze(-1) for o, (_, dims) in zip(outputs, self.signature.outputs)
+        ]
+        o = F.rms_norm(torch.cat(parts, -1) if len(parts) > 1 else parts[0], (self.head_width,), eps=1e-6)
+        o = (o * self.norm.to(o.dtype)).flatten(2)
+        if self.gate is not None:
+            o = o * F.silu(self.gate(x))
+        return self.out(o.to(x.dtype) if not torch.is_autocast_enabled(x.device.type) else o)
+
+    def _check(self, x: Tensor, axes: int, layout: str) -> None:
+        if not isinstance(x, Tensor) or x.dim() != axes or x.shape[-1] != self.width:
+            got = list(x.shape) if isinstance(x, Tensor) else type(x).__name__
+            raise ArgumentError(f"Mixer: x must be {layout} with width {self.width}, got {got}")
+
+    def extra_repr(self) -> str:
+        sizes = ", ".join(f"{n}={size}" for n, size in self.sizes.items())
+        return f"{self.signature.name}, width={self.width}, heads={self.heads}, {sizes}"
+
+
+# --- ops --------------------------------------------------------------------------------------------------------------
+
+
+def resolved(op: Any) -> Callable[..., Any]:
+    """The op that is meant: itself, that of the catalogue with this name, or what a recurrence compiles to."""
+    if isinstance(op, str):
+        generated = importlib.import_module("chunkform.generated")
+        try:
+            return getattr(generated, op)
+        except AttributeError as error:
+            raise ArgumentError(
+                f"Mixer: there is no op {op!r} in the catalogue; there are {', '.join(dir(generated))}"
+            ) from error
+    if callable(op):
+        return op
+    from chunkform import compile
+
+    return compile(op)
+
+
+def signature_of(op: Callable[..., Any]) -> Signature:
+    """What an op takes and returns, from the module that it was generated in."""
+    found = getattr(sys.modules.get(getattr(op, "__module__", "")), "SIGNATURE", None)
+    if not isinstance(found, Signature):
+        raise ArgumentError(
+            f"Mixer: op must be a recurrence: a name of the catalogue, an op of chunkform.generated or chunkform.compile, or a "
+            f"Recurrence; got {op!r}"
+        )
+    return found
+
+
+def _sizes(s: Signature, width: int, heads: int, dims: Mapping[str, int] | None) -> dict[str, int]:
+    groups = (*(a.dims for a in s.arguments), *(d for _, d in s.states), *(d for _, d in s.outputs))
+    names = list(dict.fromkeys(d for group in groups for d in group))
+    _known("dims", dims, names, s.name)
+    sizes = {n: (dims or {}).get(n, width // heads) for n in names}
+    for n, size in sizes.items():
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise ArgumentError(
+                f"Mixer: dims[{n!r}] must be a whole number of at least 1, got {size!r} (width // heads by default)"
+            )
+    return sizes
+
+
+def _known(what: str, given: Mapping[str, Any] | None, names: list[str], op: str) -> None:
+    for n in given or {}:
+        if n not in names:
+            raise ArgumentError(f"Mixer: {what} has {n!r}, but {op} has {', '.join(names) or 'none'}")
