@@ -15,16 +15,19 @@ from .triton import CannotPrint, triton_source
 class Section:
     """The text of one backend. `modules` are the runtime modules whose names it may use: module -> names.
 
-    `stepwise` says why a chunk-parallel recurrence goes step by step here, or is None.
+    `stepwise` says why a chunk-parallel recurrence goes step by step here, or is None. `features` are those of
+    `runtime.signature.Backend`: what the two functions take beyond the plain case.
     """
 
     backend: str
     text: str
     modules: dict[str, str]
     stepwise: str | None = None
+    features: tuple[str, ...] = ()
 
 
 _TORCH = {
+    "chunkform.runtime.packed": "backward_by_length forward_by_length",
     "chunkform.runtime.decay": (
         "chunk_for decay_all decay_in decay_mask decay_out channel_apply channel_product triangular_inverse order_mask"
     ),
@@ -36,6 +39,7 @@ _TORCH = {
 }
 _SEQUENTIAL = {
     "chunkform.runtime.launch": "launch",
+    "chunkform.runtime.packed": "backward_by_length forward_by_length",
     "chunkform.runtime.sequential": "block_of computed_in incoming segment_length stacked strides_of tile_of warps_for",
     "chunkform.runtime.torch_form": "dtype_of",
 }
@@ -48,8 +52,8 @@ def sections(c: Compiled) -> tuple[Section, Section]:
 
 def torch_section(c: Compiled) -> Section:
     if c.forward is None:
-        return Section("torch", sequential_torch_source(c), _SEQUENTIAL)
-    return Section("torch", torch_source(c), _TORCH)
+        return Section("torch", sequential_torch_source(c), _SEQUENTIAL, features=("packed",))
+    return Section("torch", torch_source(c), _TORCH, features=("packed",))
 
 
 def triton_section(c: Compiled) -> Section:

@@ -19,13 +19,23 @@ from .pipeline import Compiled
 
 TEMPLATES = Path(__file__).parent / "templates"
 LINE = 120
+OPTIONS = {  # what every op takes after its own arguments: name -> default
+    "initial_state": "None",
+    "output_final_state": "False",
+    "cu_seqlens": "None",
+    "context_parallel": "None",
+    "recompute": '"auto"',
+    "precision": '"default"',
+    "state_dtype": "None",
+    "backend": "None",
+}
 
 
 def emit(c: Compiled, tidy: bool = True) -> str:
     """The generated file of a spec, formatted where `tidy`."""
     parts = sections(c)
     text = "\n\n\n".join(x.text for x in parts)
-    backends = {x.backend: f"Backend({x.backend}_forward, {x.backend}_backward)" for x in parts}
+    backends = {x.backend: _backend(x) for x in parts}
     page = environment().get_template("generated.py.jinja")
     out = page.render(
         title=_title(c),
@@ -36,6 +46,7 @@ def emit(c: Compiled, tidy: bool = True) -> str:
         imports=_imports(parts),
         body=text,
         signature=signature_text(c),
+        options=", ".join(f"{n}={n}" for n in OPTIONS),
         backends="{" + ", ".join(f'"{n}": {b}' for n, b in backends.items()) + "}",
         name=c.name,
         parameters=", ".join(_parameters(c)),
@@ -129,13 +140,19 @@ def _imports(parts: tuple[Section, ...]) -> str:
     return "\n".join(lines)
 
 
+def _backend(section: Section) -> str:
+    features = "".join(f'"{x}", ' for x in section.features)
+    told = f", frozenset(({features}))" if features else ""
+    return f"Backend({section.backend}_forward, {section.backend}_backward{told})"
+
+
 def _key(name: str, is_decay: bool) -> str:
     return f"log_{name}" if is_decay else name
 
 
 def _parameters(c: Compiled) -> list[str]:
     positional = [_key(v.name, v.is_decay) for v in c.step.variables if v.kind != "constant"]
-    options = ["initial_state=None", "output_final_state=False", "backend=None"]
+    options = [f"{name}={default}" for name, default in OPTIONS.items()]
     required = [v.name for v in c.step.variables if v.kind == "constant" and v.default is None]
     defaults = [
         f"{v.name}={float(v.default)!r}" for v in c.step.variables if v.kind == "constant" and v.default is not None
@@ -190,6 +207,11 @@ def docstring(c: Compiled) -> str:
         if all(s.initial is None for s in p.states)
         else f"    initial_state: {many}{states}; the spec's own where None.",
         "    output_final_state: also return the states after the last step.",
+        "    cu_seqlens: int32 or int64 [N + 1] where N sequences are packed in [1, T, H, ..]; states are then [N, H, ..].",
+        "    context_parallel: a group of processes that hold a part of the sequence each.",
+        "    recompute: 'always' or 'never' does the backward pass recompute the forward; 'auto' weighs memory.",
+        "    precision: 'fast', 'default' or 'high'.",
+        "    state_dtype: the final state's dtype; float32 where None.",
         "    backend: 'torch', 'triton', or None for the best one on the tensors' device.",
         "",
         "Returns:",

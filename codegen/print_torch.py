@@ -32,6 +32,18 @@ class _Names:
         return self.taken[kind, name]
 
 
+def packed_lines(c: Compiled, backward: bool) -> list[str]:
+    """Statements that hand packed sequences to the same function, a batch for each length."""
+    kind = "backward" if backward else "forward"
+    per_step = ", ".join(f'"{v.name}"' for v in c.step.variables if v.per_step)
+    rest = ", saved, cotangents, final_cotangents, needs" if backward else ""
+    return [
+        "if packed is not None:",
+        f"{INDENT}per_step = [{per_step}]",
+        f"{INDENT}return {kind}_by_length(torch_{kind}, per_step, given, states, constants{rest}, packed)",
+    ]
+
+
 def torch_source(c: Compiled) -> str:
     """`torch_forward` and `torch_backward` of a chunk-parallel recurrence."""
     assert c.forward is not None and c.backward is not None
@@ -57,9 +69,9 @@ class _Function:
     def text(self) -> list[str]:
         c = self.c
         head = (
-            "def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs):"
+            "def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):"
             if self.backward
-            else "def torch_forward(given, states, constants):"
+            else "def torch_forward(given, states, constants, packed=None):"
         )
         body = self.lines
         self._open()
@@ -74,7 +86,8 @@ class _Function:
                 case Map():
                     self._results(stage)
         doc = '"""Gradients' if self.backward else '"""Outputs, last states and what the backward pass uses'
-        lines = [head, f'{INDENT}{doc} of {c.name}, chunk by chunk, in torch."""', *(INDENT + x for x in body)]
+        lines = [head, f'{INDENT}{doc} of {c.name}, chunk by chunk, in torch."""']
+        lines += [INDENT + x for x in (*packed_lines(c, self.backward), *body)]
         return [*self.sweeps, "\n".join(lines)]
 
     # --- inputs -----------------------------------------------------------------------------------------------------

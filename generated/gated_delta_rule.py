@@ -83,6 +83,7 @@ from chunkform.runtime.launch import (
     whole,
 )
 from chunkform.runtime.op import Argument, Backend, Op, Signature
+from chunkform.runtime.packed import backward_by_length, forward_by_length
 from chunkform.runtime.torch_form import (
     CHUNK,
     dtype_of,
@@ -129,8 +130,11 @@ def _forward_sweep_1(s1, s2, s3, s4, s5, S_0, lead, size, dtype, device, size_d,
     return from_chunks(b1, lead, 1), from_chunks((c0 + a8[..., :, None] * c1), lead, 1), S_now
 
 
-def torch_forward(given, states, constants):
+def torch_forward(given, states, constants, packed=None):
     """Outputs, last states and what the backward pass uses of gated_delta_rule, chunk by chunk, in torch."""
+    if packed is not None:
+        per_step = ["q", "k", "v", "beta", "alpha"]
+        return forward_by_length(torch_forward, per_step, given, states, constants, packed)
     dtype = dtype_of(given)
     some = given["q"]
     device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
@@ -304,8 +308,13 @@ def _backward_unroll_4(s1, s2, s3, s4, s5, s6, s7, s8, S_edges, dS_edges, lead, 
     return (from_chunks(a24 * x8, lead, 0),)
 
 
-def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs):
+def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
     """Gradients of gated_delta_rule, chunk by chunk, in torch."""
+    if packed is not None:
+        per_step = ["q", "k", "v", "beta", "alpha"]
+        return backward_by_length(
+            torch_backward, per_step, given, states, constants, saved, cotangents, final_cotangents, needs, packed
+        )
     dtype = dtype_of(given)
     some = given["q"]
     device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
@@ -1583,11 +1592,29 @@ SIGNATURE = Signature(
     outputs=(("o", ("e",)),),
 )
 OP = Op(
-    SIGNATURE, {"torch": Backend(torch_forward, torch_backward), "triton": Backend(triton_forward, triton_backward)}
+    SIGNATURE,
+    {
+        "torch": Backend(torch_forward, torch_backward, frozenset(("packed",))),
+        "triton": Backend(triton_forward, triton_backward),
+    },
 )
 
 
-def gated_delta_rule(q, k, v, beta, log_alpha, initial_state=None, output_final_state=False, backend=None):
+def gated_delta_rule(
+    q,
+    k,
+    v,
+    beta,
+    log_alpha,
+    initial_state=None,
+    output_final_state=False,
+    cu_seqlens=None,
+    context_parallel=None,
+    recompute="auto",
+    precision="default",
+    state_dtype=None,
+    backend=None,
+):
     """The gated delta rule (Yang et al. 2024, arXiv 2412.06464): decay, then the delta rule.
 
         S_t = alpha_t S_{t-1} + beta_t k_t (v_t - alpha_t S_{t-1}^T k_t)^T
@@ -1601,6 +1628,11 @@ def gated_delta_rule(q, k, v, beta, log_alpha, initial_state=None, output_final_
         log_alpha: [B, T, H]. The natural logarithm of alpha, at most 0; -inf forgets everything.
         initial_state: S [B, H, d, e]; zeros where None.
         output_final_state: also return the states after the last step.
+        cu_seqlens: int32 or int64 [N + 1] where N sequences are packed in [1, T, H, ..]; states are then [N, H, ..].
+        context_parallel: a group of processes that hold a part of the sequence each.
+        recompute: 'always' or 'never' does the backward pass recompute the forward; 'auto' weighs memory.
+        precision: 'fast', 'default' or 'high'.
+        state_dtype: the final state's dtype; float32 where None.
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
 
     Returns:
@@ -1611,4 +1643,14 @@ def gated_delta_rule(q, k, v, beta, log_alpha, initial_state=None, output_final_
 
     Source: arXiv 2412.06464
     """
-    return OP({"q": q, "k": k, "v": v, "beta": beta, "alpha": log_alpha}, initial_state, output_final_state, backend)
+    return OP(
+        {"q": q, "k": k, "v": v, "beta": beta, "alpha": log_alpha},
+        initial_state=initial_state,
+        output_final_state=output_final_state,
+        cu_seqlens=cu_seqlens,
+        context_parallel=context_parallel,
+        recompute=recompute,
+        precision=precision,
+        state_dtype=state_dtype,
+        backend=backend,
+    )

@@ -28,6 +28,7 @@ import triton.language as tl
 
 from chunkform.runtime.launch import launch
 from chunkform.runtime.op import Argument, Backend, Op, Signature
+from chunkform.runtime.packed import backward_by_length, forward_by_length
 from chunkform.runtime.sequential import (
     block_of,
     computed_in,
@@ -55,8 +56,11 @@ def torch_start(given, states, constants):
     return {"W": W}
 
 
-def torch_forward(given, states, constants):
+def torch_forward(given, states, constants, packed=None):
     """(outputs, final states, checkpoints of the states), step by step."""
+    if packed is not None:
+        per_step = ["x", "z", "y", "eta"]
+        return forward_by_length(torch_forward, per_step, given, states, constants, packed)
     dtype = computed_in(given)
     batch, steps, heads = given["x"].shape[:3]
     like = given["x"].new_zeros((), dtype=dtype)
@@ -93,8 +97,13 @@ def torch_forward(given, states, constants):
     return outputs, finals, saved
 
 
-def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs):
+def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
     """(gradients, gradients of the initial states): the adjoint's steps, over states recomputed from checkpoints."""
+    if packed is not None:
+        per_step = ["x", "z", "y", "eta"]
+        return backward_by_length(
+            torch_backward, per_step, given, states, constants, saved, cotangents, final_cotangents, needs, packed
+        )
     dtype = computed_in(given)
     batch, steps, heads = given["x"].shape[:3]
     like = given["x"].new_zeros((), dtype=dtype)
@@ -411,11 +420,28 @@ SIGNATURE = Signature(
     outputs=(("o", ("m",)),),
 )
 OP = Op(
-    SIGNATURE, {"torch": Backend(torch_forward, torch_backward), "triton": Backend(triton_forward, triton_backward)}
+    SIGNATURE,
+    {
+        "torch": Backend(torch_forward, torch_backward, frozenset(("packed",))),
+        "triton": Backend(triton_forward, triton_backward),
+    },
 )
 
 
-def gradient_descent_logistic(x, z, y, eta, initial_state=None, output_final_state=False, backend=None):
+def gradient_descent_logistic(
+    x,
+    z,
+    y,
+    eta,
+    initial_state=None,
+    output_final_state=False,
+    cu_seqlens=None,
+    context_parallel=None,
+    recompute="auto",
+    precision="default",
+    state_dtype=None,
+    backend=None,
+):
     """A linear layer trained by gradient descent on the logistic loss: the update isn't affine in W.
 
         error_t = sigmoid(W_{t-1} x_t) - y_t
@@ -429,6 +455,11 @@ def gradient_descent_logistic(x, z, y, eta, initial_state=None, output_final_sta
         eta: [B, T, H].
         initial_state: W [B, H, m, n]; zeros where None.
         output_final_state: also return the states after the last step.
+        cu_seqlens: int32 or int64 [N + 1] where N sequences are packed in [1, T, H, ..]; states are then [N, H, ..].
+        context_parallel: a group of processes that hold a part of the sequence each.
+        recompute: 'always' or 'never' does the backward pass recompute the forward; 'auto' weighs memory.
+        precision: 'fast', 'default' or 'high'.
+        state_dtype: the final state's dtype; float32 where None.
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
 
     Returns:
@@ -439,4 +470,14 @@ def gradient_descent_logistic(x, z, y, eta, initial_state=None, output_final_sta
 
     Source: arXiv 2202.05798
     """
-    return OP({"x": x, "z": z, "y": y, "eta": eta}, initial_state, output_final_state, backend)
+    return OP(
+        {"x": x, "z": z, "y": y, "eta": eta},
+        initial_state=initial_state,
+        output_final_state=output_final_state,
+        cu_seqlens=cu_seqlens,
+        context_parallel=context_parallel,
+        recompute=recompute,
+        precision=precision,
+        state_dtype=state_dtype,
+        backend=backend,
+    )

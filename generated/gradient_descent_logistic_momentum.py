@@ -33,6 +33,7 @@ import triton.language as tl
 
 from chunkform.runtime.launch import launch
 from chunkform.runtime.op import Argument, Backend, Op, Signature
+from chunkform.runtime.packed import backward_by_length, forward_by_length
 from chunkform.runtime.sequential import (
     block_of,
     computed_in,
@@ -64,8 +65,11 @@ def torch_start(given, states, constants):
     return {"V": V, "W": W}
 
 
-def torch_forward(given, states, constants):
+def torch_forward(given, states, constants, packed=None):
     """(outputs, final states, checkpoints of the states), step by step."""
+    if packed is not None:
+        per_step = ["x", "z", "y", "eta", "mu", "keep"]
+        return forward_by_length(torch_forward, per_step, given, states, constants, packed)
     dtype = computed_in(given)
     batch, steps, heads = given["x"].shape[:3]
     like = given["x"].new_zeros((), dtype=dtype)
@@ -109,8 +113,13 @@ def torch_forward(given, states, constants):
     return outputs, finals, saved
 
 
-def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs):
+def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
     """(gradients, gradients of the initial states): the adjoint's steps, over states recomputed from checkpoints."""
+    if packed is not None:
+        per_step = ["x", "z", "y", "eta", "mu", "keep"]
+        return backward_by_length(
+            torch_backward, per_step, given, states, constants, saved, cotangents, final_cotangents, needs, packed
+        )
     dtype = computed_in(given)
     batch, steps, heads = given["x"].shape[:3]
     like = given["x"].new_zeros((), dtype=dtype)
@@ -525,12 +534,29 @@ SIGNATURE = Signature(
     outputs=(("o", ("m",)),),
 )
 OP = Op(
-    SIGNATURE, {"torch": Backend(torch_forward, torch_backward), "triton": Backend(triton_forward, triton_backward)}
+    SIGNATURE,
+    {
+        "torch": Backend(torch_forward, torch_backward, frozenset(("packed",))),
+        "triton": Backend(triton_forward, triton_backward),
+    },
 )
 
 
 def gradient_descent_logistic_momentum(
-    x, z, y, eta, log_mu, log_keep, initial_state=None, output_final_state=False, backend=None
+    x,
+    z,
+    y,
+    eta,
+    log_mu,
+    log_keep,
+    initial_state=None,
+    output_final_state=False,
+    cu_seqlens=None,
+    context_parallel=None,
+    recompute="auto",
+    precision="default",
+    state_dtype=None,
+    backend=None,
 ):
     """A linear layer trained by gradient descent on the logistic loss, with momentum and weight decay; minibatches too.
 
@@ -548,6 +574,11 @@ def gradient_descent_logistic_momentum(
         log_keep: [B, T, H]. The natural logarithm of keep, at most 0; -inf forgets everything.
         initial_state: a tuple of V [B, H, m, n], W [B, H, m, n]; zeros where None.
         output_final_state: also return the states after the last step.
+        cu_seqlens: int32 or int64 [N + 1] where N sequences are packed in [1, T, H, ..]; states are then [N, H, ..].
+        context_parallel: a group of processes that hold a part of the sequence each.
+        recompute: 'always' or 'never' does the backward pass recompute the forward; 'auto' weighs memory.
+        precision: 'fast', 'default' or 'high'.
+        state_dtype: the final state's dtype; float32 where None.
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
 
     Returns:
@@ -559,5 +590,13 @@ def gradient_descent_logistic_momentum(
     Source: arXiv 2202.05798
     """
     return OP(
-        {"x": x, "z": z, "y": y, "eta": eta, "mu": log_mu, "keep": log_keep}, initial_state, output_final_state, backend
+        {"x": x, "z": z, "y": y, "eta": eta, "mu": log_mu, "keep": log_keep},
+        initial_state=initial_state,
+        output_final_state=output_final_state,
+        cu_seqlens=cu_seqlens,
+        context_parallel=context_parallel,
+        recompute=recompute,
+        precision=precision,
+        state_dtype=state_dtype,
+        backend=backend,
     )

@@ -110,6 +110,7 @@ from chunkform.runtime.decay import triangular_inverse
 from chunkform.runtime.launch import launch
 from chunkform.runtime.mixing import Mix
 from chunkform.runtime.op import Argument, Backend, Op, Signature
+from chunkform.runtime.packed import backward_by_length, forward_by_length
 from chunkform.runtime.sequential import block_of, computed_in, incoming, segment_length, strides_of, tile_of, warps_for
 from chunkform.runtime.torch_form import (
     CHUNK,
@@ -203,8 +204,11 @@ def _forward_sweep_1(s1, s2, s3, s4, s5, s6, s7, V_0, W_0, lead, size, dtype, de
     )
 
 
-def torch_forward(given, states, constants):
+def torch_forward(given, states, constants, packed=None):
     """Outputs, last states and what the backward pass uses of gradient_descent_squared_momentum, chunk by chunk, in torch."""
+    if packed is not None:
+        per_step = ["x", "z", "y", "eta", "mu", "keep"]
+        return forward_by_length(torch_forward, per_step, given, states, constants, packed)
     dtype = dtype_of(given)
     some = given["x"]
     device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
@@ -828,8 +832,13 @@ def _backward_sweep_5(s1, s2, s3, s4, s5, s6, s7, s8, V_0, W_0, lead, size, dtyp
     return from_chunks(c2, lead, 1), from_chunks(c5, lead, 1), from_chunks(c6, lead, 1), V_now, W_now
 
 
-def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs):
+def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
     """Gradients of gradient_descent_squared_momentum, chunk by chunk, in torch."""
+    if packed is not None:
+        per_step = ["x", "z", "y", "eta", "mu", "keep"]
+        return backward_by_length(
+            torch_backward, per_step, given, states, constants, saved, cotangents, final_cotangents, needs, packed
+        )
     dtype = dtype_of(given)
     some = given["x"]
     device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
@@ -1311,12 +1320,29 @@ SIGNATURE = Signature(
     outputs=(("o", ("m",)),),
 )
 OP = Op(
-    SIGNATURE, {"torch": Backend(torch_forward, torch_backward), "triton": Backend(triton_forward, triton_backward)}
+    SIGNATURE,
+    {
+        "torch": Backend(torch_forward, torch_backward, frozenset(("packed",))),
+        "triton": Backend(triton_forward, triton_backward),
+    },
 )
 
 
 def gradient_descent_squared_momentum(
-    x, z, y, eta, log_mu, log_keep, initial_state=None, output_final_state=False, backend=None
+    x,
+    z,
+    y,
+    eta,
+    log_mu,
+    log_keep,
+    initial_state=None,
+    output_final_state=False,
+    cu_seqlens=None,
+    context_parallel=None,
+    recompute="auto",
+    precision="default",
+    state_dtype=None,
+    backend=None,
 ):
     """A linear layer trained by gradient descent on |W x - y|^2 / 2, with momentum and weight decay; minibatches too.
 
@@ -1336,6 +1362,11 @@ def gradient_descent_squared_momentum(
             log_keep: [B, T, H]. The natural logarithm of keep, at most 0; -inf forgets everything.
             initial_state: a tuple of V [B, H, m, n], W [B, H, m, n]; zeros where None.
             output_final_state: also return the states after the last step.
+            cu_seqlens: int32 or int64 [N + 1] where N sequences are packed in [1, T, H, ..]; states are then [N, H, ..].
+            context_parallel: a group of processes that hold a part of the sequence each.
+            recompute: 'always' or 'never' does the backward pass recompute the forward; 'auto' weighs memory.
+            precision: 'fast', 'default' or 'high'.
+            state_dtype: the final state's dtype; float32 where None.
             backend: 'torch', 'triton', or None for the best one on the tensors' device.
 
         Returns:
@@ -1347,5 +1378,13 @@ def gradient_descent_squared_momentum(
         Source: arXiv 2202.05798
     """
     return OP(
-        {"x": x, "z": z, "y": y, "eta": eta, "mu": log_mu, "keep": log_keep}, initial_state, output_final_state, backend
+        {"x": x, "z": z, "y": y, "eta": eta, "mu": log_mu, "keep": log_keep},
+        initial_state=initial_state,
+        output_final_state=output_final_state,
+        cu_seqlens=cu_seqlens,
+        context_parallel=context_parallel,
+        recompute=recompute,
+        precision=precision,
+        state_dtype=state_dtype,
+        backend=backend,
     )

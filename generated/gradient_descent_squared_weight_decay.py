@@ -87,6 +87,7 @@ from chunkform.runtime.launch import (
     whole,
 )
 from chunkform.runtime.op import Argument, Backend, Op, Signature
+from chunkform.runtime.packed import backward_by_length, forward_by_length
 from chunkform.runtime.torch_form import (
     CHUNK,
     dtype_of,
@@ -133,8 +134,11 @@ def _forward_sweep_1(s1, s2, s3, s4, s5, W_0, lead, size, dtype, device, size_n,
     return from_chunks(b1, lead, 1), from_chunks((a6[..., :, None] * c0 + c1), lead, 1), W_now
 
 
-def torch_forward(given, states, constants):
+def torch_forward(given, states, constants, packed=None):
     """Outputs, last states and what the backward pass uses of gradient_descent_squared_weight_decay, chunk by chunk, in torch."""
+    if packed is not None:
+        per_step = ["x", "z", "y", "eta", "keep"]
+        return forward_by_length(torch_forward, per_step, given, states, constants, packed)
     dtype = dtype_of(given)
     some = given["x"]
     device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
@@ -329,8 +333,13 @@ def _backward_unroll_5(s1, s2, s3, s4, s5, s6, s7, W_edges, dW_edges, lead, size
     return (from_chunks(a24 * x7, lead, 0),)
 
 
-def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs):
+def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
     """Gradients of gradient_descent_squared_weight_decay, chunk by chunk, in torch."""
+    if packed is not None:
+        per_step = ["x", "z", "y", "eta", "keep"]
+        return backward_by_length(
+            torch_backward, per_step, given, states, constants, saved, cotangents, final_cotangents, needs, packed
+        )
     dtype = dtype_of(given)
     some = given["x"]
     device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
@@ -1658,12 +1667,28 @@ SIGNATURE = Signature(
     outputs=(("o", ("m",)),),
 )
 OP = Op(
-    SIGNATURE, {"torch": Backend(torch_forward, torch_backward), "triton": Backend(triton_forward, triton_backward)}
+    SIGNATURE,
+    {
+        "torch": Backend(torch_forward, torch_backward, frozenset(("packed",))),
+        "triton": Backend(triton_forward, triton_backward),
+    },
 )
 
 
 def gradient_descent_squared_weight_decay(
-    x, z, y, eta, log_keep, initial_state=None, output_final_state=False, backend=None
+    x,
+    z,
+    y,
+    eta,
+    log_keep,
+    initial_state=None,
+    output_final_state=False,
+    cu_seqlens=None,
+    context_parallel=None,
+    recompute="auto",
+    precision="default",
+    state_dtype=None,
+    backend=None,
 ):
     """A linear layer trained by gradient descent on |W x - y|^2 / 2, with weight decay: each step keeps a part of W.
 
@@ -1679,6 +1704,11 @@ def gradient_descent_squared_weight_decay(
         log_keep: [B, T, H]. The natural logarithm of keep, at most 0; -inf forgets everything.
         initial_state: W [B, H, m, n]; zeros where None.
         output_final_state: also return the states after the last step.
+        cu_seqlens: int32 or int64 [N + 1] where N sequences are packed in [1, T, H, ..]; states are then [N, H, ..].
+        context_parallel: a group of processes that hold a part of the sequence each.
+        recompute: 'always' or 'never' does the backward pass recompute the forward; 'auto' weighs memory.
+        precision: 'fast', 'default' or 'high'.
+        state_dtype: the final state's dtype; float32 where None.
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
 
     Returns:
@@ -1689,4 +1719,14 @@ def gradient_descent_squared_weight_decay(
 
     Source: arXiv 2202.05798
     """
-    return OP({"x": x, "z": z, "y": y, "eta": eta, "keep": log_keep}, initial_state, output_final_state, backend)
+    return OP(
+        {"x": x, "z": z, "y": y, "eta": eta, "keep": log_keep},
+        initial_state=initial_state,
+        output_final_state=output_final_state,
+        cu_seqlens=cu_seqlens,
+        context_parallel=context_parallel,
+        recompute=recompute,
+        precision=precision,
+        state_dtype=state_dtype,
+        backend=backend,
+    )

@@ -80,6 +80,7 @@ from chunkform.runtime.launch import (
     whole,
 )
 from chunkform.runtime.op import Argument, Backend, Op, Signature
+from chunkform.runtime.packed import backward_by_length, forward_by_length
 from chunkform.runtime.torch_form import (
     CHUNK,
     dtype_of,
@@ -119,8 +120,11 @@ def _forward_sweep_1(s1, s2, s3, s4, s_0, lead, size, dtype, device, size_d, siz
     return from_chunks(b1, lead, 1), s_now
 
 
-def torch_forward(given, states, constants):
+def torch_forward(given, states, constants, packed=None):
     """Outputs, last states and what the backward pass uses of inverse_attention, chunk by chunk, in torch."""
+    if packed is not None:
+        per_step = ["q", "k", "o", "lam"]
+        return forward_by_length(torch_forward, per_step, given, states, constants, packed)
     dtype = dtype_of(given)
     some = given["q"]
     device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
@@ -259,8 +263,13 @@ def _backward_unroll_4(s1, s2, s3, s4, s5, s6, s_edges, ds_edges, lead, size, dt
     return (from_chunks((a5 + a6 * a8[..., None] * a9 + a12 * a9 + a6 * a15) * x6, lead, 0),)
 
 
-def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs):
+def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
     """Gradients of inverse_attention, chunk by chunk, in torch."""
+    if packed is not None:
+        per_step = ["q", "k", "o", "lam"]
+        return backward_by_length(
+            torch_backward, per_step, given, states, constants, saved, cotangents, final_cotangents, needs, packed
+        )
     dtype = dtype_of(given)
     some = given["q"]
     device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
@@ -1167,11 +1176,28 @@ SIGNATURE = Signature(
     outputs=(("v", ("e",)),),
 )
 OP = Op(
-    SIGNATURE, {"torch": Backend(torch_forward, torch_backward), "triton": Backend(triton_forward, triton_backward)}
+    SIGNATURE,
+    {
+        "torch": Backend(torch_forward, torch_backward, frozenset(("packed",))),
+        "triton": Backend(triton_forward, triton_backward),
+    },
 )
 
 
-def inverse_attention(q, k, o, log_lam, initial_state=None, output_final_state=False, backend=None):
+def inverse_attention(
+    q,
+    k,
+    o,
+    log_lam,
+    initial_state=None,
+    output_final_state=False,
+    cu_seqlens=None,
+    context_parallel=None,
+    recompute="auto",
+    precision="default",
+    state_dtype=None,
+    backend=None,
+):
     """Inverse attention, the stable form: given o, find the v that linear attention would have read.
 
         w_t = o_t - lam_t s_{t-1}^T q_t
@@ -1185,6 +1211,11 @@ def inverse_attention(q, k, o, log_lam, initial_state=None, output_final_state=F
         log_lam: [B, T, H]. The natural logarithm of lam, at most 0; -inf forgets everything.
         initial_state: s [B, H, d, e]; zeros where None.
         output_final_state: also return the states after the last step.
+        cu_seqlens: int32 or int64 [N + 1] where N sequences are packed in [1, T, H, ..]; states are then [N, H, ..].
+        context_parallel: a group of processes that hold a part of the sequence each.
+        recompute: 'always' or 'never' does the backward pass recompute the forward; 'auto' weighs memory.
+        precision: 'fast', 'default' or 'high'.
+        state_dtype: the final state's dtype; float32 where None.
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
 
     Returns:
@@ -1195,4 +1226,14 @@ def inverse_attention(q, k, o, log_lam, initial_state=None, output_final_state=F
 
     Source: Inverse attention
     """
-    return OP({"q": q, "k": k, "o": o, "lam": log_lam}, initial_state, output_final_state, backend)
+    return OP(
+        {"q": q, "k": k, "o": o, "lam": log_lam},
+        initial_state=initial_state,
+        output_final_state=output_final_state,
+        cu_seqlens=cu_seqlens,
+        context_parallel=context_parallel,
+        recompute=recompute,
+        precision=precision,
+        state_dtype=state_dtype,
+        backend=backend,
+    )

@@ -100,6 +100,7 @@ from chunkform.runtime.launch import (
     whole,
 )
 from chunkform.runtime.op import Argument, Backend, Op, Signature
+from chunkform.runtime.packed import backward_by_length, forward_by_length
 from chunkform.runtime.torch_form import (
     after_chunks,
     dtype_of,
@@ -144,8 +145,11 @@ def _forward_sweep_1(s1, s2, s3, s4, s5, S_0, lead, size, dtype, device, size_d,
     return from_chunks(b1, lead, 1), from_chunks((c0 + c1), lead, 1), S_now
 
 
-def torch_forward(given, states, constants):
+def torch_forward(given, states, constants, packed=None):
     """Outputs, last states and what the backward pass uses of kimi_delta_attention, chunk by chunk, in torch."""
+    if packed is not None:
+        per_step = ["q", "k", "v", "beta", "alpha"]
+        return forward_by_length(torch_forward, per_step, given, states, constants, packed)
     dtype = dtype_of(given)
     some = given["q"]
     device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
@@ -270,8 +274,13 @@ def _backward_sweep_3(s1, s2, s3, s4, s5, S_0, lead, size, dtype, device, size_d
     return from_chunks((a4 + a5 * c0), lead, 1), from_chunks((a7 + a8 * c1), lead, 1), S_in, S_now
 
 
-def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs):
+def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
     """Gradients of kimi_delta_attention, chunk by chunk, in torch."""
+    if packed is not None:
+        per_step = ["q", "k", "v", "beta", "alpha"]
+        return backward_by_length(
+            torch_backward, per_step, given, states, constants, saved, cotangents, final_cotangents, needs, packed
+        )
     dtype = dtype_of(given)
     some = given["q"]
     device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
@@ -1933,11 +1942,29 @@ SIGNATURE = Signature(
     outputs=(("o", ("e",)),),
 )
 OP = Op(
-    SIGNATURE, {"torch": Backend(torch_forward, torch_backward), "triton": Backend(triton_forward, triton_backward)}
+    SIGNATURE,
+    {
+        "torch": Backend(torch_forward, torch_backward, frozenset(("packed",))),
+        "triton": Backend(triton_forward, triton_backward),
+    },
 )
 
 
-def kimi_delta_attention(q, k, v, beta, log_alpha, initial_state=None, output_final_state=False, backend=None):
+def kimi_delta_attention(
+    q,
+    k,
+    v,
+    beta,
+    log_alpha,
+    initial_state=None,
+    output_final_state=False,
+    cu_seqlens=None,
+    context_parallel=None,
+    recompute="auto",
+    precision="default",
+    state_dtype=None,
+    backend=None,
+):
     """Kimi delta attention (Kimi Linear, arXiv 2510.26692): a decay for each key channel, then the delta rule.
 
         decayed_t = diag(alpha_t) S_{t-1}
@@ -1952,6 +1979,11 @@ def kimi_delta_attention(q, k, v, beta, log_alpha, initial_state=None, output_fi
         log_alpha: [B, T, H, d]. The natural logarithm of alpha, at most 0; -inf forgets everything.
         initial_state: S [B, H, d, e]; zeros where None.
         output_final_state: also return the states after the last step.
+        cu_seqlens: int32 or int64 [N + 1] where N sequences are packed in [1, T, H, ..]; states are then [N, H, ..].
+        context_parallel: a group of processes that hold a part of the sequence each.
+        recompute: 'always' or 'never' does the backward pass recompute the forward; 'auto' weighs memory.
+        precision: 'fast', 'default' or 'high'.
+        state_dtype: the final state's dtype; float32 where None.
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
 
     Returns:
@@ -1962,4 +1994,14 @@ def kimi_delta_attention(q, k, v, beta, log_alpha, initial_state=None, output_fi
 
     Source: arXiv 2510.26692
     """
-    return OP({"q": q, "k": k, "v": v, "beta": beta, "alpha": log_alpha}, initial_state, output_final_state, backend)
+    return OP(
+        {"q": q, "k": k, "v": v, "beta": beta, "alpha": log_alpha},
+        initial_state=initial_state,
+        output_final_state=output_final_state,
+        cu_seqlens=cu_seqlens,
+        context_parallel=context_parallel,
+        recompute=recompute,
+        precision=precision,
+        state_dtype=state_dtype,
+        backend=backend,
+    )

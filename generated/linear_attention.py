@@ -52,6 +52,7 @@ import triton.language as tl
 from chunkform.runtime.decay import order_mask
 from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, padded, steps, strides, whole
 from chunkform.runtime.op import Argument, Backend, Op, Signature
+from chunkform.runtime.packed import backward_by_length, forward_by_length
 from chunkform.runtime.torch_form import CHUNK, dtype_of, from_chunks, from_steps, in_segments, steps_first, to_chunks
 
 
@@ -75,8 +76,11 @@ def _forward_sweep_1(s1, s2, s3, S_0, lead, size, dtype, device, size_d, size_e)
     return from_chunks((c0 + a3), lead, 1), S_now
 
 
-def torch_forward(given, states, constants):
+def torch_forward(given, states, constants, packed=None):
     """Outputs, last states and what the backward pass uses of linear_attention, chunk by chunk, in torch."""
+    if packed is not None:
+        per_step = ["q", "k", "v"]
+        return forward_by_length(torch_forward, per_step, given, states, constants, packed)
     dtype = dtype_of(given)
     some = given["q"]
     device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
@@ -155,8 +159,13 @@ def _backward_sweep_3(s1, s2, s3, dS_0, lead, size, dtype, device, size_d, size_
     return from_chunks((a3 + c0), lead, 1), dS_now
 
 
-def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs):
+def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
     """Gradients of linear_attention, chunk by chunk, in torch."""
+    if packed is not None:
+        per_step = ["q", "k", "v"]
+        return backward_by_length(
+            torch_backward, per_step, given, states, constants, saved, cotangents, final_cotangents, needs, packed
+        )
     dtype = dtype_of(given)
     some = given["q"]
     device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
@@ -632,11 +641,27 @@ SIGNATURE = Signature(
     outputs=(("o", ("e",)),),
 )
 OP = Op(
-    SIGNATURE, {"torch": Backend(torch_forward, torch_backward), "triton": Backend(triton_forward, triton_backward)}
+    SIGNATURE,
+    {
+        "torch": Backend(torch_forward, torch_backward, frozenset(("packed",))),
+        "triton": Backend(triton_forward, triton_backward),
+    },
 )
 
 
-def linear_attention(q, k, v, initial_state=None, output_final_state=False, backend=None):
+def linear_attention(
+    q,
+    k,
+    v,
+    initial_state=None,
+    output_final_state=False,
+    cu_seqlens=None,
+    context_parallel=None,
+    recompute="auto",
+    precision="default",
+    state_dtype=None,
+    backend=None,
+):
     """Linear attention (Katharopoulos et al. 2020, arXiv 2006.16236): a state that only adds.
 
         S_t = S_{t-1} + k_t v_t^T
@@ -648,6 +673,11 @@ def linear_attention(q, k, v, initial_state=None, output_final_state=False, back
         v: [B, T, H, e].
         initial_state: S [B, H, d, e]; zeros where None.
         output_final_state: also return the states after the last step.
+        cu_seqlens: int32 or int64 [N + 1] where N sequences are packed in [1, T, H, ..]; states are then [N, H, ..].
+        context_parallel: a group of processes that hold a part of the sequence each.
+        recompute: 'always' or 'never' does the backward pass recompute the forward; 'auto' weighs memory.
+        precision: 'fast', 'default' or 'high'.
+        state_dtype: the final state's dtype; float32 where None.
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
 
     Returns:
@@ -658,4 +688,14 @@ def linear_attention(q, k, v, initial_state=None, output_final_state=False, back
 
     Source: arXiv 2006.16236
     """
-    return OP({"q": q, "k": k, "v": v}, initial_state, output_final_state, backend)
+    return OP(
+        {"q": q, "k": k, "v": v},
+        initial_state=initial_state,
+        output_final_state=output_final_state,
+        cu_seqlens=cu_seqlens,
+        context_parallel=context_parallel,
+        recompute=recompute,
+        precision=precision,
+        state_dtype=state_dtype,
+        backend=backend,
+    )

@@ -37,6 +37,7 @@ import triton.language as tl
 
 from chunkform.runtime.launch import launch
 from chunkform.runtime.op import Argument, Backend, Op, Signature
+from chunkform.runtime.packed import backward_by_length, forward_by_length
 from chunkform.runtime.sequential import block_of, computed_in, incoming, segment_length, stacked, strides_of, warps_for
 from chunkform.runtime.torch_form import dtype_of
 
@@ -54,8 +55,11 @@ def torch_start(given, states, constants):
     return {"S": S}
 
 
-def torch_forward(given, states, constants):
+def torch_forward(given, states, constants, packed=None):
     """(outputs, final states, checkpoints of the states), step by step."""
+    if packed is not None:
+        per_step = ["q", "u", "lam"]
+        return forward_by_length(torch_forward, per_step, given, states, constants, packed)
     dtype = computed_in(given)
     batch, steps, heads = given["q"].shape[:3]
     like = given["q"].new_zeros((), dtype=dtype)
@@ -91,8 +95,13 @@ def torch_forward(given, states, constants):
     return outputs, finals, saved
 
 
-def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs):
+def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
     """(gradients, gradients of the initial states): the adjoint's steps, over states recomputed from checkpoints."""
+    if packed is not None:
+        per_step = ["q", "u", "lam"]
+        return backward_by_length(
+            torch_backward, per_step, given, states, constants, saved, cotangents, final_cotangents, needs, packed
+        )
     dtype = computed_in(given)
     batch, steps, heads = given["q"].shape[:3]
     like = given["q"].new_zeros((), dtype=dtype)
@@ -410,11 +419,27 @@ SIGNATURE = Signature(
     outputs=(("o", ("d",)),),
 )
 OP = Op(
-    SIGNATURE, {"torch": Backend(torch_forward, torch_backward), "triton": Backend(triton_forward, triton_backward)}
+    SIGNATURE,
+    {
+        "torch": Backend(torch_forward, torch_backward, frozenset(("packed",))),
+        "triton": Backend(triton_forward, triton_backward),
+    },
 )
 
 
-def sherman_morrison(q, u, log_lam, initial_state=None, output_final_state=False, backend=None):
+def sherman_morrison(
+    q,
+    u,
+    log_lam,
+    initial_state=None,
+    output_final_state=False,
+    cu_seqlens=None,
+    context_parallel=None,
+    recompute="auto",
+    precision="default",
+    state_dtype=None,
+    backend=None,
+):
     """The Sherman-Morrison step of the mesa recurrence: S_t is the inverse of lam_t S_{t-1}^-1 + u u^T; quadratic in S.
 
         Su_t = S_{t-1} u_t
@@ -429,6 +454,11 @@ def sherman_morrison(q, u, log_lam, initial_state=None, output_final_state=False
         log_lam: [B, T, H]. The natural logarithm of lam, at most 0; -inf forgets everything.
         initial_state: S [B, H, d, d]; the spec's own where None.
         output_final_state: also return the states after the last step.
+        cu_seqlens: int32 or int64 [N + 1] where N sequences are packed in [1, T, H, ..]; states are then [N, H, ..].
+        context_parallel: a group of processes that hold a part of the sequence each.
+        recompute: 'always' or 'never' does the backward pass recompute the forward; 'auto' weighs memory.
+        precision: 'fast', 'default' or 'high'.
+        state_dtype: the final state's dtype; float32 where None.
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
 
     Returns:
@@ -439,4 +469,14 @@ def sherman_morrison(q, u, log_lam, initial_state=None, output_final_state=False
 
     Source: Mesa Inverse Recurrence
     """
-    return OP({"q": q, "u": u, "lam": log_lam}, initial_state, output_final_state, backend)
+    return OP(
+        {"q": q, "u": u, "lam": log_lam},
+        initial_state=initial_state,
+        output_final_state=output_final_state,
+        cu_seqlens=cu_seqlens,
+        context_parallel=context_parallel,
+        recompute=recompute,
+        precision=precision,
+        state_dtype=state_dtype,
+        backend=backend,
+    )

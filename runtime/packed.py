@@ -1,0 +1,164 @@
+"""Packed sequences: several sequences one after the other in one batch entry, told apart by `cu_seqlens`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from chunkform.errors import ArgumentError
+
+Tensors = dict[str, Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Packed:
+    """Sequence n is steps starts[n] up to starts[n + 1]; some may be empty.
+
+    starts: int64 [N + 1], on the device of the inputs. count: N. longest: an upper bound of the lengths, known on the host.
+    """
+
+    starts: Tensor
+    count: int
+    longest: int
+
+    @cached_property
+    def borders(self) -> list[int]:
+        """`starts` on the host: on a GPU this waits for the device."""
+        return self.starts.tolist()
+
+    @cached_property
+    def batches(self) -> list[list[int]]:
+        """Sequences that are equally long, and so can run as one batch."""
+        by_length: dict[int, list[int]] = {}
+        for n in range(self.count):
+            by_length.setdefault(self.borders[n + 1] - self.borders[n], []).append(n)
+        return list(by_length.values())
+
+
+def packed_of(name: str, cu_seqlens: Any, batch: int, steps: int, device: torch.device) -> Packed:
+    """The packed sequences of [batch, steps, ...], where `cu_seqlens` describes them.
+
+    Its values are checked on a CPU at once, and on another device by an assertion there, so that nothing waits for it.
+
+    Raises:
+        ArgumentError: cu_seqlens isn't an int32 or int64 tensor [N + 1] on `device` that rises from 0 to T, or B isn't 1.
+    """
+    what = f"{name}: cu_seqlens"
+    if not isinstance(cu_seqlens, Tensor):
+        raise ArgumentError(f"{what} must be an int32 or int64 tensor [N + 1], got {type(cu_seqlens).__name__}")
+    if cu_seqlens.dtype not in (torch.int32, torch.int64):
+        raise ArgumentError(f"{what} must be int32 or int64, got {str(cu_seqlens.dtype).removeprefix('torch.')}")
+    if cu_seqlens.dim() != 1 or cu_seqlens.shape[0] < 2:
+        raise ArgumentError(f"{what} must be [N + 1] for N >= 1 sequences, got the shape {list(cu_seqlens.shape)}")
+    if cu_seqlens.device != device:
+        raise ArgumentError(f"{what} is on {cu_seqlens.device}, but the inputs are on {device}")
+    if batch != 1:
+        raise ArgumentError(
+            f"{what}: packed sequences lie in one batch entry, [1, T, ...], but the inputs have B = {batch}"
+        )
+    _check_values(what, cu_seqlens, steps)
+    return Packed(cu_seqlens.to(torch.int64), cu_seqlens.shape[0] - 1, steps)
+
+
+def _check_values(what: str, starts: Tensor, steps: int) -> None:
+    if starts.device.type != "cpu":
+        rising = (starts[1:] >= starts[:-1]).all() & (starts[0] == 0) & (starts[-1] == steps)
+        torch._assert_async(rising, f"{what} must rise from 0 to T = {steps}")
+        return
+    values = starts.tolist()
+    if values[0] != 0 or values[-1] != steps:
+        raise ArgumentError(f"{what} must start with 0 and end with T = {steps}, got {values[0]} and {values[-1]}")
+    for n, (a, b) in enumerate(pairwise(values)):
+        if b < a:
+            raise ArgumentError(f"{what} must not fall, got {a} and then {b} at sequence {n}")
+
+
+# --- for backends that take one length at a time --------------------------------------------------------------------
+
+
+def forward_by_length(
+    forward: Callable[..., Any],
+    per_step: list[str],
+    given: Tensors,
+    states: dict[str, Tensor | None],
+    constants: dict[str, float],
+    packed: Packed,
+) -> tuple[Tensors, Tensors, Tensors]:
+    """`forward` of packed sequences, a batch for each length. `per_step` names the arguments that run over steps."""
+    outputs: Tensors = {}
+    finals: Tensors = {}
+    kept: Tensors = {}
+    for i, batch in enumerate(packed.batches):
+        own = _arguments(given, per_step, packed, batch)
+        some, last, saved = forward(own, _rows(states, batch), constants)
+        for name, x in some.items():
+            if name not in outputs:
+                outputs[name] = x.new_empty((1, packed.borders[-1], *x.shape[2:]))
+            _put(outputs[name], x, packed, batch)
+        for name, x in last.items():
+            if name not in finals:
+                finals[name] = x.new_empty((packed.count, *x.shape[1:]))
+            finals[name][batch] = x
+        kept |= {f"{i} {name}": x for name, x in saved.items()}
+    return outputs, finals, kept
+
+
+def backward_by_length(
+    backward: Callable[..., Any],
+    per_step: list[str],
+    given: Tensors,
+    states: dict[str, Tensor | None],
+    constants: dict[str, float],
+    saved: Tensors,
+    cotangents: dict[str, Tensor | None],
+    final_cotangents: dict[str, Tensor | None],
+    needs: frozenset[str],
+    packed: Packed,
+) -> tuple[Tensors, Tensors]:
+    """`backward` of packed sequences, a batch for each length; parameters get the sum."""
+    gradients: Tensors = {}
+    initial: Tensors = {}
+    for i, batch in enumerate(packed.batches):
+        own = _arguments(given, per_step, packed, batch)
+        kept = {n.removeprefix(f"{i} "): x for n, x in saved.items() if n.startswith(f"{i} ")}
+        incoming = {n: None if x is None else _take(x, packed, batch) for n, x in cotangents.items()}
+        some, first = backward(
+            own, _rows(states, batch), constants, kept, incoming, _rows(final_cotangents, batch), needs
+        )
+        for name, x in some.items():
+            if name not in per_step:
+                gradients[name] = gradients[name] + x if name in gradients else x
+                continue
+            if name not in gradients:
+                gradients[name] = x.new_empty((1, packed.borders[-1], *x.shape[2:]))
+            _put(gradients[name], x, packed, batch)
+        for name, x in first.items():
+            if name not in initial:
+                initial[name] = x.new_empty((packed.count, *x.shape[1:]))
+            initial[name][batch] = x
+    return gradients, initial
+
+
+def _arguments(given: Tensors, per_step: list[str], packed: Packed, batch: list[int]) -> Tensors:
+    return {n: _take(x, packed, batch) if n in per_step else x for n, x in given.items()}
+
+
+def _take(x: Tensor, packed: Packed, batch: list[int]) -> Tensor:
+    """[1, T, ...] -> [n, L, ...]; a view where it is one sequence."""
+    parts = [x[:, packed.borders[n] : packed.borders[n + 1]] for n in batch]
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _put(out: Tensor, x: Tensor, packed: Packed, batch: list[int]) -> None:
+    for row, n in enumerate(batch):
+        out[0, packed.borders[n] : packed.borders[n + 1]] = x[row]
+
+
+def _rows(states: dict[str, Tensor | None], batch: list[int]) -> dict[str, Tensor | None]:
+    return {n: None if x is None else x[batch] for n, x in states.items()}

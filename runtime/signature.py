@@ -1,0 +1,60 @@
+"""What an op takes and returns, and what computes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One argument. kind: input | decay | parameter | decay parameter | constant; decays are given as natural logarithms."""
+
+    name: str
+    kind: str
+    dims: tuple[str, ...] = ()
+    default: float | None = None
+
+    @property
+    def key(self) -> str:
+        """The name under which it is passed."""
+        return f"log_{self.name}" if self.kind.startswith("decay") else self.name
+
+    @property
+    def per_step(self) -> bool:
+        return self.kind in ("input", "decay")
+
+    @property
+    def layout(self) -> tuple[str, ...]:
+        return (("B", "T", "H") if self.per_step else ("H",)) + self.dims
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The arguments, states and outputs of an op, with the dims of each."""
+
+    name: str
+    arguments: tuple[Argument, ...]
+    states: tuple[tuple[str, tuple[str, ...]], ...]
+    outputs: tuple[tuple[str, tuple[str, ...]], ...]
+
+
+@dataclass(frozen=True)
+class Backend:
+    """The two passes of one backend, as printed in the generated file.
+
+    forward(given, states, constants, packed=None) -> (outputs, finals, saved)
+    backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None) -> (gradients, initial gradients)
+
+    All are dicts by declared names. `needs` names the arguments and states whose gradient is wanted. `features` says what the
+    two passes take beyond the plain case; what they don't take, the op does for them, or refuses:
+
+    - "packed": the argument `packed`, a `Packed`: tensors are [1, T, H, ...], states and finals [N, H, ...].
+    - "groups": arguments with fewer heads than H. Gradients may have H heads; the op sums those of a group.
+    - "precision": the argument `precision`, "fast" | "default" | "high".
+    """
+
+    forward: Callable[..., Any]
+    backward: Callable[..., Any]
+    features: frozenset[str] = frozenset()

@@ -1,0 +1,165 @@
+"""Calls of generated ops and what the float64 oracle makes of them: packed sequences, head groups, any options.
+
+Quantities have the names of `codegen.check`: an output's own, "final S", "dq", "d initial S".
+"""
+
+import dataclasses
+import importlib
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from chunkform.codegen.check import AMPLIFIED, BOUND, Case, relative_error, sample
+from chunkform.codegen.oracle import oracle
+from chunkform.codegen.pipeline import Compiled, compile_spec
+from chunkform.spec.language import catalogue
+
+SPECS = {r.name: r for r in catalogue()}
+
+
+@cache
+def compiled(name: str) -> Compiled:
+    return compile_spec(SPECS[name])
+
+
+def op_of(name: str):
+    return getattr(importlib.import_module(f"chunkform.generated.{name}"), name)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Arguments of an op by declared names; `lengths` of packed sequences, or None."""
+
+    name: str
+    given: dict[str, Tensor]
+    states: dict[str, Tensor | None]
+    constants: dict[str, float]
+    cotangents: dict[str, Tensor | None]
+    final_cotangents: dict[str, Tensor | None]
+    heads: int
+    lengths: tuple[int, ...] | None = None
+    dtype: torch.dtype = torch.float32
+
+    @property
+    def keys(self) -> dict[str, str]:
+        return {v.name: f"log_{v.name}" if v.is_decay else v.name for v in compiled(self.name).step.variables}
+
+    @property
+    def cu_seqlens(self) -> Tensor | None:
+        if self.lengths is None:
+            return None
+        device = next(iter(self.given.values())).device
+        return torch.tensor([0, *self.lengths], dtype=torch.int32).cumsum(0, dtype=torch.int32).to(device)
+
+
+def problem(
+    name: str, case: Case, lengths: tuple[int, ...] | None = None, groups: dict[str, int] | None = None
+) -> Problem:
+    """Random arguments: with `lengths`, sequences packed in one batch entry; with `groups`, fewer heads for some."""
+    c = compiled(name)
+    if lengths is not None:
+        case = dataclasses.replace(case, batch=1, steps=sum(lengths))
+    s = sample(c, case)
+    states, finals = s.states, s.final_cotangents
+    if lengths is not None:
+        many = sample(c, dataclasses.replace(case, batch=len(lengths), steps=1))
+        states, finals = many.states, many.final_cotangents
+    given = dict(s.given)
+    for n, heads in (groups or {}).items():
+        v = c.step.variable(n)
+        given[n] = given[n].narrow(2 if v.per_step else 0, 0, heads).clone()
+    return Problem(name, given, states, s.constants, s.cotangents, finals, case.heads, lengths, case.dtype)
+
+
+def run(p: Problem, backward: bool = True, op=None, **options) -> dict[str, Tensor]:
+    """Every quantity that the op gives."""
+    given = {
+        n: x.detach().clone(memory_format=torch.preserve_format).requires_grad_(backward) for n, x in p.given.items()
+    }
+    states = {n: None if x is None else x.detach().clone().requires_grad_(backward) for n, x in p.states.items()}
+    initial = None if all(x is None for x in states.values()) else tuple(states.values())
+    *outputs, last = (op or op_of(p.name))(
+        **{p.keys[n]: x for n, x in given.items()},
+        **p.constants,
+        initial_state=initial,
+        output_final_state=True,
+        cu_seqlens=p.cu_seqlens,
+        **options,
+    )
+    last = last if isinstance(last, tuple) else (last,)
+    found = dict(zip(compiled(p.name).step.outputs, outputs, strict=True))
+    found |= {f"final {n}": x for n, x in zip(states, last, strict=True)}
+    if backward:
+        incoming = [*p.cotangents.values(), *p.final_cotangents.values()]
+        torch.autograd.backward(list(found.values()), [g.to(x.dtype) for x, g in zip(found.values(), incoming)])
+        found |= {f"d{p.keys[n]}": torch.zeros_like(x) if x.grad is None else x.grad for n, x in given.items()}
+        found |= {f"d initial {n}": x.grad for n, x in states.items() if x is not None}
+    return {n: x.detach() for n, x in found.items()}
+
+
+def reference(p: Problem, dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
+    """The same by the oracle: a sequence at a time, with every head's own arguments, and gradients summed over groups."""
+    c = compiled(p.name)
+    axis = {v.name: 2 if v.per_step else 0 for v in c.step.variables}
+    whole = {n: x.repeat_interleave(p.heads // x.shape[axis[n]], axis[n]) for n, x in p.given.items()}
+    if p.lengths is None:
+        outputs, finals, gradients, initial = oracle(
+            c, whole, p.states, p.constants, p.cotangents, p.final_cotangents, dtype
+        )
+    else:
+        outputs, finals, gradients, initial = _one_by_one(p, whole, axis, dtype)
+    reduced = {
+        n: g.unflatten(axis[n], (p.given[n].shape[axis[n]], -1)).sum(axis[n] + 1) if p.given[n].numel() else g
+        for n, g in gradients.items()
+    }
+    return {
+        **outputs,
+        **{f"final {n}": x for n, x in finals.items()},
+        **{f"d{p.keys[n]}": x for n, x in reduced.items()},
+        **{f"d initial {n}": x for n, x in initial.items() if p.states[n] is not None},
+    }
+
+
+def _one_by_one(p: Problem, whole: dict[str, Tensor], axis: dict[str, int], dtype: torch.dtype):
+    assert p.lengths is not None
+    parts, at = [], 0
+    for n, length in enumerate(p.lengths):
+        here, at = slice(at, at + length), at + length
+
+        def cut(x, here=here):
+            return None if x is None else x[:, here]
+
+        def row(states, n=n):
+            return {k: None if x is None else x[n : n + 1] for k, x in states.items()}
+
+        own = {k: cut(x) if axis[k] == 2 else x for k, x in whole.items()}
+        incoming = {k: cut(x) for k, x in p.cotangents.items()}
+        parts.append(
+            oracle(compiled(p.name), own, row(p.states), p.constants, incoming, row(p.final_cotangents), dtype)
+        )
+    outputs, finals, gradients, initial = ({k: [part[i][k] for part in parts] for k in parts[0][i]} for i in range(4))
+    return (
+        {k: torch.cat(x, 1) for k, x in outputs.items()},
+        {k: torch.cat(x) for k, x in finals.items()},
+        {k: torch.cat(x, 1) if axis[k] == 2 else sum(x) for k, x in gradients.items()},
+        {k: torch.cat(x) for k, x in initial.items()},
+    )
+
+
+def misses(p: Problem, got: dict[str, Tensor], bound: float | None = None) -> dict[str, tuple[float, float]]:
+    """Quantities whose relative error is above `bound`, and above what rounding does to the definition itself."""
+    want = reference(p)
+    bound = BOUND[p.dtype] if bound is None else bound
+    assert got.keys() == want.keys()
+    assert all(got[n].shape == want[n].shape for n in want), {n: (got[n].shape, want[n].shape) for n in want}
+    errors = {n: relative_error(got[n], want[n]) for n in want}
+    missed = {n: e for n, e in errors.items() if not e <= bound}
+    if not missed:
+        return {}
+    rounded = reference(p, torch.float32)
+    allowed = {n: AMPLIFIED * relative_error(rounded[n], want[n]) for n in missed}
+    return {
+        n: (e, max(bound, allowed[n])) for n, e in missed.items() if not (e <= allowed[n] or allowed[n] != allowed[n])
+    }

@@ -1,0 +1,92 @@
+"""Packed sequences: each gives what it gives alone, with its own initial and final state, and all gradients."""
+
+import pytest
+import torch
+from op_cases import SPECS, misses, problem, run
+
+from chunkform.codegen.check import Case
+from chunkform.errors import ArgumentError, BackendError
+from chunkform.generated.gated_delta_rule import OP, gated_delta_rule
+from chunkform.runtime.packed import packed_of
+
+LENGTHS = (5, 0, 70, 5, 1, 0)  # empty ones in between and at the end, equal ones, one across a chunk's border
+SMALL = Case(heads=2, width=6)
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_packed_sequences_are_what_the_oracle_makes_of_each(name):
+    p = problem(name, SMALL, lengths=LENGTHS)
+    assert misses(p, run(p)) == {}
+
+
+def test_an_empty_sequence_hands_its_state_on():
+    p = problem("gated_delta_rule", SMALL, lengths=LENGTHS)
+    got = run(p)
+    for n in (1, 5):
+        assert torch.equal(got["final S"][n], p.states["S"][n])
+        assert torch.equal(got["d initial S"][n], p.final_cotangents["S"][n])
+
+
+def test_only_empty_sequences():
+    p = problem("gated_delta_rule", SMALL, lengths=(0, 0, 0))
+    got = run(p)
+    assert got["o"].shape == (1, 0, 2, 14)
+    assert torch.equal(got["final S"], p.states["S"])
+
+
+def test_a_parameter_sums_over_sequences():
+    p = problem("retention", SMALL, lengths=(9, 4))
+    assert p.given["gamma"].shape == (2,)
+    assert misses(p, run(p), 1e-5) == {}
+
+
+def arguments(steps=9, batch=1):
+    q, k, v = torch.randn(3, batch, steps, 2, 4)
+    return {"q": q, "k": k, "v": v, "beta": torch.rand(batch, steps, 2), "log_alpha": -torch.rand(batch, steps, 2)}
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_starts_may_be_int32_or_int64(dtype):
+    whole, _ = gated_delta_rule(**arguments(), cu_seqlens=torch.tensor([0, 9], dtype=dtype))
+    assert whole.shape == (1, 9, 2, 4)
+
+
+@pytest.mark.parametrize(
+    ("starts", "message"),
+    [
+        ([0, 4, 9], r"cu_seqlens must be an int32 or int64 tensor \[N \+ 1\], got list"),
+        (torch.tensor([0.0, 9.0]), r"cu_seqlens must be int32 or int64, got float32"),
+        (torch.tensor([[0, 9]]), r"cu_seqlens must be \[N \+ 1\] for N >= 1 sequences, got the shape \[1, 2\]"),
+        (torch.tensor([0]), r"cu_seqlens must be \[N \+ 1\] .* got the shape \[1\]"),
+        (torch.tensor([0, 8]), r"must start with 0 and end with T = 9, got 0 and 8"),
+        (torch.tensor([1, 9]), r"must start with 0 and end with T = 9, got 1 and 9"),
+        (torch.tensor([0, 6, 4, 9]), r"must not fall, got 6 and then 4 at sequence 1"),
+        (torch.tensor([0, 9], device="meta"), r"cu_seqlens is on meta, but the inputs are on cpu"),
+    ],
+)
+def test_wrong_starts_get_a_clear_error(starts, message):
+    with pytest.raises(ArgumentError, match=message):
+        gated_delta_rule(**arguments(), cu_seqlens=starts)
+
+
+def test_packed_sequences_lie_in_one_batch_entry():
+    with pytest.raises(ArgumentError, match=r"cu_seqlens: packed sequences lie in one batch entry.* have B = 2"):
+        gated_delta_rule(**arguments(batch=2), cu_seqlens=torch.tensor([0, 9]))
+
+
+def test_a_state_for_each_sequence_is_asked_for():
+    with pytest.raises(ArgumentError, match=r"initial_state must be \[N, H, d, e\] = \[2, 2, 4, 4\]"):
+        gated_delta_rule(**arguments(), cu_seqlens=torch.tensor([0, 4, 9]), initial_state=torch.zeros(1, 2, 4, 4))
+
+
+def test_a_backend_without_packed_sequences_says_so(monkeypatch):
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    if "packed" in OP.backends["triton"].features:
+        pytest.skip("it has them")
+    with pytest.raises(BackendError, match="cu_seqlens: the triton backend"):
+        gated_delta_rule(**arguments(), cu_seqlens=torch.tensor([0, 9]), backend="triton")
+
+
+def test_sequences_of_one_length_run_as_one_batch():
+    packed = packed_of("x", torch.tensor([0, 3, 6, 6, 8, 11]), 1, 11, torch.device("cpu"))
+    assert packed.batches == [[0, 1, 4], [2], [3]]
