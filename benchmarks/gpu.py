@@ -306,7 +306,7 @@ def _peer(s: Session, op: str, peer: Peer, shapes: list[Shape], errors: bool) ->
 def _loaded(s: Session, peer: Peer) -> Subject:
     subject = peers.load(peer)
     notes = s.results["about"]["notes"]
-    if peers.lift_guard() and peers.GUARD not in notes:
+    if peer.function.startswith("fla.") and peers.lift_guard() and peers.GUARD not in notes:
         notes.append(peers.GUARD)
     return subject
 
@@ -392,7 +392,7 @@ def _finish(s: Session) -> None:
     (s.out / "speed.md").write_text(report.markdown(s.results))
     paths = report.plots(s.results, s.out)
     if timing.on_gpu(s.device):
-        tuning.keep(s.out / "peer_tuning.tar.gz")
+        s.say(f"{tuning.keep(s.out / 'peer_tuning.tar.gz')} tuned choices kept")
     s.say(f"written to {s.out}: speed.json, speed.md, {', '.join(p.name for p in paths)}")
 
 
