@@ -15,9 +15,9 @@ from .form_notation import Reader
 from .formulas import Formula, Section, formula, order_of, sentence, stateless_names
 from .ir import COL, ROW, Node, canonical_axis, factors_of, leaf, make, rebuild, rename, walk
 from .pipeline import Compiled
-from .plan import Plan, Sweep
 from .read_write import NormalForm
 from .show import Notation
+from .stages import Plan, Sweep
 
 
 def chunk_sections(c: Compiled) -> Iterator[Section]:

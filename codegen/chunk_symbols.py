@@ -9,8 +9,8 @@ from .formulas import Formula, formula
 from .ir import COL, ROW, Node, leaf
 from .mixing import entries
 from .pipeline import Compiled
-from .plan import Sweep
 from .show import Notation
+from .stages import Sweep
 
 CANDIDATES = {  # symbols for products of decays, in the order of preference
     "prefix": ("a", "g", "f", "m", "x", "l", "c", "z"),

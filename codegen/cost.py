@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from .backends import triton_section
 from .ir import COL, ROW, Node, dim_of, walk
 from .pipeline import Compiled
-from .plan import Plan, Sweep
+from .stages import Plan, Sweep
 from .triton.fuse import Store, fuse
 
 WIDE = 4  # bytes of a float32

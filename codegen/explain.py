@@ -16,10 +16,11 @@ from .form_notation import Reader
 from .formulas import Section, order_of, stateless_names
 from .ir import ZERO, dim_of, leaves, mul
 from .pipeline import Compiled
-from .plan import Plan, Sweep
+from .predict import as_data, predict
 from .proof import symbolic_proof
 from .read_write import StateForm
 from .show import Notation
+from .stages import Plan, Sweep
 
 
 def explanation(c: Compiled, width: int = 64, chunk: int = CHUNK) -> dict[str, Any]:
@@ -32,6 +33,7 @@ def explanation(c: Compiled, width: int = 64, chunk: int = CHUNK) -> dict[str, A
         "backward": _pass(c, c.backward, backward_cost(c, sizes), sizes, back),
     }
     stepwise = triton_section(c).stepwise
+    predicted = None if stepwise else predict(c)
     return {
         "name": c.name,
         "doc": next(iter((c.spec.doc or "").strip().splitlines()), ""),
@@ -54,6 +56,7 @@ def explanation(c: Compiled, width: int = 64, chunk: int = CHUNK) -> dict[str, A
             key: {name: p[key] for name, p in passes.items()}
             for key in ("launches", "bytes_per_token", "flops_per_token")
         },
+        "predicted": None if predicted is None else as_data(predicted),
         "triton": "steps" if c.forward is None or stepwise else "chunks",
         "triton_reason": stepwise,
         "saved_for_backward": saved(c),
@@ -249,6 +252,14 @@ def _tables(data: dict[str, Any]) -> Iterator[tuple[str, Table | Text]]:
         )
     width = next(iter(counted["dims"].values()))
     yield f"Cost per token and head, for dims of {width}, chunks of {counted['chunk']} and 16-bit inputs", costs
+    if data["predicted"]:
+        p = data["predicted"]
+        times = _table("pass", "us", "floor", "moving", "computing", "starting", "segments")
+        for name in ("forward", "backward"):
+            parts = [p[name][f"{x}_us"] for x in ("floor", "moving", "computing", "starting")]
+            times.add_row(name, *(f"{x:,.0f}" for x in (p[name]["us"], *parts)), str(p[name]["segments"]))
+        shape = ", ".join(f"{dim} = {size}" for dim, size in p["shape"].items())
+        yield f"Time that a model predicts on an {p['machine']}, in microseconds, at {shape} and 16-bit inputs", times
     if data["gates"]:
         gates = _table("after", "what was found equal", "points", "chance of an error")
         for g in data["gates"]:
@@ -257,10 +268,13 @@ def _tables(data: dict[str, Any]) -> Iterator[tuple[str, Table | Text]]:
     yield "A proof in symbols", Text("\n".join(data["proof"]))
 
 
+_NUMBERS = ("bytes", "floor", "FLOPs", "FLOPs a token", "us", "moving", "computing", "starting", "segments")
+
+
 def _table(*columns: str) -> Table:
     table = Table(header_style="dim", box=None, padding=(0, 3, 0, 0))
     for name in columns:
-        table.add_column(name, justify="right" if name in ("bytes", "floor", "FLOPs", "FLOPs a token") else "left")
+        table.add_column(name, justify="right" if name in _NUMBERS else "left")
     return table
 
 

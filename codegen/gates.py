@@ -18,7 +18,6 @@ from chunkform.spec.language import Recurrence
 from .adjoint import Adjoint, gradient_name
 from .evaluate import Env, evaluate
 from .ir import ZERO, Node, dim_of, expand, leaf
-from .stages import Plan, Sweep
 from .points import Compared, GateResult, Point, compare
 from .read_write import NormalForm, Read, StateForm
 from .run_form import pairing_defects, run_form
@@ -26,6 +25,7 @@ from .run_plan import run_map, run_plan, run_sweep
 from .run_spec import initial_value, run_spec
 from .run_steps import Sequences, directional, inner, random_sequences, run_steps, stored
 from .segments import Affine, Pair, composed, feeds_back, linear_sweep, named, segment_map
+from .stages import Plan, Sweep
 from .step import StepProgram
 
 # --- the gates, in the order of the passes ----------------------------------------------------------------------------

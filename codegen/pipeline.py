@@ -12,11 +12,12 @@ from .gates import gate_adjoint, gate_form, gate_lower, gate_plan, gate_segments
 from .ir import Node, leaf, replace, walk
 from .lower import lower
 from .normal_form import normalize, normalize_adjoint
-from .plan import Plan, plan
+from .plan import plan
 from .points import GateResult
 from .read_write import NormalForm, NotAffine
 from .refusal import line_of
 from .show import plain
+from .stages import Plan
 from .step import StepProgram
 
 

@@ -12,76 +12,12 @@ tile of the state, and no sweep has to keep a whole one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from .chunk import ChunkProgram, chunk_program
+from .borders import bordered
+from .chunk import chunk_program
 from .ir import Node
-from .read_write import Cross, NormalForm, Pairing, Read, StateForm
+from .read_write import Cross, NormalForm, Pairing, StateForm
+from .stages import Accumulate, Map, Plan, Stage, Sweep, Unroll
 from .unroll import scaled, unrolled
-
-
-@dataclass(frozen=True)
-class Sweep:
-    """One walk over the sequence. `side` is the axis that its reads contract; `finals` the states whose last value it keeps."""
-
-    group: tuple[StateForm, ...]
-    solve: bool
-    side: str
-    reads: tuple[Read, ...]
-    finals: tuple[str, ...]
-    chunk: ChunkProgram
-
-    @property
-    def direction(self) -> int:
-        return self.group[0].direction
-
-    @property
-    def states(self) -> tuple[str, ...]:
-        return tuple(s.name for s in self.group)
-
-
-@dataclass(frozen=True)
-class Unroll:
-    """The products <S_{t-1}, dT_t> of a mixed group, chunk by chunk, from the states at the chunks' borders."""
-
-    forward: tuple[StateForm, ...]
-    backward: tuple[StateForm, ...]
-    streams: dict[Node, Node]
-    outputs: dict[Node, Node]
-
-
-@dataclass(frozen=True)
-class Accumulate:
-    """The pairing of one state's decay, summed from the end of the sequence.
-
-    `direct` has it chunk by chunk instead, where the decay is one scalar a step: more products, and no cancellation.
-    """
-
-    pairing: Pairing
-    direct: Unroll | None = None
-
-
-@dataclass(frozen=True)
-class Map:
-    """Quantities of each step alone, by name."""
-
-    values: dict[str, Node]
-
-
-Stage = Sweep | Accumulate | Unroll | Map
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The stages, and the form that they compute. `saved` are leaves that come from the forward plan."""
-
-    form: NormalForm
-    stages: tuple[Stage, ...]
-    saved: tuple[Node, ...]
-
-    @property
-    def sweeps(self) -> tuple[Sweep, ...]:
-        return tuple(s for s in self.stages if isinstance(s, Sweep))
 
 
 def plan(form: NormalForm, finals: tuple[str, ...], saved: tuple[Node, ...] = ()) -> Plan:
@@ -144,7 +80,7 @@ def plan(form: NormalForm, finals: tuple[str, ...], saved: tuple[Node, ...] = ()
             raise AssertionError(f"no order for {sorted(str(x) for x in todo)}")
         patient = progress
     stages.append(Map(form.values))
-    return Plan(form, tuple(stages), saved)
+    return Plan(form, tuple(bordered(stages, form, saved)), saved)
 
 
 def scales(s: StateForm) -> tuple[Node, ...]:

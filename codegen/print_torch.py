@@ -9,9 +9,9 @@ from .adjoint import gradient_name
 from .ir import Node, dim_of, expand, leaf, total, walk
 from .log_decay import log_of
 from .pipeline import Compiled
-from .plan import Accumulate, Map, Plan, Sweep, Unroll
 from .sequential.initial import initial_adjoints
 from .show import plain
+from .stages import Accumulate, Map, Plan, Sweep, Unroll
 from .step import StateVar
 from .torch_sweep import INDENT, SweepText, UnrollText
 from .torch_text import TorchText, swapped
@@ -77,7 +77,7 @@ class _Function:
         self._open()
         for stage in self.p.stages:
             match stage:
-                case Sweep():
+                case Sweep() if stage.yields:
                     self._sweep(stage)
                 case Accumulate():
                     self._accumulate(stage)
@@ -182,11 +182,7 @@ class _Function:
     # --- stages -----------------------------------------------------------------------------------------------------
 
     def _sweep(self, s: Sweep) -> None:
-        paired = {x for p in self.p.form.pairings for x in (p.state, f"d{p.state}")}
-        paired |= {
-            s.name for stage in self.p.stages if isinstance(stage, Unroll) for s in (*stage.forward, *stage.backward)
-        }
-        edges = tuple(n for n in s.finals if n in paired) if self.backward else ()
+        edges = self.edges(s)
         printer = SweepText(self, s, edges)
         self.sweeps.append(printer.text())
         arguments = []
@@ -215,6 +211,14 @@ class _Function:
         self.lines.append(
             f"{', '.join([*results, *lasts])} = {call}" if len(results + lasts) > 1 else f"{lasts[0]} = {call}"
         )
+
+    def edges(self, s: Sweep) -> tuple[str, ...]:
+        """The states whose values before each chunk are used later."""
+        paired = {x for p in self.p.form.pairings for x in (p.state, f"d{p.state}")}
+        paired |= {
+            s.name for stage in self.p.stages if isinstance(stage, Unroll) for s in (*stage.forward, *stage.backward)
+        }
+        return tuple(n for n in s.finals if n in paired) if self.backward else ()
 
     def read_names(self) -> dict[Node, str]:
         return {

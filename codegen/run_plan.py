@@ -11,10 +11,10 @@ import numpy as np
 from chunkform.errors import GateError
 
 from .evaluate import Env, evaluate, evaluate_all
-from .ir import ROW, ZERO, Node, dim_of, expand, leaf
-from .stages import Accumulate, Border, Map, Plan, Sweep, Unroll
+from .ir import ROW, ZERO, Node, dim_of, expand, leaf, total
 from .run_steps import stored
 from .segments import Pair, SegmentMap
+from .stages import Accumulate, Border, Map, Plan, Sweep, Unroll
 
 KINDS = ("own", "in", "out")
 SUMS = tuple(f"{kind}.{slot}" for kind in KINDS for slot in ("late", "early"))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from .ir import ONE, ROW, Node, expand, leaf
 from .log_decay import log_of
-from .plan import Sweep, Unroll
+from .stages import Sweep, Unroll
 from .torch_text import Leaf, TorchText, swapped
 
 if TYPE_CHECKING:

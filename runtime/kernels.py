@@ -218,6 +218,129 @@ def suffix_sum_kernel(
         total += tl.sum(both, axis=0)
 
 
+@triton.jit
+def slot(p, at, n: tl.constexpr, ok):
+    """One of the sums of `border_sums`, over the tiles of the sweep that made it: [B, T, H, n] at [C] places."""
+    if p is None:
+        total = tl.zeros_like(at).to(tl.float32)
+    else:
+        k = tl.arange(0, triton.next_power_of_2(n))
+        total = tl.sum(
+            tl.load(p + at[:, None] * n + k[None, :], mask=ok[:, None] & (k < n)[None, :], other=0.0), axis=1
+        )
+    return total
+
+
+@triton.jit
+def passes(a, r, bh, T, last, t0, LEAST: tl.constexpr, EXACT: tl.constexpr):
+    """1 where the decays of a chunk leave something, else 0."""
+    kept = tl.load(a + bh * T + t0 + last) > LEAST
+    if EXACT:
+        kept = kept & (tl.load(r + bh * T + t0 + last) < 0)
+    return kept.to(tl.float32)
+
+
+@triton.jit(do_not_specialize=["T"])
+def border_totals_kernel(
+    a, r, in_late, in_early, out_late, out_early, kept, total, T, H,
+    N_IN: tl.constexpr, N_OUT: tl.constexpr, C: tl.constexpr, LEAST: tl.constexpr, EXACT: tl.constexpr,
+):  # fmt: skip
+    """For each chunk, <S, dS> at its start as kept * (<S, dS> at its end) + total; both [B, H, chunks]."""
+    chunks = tl.cdiv(T, C)
+    bh = (tl.program_id(0) // chunks).to(tl.int64)
+    t0 = (tl.program_id(0) % chunks).to(tl.int64) * C
+    i = tl.arange(0, C)
+    ok = t0 + i < T
+    at = ((bh // H) * T + t0 + i) * H + bh % H
+    inside = slot(in_late, at, N_IN, ok) + slot(in_early, at, N_IN, ok)
+    outside = slot(out_late, at, N_OUT, ok) + slot(out_early, at, N_OUT, ok)
+    last = tl.minimum(T - t0, C) - 1
+    keeps = passes(a, r, bh, T, last, t0, LEAST, EXACT)
+    tl.store(kept + tl.program_id(0), keeps)
+    tl.store(total + tl.program_id(0), tl.sum(inside, axis=0) + keeps * tl.sum(outside, axis=0))
+
+
+@triton.jit(do_not_specialize=["T"])
+def border_sums_kernel(
+    a, r, start, in_late, in_early, out_late, out_early, own_late, own_early, kept, total, out, T, H,
+    N_IN: tl.constexpr, N_OUT: tl.constexpr, N_OWN: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr,
+    LEAST: tl.constexpr, EXACT: tl.constexpr,
+):  # fmt: skip
+    """The pairing at each step of a chunk, [B, T, H]; see `border_sums`."""
+    chunks = tl.cdiv(T, C)
+    c = tl.program_id(0) % chunks
+    bh = (tl.program_id(0) // chunks).to(tl.int64)
+    n = tl.arange(0, BLOCK)
+    value = 0.0  # <S, dS> at the chunk's end: what later chunks add, up to the first that lets nothing pass
+    open_ = 1.0
+    for base in range(c + 1, chunks, BLOCK):
+        later = base + n
+        keeps = tl.load(kept + bh * chunks + later, mask=later < chunks, other=1.0)
+        first = tl.min(tl.where(keeps == 0.0, later, chunks), axis=0)
+        adds = tl.load(total + bh * chunks + later, mask=(later < chunks) & (later <= first), other=0.0)
+        value += open_ * tl.sum(adds, axis=0)
+        open_ = tl.where(first < chunks, 0.0, open_)
+    if start is not None:
+        value += open_ * tl.load(start + bh)
+    t0 = c.to(tl.int64) * C
+    i = tl.arange(0, C)
+    ok = t0 + i < T
+    at = ((bh // H) * T + t0 + i) * H + bh % H
+    last = tl.minimum(T - t0, C) - 1
+    late, early = slot(out_late, at, N_OUT, ok), slot(out_early, at, N_OUT, ok)
+    border = value + tl.sum(late + early, axis=0)
+    pairing = border * passes(a, r, bh, T, last, t0, LEAST, EXACT)
+    pairing -= tl.cumsum(late, axis=0) - late + tl.cumsum(early, axis=0)
+    late, early = slot(in_late, at, N_IN, ok), slot(in_early, at, N_IN, ok)
+    late += slot(own_late, at, N_OWN, ok)
+    early += slot(own_early, at, N_OWN, ok)
+    pairing += tl.cumsum(late, axis=0, reverse=True) + tl.cumsum(early, axis=0, reverse=True) - early
+    tl.store(out + at, pairing, mask=ok)
+
+
+def border_sums(
+    a: torch.Tensor,
+    r: torch.Tensor | None,
+    start: torch.Tensor | None,
+    chunk: int,
+    exact: bool,
+    in_late: torch.Tensor | None = None,
+    in_early: torch.Tensor | None = None,
+    out_late: torch.Tensor | None = None,
+    out_early: torch.Tensor | None = None,
+    own_late: torch.Tensor | None = None,
+    own_early: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """A decay's pairing [B, T, H], float32, from what sweeps have summed for each step: [B, T, H, tiles], or None for nothing.
+
+    `own` are pairs inside a chunk, `in` reads of the state before it, `out` (negative) reads of the gradient after it; `start`
+    [B, H] is <S, dS> after the last step. `a`, `r` are the cumulative decays and resets of `cumulate`. What the decays of a whole
+    chunk make smaller than rounding counts as nothing there, so that nothing beyond such a chunk is in the sum.
+    """
+    some = next(x for x in (in_late, in_early, out_late, out_early) if x is not None)
+    B, T, H = some.shape[:3]
+    chunks = triton.cdiv(T, chunk)
+    kept, total = (some.new_empty((B, H, chunks)) for _ in range(2))
+    out = some.new_empty((B, T, H))
+    tiles = [
+        next((x.shape[3] for x in pair if x is not None), 1)
+        for pair in ((in_late, in_early), (out_late, out_early), (own_late, own_early))
+    ]
+    least = -22.0 if exact else -10.0
+    grid = (B * H * chunks,)
+    launch(
+        border_totals_kernel, grid, a, r, in_late, in_early, out_late, out_early, kept, total, T, H,
+        N_IN=tiles[0], N_OUT=tiles[1], C=chunk, LEAST=least, EXACT=exact, num_warps=1,
+    )  # fmt: skip
+    start = None if start is None else start.contiguous()
+    launch(
+        border_sums_kernel, grid, a, r, start, in_late, in_early, out_late, out_early, own_late, own_early, kept, total,
+        out, T, H, N_IN=tiles[0], N_OUT=tiles[1], N_OWN=tiles[2], C=chunk, BLOCK=256, LEAST=least, EXACT=exact,
+        num_warps=1,
+    )  # fmt: skip
+    return out
+
+
 def cumulate(log: torch.Tensor, chunk: int, exact: bool) -> tuple[torch.Tensor, Any, Any]:
     """Cumulative log2 decays within chunks, resets, and the extent of each chunk, from log decays [B, T, H, (X)].
 

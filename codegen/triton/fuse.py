@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ..ir import Node, add, dim_of, leaf, mul, rebuild, rename, terms_of, walk
-from ..plan import Accumulate, Map, Plan, Sweep
+from ..stages import Accumulate, Map, Plan, Sweep
 
 ELEMENTWISE = ("const", "number", "size", "add", "mul", "pow", "fn", "expand")
 
@@ -34,7 +34,10 @@ class Store:
 
 @dataclass
 class Fused:
-    """`stores` by stage; `values` and `pairings` (late, early) are over inputs and stored leaves, for torch."""
+    """`stores` by stage; `values` and `pairings` (late, early) are over inputs and stored leaves, for torch.
+
+    Pairings that sweeps sum at the borders of chunks aren't among them.
+    """
 
     stores: dict[int, list[Store]]
     values: dict[str, Node]
@@ -44,6 +47,11 @@ class Fused:
 
 def is_made(x: Node) -> bool:
     return x.op == "leaf" and x.attrs[0] in ("read", "write")
+
+
+def stream_nodes(sweep: Sweep) -> list[Node]:
+    """What a sweep is given, as step-level nodes."""
+    return [*sweep.chunk.streams.values(), *(x for border in sweep.borders for x in border.streams.values())]
 
 
 def fuse(plan: Plan, saved: tuple[Node, ...] = ()) -> Fused:
@@ -69,7 +77,7 @@ class _Fusion:
         values: dict[str, Node] = {}
         pairings: dict[str, tuple[Node, Node]] = {}
         for stage in self.plan.stages:
-            if isinstance(stage, Accumulate):
+            if isinstance(stage, Accumulate) and not stage.at_borders:
                 p = stage.pairing
                 pairings[p.state] = (self.root(f"{p.state}.late", p.late), self.root(f"{p.state}.early", p.early))
             elif isinstance(stage, Map):
@@ -190,7 +198,7 @@ class _Fusion:
         for k, stage in enumerate(self.plan.stages):
             if not isinstance(stage, Sweep):
                 continue
-            nodes = [*stage.chunk.streams.values(), *(s.node for s in self.stores[k])]
+            nodes = [*stream_nodes(stage), *(s.node for s in self.stores[k])]
             for x in walk(*nodes):
                 if is_made(x) and self.made.get(x.attrs[:2], k) != k:
                     wanted.setdefault(x.attrs[:2], x)

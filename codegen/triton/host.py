@@ -6,12 +6,12 @@ from ..adjoint import gradient_name
 from ..ir import ZERO, Node, dim_of, leaf, walk
 from ..log_decay import log_of
 from ..pipeline import Compiled
-from ..plan import Accumulate, Plan, Sweep
 from ..print_nodes import NodePrinter, Torch
 from ..read_write import Pairing
 from ..sequential.initial import initial_adjoints
+from ..stages import Accumulate, Plan, Sweep
 from ..step import StateVar, StepProgram
-from .fuse import Fused, Store, fuse, is_made
+from .fuse import Fused, Store, fuse, is_made, stream_nodes
 from .kernels import Kernel, prepare_kernel, sweep_kernel
 from .names import Names
 from .opened import Opened, opened
@@ -152,12 +152,17 @@ class Host:
                 shape = "B, H, cdiv(T, config.chunk), config.chunk, config.chunk"
                 if own:
                     shape = f"B, H, T, {size_name(dim_of(own[0]))}"
-                dtype = ", dtype=torch.float32" if x.attrs[0] == "intra" else ""
+                if x.attrs[0] == "own":
+                    shape = "B, T, H, 1"
+                dtype = ", dtype=torch.float32" if x.attrs[0] in ("intra", "own") else ""
                 inner.append(f"{self.names(x)} = some.new_empty(({shape}){dtype})")
             inner += self._launch(prepare, "B * H * cdiv(T, config.chunk)")
             self.kernels.append(prepare)
         self._inputs(kernel)
         inner += [self._allocated(k, s) for s in stores]
+        for x in self._border_sums(o):
+            count = self._tile_count(o)
+            inner.append(f"{self.names(x)} = some.new_empty((B, T, H, {count}), dtype=torch.float32)")
         for s in sweep.group:
             if s.name in sweep.finals:
                 shape = ", ".join(["B", "H", *(size_name(dim_of(a)) for a in s.axes)])
@@ -213,11 +218,19 @@ class Host:
         shape = ["B", "T", "H", *(size_name(dim_of(a)) for a in x.axes)]
         dtype = "some.dtype"
         if s.kind == "sums":
-            tile = self.opened[k].tile
-            shape.append(f"cdiv({size_name(dim_of(tile[0]))}, {self._tile(tile[0])})" if len(tile) == 1 else "1")
+            shape.append(self._tile_count(self.opened[k]))
         if s.kind in ("sums", "part") or (s.kind == "final" and self._wide(s.root)):
             dtype = "torch.float32"
         return f"{name} = some.new_empty(({', '.join(shape)}), dtype={dtype})"
+
+    def _tile_count(self, o: Opened) -> str:
+        return f"cdiv({size_name(dim_of(o.tile[0]))}, {self._tile(o.tile[0])})" if len(o.tile) == 1 else "1"
+
+    def _border_sums(self, o: Opened) -> list[Node]:
+        """What the walk of a sweep sums for gradients of decays."""
+        found = [(s.state, f"{s.kind}.{slot}") for s in o.sums for slot in s.reads]
+        found += [(s.state, f"own.{slot}") for s in o.sums if not s.ahead for slot in s.slots]
+        return [leaf("sums", f"{state}.{slot}") for state, slot in found]
 
     def _wide(self, root: str) -> bool:
         """Is this value float32 whatever the inputs are?"""
@@ -299,7 +312,7 @@ class Host:
         add("gradients, initial = {}, {}")
         for stage in self.plan.stages:
             if isinstance(stage, Accumulate):
-                self._pairing(stage.pairing)
+                self._pairing(stage)
         for v in self.c.step.variables:
             if v.kind == "constant":
                 continue
@@ -338,7 +351,8 @@ class Host:
         programs = initial_adjoints(self.c)
         return {v.name for v in programs[state].variables if v.kind != "constant"} if state in programs else set()
 
-    def _pairing(self, p: Pairing) -> None:
+    def _pairing(self, stage: Accumulate) -> None:
+        p = stage.pairing
         wanted = self._paired(p.state)
         if not wanted:
             return
@@ -346,18 +360,40 @@ class Host:
         names = ", ".join(f'"{n}"' for n in sorted(wanted))
         self.lines.append(f"if needs & {{{names}}}:  # the decay times <{p.state}_(t-1), d{p.state}_t>")
         before, self.lines = self.lines, []
+        name, first = self.names(leaf("state", p.state)), self.names(leaf("state", f"d{p.state}"))
+        dims = tuple(n - len(state.axes) for n, a in enumerate(state.axes) if a not in axes)
+        start = f"pair({name}_last, {first}_first, {dims})"
+        if stage.at_borders:
+            self._from_borders(p, name, start)
+        else:
+            self._summed(p, name, start)
+        inner, self.lines = self.lines, before
+        self.lines += [f"    {x}" for x in inner]
+
+    def _summed(self, p: Pairing, name: str, start: str) -> None:
+        axes = p.leaf.axes
         late, early = self.fused.pairings[p.state]
         shape = ", ".join(["B", "T", "H", *(size_name(dim_of(a)) for a in axes)])
         texts = self.torch_text({"late": late, "early": early}, {"late": axes, "early": axes})
-        dims = tuple(n - len(state.axes) for n, a in enumerate(state.axes) if a not in axes)
-        name = self.names(leaf("state", p.state))
-        first = self.names(leaf("state", f"d{p.state}"))
         early_text = "None" if early is ZERO else f"spread({texts['early']}, ({shape}), some)"
         self.lines.append(f"late = spread({texts['late']}, ({shape}), some)")
         self.lines.append(f"early = {early_text}")
-        self.lines.append(f"{name}_pairing = suffix_sum(late, early, pair({name}_last, {first}_first, {dims}))")
-        inner, self.lines = self.lines, before
-        self.lines += [f"    {x}" for x in inner]
+        self.lines.append(f"{name}_pairing = suffix_sum(late, early, {start})")
+
+    def _from_borders(self, p: Pairing, name: str, start: str) -> None:
+        """What the sweeps over the state and over its gradient have summed, put together."""
+        found: dict[str, str] = {}
+        for sums in (s for o in self.opened.values() for s in o.sums if s.state == p.state):
+            made = {f"{sums.kind}.{slot}": leaf("sums", f"{p.state}.{sums.kind}.{slot}") for slot in sums.reads}
+            made |= {f"own.{n}": sums.ahead.get(n, leaf("sums", f"{p.state}.own.{n}")) for n in sums.slots}
+            found |= {slot: self.names(x) for slot, x in made.items()}
+        scale = self.plan.form.state(p.state).decay
+        assert scale is not None
+        decay = self.names(scale)
+        self.lines.append(f"{name}_pairing = border_sums(")
+        self.lines.append(f"    {decay}_sums, {decay}_resets, {start}, config.chunk, config.exact,")
+        self.lines += [f"    {slot.replace('.', '_')}={text}," for slot, text in found.items()]
+        self.lines.append(")")
 
     # --- who needs what ---------------------------------------------------------------------------------------------
 
@@ -387,6 +423,8 @@ class Host:
                 wanted |= self._paired(name)
             else:
                 wanted |= {name[1:]} | self._initial_wants(name[1:])
+        for border in stage.borders:
+            wanted |= self._paired(border.state)
         for s in self.fused.stores[k]:
             for root in (s.root, *s.shared):
                 wanted |= self._root_wants(root)
@@ -399,7 +437,7 @@ class Host:
         wanted: set[str] = set()
         for j, stage in enumerate(self.plan.stages):
             if j > k and isinstance(stage, Sweep):
-                nodes = [*stage.chunk.streams.values(), *(s.node for s in self.fused.stores[j])]
+                nodes = [*stream_nodes(stage), *(s.node for s in self.fused.stores[j])]
                 if any(_uses(n, x) for n in nodes):
                     wanted |= self._wanted_by(j)
         for name, node in self.fused.values.items():

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ..ir import COL, ROW, Node, dim_of, factors_of, leaf, rename, walk
-from ..plan import Sweep
 from ..read_write import StateForm
+from ..stages import Sweep
 from .fuse import Store
-from .opened import Opened
+from .opened import Opened, Sums
 from .tile import Argument, Tiles, Value, at_row, axis_name, block_name, size_name
 
 NameOf = Callable[[Node], str]
@@ -76,6 +76,8 @@ def sweep_kernel(name: str, sweep: Sweep, o: Opened, stores: list[Store], name_o
     _early_loads(stores, tiles, o)
     for store in stores:
         tiles.lines.append(_store(store, tiles, tiled, o, name_of))
+    for sums in o.sums:
+        _store_sums(sums, tiles, tiled, name_of)
     new = []
     for s in group:
         v = tiles.value(o.states[s.name])
@@ -109,11 +111,16 @@ def prepare_kernel(name: str, o: Opened, name_of: NameOf) -> Kernel:
         v = tiles.value(node)
         at = f"{target} + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :]"
         tiles.lines.append(f"tl.store({at}, {v.over((ROW, COL))})  # {tiles.note(node)}")
+    for own in o.sums:
+        for slot, text in _own_sums(own, tiles).items():
+            if slot in own.ahead:
+                target = tiles.argument(f"{name_of(own.ahead[slot])}_out", "sums", own.ahead[slot])
+                tiles.lines.append(f"tl.store({target} + step + i * H, {text}, mask=i_ok)  # {own.state}: own.{slot}")
     sums: list[str] = []
     for axis in o.tile:
         sums += _intra_blocks(axis, o, tiles, name_of, parts)
     text = "\n".join(tiles.lines)
-    axes = tuple(a for a in o.full if f"{axis_name(a)}_ok" in text)
+    axes = tuple(a for a in (*o.full, *o.tile) if f"{axis_name(a)}_ok" in text)
     setup = [*_header(axes, None, walks=False), *_bases(tiles), *_chunk_header(o.direction, walks=False)]
     for n, decay in enumerate(tiles.flat):
         extent = f"tl.load({decay}_extents + bh * chunks + c)"
@@ -281,6 +288,36 @@ def _load_state(s: StateForm, state: str, own: tuple[str, ...], tiles: Tiles) ->
         f"if {state}_first is not None:",
         f"    {state} += tl.load({state}_first + {where}{mask}{other})",
     ]
+
+
+def _own_sums(sums: Sums, tiles: Tiles) -> dict[str, str]:
+    """By slot, the row sums of the matrices of pairs inside the chunk less their column sums."""
+    out: dict[str, str] = {}
+    for node, rows, columns in sums.own:
+        v = tiles.value(node)
+        pairs = tiles.assign("pairs", v.over((ROW, COL)), (ROW, COL), note=tiles.note(node)).text
+        for slot, axis, sign in ((rows, 1, "+"), (columns, 0, "-")):
+            before = f"{out[slot]} {sign} " if slot in out else sign.strip("+")
+            out[slot] = f"{before}tl.sum({pairs}, axis={axis})"
+    return out
+
+
+def _store_sums(sums: Sums, tiles: Tiles, tiled: str | None, name_of: NameOf) -> None:
+    """What the sweep sums for the gradient of a decay, for each of its tiles."""
+    count = f"tl.cdiv({size_name(dim_of(tiled))}, {block_name(tiled)})" if tiled else "1"
+    place = f"(step + i * H) * {count}" + (" + tile" if tiled else "")
+    found = {}
+    for slot, node in sums.reads.items():
+        v = tiles.value(node)
+        inside = [a for a in v.axes if a != ROW]
+        text = v.over(v.axes)
+        found[f"{sums.kind}.{slot}"] = f"tl.sum({text}, axis=1)" if inside else text
+    if not sums.ahead:
+        found |= {f"own.{slot}": text for slot, text in _own_sums(sums, tiles).items()}
+    for slot, text in found.items():
+        x = leaf("sums", f"{sums.state}.{slot}")
+        target = tiles.argument(f"{name_of(x)}_out", "sums", x)
+        tiles.lines.append(f"tl.store({target} + {place}, {text}, mask=i_ok)  # {sums.state}: {slot}")
 
 
 def _early_loads(stores: list[Store], tiles: Tiles, o: Opened) -> None:

@@ -12,13 +12,21 @@ from .tile import axis_name, size_name
 RESERVED = frozenset(
     "B T H C DT LEVELS EVEN EXACT FLAT tl triton torch i c h b n bh t0 at step last chunks tile flat extent given states "
     "constants saved needs cotangents final_cotangents config dtype some start late early gradients initial outputs finals "
-    "inverse is_flat power span halves decayed_product decayed_sum cumulate suffix_sum launch steps strides padded choose "
-    "pair whole spread cotangent cdiv".split()
+    "inverse is_flat power span halves decayed_product decayed_sum border_sums cumulate suffix_sum launch steps strides padded "
+    "choose pair whole spread cotangent cdiv".split()
 )
 SUFFIXES = re.compile(
     r"_(p|b|t|h|a|n|r|sums|resets|extents|extent|end|before|ok|in|out|first|last|next|start|late|early)$"
 )
-STEMS = {"read": "read", "write": "write", "matrix": "matrix", "scaled": "scaled", "intra": "intra", "ahead": "ahead"}
+STEMS = {
+    "read": "read",
+    "write": "write",
+    "matrix": "matrix",
+    "own": "own",
+    "scaled": "scaled",
+    "intra": "intra",
+    "ahead": "ahead",
+}
 
 
 class Names:

@@ -10,10 +10,28 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ..ir import COL, ROW, Node, dim_of, factors_of, leaf, mul, rebuild, rename, replace, total, walk
-from ..plan import Sweep
+from ..stages import Border, Sweep
 from .tile import KEPT, STEPS, CannotPrint, at_row
 
-PREPARED = ("matrix", "scaled", "intra")
+PREPARED = ("matrix", "scaled", "intra", "own")
+
+
+@dataclass
+class Sums:
+    """What a sweep sums for the gradient of a decay (see `Border`): `reads` by slot, and `own` matrices with the slots of their
+    row sums and of their column sums. Where `ahead` isn't empty the kernel ahead makes the latter, and stores these leaves.
+    """
+
+    state: str
+    kind: str
+    reads: dict[str, Node]
+    own: list[tuple[Node, str, str]]
+    ahead: dict[str, Node] = field(default_factory=dict)
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """The slots that `own` has sums for."""
+        return tuple(n for n in ("late", "early") if any(n in (rows, columns) for _, rows, columns in self.own))
 
 
 @dataclass
@@ -40,10 +58,11 @@ class Opened:
     scaled: dict[Node, Node] = field(default_factory=dict)
     intra: dict[Node, Node] = field(default_factory=dict)
     products: dict[Node, Node] = field(default_factory=dict)
+    sums: list[Sums] = field(default_factory=list)
 
     @property
     def prepared(self) -> tuple[Node, ...]:
-        return (*self.matrices, *self.scaled, *self.intra)
+        return (*self.matrices, *self.scaled, *self.intra, *(x for s in self.sums for x in s.ahead.values()))
 
 
 def opened(sweep: Sweep) -> Opened:
@@ -67,6 +86,9 @@ class _Opening:
         if len(set(names.values())) < len(names):
             raise CannotPrint("two axes of one dim are contracted, or kept")
         self.names = names
+        self.streams = dict(chunk.streams)
+        for border in sweep.borders:
+            self.streams |= border.streams
         self.own = {}
         for r in sweep.reads:
             s = next(s for s in sweep.group if s.name == r.state)
@@ -91,6 +113,7 @@ class _Opening:
             back = self.own.get(x, {})
             out.outputs[self.named(rename(x, back))] = self.hoist(self.open(self.named(rename(node, back))))
         out.states = {n: self.hoist(self.open(self.named(node))) for n, node in chunk.states.items()}
+        out.sums = [self.sums(border) for border in self.sweep.borders]
         self.prune()
         return out
 
@@ -103,6 +126,14 @@ class _Opening:
         masks = {x for x in nodes if x.op == "sum" and x.attrs == (COL,) and ROW in x.axes}
         return len(masks) > 1
 
+    def sums(self, border: Border) -> Sums:
+        reads = {slot: self.hoist(self.open(self.named(node))) for slot, node in border.reads.items()}
+        own = [(self.open(self.named(node)), rows, columns) for node, rows, columns in border.own]
+        out = Sums(border.state, border.kind, reads, own)
+        if self.dense:
+            out.ahead = {slot: leaf("own", f"{border.state}.{slot}", (ROW,)) for slot in out.slots}
+        return out
+
     # --- streams ----------------------------------------------------------------------------------------------------
 
     def open(self, x: Node) -> Node:
@@ -112,14 +143,13 @@ class _Opening:
             if y.op != "leaf" or y.attrs[0] != "stream":
                 continue
             steps = next(a for a in y.attrs[2] if a in STEPS)
-            base = next(s for s in self.sweep.chunk.streams if s.attrs[1] == y.attrs[1])
+            base = next(s for s in self.streams if s.attrs[1] == y.attrs[1])
             if base in self.sweep.chunk.decays and (
-                self.sweep.chunk.streams[base].op != "leaf"
-                or any(z.op.startswith("decay_") and y in z.args for z in walk(x))
+                self.streams[base].op != "leaf" or any(z.op.startswith("decay_") and y in z.args for z in walk(x))
             ):
                 continue
             own = dict(zip(base.attrs[2][1:], (a for a in y.attrs[2] if a not in STEPS), strict=True))
-            node = rename(self.sweep.chunk.streams[base], own)
+            node = rename(self.streams[base], own)
             mapping[y] = rename(self.parts(node), {ROW: steps})
         return replace(x, mapping)
 
@@ -214,9 +244,10 @@ class _Opening:
     def prune(self) -> None:
         """Drop definitions that are not used, and name the products of the kernel ahead."""
         out = self.out
-        out.definitions = _used(out.definitions, [*out.outputs.values(), *out.states.values()])
+        reads = [x for s in out.sums for x in s.reads.values()]
+        out.definitions = _used(out.definitions, [*out.outputs.values(), *out.states.values(), *reads])
         # matrices that only another matrix uses stay definitions of the kernel ahead
-        nodes = walk(*out.definitions.values(), *out.outputs.values(), *out.states.values())
+        nodes = walk(*out.definitions.values(), *out.outputs.values(), *out.states.values(), *reads)
         live = {y.attrs[1] for y in nodes if y.op == "leaf" and y.attrs[0] in PREPARED}
         out.matrices = {x: n for x, n in out.matrices.items() if x.attrs[1] in live}
         out.scaled = {x: n for x, n in out.scaled.items() if x.attrs[1] in live}

@@ -12,7 +12,9 @@ from .kernels import Kernel
 from .tile import CannotPrint
 
 IMPORTS = {
-    "chunkform.runtime.kernels": ("cumulate decayed_product decayed_sum inverse is_flat power span suffix_sum"),
+    "chunkform.runtime.kernels": (
+        "border_sums cumulate decayed_product decayed_sum inverse is_flat power span suffix_sum"
+    ),
     "chunkform.runtime.launch": ("DTYPES cdiv choose cotangent launch padded pair spread steps strides whole"),
 }
 TEMPLATES = Path(__file__).parent.parent / "templates"
