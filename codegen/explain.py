@@ -33,7 +33,7 @@ def explanation(c: Compiled, width: int = 64, chunk: int = CHUNK) -> dict[str, A
         "backward": _pass(c, c.backward, backward_cost(c, sizes), sizes, back),
     }
     stepwise = triton_section(c).stepwise
-    predicted = None if stepwise else predict(c)
+    predicted = predict(c)
     return {
         "name": c.name,
         "doc": next(iter((c.spec.doc or "").strip().splitlines()), ""),

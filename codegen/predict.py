@@ -17,7 +17,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
+from .backends import triton_section
 from .cost import Cost, Sizes, backward_cost, forward_cost, launches
 from .ir import Node, dim_of, walk
 from .pipeline import Compiled
@@ -79,14 +81,26 @@ def predict(
     chunk: int = 64,
     element: int = 2,
 ) -> Prediction | None:
-    """The time of both passes at a shape (B, T, H, D); None for a recurrence that goes step by step."""
-    if c.forward is None or c.backward is None:
+    """The time of both passes at a shape (B, T, H, D); None where the Triton kernels go step by step."""
+    if c.forward is None or c.backward is None or triton_section(c).stepwise:
         return None
     sizes = Sizes({d: shape[3] for d in c.step.dims}, chunk, element)
     started = launches(c)
     forward = _pass(c.forward, forward_cost(c, sizes), started[0], shape, sizes, machine)
     backward = _pass(c.backward, backward_cost(c, sizes), started[1], shape, sizes, machine)
     return Prediction(machine, shape, forward, backward)
+
+
+def as_data(p: Prediction) -> dict[str, Any]:
+    """A prediction as plain data, in microseconds."""
+
+    def data(x: Pass) -> dict[str, Any]:
+        times = {"us": x.seconds, "floor_us": x.floor, "moving_us": x.moving}
+        times |= {"computing_us": x.computing, "starting_us": x.starting}
+        return {**{name: round(1e6 * t, 1) for name, t in times.items()}, "segments": x.segments}
+
+    shape = dict(zip("BTHD", p.shape, strict=True))
+    return {"machine": p.machine.name, "shape": shape, "forward": data(p.forward), "backward": data(p.backward)}
 
 
 def _pass(
