@@ -23,7 +23,7 @@ from .backends import triton_section
 from .cost import Cost, Sizes, backward_cost, forward_cost, launches
 from .ir import Node, dim_of, walk
 from .pipeline import Compiled
-from .plan import Plan, Sweep
+from .stages import Plan, Sweep
 
 TILE = 64  # width of the tile of the state that a program keeps
 SEGMENTS = tuple(2**i for i in range(7))
