@@ -129,10 +129,24 @@ class Mixer(nn.Module):
         return (y, Cache(state, tail)) if output_cache else y
 
     def step(self, x: Tensor, cache: Cache | None = None) -> tuple[Tensor, Cache]:
-        """One step of generation: x [B, width] -> (y [B, width], cache). A cache of None is the sequence's start."""
+        """One step of generation: x [B, width] -> (y [B, width], cache). A cache of None is the sequence's start.
+
+        Under `torch.no_grad()` it is the op's own decoding step, one launch; otherwise the op on a sequence of one step, which has
+        gradients.
+        """
         self._check(x, 2, "[B, width]")
-        y, after = self(x.unsqueeze(1), cache, output_cache=True)
-        return y.squeeze(1), after
+        x = x.unsqueeze(1)
+        decode = getattr(self.op, "step", None)
+        if decode is None or torch.is_grad_enabled():
+            y, cache = self(x, cache, output_cache=True)
+            return y.squeeze(1), cache
+        given, tail = self.arguments(x, None if cache is None else cache.tail)
+        per_step = {a.key for a in self.signature.arguments if a.per_step}
+        now = {n: value.squeeze(1) if n in per_step else value for n, value in given.items()}
+        options = dict(self.constants) | ({} if self.backend is None else {"backend": self.backend})
+        with torch.autocast(x.device.type, enabled=False):
+            *outputs, state = decode(None if cache is None else cache.state, **now, **options)
+        return self._finished([o.unsqueeze(1) for o in outputs], x).squeeze(1), Cache(state, tail)
 
     def _finished(self, outputs: list[Tensor], x: Tensor) -> Tensor:
         """Normalised in each head, gated, and projected back."""
