@@ -40,9 +40,13 @@ _TORCH = {
 _SEQUENTIAL = {
     "chunkform.runtime.launch": "launch",
     "chunkform.runtime.packed": "backward_by_length forward_by_length",
-    "chunkform.runtime.sequential": "block_of computed_in incoming segment_length stacked strides_of tile_of warps_for",
+    "chunkform.runtime.sequential": (
+        "block_of computed_in gradient_like incoming layout_of segment_length stacked strides_of tile_of typed_like warps_for"
+    ),
     "chunkform.runtime.torch_form": "dtype_of",
 }
+
+_STEPWISE = ("packed", "groups")
 
 
 def sections(c: Compiled) -> tuple[Section, Section]:
@@ -59,9 +63,9 @@ def torch_section(c: Compiled) -> Section:
 def triton_section(c: Compiled) -> Section:
     """Kernels over chunks; over steps where the recurrence, or the chunk program that the kernels would need, asks for it."""
     if c.forward is None:
-        return Section("triton", sequential_triton_source(c), _SEQUENTIAL)
+        return Section("triton", sequential_triton_source(c), _SEQUENTIAL, features=_STEPWISE)
     try:
         return Section("triton", triton_source(c), TRITON_IMPORTS)
     except CannotPrint as why:
         text = f"{start_source(c)}\n\n\n{sequential_triton_source(c)}"
-        return Section("triton", text, _SEQUENTIAL, stepwise=str(why))
+        return Section("triton", text, _SEQUENTIAL, stepwise=str(why), features=_STEPWISE)

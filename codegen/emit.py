@@ -13,6 +13,8 @@ import jinja2
 from chunkform.errors import BuildError
 
 from .backends import Section, sections
+from .decode import MODULES as DECODE_IMPORTS
+from .decode import decoding
 from .derivation import derivation_lines, step_formulas
 from .ir import dim_of
 from .pipeline import Compiled
@@ -35,6 +37,7 @@ def emit(c: Compiled, tidy: bool = True) -> str:
     """The generated file of a spec, formatted where `tidy`."""
     parts = sections(c)
     text = "\n\n\n".join(x.text for x in parts)
+    step = decoding(c, has_start="def torch_start(" in text)
     backends = {x.backend: _backend(x) for x in parts}
     page = environment().get_template("generated.py.jinja")
     out = page.render(
@@ -43,11 +46,13 @@ def emit(c: Compiled, tidy: bool = True) -> str:
         hash=spec_hash(c),
         family=c.family,
         derivation=_wrapped(derivation(c)),
-        imports=_imports(parts),
-        body=text,
+        imports=_imports((*parts, Section("step", f"{step.text}{step.step}", DECODE_IMPORTS))),
+        body=f"{text}\n\n\n{step.text}",
         signature=signature_text(c),
         options=", ".join(f"{n}={n}" for n in OPTIONS),
         backends="{" + ", ".join(f'"{n}": {b}' for n, b in backends.items()) + "}",
+        step=step.step,
+        public_step=step.public,
         name=c.name,
         parameters=", ".join(_parameters(c)),
         docstring=docstring(c),

@@ -66,9 +66,12 @@ family: chunk-parallel
 import torch
 import triton
 import triton.language as tl
+import triton
+import triton.language as tl
 
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out, triangular_inverse
-from chunkform.runtime.kernels import cumulate, inverse, power, suffix_sum
+from chunkform.runtime.decode import Step, StepKernel
+from chunkform.runtime.kernels import border_sums, cumulate, inverse, power
 from chunkform.runtime.launch import (
     DTYPES,
     cdiv,
@@ -987,8 +990,8 @@ def backward_sweep_2(
     beta_b,
     beta_t,
     beta_h,
-    S_late_1_out,
     dk_1_out,
+    S_out_late__out,
     write2_p,
     write2_b,
     write2_t,
@@ -1062,15 +1065,15 @@ def backward_sweep_2(
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p3 = tl.dot(t2.to(DT), q.to(DT), ((since[:, None] * p) + (-p2)), input_precision="tf32x3")  # ... + matrix4 q
         tl.store(
-            S_late_1_out + (step + i * H) * tl.cdiv(D, block_d) + tile,
-            tl.sum(tl.where(d_ok[None, :], (-beta.to(tl.float32)[:, None] * (p3 * k.to(tl.float32))), 0.0), axis=1),
-            mask=i_ok,
-        )  # S.late
-        tl.store(
             dk_1_out + step * D + i[:, None] * (H * D) + d[None, :],
             (beta.to(tl.float32)[:, None] * p3),
             mask=i_ok[:, None] & d_ok[None, :],
         )  # dk
+        tl.store(
+            S_out_late__out + (step + i * H) * tl.cdiv(D, block_d) + tile,
+            tl.sum((-(beta.to(tl.float32) * since)[:, None] * (p * k.to(tl.float32))), axis=1),
+            mask=i_ok,
+        )  # S: out.late
         kept = power(alpha_a_end, alpha_r_end < 0)
         write2 = tl.load(
             write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
@@ -1115,10 +1118,26 @@ def backward_prepare_3(
     write2_b,
     write2_t,
     write2_h,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    alpha_p,
+    alpha_b,
+    alpha_t,
+    alpha_h,
+    own1_out,
+    own2_out,
     T,
     H,
     E: tl.constexpr,
+    D: tl.constexpr,
     block_e: tl.constexpr,
+    block_d: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1134,10 +1153,15 @@ def backward_prepare_3(
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
     e_ok = e < E
+    d = tl.arange(0, block_d)
+    d_ok = d < D
     do_p += b * do_b + h * do_h
     write1_p += b * write1_b + h * write1_h
     beta_p += b * beta_b + h * beta_h
     write2_p += b * write2_b + h * write2_h
+    q_p += b * q_b + h * q_h
+    k_p += b * k_b + h * k_h
+    alpha_p += b * alpha_b + h * alpha_h
     t0 = tl.cast(c, tl.int64) * C
     last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
     i_ok = i <= last
@@ -1171,6 +1195,23 @@ def backward_prepare_3(
     tl.store(
         matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta.to(tl.float32)[None, :] * (p2 * m2))
     )  # ((write2 write1^T) . m) diag(beta)
+    q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    p3 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
+    pairs = beta.to(tl.float32)[None, :] * (
+        p * m * p3 * tl.where(i[:, None] > i[None, :], 1.0, 0.0)
+    )  # ([order_{mask}]_{i,j} . (q k^T) . (do write1^T) . m) diag(beta)
+    alpha = tl.exp(tl.load(alpha_p + t0 * alpha_t + i * alpha_t, mask=i_ok, other=0.0).to(tl.float32))
+    p4 = tl.dot(k.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k k^T
+    pairs2 = (
+        -(alpha * beta.to(tl.float32))[:, None]
+        * beta.to(tl.float32)[None, :]
+        * (p2 * m2 * p4 * tl.where(i[:, None] > i[None, :], 1.0, 0.0))
+    )  # -diag(beta . alpha) ([order_{mask}]_{i,j} . (k k^T) . (write2 write1^T) . m) diag(beta)
+    tl.store(
+        own1_out + step + i * H, tl.sum(pairs, axis=1) - tl.sum(pairs, axis=0) - tl.sum(pairs2, axis=0), mask=i_ok
+    )  # S: own.late
+    tl.store(own2_out + step + i * H, tl.sum(pairs2, axis=1), mask=i_ok)  # S: own.early
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -1193,10 +1234,6 @@ def backward_sweep_3(
     write2_t,
     write2_h,
     matrix6,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
     beta_p,
     beta_b,
     beta_t,
@@ -1205,14 +1242,18 @@ def backward_sweep_3(
     dk_1_b,
     dk_1_t,
     dk_1_h,
-    S_late_2_out,
+    dq_out,
     alpha_p,
     alpha_b,
     alpha_t,
     alpha_h,
-    S_early_2_out,
-    dq_out,
     dk_out,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    S_in_late__out,
+    S_in_early__out,
     write1_p,
     write1_b,
     write1_t,
@@ -1246,10 +1287,10 @@ def backward_sweep_3(
     do_p += b * do_b + h * do_h
     k_p += b * k_b + h * k_h
     write2_p += b * write2_b + h * write2_h
-    q_p += b * q_b + h * q_h
     beta_p += b * beta_b + h * beta_h
     dk_1_p += b * dk_1_b + h * dk_1_h
     alpha_p += b * alpha_b + h * alpha_h
+    q_p += b * q_b + h * q_h
     write1_p += b * write1_b + h * write1_h
     for n in range(chunks):
         c = n
@@ -1262,7 +1303,6 @@ def backward_sweep_3(
         alpha_r = tl.load(alpha_resets + at + tl.minimum(i, last)) if EXACT else -1
         alpha_a_before = tl.load(alpha_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
         alpha_r_before = tl.load(alpha_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
-        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
         dk_1 = tl.load(
             dk_1_p + t0 * dk_1_t + i[:, None] * dk_1_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
@@ -1282,26 +1322,24 @@ def backward_sweep_3(
         p3 = tl.dot(write2.to(DT), S.to(DT), input_precision="tf32x3")  # write2 S^T
         t2 = tl.load(matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p4 = tl.dot(t2.to(DT), k.to(DT), (since2[:, None] * p3), input_precision="tf32x3")  # ... + matrix6 k
-        tl.store(
-            S_late_2_out + (step + i * H) * tl.cdiv(D, block_d) + tile,
-            tl.sum(tl.where(d_ok[None, :], (p2 * q.to(tl.float32)), 0.0), axis=1),
-            mask=i_ok,
-        )  # S.late
-        alpha = tl.exp(tl.load(alpha_p + t0 * alpha_t + i * alpha_t, mask=i_ok, other=0.0).to(tl.float32))
-        tl.store(
-            S_early_2_out + (step + i * H) * tl.cdiv(D, block_d) + tile,
-            tl.sum(
-                tl.where(d_ok[None, :], (-(alpha * beta.to(tl.float32))[:, None] * (p4 * k.to(tl.float32))), 0.0),
-                axis=1,
-            ),
-            mask=i_ok,
-        )  # S.early
         tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], p2, mask=i_ok[:, None] & d_ok[None, :])  # dq
+        alpha = tl.exp(tl.load(alpha_p + t0 * alpha_t + i * alpha_t, mask=i_ok, other=0.0).to(tl.float32))
         tl.store(
             dk_out + step * D + i[:, None] * (H * D) + d[None, :],
             ((-(alpha * beta.to(tl.float32))[:, None] * p4) + dk_1.to(tl.float32)),
             mask=i_ok[:, None] & d_ok[None, :],
         )  # dk
+        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        tl.store(
+            S_in_late__out + (step + i * H) * tl.cdiv(D, block_d) + tile,
+            tl.sum((since[:, None] * (p * q.to(tl.float32))), axis=1),
+            mask=i_ok,
+        )  # S: in.late
+        tl.store(
+            S_in_early__out + (step + i * H) * tl.cdiv(D, block_d) + tile,
+            tl.sum((-(alpha * since2 * beta.to(tl.float32))[:, None] * (k.to(tl.float32) * p3)), axis=1),
+            mask=i_ok,
+        )  # S: in.early
         kept = power(alpha_a_end, alpha_r_end < 0)
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
@@ -1441,8 +1479,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=4,
             num_stages=1,
         )
-        S_late_1 = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
         dk_1 = some.new_empty((B, T, H, D), dtype=torch.float32)
+        S_out_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
         launch(
             backward_sweep_2,
             (B * H * cdiv(D, min(config.tile, padded(D))),),
@@ -1459,8 +1497,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             *strides(q),
             beta,
             *strides(beta),
-            S_late_1,
             dk_1,
+            S_out_late_,
             write2,
             *strides(write2),
             alpha,
@@ -1484,6 +1522,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"alpha", "k", "q"}:
         matrix5 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
         matrix6 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
+        own1 = some.new_empty((B, T, H, 1), dtype=torch.float32)
+        own2 = some.new_empty((B, T, H, 1), dtype=torch.float32)
         launch(
             backward_prepare_3,
             (B * H * cdiv(T, config.chunk),),
@@ -1499,10 +1539,20 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             matrix6,
             write2,
             *strides(write2),
+            q,
+            *strides(q),
+            k,
+            *strides(k),
+            alpha,
+            *strides(alpha),
+            own1,
+            own2,
             T,
             H,
             E=E,
+            D=D,
             block_e=padded(E),
+            block_d=padded(D),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=T % config.chunk == 0,
@@ -1511,10 +1561,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=4,
             num_stages=1,
         )
-        S_late_2 = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
-        S_early_2 = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
+        S_in_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
+        S_in_early_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
         S_last = some.new_empty((B, H, D, E), dtype=torch.float32)
         launch(
             backward_sweep_3,
@@ -1531,18 +1581,18 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             write2,
             *strides(write2),
             matrix6,
-            q,
-            *strides(q),
             beta,
             *strides(beta),
             dk_1,
             *strides(dk_1),
-            S_late_2,
+            dq,
             alpha,
             *strides(alpha),
-            S_early_2,
-            dq,
             dk,
+            q,
+            *strides(q),
+            S_in_late_,
+            S_in_early_,
             write1,
             *strides(write1),
             T,
@@ -1561,9 +1611,18 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
     gradients, initial = {}, {}
     if needs & {"alpha"}:  # the decay times <S_(t-1), dS_t>
-        late = spread(S_late_2.sum(-1) + S_late_1.sum(-1), (B, T, H), some)
-        early = spread(S_early_2.sum(-1), (B, T, H), some)
-        S_pairing = suffix_sum(late, early, pair(S_last, dS_first, (-2, -1)))
+        S_pairing = border_sums(
+            alpha_sums,
+            alpha_resets,
+            pair(S_last, dS_first, (-2, -1)),
+            config.chunk,
+            config.exact,
+            out_late=S_out_late_,
+            in_late=S_in_late_,
+            in_early=S_in_early_,
+            own_late=own1,
+            own_early=own2,
+        )
     if "q" in needs:
         gradients["q"] = dq.to(given["q"].dtype)
     if "k" in needs:
@@ -1577,6 +1636,76 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if "S" in needs:
         initial["S"] = dS_last
     return gradients, initial
+
+
+def torch_step(given, states, constants, outputs, following):
+    """One step in torch: from given and states, [B, H, ...], to what it puts into outputs and following."""
+    dtype = dtype_of(given)
+    q = given["q"].to(dtype)
+    k = given["k"].to(dtype)
+    v = given["v"].to(dtype)
+    beta = given["beta"].to(dtype)
+    alpha = given["alpha"].to(dtype).exp()
+    S = states["S"].to(dtype)
+    t1 = (k[..., :, None] * S).sum(-2)
+    t2 = (beta[..., None] * k)[..., :, None] * (v - alpha[..., None] * t1)[..., None, :] + alpha[..., None, None] * S
+    t3 = (q[..., :, None] * t2).sum(-2)
+    next_S = t2
+    outputs["o"][...] = t3
+    following["S"][...] = next_S
+
+
+@triton.jit(do_not_specialize=["heads"])
+def step_kernel(
+    q_at, k_at, v_at, beta_at, alpha_at, S_at, next_S_at, o_at,
+    q_stride0, q_stride1, q_stride2,
+    k_stride0, k_stride1, k_stride2,
+    v_stride0, v_stride1, v_stride2,
+    beta_stride0, beta_stride1,
+    alpha_stride0, alpha_stride1,
+    S_stride0, S_stride1,
+    next_S_stride0, next_S_stride1,
+    o_stride0, o_stride1,
+    heads, q_group, k_group, v_group, beta_group, alpha_group,
+    size_d: tl.constexpr, block_d: tl.constexpr,
+    size_e: tl.constexpr, block_e: tl.constexpr,
+    parts: tl.constexpr, turns: tl.constexpr,
+):  # fmt: skip
+    """Each program: one batch entry and head and a tile of e, one step."""
+    place = tl.program_id(0) // parts
+    batch = tl.cast(place // heads, tl.int64)
+    head = tl.cast(place % heads, tl.int64)
+    q_at += batch * q_stride0 + (head // q_group) * q_stride1
+    k_at += batch * k_stride0 + (head // k_group) * k_stride1
+    v_at += batch * v_stride0 + (head // v_group) * v_stride1
+    beta_at += batch * beta_stride0 + (head // beta_group) * beta_stride1
+    alpha_at += batch * alpha_stride0 + (head // alpha_group) * alpha_stride1
+    S_at += batch * S_stride0 + head * S_stride1
+    next_S_at += batch * next_S_stride0 + head * next_S_stride1
+    o_at += batch * o_stride0 + head * o_stride1
+    at_d = tl.arange(0, block_d)
+    wide_d = tl.cast(at_d, tl.int64)
+    in_d = at_d < size_d
+    q = tl.load(q_at + wide_d * q_stride2, mask=in_d, other=0.0).to(tl.float32)
+    k = tl.load(k_at + wide_d * k_stride2, mask=in_d, other=0.0).to(tl.float32)
+    beta = tl.load(beta_at).to(tl.float32)
+    alpha = tl.exp(tl.load(alpha_at).to(tl.float32))
+    for turn in tl.static_range(turns):
+        tile = tl.program_id(0) % parts * turns + turn
+        first = tile == 0
+        at_e = tile * block_e + tl.arange(0, block_e)
+        wide_e = tl.cast(at_e, tl.int64)
+        in_e = at_e < size_e
+        at_d_e = at_d[:, None] * size_e + at_e[None, :]
+        in_d_e = in_d[:, None] & in_e[None, :]
+        S = tl.load(S_at + at_d_e, mask=in_d_e, other=0.0).to(tl.float32)
+        v = tl.load(v_at + wide_e * v_stride2, mask=in_e, other=0.0).to(tl.float32)
+        tl.debug_barrier()
+        t1 = tl.sum(k[:, None] * S, axis=0)
+        t2 = (beta * k)[:, None] * (v - alpha * t1)[None, :] + alpha * S
+        t3 = tl.sum(q[:, None] * t2, axis=0)
+        tl.store(next_S_at + at_d_e, t2, mask=in_d_e)
+        tl.store(o_at + at_e, t3, mask=in_e)
 
 
 SIGNATURE = Signature(
@@ -1597,6 +1726,34 @@ OP = Op(
         "torch": Backend(torch_forward, torch_backward, frozenset(("packed",))),
         "triton": Backend(triton_forward, triton_backward),
     },
+    Step(
+        SIGNATURE,
+        torch_step,
+        StepKernel(
+            step_kernel,
+            reads=(
+                "q",
+                "k",
+                "v",
+                "beta",
+                "alpha",
+            ),
+            constants=(),
+            dims=(
+                "d",
+                "e",
+            ),
+            tiled="e",
+            shared=False,
+            held=(
+                (
+                    "d",
+                    "e",
+                ),
+            ),
+            smallest=1,
+        ),
+    ),
 )
 
 
@@ -1654,3 +1811,35 @@ def gated_delta_rule(
         state_dtype=state_dtype,
         backend=backend,
     )
+
+
+def gated_delta_rule_step(state, q, k, v, beta, log_alpha, inplace=False, out=None, state_dtype=None, backend=None):
+    """One step of gated_delta_rule, for generation: one launch, no gradient.
+
+        S_t = alpha_t S_{t-1} + beta_t k_t (v_t - alpha_t S_{t-1}^T k_t)^T
+        o_t = S_t^T q_t
+
+    Args:
+        state: S [B, H, d, e], in float32, bfloat16 or float16; None before the first step.
+        q: [B, H, d].
+        k: [B, H, d].
+        v: [B, H, e].
+        beta: [B, H].
+        log_alpha: [B, H]. The natural logarithm of alpha, at most 0; -inf forgets everything.
+        inplace: update the state where it lies, instead of returning a new one.
+        out: where to put the output; overlaps no other argument.
+        state_dtype: of the first state, where state is None; float32 where this is None too.
+        backend: 'torch', 'triton', or None for the best one on the tensors' device.
+
+    Returns:
+        o [B, H, e] in the inputs' dtype, and the state after the step.
+
+    Raises:
+        chunkform.errors.ArgumentError: an argument has a wrong shape, dtype, device or value, or requires a gradient.
+    """
+    return OP.step(
+        state, {"q": q, "k": k, "v": v, "beta": beta, "alpha": log_alpha}, inplace, out, state_dtype, backend
+    )
+
+
+gated_delta_rule.step = gated_delta_rule_step

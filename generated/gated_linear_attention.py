@@ -59,8 +59,11 @@ family: chunk-parallel
 import torch
 import triton
 import triton.language as tl
+import triton
+import triton.language as tl
 
 from chunkform.runtime.decay import channel_apply, channel_product, chunk_for, decay_all, decay_in, decay_out
+from chunkform.runtime.decode import Step, StepKernel
 from chunkform.runtime.kernels import cumulate, decayed_product, decayed_sum, is_flat, span, suffix_sum
 from chunkform.runtime.launch import (
     DTYPES,
@@ -1352,6 +1355,70 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     return gradients, initial
 
 
+def torch_step(given, states, constants, outputs, following):
+    """One step in torch: from given and states, [B, H, ...], to what it puts into outputs and following."""
+    dtype = dtype_of(given)
+    q = given["q"].to(dtype)
+    k = given["k"].to(dtype)
+    v = given["v"].to(dtype)
+    alpha = given["alpha"].to(dtype).exp()
+    S = states["S"].to(dtype)
+    t1 = alpha[..., :, None] * S + k[..., :, None] * v[..., None, :]
+    t2 = (q[..., :, None] * t1).sum(-2)
+    next_S = t1
+    outputs["o"][...] = t2
+    following["S"][...] = next_S
+
+
+@triton.jit(do_not_specialize=["heads"])
+def step_kernel(
+    q_at, k_at, v_at, alpha_at, S_at, next_S_at, o_at,
+    q_stride0, q_stride1, q_stride2,
+    k_stride0, k_stride1, k_stride2,
+    v_stride0, v_stride1, v_stride2,
+    alpha_stride0, alpha_stride1, alpha_stride2,
+    S_stride0, S_stride1,
+    next_S_stride0, next_S_stride1,
+    o_stride0, o_stride1,
+    heads, q_group, k_group, v_group, alpha_group,
+    size_d: tl.constexpr, block_d: tl.constexpr,
+    size_e: tl.constexpr, block_e: tl.constexpr,
+    parts: tl.constexpr, turns: tl.constexpr,
+):  # fmt: skip
+    """Each program: one batch entry and head and a tile of e, one step."""
+    place = tl.program_id(0) // parts
+    batch = tl.cast(place // heads, tl.int64)
+    head = tl.cast(place % heads, tl.int64)
+    q_at += batch * q_stride0 + (head // q_group) * q_stride1
+    k_at += batch * k_stride0 + (head // k_group) * k_stride1
+    v_at += batch * v_stride0 + (head // v_group) * v_stride1
+    alpha_at += batch * alpha_stride0 + (head // alpha_group) * alpha_stride1
+    S_at += batch * S_stride0 + head * S_stride1
+    next_S_at += batch * next_S_stride0 + head * next_S_stride1
+    o_at += batch * o_stride0 + head * o_stride1
+    at_d = tl.arange(0, block_d)
+    wide_d = tl.cast(at_d, tl.int64)
+    in_d = at_d < size_d
+    q = tl.load(q_at + wide_d * q_stride2, mask=in_d, other=0.0).to(tl.float32)
+    k = tl.load(k_at + wide_d * k_stride2, mask=in_d, other=0.0).to(tl.float32)
+    alpha = tl.exp(tl.load(alpha_at + wide_d * alpha_stride2, mask=in_d, other=0.0).to(tl.float32))
+    for turn in tl.static_range(turns):
+        tile = tl.program_id(0) % parts * turns + turn
+        first = tile == 0
+        at_e = tile * block_e + tl.arange(0, block_e)
+        wide_e = tl.cast(at_e, tl.int64)
+        in_e = at_e < size_e
+        at_d_e = at_d[:, None] * size_e + at_e[None, :]
+        in_d_e = in_d[:, None] & in_e[None, :]
+        S = tl.load(S_at + at_d_e, mask=in_d_e, other=0.0).to(tl.float32)
+        v = tl.load(v_at + wide_e * v_stride2, mask=in_e, other=0.0).to(tl.float32)
+        tl.debug_barrier()
+        t1 = alpha[:, None] * S + k[:, None] * v[None, :]
+        t2 = tl.sum(q[:, None] * t1, axis=0)
+        tl.store(next_S_at + at_d_e, t1, mask=in_d_e)
+        tl.store(o_at + at_e, t2, mask=in_e)
+
+
 SIGNATURE = Signature(
     name="gated_linear_attention",
     arguments=(
@@ -1369,6 +1436,33 @@ OP = Op(
         "torch": Backend(torch_forward, torch_backward, frozenset(("packed",))),
         "triton": Backend(triton_forward, triton_backward),
     },
+    Step(
+        SIGNATURE,
+        torch_step,
+        StepKernel(
+            step_kernel,
+            reads=(
+                "q",
+                "k",
+                "v",
+                "alpha",
+            ),
+            constants=(),
+            dims=(
+                "d",
+                "e",
+            ),
+            tiled="e",
+            shared=False,
+            held=(
+                (
+                    "d",
+                    "e",
+                ),
+            ),
+            smallest=1,
+        ),
+    ),
 )
 
 
@@ -1424,3 +1518,32 @@ def gated_linear_attention(
         state_dtype=state_dtype,
         backend=backend,
     )
+
+
+def gated_linear_attention_step(state, q, k, v, log_alpha, inplace=False, out=None, state_dtype=None, backend=None):
+    """One step of gated_linear_attention, for generation: one launch, no gradient.
+
+        S_t = diag(alpha_t) S_{t-1} + k_t v_t^T
+        o_t = S_t^T q_t
+
+    Args:
+        state: S [B, H, d, e], in float32, bfloat16 or float16; None before the first step.
+        q: [B, H, d].
+        k: [B, H, d].
+        v: [B, H, e].
+        log_alpha: [B, H, d]. The natural logarithm of alpha, at most 0; -inf forgets everything.
+        inplace: update the state where it lies, instead of returning a new one.
+        out: where to put the output; overlaps no other argument.
+        state_dtype: of the first state, where state is None; float32 where this is None too.
+        backend: 'torch', 'triton', or None for the best one on the tensors' device.
+
+    Returns:
+        o [B, H, e] in the inputs' dtype, and the state after the step.
+
+    Raises:
+        chunkform.errors.ArgumentError: an argument has a wrong shape, dtype, device or value, or requires a gradient.
+    """
+    return OP.step(state, {"q": q, "k": k, "v": v, "alpha": log_alpha}, inplace, out, state_dtype, backend)
+
+
+gated_linear_attention.step = gated_linear_attention_step

@@ -25,30 +25,35 @@ family: sequential
 import torch
 import triton
 import triton.language as tl
+import triton
+import triton.language as tl
 
+from chunkform.runtime.decode import Step, StepKernel
 from chunkform.runtime.launch import launch
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
 from chunkform.runtime.sequential import (
     block_of,
     computed_in,
+    gradient_like,
     incoming,
+    layout_of,
     segment_length,
     stacked,
     strides_of,
     tile_of,
+    typed_like,
     warps_for,
 )
 from chunkform.runtime.torch_form import dtype_of
 
 
-def torch_start(given, states, constants):
+def torch_start(given, states, constants, batch, heads):
     """The states before the first step, [B, H, ...]: those given, or the spec's own."""
     dtype = computed_in(given)
-    batch, heads = given["x"].shape[0], given["x"].shape[2]
     like = given["x"].new_zeros((), dtype=dtype)
-    size_n = given["x"].shape[3]
-    size_m = given["y"].shape[3]
+    size_n = given["x"].shape[-1]
+    size_m = given["y"].shape[-1]
     W = states.get("W")
     if W is None:
         W = like.new_zeros((batch, heads, size_m, size_n))
@@ -64,8 +69,8 @@ def torch_forward(given, states, constants, packed=None):
     dtype = computed_in(given)
     batch, steps, heads = given["x"].shape[:3]
     like = given["x"].new_zeros((), dtype=dtype)
-    size_n = given["x"].shape[3]
-    size_m = given["y"].shape[3]
+    size_n = given["x"].shape[-1]
+    size_m = given["y"].shape[-1]
     sequences = {
         "x": given["x"].to(dtype).unbind(1),
         "z": given["z"].to(dtype).unbind(1),
@@ -73,7 +78,7 @@ def torch_forward(given, states, constants, packed=None):
         "eta": given["eta"].to(dtype).unbind(1),
     }
     segment = segment_length(steps)
-    start = torch_start(given, states, constants)
+    start = torch_start(given, states, constants, batch, heads)
     W = start["W"]
     outputs = {
         "o": given["x"].new_empty((batch, steps, heads, size_m)),
@@ -107,8 +112,8 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     dtype = computed_in(given)
     batch, steps, heads = given["x"].shape[:3]
     like = given["x"].new_zeros((), dtype=dtype)
-    size_n = given["x"].shape[3]
-    size_m = given["y"].shape[3]
+    size_n = given["x"].shape[-1]
+    size_m = given["y"].shape[-1]
     sequences = {
         "x": given["x"].to(dtype).unbind(1),
         "z": given["z"].to(dtype).unbind(1),
@@ -168,14 +173,14 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     return gradients, {name: gradient for name, gradient in initial_gradients.items() if name in needs}
 
 
-@triton.jit(do_not_specialize=["heads", "steps", "segment", "segments"])
+@triton.jit(do_not_specialize=["heads", "steps", "segment", "lines"])
 def sequential_forward_kernel(
     x_at, z_at, y_at, eta_at, W_start_at, W_checkpoints_at, W_final_at, o_at,
     x_stride0, x_stride1, x_stride2, x_stride3,
     z_stride0, z_stride1, z_stride2, z_stride3,
     y_stride0, y_stride1, y_stride2, y_stride3,
     eta_stride0, eta_stride1, eta_stride2,
-    heads, steps, segment, segments,
+    table_at, heads, x_group, z_group, y_group, eta_group, steps, segment, lines,
     size_n: tl.constexpr, block_n: tl.constexpr,
     size_m: tl.constexpr, block_m: tl.constexpr,
     tiles: tl.constexpr,
@@ -188,6 +193,21 @@ def sequential_forward_kernel(
     index = tl.cast(tl.program_id(0) // tiles, tl.int64)
     batch = index // heads
     head = index % heads
+    if table_at is not None:  # packed: a program walks one sequence, whose place it reads
+        entry = 0
+        begin = tl.load(table_at + 4 * batch)
+        steps = tl.load(table_at + 4 * batch + 4) - begin
+        segment = tl.load(table_at + 4 * batch + 1)
+        slot = tl.load(table_at + 4 * batch + 2)
+        room = tl.load(table_at + 4 * batch + 3)
+        line = begin
+    else:
+        entry = batch
+        begin = 0
+        slot = batch * tl.cdiv(steps, segment)
+        room = batch * segment
+        line = batch * steps
+    segments = tl.cdiv(steps, segment)
     at_n = tl.arange(0, block_n)
     wide_n = tl.cast(at_n, tl.int64)
     in_n = at_n < size_n
@@ -196,13 +216,16 @@ def sequential_forward_kernel(
     in_m = at_m < size_m
     at_m_n = at_m[:, None] * size_n + at_n[None, :]
     in_m_n = in_m[:, None] & in_n[None, :]
-    x_at += batch * x_stride0 + head * x_stride2
-    z_at += batch * z_stride0 + head * z_stride2
-    y_at += batch * y_stride0 + head * y_stride2
-    eta_at += batch * eta_stride0 + head * eta_stride2
+    x_at += entry * x_stride0 + begin * x_stride1 + (head // x_group) * x_stride2
+    z_at += entry * z_stride0 + begin * z_stride1 + (head // z_group) * z_stride2
+    y_at += entry * y_stride0 + begin * y_stride1 + (head // y_group) * y_stride2
+    eta_at += entry * eta_stride0 + begin * eta_stride1 + (head // eta_group) * eta_stride2
     W = tl.load(W_start_at + index * (size_m * size_n) + at_m_n, mask=in_m_n, other=0.0).to(tl.float32)
     for checkpoint in range(segments):
-        tl.store(W_checkpoints_at + (index * segments + checkpoint) * (size_m * size_n) + at_m_n, W, mask=in_m_n)
+        if W_checkpoints_at is not None:
+            tl.store(
+                W_checkpoints_at + ((slot + checkpoint) * heads + head) * (size_m * size_n) + at_m_n, W, mask=in_m_n
+            )
         for offset in range(tl.minimum(segment, steps - checkpoint * segment)):
             now = tl.cast(checkpoint, tl.int64) * segment + offset
             x = tl.load(x_at + now * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0).to(tl.float32)
@@ -213,12 +236,12 @@ def sequential_forward_kernel(
             error = tl.sigmoid(t1) - y
             t2 = W - (eta * error)[:, None] * x[None, :]
             t3 = tl.sum(z[None, :] * t2, axis=1)
-            tl.store(o_at + ((batch * steps + now) * heads + head) * size_m + at_m, t3, mask=in_m)
+            tl.store(o_at + ((line + now) * heads + head) * size_m + at_m, t3, mask=in_m)
             W = tl.where(in_m[:, None], t2, 0.0)
     tl.store(W_final_at + index * (size_m * size_n) + at_m_n, W, mask=in_m_n)
 
 
-@triton.jit(do_not_specialize=["heads", "steps", "segment", "segments"])
+@triton.jit(do_not_specialize=["heads", "steps", "segment", "lines"])
 def sequential_backward_kernel(
     x_at, z_at, y_at, eta_at, do_at, W_checkpoints_at, W_states_at, dW_final_at, dW_start_at, dx_at, dz_at, dy_at, deta_at,
     x_stride0, x_stride1, x_stride2, x_stride3,
@@ -226,7 +249,7 @@ def sequential_backward_kernel(
     y_stride0, y_stride1, y_stride2, y_stride3,
     eta_stride0, eta_stride1, eta_stride2,
     do_stride0, do_stride1, do_stride2, do_stride3,
-    heads, steps, segment, segments,
+    table_at, heads, x_group, z_group, y_group, eta_group, steps, segment, lines,
     size_n: tl.constexpr, block_n: tl.constexpr,
     size_m: tl.constexpr, block_m: tl.constexpr,
     tiles: tl.constexpr,
@@ -239,6 +262,22 @@ def sequential_backward_kernel(
     index = tl.cast(tl.program_id(0) // tiles, tl.int64)
     batch = index // heads
     head = index % heads
+    if table_at is not None:  # packed: a program walks one sequence, whose place it reads
+        entry = 0
+        begin = tl.load(table_at + 4 * batch)
+        steps = tl.load(table_at + 4 * batch + 4) - begin
+        segment = tl.load(table_at + 4 * batch + 1)
+        slot = tl.load(table_at + 4 * batch + 2)
+        room = tl.load(table_at + 4 * batch + 3)
+        line = begin
+    else:
+        entry = batch
+        begin = 0
+        slot = batch * tl.cdiv(steps, segment)
+        room = batch * segment
+        line = batch * steps
+    segments = tl.cdiv(steps, segment)
+    lines = tl.cast(lines, tl.int64)
     at_n = tl.arange(0, block_n)
     wide_n = tl.cast(at_n, tl.int64)
     in_n = at_n < size_n
@@ -247,21 +286,21 @@ def sequential_backward_kernel(
     in_m = at_m < size_m
     at_m_n = at_m[:, None] * size_n + at_n[None, :]
     in_m_n = in_m[:, None] & in_n[None, :]
-    x_at += batch * x_stride0 + head * x_stride2
-    z_at += batch * z_stride0 + head * z_stride2
-    y_at += batch * y_stride0 + head * y_stride2
-    eta_at += batch * eta_stride0 + head * eta_stride2
-    do_at += batch * do_stride0 + head * do_stride2
+    x_at += entry * x_stride0 + begin * x_stride1 + (head // x_group) * x_stride2
+    z_at += entry * z_stride0 + begin * z_stride1 + (head // z_group) * z_stride2
+    y_at += entry * y_stride0 + begin * y_stride1 + (head // y_group) * y_stride2
+    eta_at += entry * eta_stride0 + begin * eta_stride1 + (head // eta_group) * eta_stride2
+    do_at += entry * do_stride0 + begin * do_stride1 + head * do_stride2
     dW = tl.load(dW_final_at + index * (size_m * size_n) + at_m_n, mask=in_m_n, other=0.0).to(tl.float32)
     for back in range(segments):
         checkpoint = segments - 1 - back
         length = tl.minimum(segment, steps - checkpoint * segment)
         W = tl.load(
-            W_checkpoints_at + (index * segments + checkpoint) * (size_m * size_n) + at_m_n, mask=in_m_n, other=0.0
+            W_checkpoints_at + ((slot + checkpoint) * heads + head) * (size_m * size_n) + at_m_n, mask=in_m_n, other=0.0
         ).to(tl.float32)
         for offset in range(length):
             now = tl.cast(checkpoint, tl.int64) * segment + offset
-            tl.store(W_states_at + (index * segment + offset) * (size_m * size_n) + at_m_n, W, mask=in_m_n)
+            tl.store(W_states_at + ((room + offset) * heads + head) * (size_m * size_n) + at_m_n, W, mask=in_m_n)
             x = tl.load(x_at + now * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0).to(tl.float32)
             y = tl.load(y_at + now * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0).to(tl.float32)
             eta = tl.load(eta_at + now * eta_stride1).to(tl.float32)
@@ -273,7 +312,7 @@ def sequential_backward_kernel(
             offset = length - 1 - rest
             now = tl.cast(checkpoint, tl.int64) * segment + offset
             W = tl.load(
-                W_states_at + (index * segment + offset) * (size_m * size_n) + at_m_n, mask=in_m_n, other=0.0
+                W_states_at + ((room + offset) * heads + head) * (size_m * size_n) + at_m_n, mask=in_m_n, other=0.0
             ).to(tl.float32)
             x = tl.load(x_at + now * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0).to(tl.float32)
             z = tl.load(z_at + now * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0).to(tl.float32)
@@ -292,56 +331,60 @@ def sequential_backward_kernel(
             t9 = tl.sum(do[:, None] * (W - (eta * error)[:, None] * x[None, :]), axis=0)
             t10 = tl.sum(x * t8, axis=0)
             tl.store(
-                dx_at + ((batch * steps + now) * heads + head + tile * rows * steps) * size_n + at_n,
+                dx_at + ((line + now) * heads + head + tile * lines * heads) * size_n + at_n,
                 -eta * t7 - eta * t8,
                 mask=in_n,
             )
-            tl.store(
-                dz_at + ((batch * steps + now) * heads + head + tile * rows * steps) * size_n + at_n, t9, mask=in_n
-            )
-            tl.store(dy_at + ((batch * steps + now) * heads + head) * size_m + at_m, eta * t5, mask=in_m)
-            tl.store(deta_at + (batch * steps + now) * heads + head + tile * rows * steps, -t10)
+            tl.store(dz_at + ((line + now) * heads + head + tile * lines * heads) * size_n + at_n, t9, mask=in_n)
+            tl.store(dy_at + ((line + now) * heads + head) * size_m + at_m, eta * t5, mask=in_m)
+            tl.store(deta_at + (line + now) * heads + head + tile * lines * heads, -t10)
             dW = t1 + dW - (eta * t3 * t5 * t6)[:, None] * x[None, :]
         tl.debug_barrier()
     tl.store(dW_start_at + index * (size_m * size_n) + at_m_n, dW, mask=in_m_n)
 
 
-def triton_forward(given, states, constants):
-    """(outputs, final states, checkpoints of the states), step by step."""
-    batch, steps, heads = given["x"].shape[:3]
+def triton_forward(given, states, constants, packed=None, needs_backward=True):
+    """(outputs, final states, checkpoints of the states), step by step; no checkpoints unless `needs_backward`."""
+    batch, steps = given["x"].shape[:2]
+    heads = max(given["x"].shape[2], given["z"].shape[2], given["y"].shape[2], given["eta"].shape[2], 0)
     like = given["x"].new_zeros((), dtype=torch.float32)
-    size_n = given["x"].shape[3]
-    size_m = given["y"].shape[3]
-    segment = segment_length(steps)
-    segments = -(-steps // segment)
+    size_n = given["x"].shape[-1]
+    size_m = given["y"].shape[-1]
     block_n = block_of(size_n, 1)
     block_m = tile_of(size_m, block_n, 2048, 1)
     tiles = -(-size_m // block_m)
-    start = {name: x.float().contiguous() for name, x in torch_start(given, states, constants).items()}
+    layout = layout_of(batch, steps, packed, needs_backward)
+    start = torch_start(given, states, constants, layout.sequences, heads)
+    start = {name: x.float().contiguous() for name, x in start.items()}
     outputs, parts = {}, {}
     outputs["o"] = given["x"].new_empty((batch, steps, heads, size_m))
     finals = {
-        "W": like.new_empty((batch, heads, size_m, size_n)),
+        "W": like.new_empty((layout.sequences, heads, size_m, size_n)),
     }
-    saved = {
-        "W": like.new_empty((batch * heads, segments, size_m, size_n)),
-    }
+    saved = {}
+    if needs_backward:
+        saved["W"] = like.new_empty((layout.slots * heads, size_m, size_n))
     launch(
         sequential_forward_kernel,
-        (batch * heads * tiles,),
+        (layout.sequences * heads * tiles,),
         given["x"],
         given["z"],
         given["y"],
         given["eta"],
         start["W"],
-        saved["W"],
+        saved.get("W"),
         finals["W"],
         outputs["o"],
         *strides_of(given["x"], given["z"], given["y"], given["eta"]),
+        layout.table,
         heads,
+        heads // max(given["x"].shape[2], 1),
+        heads // max(given["z"].shape[2], 1),
+        heads // max(given["y"].shape[2], 1),
+        heads // max(given["eta"].shape[2], 1),
         steps,
-        segment,
-        segments,
+        layout.segment,
+        batch * steps,
         size_n=size_n,
         block_n=block_n,
         size_m=size_m,
@@ -352,31 +395,33 @@ def triton_forward(given, states, constants):
     return outputs, finals, saved
 
 
-def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs):
+def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
     """(gradients, gradients of the initial states): the adjoint's steps, over states recomputed from checkpoints."""
-    batch, steps, heads = given["x"].shape[:3]
+    batch, steps = given["x"].shape[:2]
+    heads = max(given["x"].shape[2], given["z"].shape[2], given["y"].shape[2], given["eta"].shape[2], 0)
     like = given["x"].new_zeros((), dtype=torch.float32)
-    size_n = given["x"].shape[3]
-    size_m = given["y"].shape[3]
-    segment = segment_length(steps)
-    segments = -(-steps // segment)
+    size_n = given["x"].shape[-1]
+    size_m = given["y"].shape[-1]
     block_n = block_of(size_n, 1)
     block_m = tile_of(size_m, block_n, 4096, 1, most=8)
     tiles = -(-size_m // block_m)
+    layout = layout_of(batch, steps, packed)
     incoming_steps = {
         "o": incoming(cotangents.get("o"), (batch, steps, heads, size_m), like),
     }
     ends, workspace, initial_gradients, gradients, parts = {}, {}, {}, {}, {}
-    ends["W"] = incoming(final_cotangents.get("W"), (batch, heads, size_m, size_n), like).float().contiguous()
-    initial_gradients["W"] = like.new_empty((batch, heads, size_m, size_n))
-    workspace["W"] = like.new_empty((batch * heads * segment, size_m, size_n))
+    ends["W"] = (
+        incoming(final_cotangents.get("W"), (layout.sequences, heads, size_m, size_n), like).float().contiguous()
+    )
+    initial_gradients["W"] = like.new_empty((layout.sequences, heads, size_m, size_n))
+    workspace["W"] = like.new_empty((layout.rooms * heads, size_m, size_n))
     parts["x"] = like.new_empty((tiles, *(batch, steps, heads, size_n)))
     parts["z"] = like.new_empty((tiles, *(batch, steps, heads, size_n)))
-    gradients["y"] = given["y"].new_empty((batch, steps, heads, size_m))
+    gradients["y"] = gradient_like(given["y"], (batch, steps, heads, size_m))
     parts["eta"] = like.new_empty((tiles, *(batch, steps, heads)))
     launch(
         sequential_backward_kernel,
-        (batch * heads * tiles,),
+        (layout.sequences * heads * tiles,),
         given["x"],
         given["z"],
         given["y"],
@@ -391,10 +436,15 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         gradients["y"],
         parts["eta"],
         *strides_of(given["x"], given["z"], given["y"], given["eta"], incoming_steps["o"]),
+        layout.table,
         heads,
+        heads // max(given["x"].shape[2], 1),
+        heads // max(given["z"].shape[2], 1),
+        heads // max(given["y"].shape[2], 1),
+        heads // max(given["eta"].shape[2], 1),
         steps,
-        segment,
-        segments,
+        layout.segment,
+        batch * steps,
         size_n=size_n,
         block_n=block_n,
         size_m=size_m,
@@ -403,9 +453,77 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         num_warps=warps_for(max(block_m * block_n, 1)),
     )
     for name, part in parts.items():
-        gradients[name] = part.sum(0).to(given[name].dtype)
-    gradients = {name: gradient for name, gradient in gradients.items() if name in needs}
+        gradients[name] = part.sum(0)
+    gradients = {name: typed_like(given[name], gradient) for name, gradient in gradients.items() if name in needs}
     return gradients, {name: gradient for name, gradient in initial_gradients.items() if name in needs}
+
+
+def torch_step(given, states, constants, outputs, following):
+    """One step in torch: from given and states, [B, H, ...], to what it puts into outputs and following."""
+    dtype = dtype_of(given)
+    x = given["x"].to(dtype)
+    z = given["z"].to(dtype)
+    y = given["y"].to(dtype)
+    eta = given["eta"].to(dtype)
+    W = states["W"].to(dtype)
+    t1 = (x[..., None, :] * W).sum(-1)
+    error = torch.sigmoid(t1) - y
+    t2 = W - (eta[..., None] * error)[..., :, None] * x[..., None, :]
+    t3 = (z[..., None, :] * t2).sum(-1)
+    next_W = t2
+    outputs["o"][...] = t3
+    following["W"][...] = next_W
+
+
+@triton.jit(do_not_specialize=["heads"])
+def step_kernel(
+    x_at, z_at, y_at, eta_at, W_at, next_W_at, o_at,
+    x_stride0, x_stride1, x_stride2,
+    z_stride0, z_stride1, z_stride2,
+    y_stride0, y_stride1, y_stride2,
+    eta_stride0, eta_stride1,
+    W_stride0, W_stride1,
+    next_W_stride0, next_W_stride1,
+    o_stride0, o_stride1,
+    heads, x_group, z_group, y_group, eta_group,
+    size_n: tl.constexpr, block_n: tl.constexpr,
+    size_m: tl.constexpr, block_m: tl.constexpr,
+    parts: tl.constexpr, turns: tl.constexpr,
+):  # fmt: skip
+    """Each program: one batch entry and head and a tile of m, one step."""
+    place = tl.program_id(0) // parts
+    batch = tl.cast(place // heads, tl.int64)
+    head = tl.cast(place % heads, tl.int64)
+    x_at += batch * x_stride0 + (head // x_group) * x_stride1
+    z_at += batch * z_stride0 + (head // z_group) * z_stride1
+    y_at += batch * y_stride0 + (head // y_group) * y_stride1
+    eta_at += batch * eta_stride0 + (head // eta_group) * eta_stride1
+    W_at += batch * W_stride0 + head * W_stride1
+    next_W_at += batch * next_W_stride0 + head * next_W_stride1
+    o_at += batch * o_stride0 + head * o_stride1
+    at_n = tl.arange(0, block_n)
+    wide_n = tl.cast(at_n, tl.int64)
+    in_n = at_n < size_n
+    x = tl.load(x_at + wide_n * x_stride2, mask=in_n, other=0.0).to(tl.float32)
+    z = tl.load(z_at + wide_n * z_stride2, mask=in_n, other=0.0).to(tl.float32)
+    eta = tl.load(eta_at).to(tl.float32)
+    for turn in tl.static_range(turns):
+        tile = tl.program_id(0) % parts * turns + turn
+        first = tile == 0
+        at_m = tile * block_m + tl.arange(0, block_m)
+        wide_m = tl.cast(at_m, tl.int64)
+        in_m = at_m < size_m
+        at_m_n = at_m[:, None] * size_n + at_n[None, :]
+        in_m_n = in_m[:, None] & in_n[None, :]
+        W = tl.load(W_at + at_m_n, mask=in_m_n, other=0.0).to(tl.float32)
+        y = tl.load(y_at + wide_m * y_stride2, mask=in_m, other=0.0).to(tl.float32)
+        tl.debug_barrier()
+        t1 = tl.sum(x[None, :] * W, axis=1)
+        error = tl.sigmoid(t1) - y
+        t2 = W - (eta * error)[:, None] * x[None, :]
+        t3 = tl.sum(z[None, :] * t2, axis=1)
+        tl.store(next_W_at + at_m_n, tl.where(in_m[:, None], t2, 0.0), mask=in_m_n)
+        tl.store(o_at + at_m, t3, mask=in_m)
 
 
 SIGNATURE = Signature(
@@ -423,8 +541,44 @@ OP = Op(
     SIGNATURE,
     {
         "torch": Backend(torch_forward, torch_backward, frozenset(("packed",))),
-        "triton": Backend(triton_forward, triton_backward),
+        "triton": Backend(
+            triton_forward,
+            triton_backward,
+            frozenset(
+                (
+                    "packed",
+                    "groups",
+                )
+            ),
+        ),
     },
+    Step(
+        SIGNATURE,
+        torch_step,
+        StepKernel(
+            step_kernel,
+            reads=(
+                "x",
+                "z",
+                "y",
+                "eta",
+            ),
+            constants=(),
+            dims=(
+                "n",
+                "m",
+            ),
+            tiled="m",
+            shared=False,
+            held=(
+                (
+                    "m",
+                    "n",
+                ),
+            ),
+            smallest=1,
+        ),
+    ),
 )
 
 
@@ -481,3 +635,33 @@ def gradient_descent_logistic(
         state_dtype=state_dtype,
         backend=backend,
     )
+
+
+def gradient_descent_logistic_step(state, x, z, y, eta, inplace=False, out=None, state_dtype=None, backend=None):
+    """One step of gradient_descent_logistic, for generation: one launch, no gradient.
+
+        error_t = sigmoid(W_{t-1} x_t) - y_t
+        W_t = W_{t-1} - eta_t error_t x_t^T
+        o_t = W_t z_t
+
+    Args:
+        state: W [B, H, m, n], in float32, bfloat16 or float16; None before the first step.
+        x: [B, H, n].
+        z: [B, H, n].
+        y: [B, H, m].
+        eta: [B, H].
+        inplace: update the state where it lies, instead of returning a new one.
+        out: where to put the output; overlaps no other argument.
+        state_dtype: of the first state, where state is None; float32 where this is None too.
+        backend: 'torch', 'triton', or None for the best one on the tensors' device.
+
+    Returns:
+        o [B, H, m] in the inputs' dtype, and the state after the step.
+
+    Raises:
+        chunkform.errors.ArgumentError: an argument has a wrong shape, dtype, device or value, or requires a gradient.
+    """
+    return OP.step(state, {"x": x, "z": z, "y": y, "eta": eta}, inplace, out, state_dtype, backend)
+
+
+gradient_descent_logistic.step = gradient_descent_logistic_step

@@ -30,30 +30,35 @@ family: sequential
 import torch
 import triton
 import triton.language as tl
+import triton
+import triton.language as tl
 
+from chunkform.runtime.decode import Step, StepKernel
 from chunkform.runtime.launch import launch
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
 from chunkform.runtime.sequential import (
     block_of,
     computed_in,
+    gradient_like,
     incoming,
+    layout_of,
     segment_length,
     stacked,
     strides_of,
     tile_of,
+    typed_like,
     warps_for,
 )
 from chunkform.runtime.torch_form import dtype_of
 
 
-def torch_start(given, states, constants):
+def torch_start(given, states, constants, batch, heads):
     """The states before the first step, [B, H, ...]: those given, or the spec's own."""
     dtype = computed_in(given)
-    batch, heads = given["x"].shape[0], given["x"].shape[2]
     like = given["x"].new_zeros((), dtype=dtype)
-    size_n = given["x"].shape[3]
-    size_m = given["y"].shape[3]
+    size_n = given["x"].shape[-1]
+    size_m = given["y"].shape[-1]
     V = states.get("V")
     if V is None:
         V = like.new_zeros((batch, heads, size_m, size_n))
@@ -73,8 +78,8 @@ def torch_forward(given, states, constants, packed=None):
     dtype = computed_in(given)
     batch, steps, heads = given["x"].shape[:3]
     like = given["x"].new_zeros((), dtype=dtype)
-    size_n = given["x"].shape[3]
-    size_m = given["y"].shape[3]
+    size_n = given["x"].shape[-1]
+    size_m = given["y"].shape[-1]
     sequences = {
         "x": given["x"].to(dtype).unbind(1),
         "z": given["z"].to(dtype).unbind(1),
@@ -84,7 +89,7 @@ def torch_forward(given, states, constants, packed=None):
         "keep": given["keep"].to(dtype).exp().unbind(1),
     }
     segment = segment_length(steps)
-    start = torch_start(given, states, constants)
+    start = torch_start(given, states, constants, batch, heads)
     V = start["V"]
     W = start["W"]
     outputs = {
@@ -123,8 +128,8 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     dtype = computed_in(given)
     batch, steps, heads = given["x"].shape[:3]
     like = given["x"].new_zeros((), dtype=dtype)
-    size_n = given["x"].shape[3]
-    size_m = given["y"].shape[3]
+    size_n = given["x"].shape[-1]
+    size_m = given["y"].shape[-1]
     sequences = {
         "x": given["x"].to(dtype).unbind(1),
         "z": given["z"].to(dtype).unbind(1),
@@ -214,7 +219,7 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     return gradients, {name: gradient for name, gradient in initial_gradients.items() if name in needs}
 
 
-@triton.jit(do_not_specialize=["heads", "steps", "segment", "segments"])
+@triton.jit(do_not_specialize=["heads", "steps", "segment", "lines"])
 def sequential_forward_kernel(
     x_at, z_at, y_at, eta_at, mu_at, keep_at, V_start_at, V_checkpoints_at, V_final_at, W_start_at, W_checkpoints_at, W_final_at, o_at,
     x_stride0, x_stride1, x_stride2, x_stride3,
@@ -223,7 +228,7 @@ def sequential_forward_kernel(
     eta_stride0, eta_stride1, eta_stride2,
     mu_stride0, mu_stride1, mu_stride2,
     keep_stride0, keep_stride1, keep_stride2,
-    heads, steps, segment, segments,
+    table_at, heads, x_group, z_group, y_group, eta_group, mu_group, keep_group, steps, segment, lines,
     size_n: tl.constexpr, block_n: tl.constexpr,
     size_m: tl.constexpr, block_m: tl.constexpr,
     tiles: tl.constexpr,
@@ -236,6 +241,21 @@ def sequential_forward_kernel(
     index = tl.cast(tl.program_id(0) // tiles, tl.int64)
     batch = index // heads
     head = index % heads
+    if table_at is not None:  # packed: a program walks one sequence, whose place it reads
+        entry = 0
+        begin = tl.load(table_at + 4 * batch)
+        steps = tl.load(table_at + 4 * batch + 4) - begin
+        segment = tl.load(table_at + 4 * batch + 1)
+        slot = tl.load(table_at + 4 * batch + 2)
+        room = tl.load(table_at + 4 * batch + 3)
+        line = begin
+    else:
+        entry = batch
+        begin = 0
+        slot = batch * tl.cdiv(steps, segment)
+        room = batch * segment
+        line = batch * steps
+    segments = tl.cdiv(steps, segment)
     at_n = tl.arange(0, block_n)
     wide_n = tl.cast(at_n, tl.int64)
     in_n = at_n < size_n
@@ -244,17 +264,22 @@ def sequential_forward_kernel(
     in_m = at_m < size_m
     at_m_n = at_m[:, None] * size_n + at_n[None, :]
     in_m_n = in_m[:, None] & in_n[None, :]
-    x_at += batch * x_stride0 + head * x_stride2
-    z_at += batch * z_stride0 + head * z_stride2
-    y_at += batch * y_stride0 + head * y_stride2
-    eta_at += batch * eta_stride0 + head * eta_stride2
-    mu_at += batch * mu_stride0 + head * mu_stride2
-    keep_at += batch * keep_stride0 + head * keep_stride2
+    x_at += entry * x_stride0 + begin * x_stride1 + (head // x_group) * x_stride2
+    z_at += entry * z_stride0 + begin * z_stride1 + (head // z_group) * z_stride2
+    y_at += entry * y_stride0 + begin * y_stride1 + (head // y_group) * y_stride2
+    eta_at += entry * eta_stride0 + begin * eta_stride1 + (head // eta_group) * eta_stride2
+    mu_at += entry * mu_stride0 + begin * mu_stride1 + (head // mu_group) * mu_stride2
+    keep_at += entry * keep_stride0 + begin * keep_stride1 + (head // keep_group) * keep_stride2
     V = tl.load(V_start_at + index * (size_m * size_n) + at_m_n, mask=in_m_n, other=0.0).to(tl.float32)
     W = tl.load(W_start_at + index * (size_m * size_n) + at_m_n, mask=in_m_n, other=0.0).to(tl.float32)
     for checkpoint in range(segments):
-        tl.store(V_checkpoints_at + (index * segments + checkpoint) * (size_m * size_n) + at_m_n, V, mask=in_m_n)
-        tl.store(W_checkpoints_at + (index * segments + checkpoint) * (size_m * size_n) + at_m_n, W, mask=in_m_n)
+        if W_checkpoints_at is not None:
+            tl.store(
+                V_checkpoints_at + ((slot + checkpoint) * heads + head) * (size_m * size_n) + at_m_n, V, mask=in_m_n
+            )
+            tl.store(
+                W_checkpoints_at + ((slot + checkpoint) * heads + head) * (size_m * size_n) + at_m_n, W, mask=in_m_n
+            )
         for offset in range(tl.minimum(segment, steps - checkpoint * segment)):
             now = tl.cast(checkpoint, tl.int64) * segment + offset
             x = tl.load(x_at + now * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0).to(tl.float32)
@@ -268,7 +293,7 @@ def sequential_forward_kernel(
             t2 = mu * V + error[:, None] * x[None, :]
             t3 = keep * W - eta * t2
             t4 = tl.sum(z[None, :] * t3, axis=1)
-            tl.store(o_at + ((batch * steps + now) * heads + head) * size_m + at_m, t4, mask=in_m)
+            tl.store(o_at + ((line + now) * heads + head) * size_m + at_m, t4, mask=in_m)
             next_V = tl.where(in_m[:, None], t2, 0.0)
             next_W = tl.where(in_m[:, None], t3, 0.0)
             V = next_V
@@ -277,7 +302,7 @@ def sequential_forward_kernel(
     tl.store(W_final_at + index * (size_m * size_n) + at_m_n, W, mask=in_m_n)
 
 
-@triton.jit(do_not_specialize=["heads", "steps", "segment", "segments"])
+@triton.jit(do_not_specialize=["heads", "steps", "segment", "lines"])
 def sequential_backward_kernel(
     x_at, z_at, y_at, eta_at, mu_at, keep_at, do_at, V_checkpoints_at, V_states_at, dV_final_at, dV_start_at, W_checkpoints_at, W_states_at, dW_final_at, dW_start_at, dx_at, dz_at, dy_at, deta_at, dmu_at, dkeep_at,
     x_stride0, x_stride1, x_stride2, x_stride3,
@@ -287,7 +312,7 @@ def sequential_backward_kernel(
     mu_stride0, mu_stride1, mu_stride2,
     keep_stride0, keep_stride1, keep_stride2,
     do_stride0, do_stride1, do_stride2, do_stride3,
-    heads, steps, segment, segments,
+    table_at, heads, x_group, z_group, y_group, eta_group, mu_group, keep_group, steps, segment, lines,
     size_n: tl.constexpr, block_n: tl.constexpr,
     size_m: tl.constexpr, block_m: tl.constexpr,
     tiles: tl.constexpr,
@@ -300,6 +325,22 @@ def sequential_backward_kernel(
     index = tl.cast(tl.program_id(0) // tiles, tl.int64)
     batch = index // heads
     head = index % heads
+    if table_at is not None:  # packed: a program walks one sequence, whose place it reads
+        entry = 0
+        begin = tl.load(table_at + 4 * batch)
+        steps = tl.load(table_at + 4 * batch + 4) - begin
+        segment = tl.load(table_at + 4 * batch + 1)
+        slot = tl.load(table_at + 4 * batch + 2)
+        room = tl.load(table_at + 4 * batch + 3)
+        line = begin
+    else:
+        entry = batch
+        begin = 0
+        slot = batch * tl.cdiv(steps, segment)
+        room = batch * segment
+        line = batch * steps
+    segments = tl.cdiv(steps, segment)
+    lines = tl.cast(lines, tl.int64)
     at_n = tl.arange(0, block_n)
     wide_n = tl.cast(at_n, tl.int64)
     in_n = at_n < size_n
@@ -308,28 +349,28 @@ def sequential_backward_kernel(
     in_m = at_m < size_m
     at_m_n = at_m[:, None] * size_n + at_n[None, :]
     in_m_n = in_m[:, None] & in_n[None, :]
-    x_at += batch * x_stride0 + head * x_stride2
-    z_at += batch * z_stride0 + head * z_stride2
-    y_at += batch * y_stride0 + head * y_stride2
-    eta_at += batch * eta_stride0 + head * eta_stride2
-    mu_at += batch * mu_stride0 + head * mu_stride2
-    keep_at += batch * keep_stride0 + head * keep_stride2
-    do_at += batch * do_stride0 + head * do_stride2
+    x_at += entry * x_stride0 + begin * x_stride1 + (head // x_group) * x_stride2
+    z_at += entry * z_stride0 + begin * z_stride1 + (head // z_group) * z_stride2
+    y_at += entry * y_stride0 + begin * y_stride1 + (head // y_group) * y_stride2
+    eta_at += entry * eta_stride0 + begin * eta_stride1 + (head // eta_group) * eta_stride2
+    mu_at += entry * mu_stride0 + begin * mu_stride1 + (head // mu_group) * mu_stride2
+    keep_at += entry * keep_stride0 + begin * keep_stride1 + (head // keep_group) * keep_stride2
+    do_at += entry * do_stride0 + begin * do_stride1 + head * do_stride2
     dV = tl.load(dV_final_at + index * (size_m * size_n) + at_m_n, mask=in_m_n, other=0.0).to(tl.float32)
     dW = tl.load(dW_final_at + index * (size_m * size_n) + at_m_n, mask=in_m_n, other=0.0).to(tl.float32)
     for back in range(segments):
         checkpoint = segments - 1 - back
         length = tl.minimum(segment, steps - checkpoint * segment)
         V = tl.load(
-            V_checkpoints_at + (index * segments + checkpoint) * (size_m * size_n) + at_m_n, mask=in_m_n, other=0.0
+            V_checkpoints_at + ((slot + checkpoint) * heads + head) * (size_m * size_n) + at_m_n, mask=in_m_n, other=0.0
         ).to(tl.float32)
         W = tl.load(
-            W_checkpoints_at + (index * segments + checkpoint) * (size_m * size_n) + at_m_n, mask=in_m_n, other=0.0
+            W_checkpoints_at + ((slot + checkpoint) * heads + head) * (size_m * size_n) + at_m_n, mask=in_m_n, other=0.0
         ).to(tl.float32)
         for offset in range(length):
             now = tl.cast(checkpoint, tl.int64) * segment + offset
-            tl.store(V_states_at + (index * segment + offset) * (size_m * size_n) + at_m_n, V, mask=in_m_n)
-            tl.store(W_states_at + (index * segment + offset) * (size_m * size_n) + at_m_n, W, mask=in_m_n)
+            tl.store(V_states_at + ((room + offset) * heads + head) * (size_m * size_n) + at_m_n, V, mask=in_m_n)
+            tl.store(W_states_at + ((room + offset) * heads + head) * (size_m * size_n) + at_m_n, W, mask=in_m_n)
             x = tl.load(x_at + now * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0).to(tl.float32)
             y = tl.load(y_at + now * y_stride1 + wide_m * y_stride3, mask=in_m, other=0.0).to(tl.float32)
             eta = tl.load(eta_at + now * eta_stride1).to(tl.float32)
@@ -347,10 +388,10 @@ def sequential_backward_kernel(
             offset = length - 1 - rest
             now = tl.cast(checkpoint, tl.int64) * segment + offset
             V = tl.load(
-                V_states_at + (index * segment + offset) * (size_m * size_n) + at_m_n, mask=in_m_n, other=0.0
+                V_states_at + ((room + offset) * heads + head) * (size_m * size_n) + at_m_n, mask=in_m_n, other=0.0
             ).to(tl.float32)
             W = tl.load(
-                W_states_at + (index * segment + offset) * (size_m * size_n) + at_m_n, mask=in_m_n, other=0.0
+                W_states_at + ((room + offset) * heads + head) * (size_m * size_n) + at_m_n, mask=in_m_n, other=0.0
             ).to(tl.float32)
             x = tl.load(x_at + now * x_stride1 + wide_n * x_stride3, mask=in_n, other=0.0).to(tl.float32)
             z = tl.load(z_at + now * z_stride1 + wide_n * z_stride3, mask=in_n, other=0.0).to(tl.float32)
@@ -376,16 +417,12 @@ def sequential_backward_kernel(
             t13 = tl.sum(t12, axis=0)
             t14 = tl.sum(t1 * W, axis=0)
             t15 = tl.sum(t14, axis=0)
-            tl.store(
-                dx_at + ((batch * steps + now) * heads + head + tile * rows * steps) * size_n + at_n, t6 + t7, mask=in_n
-            )
-            tl.store(
-                dz_at + ((batch * steps + now) * heads + head + tile * rows * steps) * size_n + at_n, t9, mask=in_n
-            )
-            tl.store(dy_at + ((batch * steps + now) * heads + head) * size_m + at_m, -derror, mask=in_m)
-            tl.store(deta_at + (batch * steps + now) * heads + head + tile * rows * steps, -t11)
-            tl.store(dmu_at + (batch * steps + now) * heads + head + tile * rows * steps, mu * t13)
-            tl.store(dkeep_at + (batch * steps + now) * heads + head + tile * rows * steps, keep * t15)
+            tl.store(dx_at + ((line + now) * heads + head + tile * lines * heads) * size_n + at_n, t6 + t7, mask=in_n)
+            tl.store(dz_at + ((line + now) * heads + head + tile * lines * heads) * size_n + at_n, t9, mask=in_n)
+            tl.store(dy_at + ((line + now) * heads + head) * size_m + at_m, -derror, mask=in_m)
+            tl.store(deta_at + (line + now) * heads + head + tile * lines * heads, -t11)
+            tl.store(dmu_at + (line + now) * heads + head + tile * lines * heads, mu * t13)
+            tl.store(dkeep_at + (line + now) * heads + head + tile * lines * heads, keep * t15)
             next_dV = mu * t2
             next_dW = keep * t1 + (derror * t4 * t5)[:, None] * x[None, :]
             dV = next_dV
@@ -395,31 +432,40 @@ def sequential_backward_kernel(
     tl.store(dW_start_at + index * (size_m * size_n) + at_m_n, dW, mask=in_m_n)
 
 
-def triton_forward(given, states, constants):
-    """(outputs, final states, checkpoints of the states), step by step."""
-    batch, steps, heads = given["x"].shape[:3]
+def triton_forward(given, states, constants, packed=None, needs_backward=True):
+    """(outputs, final states, checkpoints of the states), step by step; no checkpoints unless `needs_backward`."""
+    batch, steps = given["x"].shape[:2]
+    heads = max(
+        given["x"].shape[2],
+        given["z"].shape[2],
+        given["y"].shape[2],
+        given["eta"].shape[2],
+        given["mu"].shape[2],
+        given["keep"].shape[2],
+        0,
+    )
     like = given["x"].new_zeros((), dtype=torch.float32)
-    size_n = given["x"].shape[3]
-    size_m = given["y"].shape[3]
-    segment = segment_length(steps)
-    segments = -(-steps // segment)
+    size_n = given["x"].shape[-1]
+    size_m = given["y"].shape[-1]
     block_n = block_of(size_n, 1)
     block_m = tile_of(size_m, block_n, 2048, 1)
     tiles = -(-size_m // block_m)
-    start = {name: x.float().contiguous() for name, x in torch_start(given, states, constants).items()}
+    layout = layout_of(batch, steps, packed, needs_backward)
+    start = torch_start(given, states, constants, layout.sequences, heads)
+    start = {name: x.float().contiguous() for name, x in start.items()}
     outputs, parts = {}, {}
     outputs["o"] = given["x"].new_empty((batch, steps, heads, size_m))
     finals = {
-        "V": like.new_empty((batch, heads, size_m, size_n)),
-        "W": like.new_empty((batch, heads, size_m, size_n)),
+        "V": like.new_empty((layout.sequences, heads, size_m, size_n)),
+        "W": like.new_empty((layout.sequences, heads, size_m, size_n)),
     }
-    saved = {
-        "V": like.new_empty((batch * heads, segments, size_m, size_n)),
-        "W": like.new_empty((batch * heads, segments, size_m, size_n)),
-    }
+    saved = {}
+    if needs_backward:
+        saved["V"] = like.new_empty((layout.slots * heads, size_m, size_n))
+        saved["W"] = like.new_empty((layout.slots * heads, size_m, size_n))
     launch(
         sequential_forward_kernel,
-        (batch * heads * tiles,),
+        (layout.sequences * heads * tiles,),
         given["x"],
         given["z"],
         given["y"],
@@ -427,17 +473,24 @@ def triton_forward(given, states, constants):
         given["mu"],
         given["keep"],
         start["V"],
-        saved["V"],
+        saved.get("V"),
         finals["V"],
         start["W"],
-        saved["W"],
+        saved.get("W"),
         finals["W"],
         outputs["o"],
         *strides_of(given["x"], given["z"], given["y"], given["eta"], given["mu"], given["keep"]),
+        layout.table,
         heads,
+        heads // max(given["x"].shape[2], 1),
+        heads // max(given["z"].shape[2], 1),
+        heads // max(given["y"].shape[2], 1),
+        heads // max(given["eta"].shape[2], 1),
+        heads // max(given["mu"].shape[2], 1),
+        heads // max(given["keep"].shape[2], 1),
         steps,
-        segment,
-        segments,
+        layout.segment,
+        batch * steps,
         size_n=size_n,
         block_n=block_n,
         size_m=size_m,
@@ -448,36 +501,48 @@ def triton_forward(given, states, constants):
     return outputs, finals, saved
 
 
-def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs):
+def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
     """(gradients, gradients of the initial states): the adjoint's steps, over states recomputed from checkpoints."""
-    batch, steps, heads = given["x"].shape[:3]
+    batch, steps = given["x"].shape[:2]
+    heads = max(
+        given["x"].shape[2],
+        given["z"].shape[2],
+        given["y"].shape[2],
+        given["eta"].shape[2],
+        given["mu"].shape[2],
+        given["keep"].shape[2],
+        0,
+    )
     like = given["x"].new_zeros((), dtype=torch.float32)
-    size_n = given["x"].shape[3]
-    size_m = given["y"].shape[3]
-    segment = segment_length(steps)
-    segments = -(-steps // segment)
+    size_n = given["x"].shape[-1]
+    size_m = given["y"].shape[-1]
     block_n = block_of(size_n, 1)
     block_m = tile_of(size_m, block_n, 4096, 1, most=8)
     tiles = -(-size_m // block_m)
+    layout = layout_of(batch, steps, packed)
     incoming_steps = {
         "o": incoming(cotangents.get("o"), (batch, steps, heads, size_m), like),
     }
     ends, workspace, initial_gradients, gradients, parts = {}, {}, {}, {}, {}
-    ends["V"] = incoming(final_cotangents.get("V"), (batch, heads, size_m, size_n), like).float().contiguous()
-    initial_gradients["V"] = like.new_empty((batch, heads, size_m, size_n))
-    ends["W"] = incoming(final_cotangents.get("W"), (batch, heads, size_m, size_n), like).float().contiguous()
-    initial_gradients["W"] = like.new_empty((batch, heads, size_m, size_n))
-    workspace["V"] = like.new_empty((batch * heads * segment, size_m, size_n))
-    workspace["W"] = like.new_empty((batch * heads * segment, size_m, size_n))
+    ends["V"] = (
+        incoming(final_cotangents.get("V"), (layout.sequences, heads, size_m, size_n), like).float().contiguous()
+    )
+    initial_gradients["V"] = like.new_empty((layout.sequences, heads, size_m, size_n))
+    ends["W"] = (
+        incoming(final_cotangents.get("W"), (layout.sequences, heads, size_m, size_n), like).float().contiguous()
+    )
+    initial_gradients["W"] = like.new_empty((layout.sequences, heads, size_m, size_n))
+    workspace["V"] = like.new_empty((layout.rooms * heads, size_m, size_n))
+    workspace["W"] = like.new_empty((layout.rooms * heads, size_m, size_n))
     parts["x"] = like.new_empty((tiles, *(batch, steps, heads, size_n)))
     parts["z"] = like.new_empty((tiles, *(batch, steps, heads, size_n)))
-    gradients["y"] = given["y"].new_empty((batch, steps, heads, size_m))
+    gradients["y"] = gradient_like(given["y"], (batch, steps, heads, size_m))
     parts["eta"] = like.new_empty((tiles, *(batch, steps, heads)))
     parts["mu"] = like.new_empty((tiles, *(batch, steps, heads)))
     parts["keep"] = like.new_empty((tiles, *(batch, steps, heads)))
     launch(
         sequential_backward_kernel,
-        (batch * heads * tiles,),
+        (layout.sequences * heads * tiles,),
         given["x"],
         given["z"],
         given["y"],
@@ -500,10 +565,17 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         parts["mu"],
         parts["keep"],
         *strides_of(given["x"], given["z"], given["y"], given["eta"], given["mu"], given["keep"], incoming_steps["o"]),
+        layout.table,
         heads,
+        heads // max(given["x"].shape[2], 1),
+        heads // max(given["z"].shape[2], 1),
+        heads // max(given["y"].shape[2], 1),
+        heads // max(given["eta"].shape[2], 1),
+        heads // max(given["mu"].shape[2], 1),
+        heads // max(given["keep"].shape[2], 1),
         steps,
-        segment,
-        segments,
+        layout.segment,
+        batch * steps,
         size_n=size_n,
         block_n=block_n,
         size_m=size_m,
@@ -512,9 +584,96 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         num_warps=warps_for(max(block_m * block_n, 1)),
     )
     for name, part in parts.items():
-        gradients[name] = part.sum(0).to(given[name].dtype)
-    gradients = {name: gradient for name, gradient in gradients.items() if name in needs}
+        gradients[name] = part.sum(0)
+    gradients = {name: typed_like(given[name], gradient) for name, gradient in gradients.items() if name in needs}
     return gradients, {name: gradient for name, gradient in initial_gradients.items() if name in needs}
+
+
+def torch_step(given, states, constants, outputs, following):
+    """One step in torch: from given and states, [B, H, ...], to what it puts into outputs and following."""
+    dtype = dtype_of(given)
+    x = given["x"].to(dtype)
+    z = given["z"].to(dtype)
+    y = given["y"].to(dtype)
+    eta = given["eta"].to(dtype)
+    mu = given["mu"].to(dtype).exp()
+    keep = given["keep"].to(dtype).exp()
+    V = states["V"].to(dtype)
+    W = states["W"].to(dtype)
+    t1 = (x[..., None, :] * W).sum(-1)
+    error = torch.sigmoid(t1) - y
+    t2 = mu[..., None, None] * V + error[..., :, None] * x[..., None, :]
+    t3 = keep[..., None, None] * W - eta[..., None, None] * t2
+    t4 = (z[..., None, :] * t3).sum(-1)
+    next_V = t2
+    next_W = t3
+    outputs["o"][...] = t4
+    following["V"][...] = next_V
+    following["W"][...] = next_W
+
+
+@triton.jit(do_not_specialize=["heads"])
+def step_kernel(
+    x_at, z_at, y_at, eta_at, mu_at, keep_at, V_at, next_V_at, W_at, next_W_at, o_at,
+    x_stride0, x_stride1, x_stride2,
+    z_stride0, z_stride1, z_stride2,
+    y_stride0, y_stride1, y_stride2,
+    eta_stride0, eta_stride1,
+    mu_stride0, mu_stride1,
+    keep_stride0, keep_stride1,
+    V_stride0, V_stride1,
+    next_V_stride0, next_V_stride1,
+    W_stride0, W_stride1,
+    next_W_stride0, next_W_stride1,
+    o_stride0, o_stride1,
+    heads, x_group, z_group, y_group, eta_group, mu_group, keep_group,
+    size_n: tl.constexpr, block_n: tl.constexpr,
+    size_m: tl.constexpr, block_m: tl.constexpr,
+    parts: tl.constexpr, turns: tl.constexpr,
+):  # fmt: skip
+    """Each program: one batch entry and head and a tile of m, one step."""
+    place = tl.program_id(0) // parts
+    batch = tl.cast(place // heads, tl.int64)
+    head = tl.cast(place % heads, tl.int64)
+    x_at += batch * x_stride0 + (head // x_group) * x_stride1
+    z_at += batch * z_stride0 + (head // z_group) * z_stride1
+    y_at += batch * y_stride0 + (head // y_group) * y_stride1
+    eta_at += batch * eta_stride0 + (head // eta_group) * eta_stride1
+    mu_at += batch * mu_stride0 + (head // mu_group) * mu_stride1
+    keep_at += batch * keep_stride0 + (head // keep_group) * keep_stride1
+    V_at += batch * V_stride0 + head * V_stride1
+    next_V_at += batch * next_V_stride0 + head * next_V_stride1
+    W_at += batch * W_stride0 + head * W_stride1
+    next_W_at += batch * next_W_stride0 + head * next_W_stride1
+    o_at += batch * o_stride0 + head * o_stride1
+    at_n = tl.arange(0, block_n)
+    wide_n = tl.cast(at_n, tl.int64)
+    in_n = at_n < size_n
+    x = tl.load(x_at + wide_n * x_stride2, mask=in_n, other=0.0).to(tl.float32)
+    z = tl.load(z_at + wide_n * z_stride2, mask=in_n, other=0.0).to(tl.float32)
+    eta = tl.load(eta_at).to(tl.float32)
+    mu = tl.exp(tl.load(mu_at).to(tl.float32))
+    keep = tl.exp(tl.load(keep_at).to(tl.float32))
+    for turn in tl.static_range(turns):
+        tile = tl.program_id(0) % parts * turns + turn
+        first = tile == 0
+        at_m = tile * block_m + tl.arange(0, block_m)
+        wide_m = tl.cast(at_m, tl.int64)
+        in_m = at_m < size_m
+        at_m_n = at_m[:, None] * size_n + at_n[None, :]
+        in_m_n = in_m[:, None] & in_n[None, :]
+        V = tl.load(V_at + at_m_n, mask=in_m_n, other=0.0).to(tl.float32)
+        W = tl.load(W_at + at_m_n, mask=in_m_n, other=0.0).to(tl.float32)
+        y = tl.load(y_at + wide_m * y_stride2, mask=in_m, other=0.0).to(tl.float32)
+        tl.debug_barrier()
+        t1 = tl.sum(x[None, :] * W, axis=1)
+        error = tl.sigmoid(t1) - y
+        t2 = mu * V + error[:, None] * x[None, :]
+        t3 = keep * W - eta * t2
+        t4 = tl.sum(z[None, :] * t3, axis=1)
+        tl.store(next_V_at + at_m_n, tl.where(in_m[:, None], t2, 0.0), mask=in_m_n)
+        tl.store(next_W_at + at_m_n, tl.where(in_m[:, None], t3, 0.0), mask=in_m_n)
+        tl.store(o_at + at_m, t4, mask=in_m)
 
 
 SIGNATURE = Signature(
@@ -537,8 +696,50 @@ OP = Op(
     SIGNATURE,
     {
         "torch": Backend(torch_forward, torch_backward, frozenset(("packed",))),
-        "triton": Backend(triton_forward, triton_backward),
+        "triton": Backend(
+            triton_forward,
+            triton_backward,
+            frozenset(
+                (
+                    "packed",
+                    "groups",
+                )
+            ),
+        ),
     },
+    Step(
+        SIGNATURE,
+        torch_step,
+        StepKernel(
+            step_kernel,
+            reads=(
+                "x",
+                "z",
+                "y",
+                "eta",
+                "mu",
+                "keep",
+            ),
+            constants=(),
+            dims=(
+                "n",
+                "m",
+            ),
+            tiled="m",
+            shared=False,
+            held=(
+                (
+                    "m",
+                    "n",
+                ),
+                (
+                    "m",
+                    "n",
+                ),
+            ),
+            smallest=1,
+        ),
+    ),
 )
 
 
@@ -600,3 +801,40 @@ def gradient_descent_logistic_momentum(
         state_dtype=state_dtype,
         backend=backend,
     )
+
+
+def gradient_descent_logistic_momentum_step(
+    state, x, z, y, eta, log_mu, log_keep, inplace=False, out=None, state_dtype=None, backend=None
+):
+    """One step of gradient_descent_logistic_momentum, for generation: one launch, no gradient.
+
+        error_t = sigmoid(W_{t-1} x_t) - y_t
+        V_t = mu_t V_{t-1} + error_t x_t^T
+        W_t = keep_t W_{t-1} - eta_t V_t
+        o_t = W_t z_t
+
+    Args:
+        state: a tuple of V [B, H, m, n], W [B, H, m, n], in float32, bfloat16 or float16; None before the first step.
+        x: [B, H, n].
+        z: [B, H, n].
+        y: [B, H, m].
+        eta: [B, H].
+        log_mu: [B, H]. The natural logarithm of mu, at most 0; -inf forgets everything.
+        log_keep: [B, H]. The natural logarithm of keep, at most 0; -inf forgets everything.
+        inplace: update the state where it lies, instead of returning a new one.
+        out: where to put the output; overlaps no other argument.
+        state_dtype: of the first state, where state is None; float32 where this is None too.
+        backend: 'torch', 'triton', or None for the best one on the tensors' device.
+
+    Returns:
+        o [B, H, m] in the inputs' dtype, and the state after the step, a tuple.
+
+    Raises:
+        chunkform.errors.ArgumentError: an argument has a wrong shape, dtype, device or value, or requires a gradient.
+    """
+    return OP.step(
+        state, {"x": x, "z": z, "y": y, "eta": eta, "mu": log_mu, "keep": log_keep}, inplace, out, state_dtype, backend
+    )
+
+
+gradient_descent_logistic_momentum.step = gradient_descent_logistic_momentum_step

@@ -60,8 +60,11 @@ family: chunk-parallel
 import torch
 import triton
 import triton.language as tl
+import triton
+import triton.language as tl
 
 from chunkform.runtime.decay import order_mask, triangular_inverse
+from chunkform.runtime.decode import Step, StepKernel
 from chunkform.runtime.kernels import inverse
 from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, padded, spread, steps, strides, whole
 from chunkform.runtime.op import Argument, Backend, Op, Signature
@@ -1186,6 +1189,74 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     return gradients, initial
 
 
+def torch_step(given, states, constants, outputs, following):
+    """One step in torch: from given and states, [B, H, ...], to what it puts into outputs and following."""
+    dtype = dtype_of(given)
+    x = given["x"].to(dtype)
+    z = given["z"].to(dtype)
+    y = given["y"].to(dtype)
+    eta = given["eta"].to(dtype)
+    W = states["W"].to(dtype)
+    t1 = (x[..., None, :] * W).sum(-1)
+    error = t1 - y
+    t2 = W - (eta[..., None] * error)[..., :, None] * x[..., None, :]
+    t3 = (z[..., None, :] * t2).sum(-1)
+    next_W = t2
+    outputs["o"][...] = t3
+    following["W"][...] = next_W
+
+
+@triton.jit(do_not_specialize=["heads"])
+def step_kernel(
+    x_at, z_at, y_at, eta_at, W_at, next_W_at, o_at,
+    x_stride0, x_stride1, x_stride2,
+    z_stride0, z_stride1, z_stride2,
+    y_stride0, y_stride1, y_stride2,
+    eta_stride0, eta_stride1,
+    W_stride0, W_stride1,
+    next_W_stride0, next_W_stride1,
+    o_stride0, o_stride1,
+    heads, x_group, z_group, y_group, eta_group,
+    size_n: tl.constexpr, block_n: tl.constexpr,
+    size_m: tl.constexpr, block_m: tl.constexpr,
+    parts: tl.constexpr, turns: tl.constexpr,
+):  # fmt: skip
+    """Each program: one batch entry and head and a tile of m, one step."""
+    place = tl.program_id(0) // parts
+    batch = tl.cast(place // heads, tl.int64)
+    head = tl.cast(place % heads, tl.int64)
+    x_at += batch * x_stride0 + (head // x_group) * x_stride1
+    z_at += batch * z_stride0 + (head // z_group) * z_stride1
+    y_at += batch * y_stride0 + (head // y_group) * y_stride1
+    eta_at += batch * eta_stride0 + (head // eta_group) * eta_stride1
+    W_at += batch * W_stride0 + head * W_stride1
+    next_W_at += batch * next_W_stride0 + head * next_W_stride1
+    o_at += batch * o_stride0 + head * o_stride1
+    at_n = tl.arange(0, block_n)
+    wide_n = tl.cast(at_n, tl.int64)
+    in_n = at_n < size_n
+    x = tl.load(x_at + wide_n * x_stride2, mask=in_n, other=0.0).to(tl.float32)
+    z = tl.load(z_at + wide_n * z_stride2, mask=in_n, other=0.0).to(tl.float32)
+    eta = tl.load(eta_at).to(tl.float32)
+    for turn in tl.static_range(turns):
+        tile = tl.program_id(0) % parts * turns + turn
+        first = tile == 0
+        at_m = tile * block_m + tl.arange(0, block_m)
+        wide_m = tl.cast(at_m, tl.int64)
+        in_m = at_m < size_m
+        at_m_n = at_m[:, None] * size_n + at_n[None, :]
+        in_m_n = in_m[:, None] & in_n[None, :]
+        W = tl.load(W_at + at_m_n, mask=in_m_n, other=0.0).to(tl.float32)
+        y = tl.load(y_at + wide_m * y_stride2, mask=in_m, other=0.0).to(tl.float32)
+        tl.debug_barrier()
+        t1 = tl.sum(x[None, :] * W, axis=1)
+        error = t1 - y
+        t2 = W - (eta * error)[:, None] * x[None, :]
+        t3 = tl.sum(z[None, :] * t2, axis=1)
+        tl.store(next_W_at + at_m_n, t2, mask=in_m_n)
+        tl.store(o_at + at_m, t3, mask=in_m)
+
+
 SIGNATURE = Signature(
     name="gradient_descent_squared",
     arguments=(
@@ -1203,6 +1274,33 @@ OP = Op(
         "torch": Backend(torch_forward, torch_backward, frozenset(("packed",))),
         "triton": Backend(triton_forward, triton_backward),
     },
+    Step(
+        SIGNATURE,
+        torch_step,
+        StepKernel(
+            step_kernel,
+            reads=(
+                "x",
+                "z",
+                "y",
+                "eta",
+            ),
+            constants=(),
+            dims=(
+                "n",
+                "m",
+            ),
+            tiled="m",
+            shared=False,
+            held=(
+                (
+                    "m",
+                    "n",
+                ),
+            ),
+            smallest=1,
+        ),
+    ),
 )
 
 
@@ -1259,3 +1357,33 @@ def gradient_descent_squared(
         state_dtype=state_dtype,
         backend=backend,
     )
+
+
+def gradient_descent_squared_step(state, x, z, y, eta, inplace=False, out=None, state_dtype=None, backend=None):
+    """One step of gradient_descent_squared, for generation: one launch, no gradient.
+
+        error_t = W_{t-1} x_t - y_t
+        W_t = W_{t-1} - eta_t error_t x_t^T
+        o_t = W_t z_t
+
+    Args:
+        state: W [B, H, m, n], in float32, bfloat16 or float16; None before the first step.
+        x: [B, H, n].
+        z: [B, H, n].
+        y: [B, H, m].
+        eta: [B, H].
+        inplace: update the state where it lies, instead of returning a new one.
+        out: where to put the output; overlaps no other argument.
+        state_dtype: of the first state, where state is None; float32 where this is None too.
+        backend: 'torch', 'triton', or None for the best one on the tensors' device.
+
+    Returns:
+        o [B, H, m] in the inputs' dtype, and the state after the step.
+
+    Raises:
+        chunkform.errors.ArgumentError: an argument has a wrong shape, dtype, device or value, or requires a gradient.
+    """
+    return OP.step(state, {"x": x, "z": z, "y": y, "eta": eta}, inplace, out, state_dtype, backend)
+
+
+gradient_descent_squared.step = gradient_descent_squared_step

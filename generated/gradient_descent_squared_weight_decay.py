@@ -70,9 +70,12 @@ family: chunk-parallel
 import torch
 import triton
 import triton.language as tl
+import triton
+import triton.language as tl
 
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out, triangular_inverse
-from chunkform.runtime.kernels import cumulate, inverse, power, suffix_sum
+from chunkform.runtime.decode import Step, StepKernel
+from chunkform.runtime.kernels import border_sums, cumulate, inverse, power
 from chunkform.runtime.launch import (
     DTYPES,
     cdiv,
@@ -681,7 +684,6 @@ def backward_sweep_1(
     eta_b,
     eta_t,
     eta_h,
-    read1_out,
     T,
     H,
     N: tl.constexpr,
@@ -744,7 +746,6 @@ def backward_sweep_1(
             (eta.to(tl.float32)[None, :] * (m * p2)).to(DT), write1.to(DT), input_precision="tf32x3"
         )  # ((x x^T) . m) diag(eta) write1
         y = (since[:, None] * p) + (-p3)  # diag(since) x W^T - ((x x^T) . m) diag(eta) write1
-        tl.store(read1_out + step * M + i[:, None] * (H * M) + m_[None, :], y, mask=i_ok[:, None] & m__ok[None, :])
         kept = power(keep_a_end, keep_r_end < 0)
         until = power(keep_a_end - keep_a, keep_r_end < i + 1)
         p4 = tl.dot(
@@ -844,17 +845,7 @@ def backward_sweep_2(
     eta_b,
     eta_t,
     eta_h,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    read1_p,
-    read1_b,
-    read1_t,
-    read1_h,
     write2_out,
-    W_late_1_out,
-    W_early_1_out,
     dy_out,
     z_p,
     z_b,
@@ -891,8 +882,6 @@ def backward_sweep_2(
     x_p += b * x_b + h * x_h
     do_p += b * do_b + h * do_h
     eta_p += b * eta_b + h * eta_h
-    write1_p += b * write1_b + h * write1_h
-    read1_p += b * read1_b + h * read1_h
     z_p += b * z_b + h * z_h
     for n in range(chunks):
         c = chunks - 1 - n
@@ -906,14 +895,6 @@ def backward_sweep_2(
         keep_a_end = tl.load(keep_sums + at + last)
         keep_r_end = tl.load(keep_resets + at + last) if EXACT else -1
         eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
-        write1 = tl.load(
-            write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :],
-            mask=i_ok[:, None] & m__ok[None, :],
-            other=0.0,
-        )
-        read1 = tl.load(
-            read1_p + t0 * read1_t + i[:, None] * read1_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
-        )
         keep_a_before = tl.load(keep_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
         keep_r_before = tl.load(keep_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
@@ -925,16 +906,6 @@ def backward_sweep_2(
         p2 = tl.dot(t2.to(DT), do.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + matrix2 do
         p3 = tl.dot(t.to(DT), p2.to(DT), input_precision="tf32x3")  # matrix1 p2
         tl.store(write2_out + step * M + i[:, None] * (H * M) + m_[None, :], p3, mask=i_ok[:, None] & m__ok[None, :])
-        tl.store(
-            W_late_1_out + (step + i * H) * tl.cdiv(M, block_m_) + tile,
-            tl.sum(tl.where(m__ok[None, :], (eta.to(tl.float32)[:, None] * (p3 * write1.to(tl.float32))), 0.0), axis=1),
-            mask=i_ok,
-        )  # W.late
-        tl.store(
-            W_early_1_out + (step + i * H) * tl.cdiv(M, block_m_) + tile,
-            tl.sum(tl.where(m__ok[None, :], (-eta.to(tl.float32)[:, None] * (read1.to(tl.float32) * p3)), 0.0), axis=1),
-            mask=i_ok,
-        )  # W.early
         tl.store(
             dy_out + step * M + i[:, None] * (H * M) + m_[None, :],
             (eta.to(tl.float32)[:, None] * p3),
@@ -1060,6 +1031,7 @@ def backward_sweep_3(
     eta_h,
     dx_2_out,
     deta_2_out,
+    W_out_late__out,
     write2_p,
     write2_b,
     write2_t,
@@ -1139,6 +1111,11 @@ def backward_sweep_3(
             tl.sum(tl.where(n__ok[None, :], (-(x.to(tl.float32) * p3)), 0.0), axis=1),
             mask=i_ok,
         )  # deta
+        tl.store(
+            W_out_late__out + (step + i * H) * tl.cdiv(N, block_n_) + tile,
+            tl.sum(((since * eta.to(tl.float32))[:, None] * (x.to(tl.float32) * p2)), axis=1),
+            mask=i_ok,
+        )  # W: out.late
         write2 = tl.load(
             write2_p + t0 * write2_t + i[:, None] * write2_t + m_[None, :],
             mask=i_ok[:, None] & m__ok[None, :],
@@ -1184,10 +1161,22 @@ def backward_prepare_4(
     write2_b,
     write2_t,
     write2_h,
+    z_p,
+    z_b,
+    z_t,
+    z_h,
+    x_p,
+    x_b,
+    x_t,
+    x_h,
+    own1_out,
+    own2_out,
     T,
     H,
     M: tl.constexpr,
+    N: tl.constexpr,
     block_m_: tl.constexpr,
+    block_n_: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1203,10 +1192,14 @@ def backward_prepare_4(
     i = tl.arange(0, C)
     m_ = tl.arange(0, block_m_)
     m__ok = m_ < M
+    n_ = tl.arange(0, block_n_)
+    n__ok = n_ < N
     do_p += b * do_b + h * do_h
     write1_p += b * write1_b + h * write1_h
     eta_p += b * eta_b + h * eta_h
     write2_p += b * write2_b + h * write2_h
+    z_p += b * z_b + h * z_h
+    x_p += b * x_b + h * x_h
     t0 = tl.cast(c, tl.int64) * C
     last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
     i_ok = i <= last
@@ -1240,6 +1233,22 @@ def backward_prepare_4(
     tl.store(
         matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (eta.to(tl.float32)[None, :] * (m2 * p2))
     )  # ((write2 write1^T) . m) diag(eta)
+    z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
+    x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
+    p3 = tl.dot(z.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # z x^T
+    pairs = -eta.to(tl.float32)[None, :] * (
+        m * p * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p3
+    )  # -([order_{mask}]_{i,j} . (z x^T) . (do write1^T) . m) diag(eta)
+    p4 = tl.dot(x.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x x^T
+    pairs2 = (
+        eta.to(tl.float32)[:, None]
+        * eta.to(tl.float32)[None, :]
+        * (m2 * p4 * p2 * tl.where(i[:, None] > i[None, :], 1.0, 0.0))
+    )  # diag(eta) ([order_{mask}]_{i,j} . (x x^T) . (write2 write1^T) . m) diag(eta)
+    tl.store(
+        own1_out + step + i * H, tl.sum(pairs, axis=1) - tl.sum(pairs, axis=0) - tl.sum(pairs2, axis=0), mask=i_ok
+    )  # W: own.late
+    tl.store(own2_out + step + i * H, tl.sum(pairs2, axis=1), mask=i_ok)  # W: own.early
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -1261,10 +1270,6 @@ def backward_sweep_4(
     write2_t,
     write2_h,
     matrix6,
-    z_p,
-    z_b,
-    z_t,
-    z_h,
     eta_p,
     eta_b,
     eta_t,
@@ -1273,9 +1278,14 @@ def backward_sweep_4(
     dx_2_b,
     dx_2_t,
     dx_2_h,
-    W_late_3_out,
     dx_out,
     dz_out,
+    z_p,
+    z_b,
+    z_t,
+    z_h,
+    W_in_late__out,
+    W_in_early__out,
     write1_p,
     write1_b,
     write1_t,
@@ -1311,9 +1321,9 @@ def backward_sweep_4(
     do_p += b * do_b + h * do_h
     x_p += b * x_b + h * x_h
     write2_p += b * write2_b + h * write2_h
-    z_p += b * z_b + h * z_h
     eta_p += b * eta_b + h * eta_h
     dx_2_p += b * dx_2_b + h * dx_2_h
+    z_p += b * z_b + h * z_h
     write1_p += b * write1_b + h * write1_h
     for n in range(chunks):
         c = n
@@ -1326,7 +1336,6 @@ def backward_sweep_4(
         keep_r = tl.load(keep_resets + at + tl.minimum(i, last)) if EXACT else -1
         keep_a_before = tl.load(keep_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
         keep_r_before = tl.load(keep_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
-        z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
         eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
         dx_2 = tl.load(
             dx_2_p + t0 * dx_2_t + i[:, None] * dx_2_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0
@@ -1351,16 +1360,22 @@ def backward_sweep_4(
         p4 = tl.dot(t2.to(DT), x.to(DT), input_precision="tf32x3")  # matrix6 x
         y2 = (since2[:, None] * p3) + (-p4)  # diag(since) write2 W - matrix6 x
         tl.store(
-            W_late_3_out + (step + i * H) * tl.cdiv(N, block_n_) + tile,
-            tl.sum(tl.where(n__ok[None, :], (y * z.to(tl.float32)), 0.0), axis=1),
-            mask=i_ok,
-        )  # W.late
-        tl.store(
             dx_out + step * N + i[:, None] * (H * N) + n_[None, :],
             ((-eta.to(tl.float32)[:, None] * y2) + dx_2.to(tl.float32)),
             mask=i_ok[:, None] & n__ok[None, :],
         )  # dx
         tl.store(dz_out + step * N + i[:, None] * (H * N) + n_[None, :], y, mask=i_ok[:, None] & n__ok[None, :])  # dz
+        z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
+        tl.store(
+            W_in_late__out + (step + i * H) * tl.cdiv(N, block_n_) + tile,
+            tl.sum((since[:, None] * (p * z.to(tl.float32))), axis=1),
+            mask=i_ok,
+        )  # W: in.late
+        tl.store(
+            W_in_early__out + (step + i * H) * tl.cdiv(N, block_n_) + tile,
+            tl.sum((-(eta.to(tl.float32) * since2)[:, None] * (x.to(tl.float32) * p3)), axis=1),
+            mask=i_ok,
+        )  # W: in.early
         kept = power(keep_a_end, keep_r_end < 0)
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :],
@@ -1393,36 +1408,35 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     write1 = saved["f73806d84e"]
     do = cotangent(cotangents.get("o"), some, (B, T, H, M))
     keep_sums, keep_resets, keep_extents = cumulate(keep, config.chunk, config.exact)
-    read1 = some.new_empty((B, T, H, M), dtype=some.dtype)
-    W_last = some.new_empty((B, H, M, N), dtype=torch.float32)
-    launch(
-        backward_sweep_1,
-        (B * H * cdiv(M, min(config.tile, padded(M))),),
-        W_first,
-        W_last,
-        keep_sums,
-        keep_resets,
-        x,
-        *strides(x),
-        write1,
-        *strides(write1),
-        eta,
-        *strides(eta),
-        read1,
-        T,
-        H,
-        N=N,
-        M=M,
-        block_n_=padded(N),
-        block_m_=min(config.tile, padded(M)),
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=T % config.chunk == 0,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=config.warps,
-        num_stages=config.stages,
-    )
+    if needs & {"keep"}:
+        W_last = some.new_empty((B, H, M, N), dtype=torch.float32)
+        launch(
+            backward_sweep_1,
+            (B * H * cdiv(M, min(config.tile, padded(M))),),
+            W_first,
+            W_last,
+            keep_sums,
+            keep_resets,
+            x,
+            *strides(x),
+            write1,
+            *strides(write1),
+            eta,
+            *strides(eta),
+            T,
+            H,
+            N=N,
+            M=M,
+            block_n_=padded(N),
+            block_m_=min(config.tile, padded(M)),
+            C=config.chunk,
+            LEVELS=config.levels,
+            EVEN=T % config.chunk == 0,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=config.stages,
+        )
     matrix2 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
     matrix1 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
     launch(
@@ -1451,8 +1465,6 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         num_stages=1,
     )
     write2 = some.new_empty((B, T, H, M), dtype=some.dtype)
-    W_late_1 = some.new_empty((B, T, H, cdiv(M, min(config.tile, padded(M)))), dtype=torch.float32)
-    W_early_1 = some.new_empty((B, T, H, cdiv(M, min(config.tile, padded(M)))), dtype=torch.float32)
     dy = some.new_empty((B, T, H, M), dtype=some.dtype)
     dW_last = some.new_empty((B, H, M, N), dtype=torch.float32)
     launch(
@@ -1470,13 +1482,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         *strides(do),
         eta,
         *strides(eta),
-        write1,
-        *strides(write1),
-        read1,
-        *strides(read1),
         write2,
-        W_late_1,
-        W_early_1,
         dy,
         z,
         *strides(z),
@@ -1526,6 +1532,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
         dx_2 = some.new_empty((B, T, H, N), dtype=torch.float32)
         deta_2 = some.new_empty((B, T, H, cdiv(N, min(config.tile, padded(N)))), dtype=torch.float32)
+        W_out_late_ = some.new_empty((B, T, H, cdiv(N, min(config.tile, padded(N)))), dtype=torch.float32)
         launch(
             backward_sweep_3,
             (B * H * cdiv(N, min(config.tile, padded(N))),),
@@ -1544,6 +1551,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             *strides(eta),
             dx_2,
             deta_2,
+            W_out_late_,
             write2,
             *strides(write2),
             do,
@@ -1565,6 +1573,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"keep", "x", "z"}:
         matrix5 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
         matrix6 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
+        own1 = some.new_empty((B, T, H, 1), dtype=torch.float32)
+        own2 = some.new_empty((B, T, H, 1), dtype=torch.float32)
         launch(
             backward_prepare_4,
             (B * H * cdiv(T, config.chunk),),
@@ -1580,10 +1590,18 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             matrix6,
             write2,
             *strides(write2),
+            z,
+            *strides(z),
+            x,
+            *strides(x),
+            own1,
+            own2,
             T,
             H,
             M=M,
+            N=N,
             block_m_=padded(M),
+            block_n_=padded(N),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=T % config.chunk == 0,
@@ -1592,9 +1610,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=4,
             num_stages=1,
         )
-        W_late_3 = some.new_empty((B, T, H, cdiv(N, min(config.tile, padded(N)))), dtype=torch.float32)
         dx = some.new_empty((B, T, H, N), dtype=some.dtype)
         dz = some.new_empty((B, T, H, N), dtype=some.dtype)
+        W_in_late_ = some.new_empty((B, T, H, cdiv(N, min(config.tile, padded(N)))), dtype=torch.float32)
+        W_in_early_ = some.new_empty((B, T, H, cdiv(N, min(config.tile, padded(N)))), dtype=torch.float32)
         launch(
             backward_sweep_4,
             (B * H * cdiv(N, min(config.tile, padded(N))),),
@@ -1609,15 +1628,16 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             write2,
             *strides(write2),
             matrix6,
-            z,
-            *strides(z),
             eta,
             *strides(eta),
             dx_2,
             *strides(dx_2),
-            W_late_3,
             dx,
             dz,
+            z,
+            *strides(z),
+            W_in_late_,
+            W_in_early_,
             write1,
             *strides(write1),
             T,
@@ -1636,9 +1656,18 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
     gradients, initial = {}, {}
     if needs & {"keep"}:  # the decay times <W_(t-1), dW_t>
-        late = spread(W_late_1.sum(-1) + W_late_3.sum(-1), (B, T, H), some)
-        early = spread(W_early_1.sum(-1), (B, T, H), some)
-        W_pairing = suffix_sum(late, early, pair(W_last, dW_first, (-2, -1)))
+        W_pairing = border_sums(
+            keep_sums,
+            keep_resets,
+            pair(W_last, dW_first, (-2, -1)),
+            config.chunk,
+            config.exact,
+            out_late=W_out_late_,
+            in_late=W_in_late_,
+            in_early=W_in_early_,
+            own_late=own1,
+            own_early=own2,
+        )
     if "x" in needs:
         gradients["x"] = dx.to(given["x"].dtype)
     if "z" in needs:
@@ -1652,6 +1681,78 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if "W" in needs:
         initial["W"] = dW_last
     return gradients, initial
+
+
+def torch_step(given, states, constants, outputs, following):
+    """One step in torch: from given and states, [B, H, ...], to what it puts into outputs and following."""
+    dtype = dtype_of(given)
+    x = given["x"].to(dtype)
+    z = given["z"].to(dtype)
+    y = given["y"].to(dtype)
+    eta = given["eta"].to(dtype)
+    keep = given["keep"].to(dtype).exp()
+    W = states["W"].to(dtype)
+    t1 = (x[..., None, :] * W).sum(-1)
+    error = t1 - y
+    t2 = keep[..., None, None] * W - (eta[..., None] * error)[..., :, None] * x[..., None, :]
+    t3 = (z[..., None, :] * t2).sum(-1)
+    next_W = t2
+    outputs["o"][...] = t3
+    following["W"][...] = next_W
+
+
+@triton.jit(do_not_specialize=["heads"])
+def step_kernel(
+    x_at, z_at, y_at, eta_at, keep_at, W_at, next_W_at, o_at,
+    x_stride0, x_stride1, x_stride2,
+    z_stride0, z_stride1, z_stride2,
+    y_stride0, y_stride1, y_stride2,
+    eta_stride0, eta_stride1,
+    keep_stride0, keep_stride1,
+    W_stride0, W_stride1,
+    next_W_stride0, next_W_stride1,
+    o_stride0, o_stride1,
+    heads, x_group, z_group, y_group, eta_group, keep_group,
+    size_n: tl.constexpr, block_n: tl.constexpr,
+    size_m: tl.constexpr, block_m: tl.constexpr,
+    parts: tl.constexpr, turns: tl.constexpr,
+):  # fmt: skip
+    """Each program: one batch entry and head and a tile of m, one step."""
+    place = tl.program_id(0) // parts
+    batch = tl.cast(place // heads, tl.int64)
+    head = tl.cast(place % heads, tl.int64)
+    x_at += batch * x_stride0 + (head // x_group) * x_stride1
+    z_at += batch * z_stride0 + (head // z_group) * z_stride1
+    y_at += batch * y_stride0 + (head // y_group) * y_stride1
+    eta_at += batch * eta_stride0 + (head // eta_group) * eta_stride1
+    keep_at += batch * keep_stride0 + (head // keep_group) * keep_stride1
+    W_at += batch * W_stride0 + head * W_stride1
+    next_W_at += batch * next_W_stride0 + head * next_W_stride1
+    o_at += batch * o_stride0 + head * o_stride1
+    at_n = tl.arange(0, block_n)
+    wide_n = tl.cast(at_n, tl.int64)
+    in_n = at_n < size_n
+    x = tl.load(x_at + wide_n * x_stride2, mask=in_n, other=0.0).to(tl.float32)
+    z = tl.load(z_at + wide_n * z_stride2, mask=in_n, other=0.0).to(tl.float32)
+    eta = tl.load(eta_at).to(tl.float32)
+    keep = tl.exp(tl.load(keep_at).to(tl.float32))
+    for turn in tl.static_range(turns):
+        tile = tl.program_id(0) % parts * turns + turn
+        first = tile == 0
+        at_m = tile * block_m + tl.arange(0, block_m)
+        wide_m = tl.cast(at_m, tl.int64)
+        in_m = at_m < size_m
+        at_m_n = at_m[:, None] * size_n + at_n[None, :]
+        in_m_n = in_m[:, None] & in_n[None, :]
+        W = tl.load(W_at + at_m_n, mask=in_m_n, other=0.0).to(tl.float32)
+        y = tl.load(y_at + wide_m * y_stride2, mask=in_m, other=0.0).to(tl.float32)
+        tl.debug_barrier()
+        t1 = tl.sum(x[None, :] * W, axis=1)
+        error = t1 - y
+        t2 = keep * W - (eta * error)[:, None] * x[None, :]
+        t3 = tl.sum(z[None, :] * t2, axis=1)
+        tl.store(next_W_at + at_m_n, t2, mask=in_m_n)
+        tl.store(o_at + at_m, t3, mask=in_m)
 
 
 SIGNATURE = Signature(
@@ -1672,6 +1773,34 @@ OP = Op(
         "torch": Backend(torch_forward, torch_backward, frozenset(("packed",))),
         "triton": Backend(triton_forward, triton_backward),
     },
+    Step(
+        SIGNATURE,
+        torch_step,
+        StepKernel(
+            step_kernel,
+            reads=(
+                "x",
+                "z",
+                "y",
+                "eta",
+                "keep",
+            ),
+            constants=(),
+            dims=(
+                "n",
+                "m",
+            ),
+            tiled="m",
+            shared=False,
+            held=(
+                (
+                    "m",
+                    "n",
+                ),
+            ),
+            smallest=1,
+        ),
+    ),
 )
 
 
@@ -1730,3 +1859,36 @@ def gradient_descent_squared_weight_decay(
         state_dtype=state_dtype,
         backend=backend,
     )
+
+
+def gradient_descent_squared_weight_decay_step(
+    state, x, z, y, eta, log_keep, inplace=False, out=None, state_dtype=None, backend=None
+):
+    """One step of gradient_descent_squared_weight_decay, for generation: one launch, no gradient.
+
+        error_t = W_{t-1} x_t - y_t
+        W_t = keep_t W_{t-1} - eta_t error_t x_t^T
+        o_t = W_t z_t
+
+    Args:
+        state: W [B, H, m, n], in float32, bfloat16 or float16; None before the first step.
+        x: [B, H, n].
+        z: [B, H, n].
+        y: [B, H, m].
+        eta: [B, H].
+        log_keep: [B, H]. The natural logarithm of keep, at most 0; -inf forgets everything.
+        inplace: update the state where it lies, instead of returning a new one.
+        out: where to put the output; overlaps no other argument.
+        state_dtype: of the first state, where state is None; float32 where this is None too.
+        backend: 'torch', 'triton', or None for the best one on the tensors' device.
+
+    Returns:
+        o [B, H, m] in the inputs' dtype, and the state after the step.
+
+    Raises:
+        chunkform.errors.ArgumentError: an argument has a wrong shape, dtype, device or value, or requires a gradient.
+    """
+    return OP.step(state, {"x": x, "z": z, "y": y, "eta": eta, "keep": log_keep}, inplace, out, state_dtype, backend)
+
+
+gradient_descent_squared_weight_decay.step = gradient_descent_squared_weight_decay_step

@@ -63,9 +63,12 @@ family: chunk-parallel
 import torch
 import triton
 import triton.language as tl
+import triton
+import triton.language as tl
 
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out, triangular_inverse
-from chunkform.runtime.kernels import cumulate, inverse, power, suffix_sum
+from chunkform.runtime.decode import Step, StepKernel
+from chunkform.runtime.kernels import border_sums, cumulate, inverse, power
 from chunkform.runtime.launch import (
     DTYPES,
     cdiv,
@@ -824,12 +827,16 @@ def backward_sweep_2(
     lam_b,
     lam_t,
     lam_h,
+    read1_out,
+    ahead1_p,
+    ahead1_b,
+    ahead1_t,
+    ahead1_h,
     k_p,
     k_b,
     k_t,
     k_h,
-    read1_out,
-    s_late_1_148c1f_out,
+    s_out_late__out,
     T,
     H,
     E: tl.constexpr,
@@ -862,6 +869,7 @@ def backward_sweep_2(
     write1_p += b * write1_b + h * write1_h
     write2_p += b * write2_b + h * write2_h
     lam_p += b * lam_b + h * lam_h
+    ahead1_p += b * ahead1_b + h * ahead1_h
     k_p += b * k_b + h * k_h
     for n in range(chunks):
         c = chunks - 1 - n
@@ -876,7 +884,6 @@ def backward_sweep_2(
         lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         seen = i[:, None] < i[None, :]
         if EXACT:
@@ -897,11 +904,13 @@ def backward_sweep_2(
         p3 = tl.dot(write1.to(DT), ds.to(DT), input_precision="tf32x3")  # write1 ds^T
         y = (-p2) + (since[:, None] * p3)  # diag(since) write1 ds^T - ((write1 write2^T) . m) diag(lam) q
         tl.store(read1_out + step * D + i[:, None] * (H * D) + d[None, :], y, mask=i_ok[:, None] & d_ok[None, :])
+        ahead1 = tl.load(ahead1_p + t0 * ahead1_t + i * ahead1_t, mask=i_ok, other=0.0)
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         tl.store(
-            s_late_1_148c1f_out + (step + i * H) * tl.cdiv(D, block_d) + tile,
-            tl.sum(tl.where(d_ok[None, :], (k.to(tl.float32) * y), 0.0), axis=1),
+            s_out_late__out + (step + i * H) * tl.cdiv(D, block_d) + tile,
+            tl.sum((-(since * ahead1.to(tl.float32))[:, None] * (p3 * k.to(tl.float32))), axis=1),
             mask=i_ok,
-        )  # s.late
+        )  # s: out.late
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a_before, lam_r_before < 0)
         p4 = tl.dot(
@@ -932,16 +941,18 @@ def backward_sweep_3(
     ahead1_b,
     ahead1_t,
     ahead1_h,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
     lam_p,
     lam_b,
     lam_t,
     lam_h,
-    s_early_2_out,
     dq_2_out,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    s_in_early__out,
+    s_own_early__out,
+    s_own_late__out,
     T,
     H,
     E: tl.constexpr,
@@ -972,8 +983,8 @@ def backward_sweep_3(
     k_p += b * k_b + h * k_h
     write1_p += b * write1_b + h * write1_h
     ahead1_p += b * ahead1_b + h * ahead1_h
-    q_p += b * q_b + h * q_h
     lam_p += b * lam_b + h * lam_h
+    q_p += b * q_b + h * q_h
     for n in range(chunks):
         c = n
         t0 = tl.cast(c, tl.int64) * C
@@ -985,7 +996,6 @@ def backward_sweep_3(
         lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
         lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
         lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
-        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         since = power(lam_a_before, lam_r_before < 0)
@@ -1008,24 +1018,35 @@ def backward_sweep_3(
         )  # ... + ((write2 write1^T) . m) diag((cd952cfd4723)) k
         lam = tl.exp(tl.load(lam_p + t0 * lam_t + i * lam_t, mask=i_ok, other=0.0).to(tl.float32))
         tl.store(
-            s_early_2_out + (step + i * H) * tl.cdiv(D, block_d) + tile,
-            tl.sum(tl.where(d_ok[None, :], (-lam[:, None] * (p3 * q.to(tl.float32))), 0.0), axis=1),
-            mask=i_ok,
-        )  # s.early
-        tl.store(
             dq_2_out + step * D + i[:, None] * (H * D) + d[None, :],
             (-lam[:, None] * p3),
             mask=i_ok[:, None] & d_ok[None, :],
         )  # dq
+        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p4 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
+        pairs = (
+            -lam[:, None] * ahead1.to(tl.float32)[None, :] * (m * p4 * p2 * tl.where(i[:, None] > i[None, :], 1.0, 0.0))
+        )  # -diag(lam) ([order_{mask}]_{i,j} . (q k^T) . (write2 write1^T) . m) diag((cd952cfd4723))
+        tl.store(
+            s_in_early__out + (step + i * H) * tl.cdiv(D, block_d) + tile,
+            tl.sum((-(since * lam)[:, None] * (q.to(tl.float32) * p)), axis=1),
+            mask=i_ok,
+        )  # s: in.early
+        tl.store(
+            s_own_early__out + (step + i * H) * tl.cdiv(D, block_d) + tile, tl.sum(pairs, axis=1), mask=i_ok
+        )  # s: own.early
+        tl.store(
+            s_own_late__out + (step + i * H) * tl.cdiv(D, block_d) + tile, -tl.sum(pairs, axis=0), mask=i_ok
+        )  # s: own.late
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
-        p4 = tl.dot(
+        p5 = tl.dot(
             tl.trans(write1.to(DT)),
             ((ahead1.to(tl.float32) * until)[:, None] * k.to(tl.float32)).to(DT),
             (kept * s),
             input_precision="tf32x3",
         )  # ... + k^T diag((cd952cfd4723) . until) write1
-        s = p4  # kept s + k^T diag((cd952cfd4723) . until) write1
+        s = p5  # kept s + k^T diag((cd952cfd4723) . until) write1
     tl.store(s_last + bh * D * E + d[None, :] * E + e[:, None], s, mask=d_ok[None, :] & e_ok[:, None])
 
 
@@ -1126,7 +1147,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     )
     if needs & {"k", "lam"}:
         read1 = some.new_empty((B, T, H, D), dtype=some.dtype)
-        s_late_1_148c1f = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
+        s_out_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
         launch(
             backward_sweep_2,
             (B * H * cdiv(D, min(config.tile, padded(D))),),
@@ -1141,10 +1162,12 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             *strides(write2),
             lam,
             *strides(lam),
+            read1,
+            ahead1,
+            *strides(ahead1),
             k,
             *strides(k),
-            read1,
-            s_late_1_148c1f,
+            s_out_late_,
             T,
             H,
             E=E,
@@ -1160,8 +1183,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_stages=config.stages,
         )
     if needs & {"lam", "q"}:
-        s_early_2 = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
         dq_2 = some.new_empty((B, T, H, D), dtype=torch.float32)
+        s_in_early_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
+        s_own_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
+        s_own_early_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
         s_last = some.new_empty((B, H, D, E), dtype=torch.float32)
         launch(
             backward_sweep_3,
@@ -1178,12 +1203,14 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             *strides(write1),
             ahead1,
             *strides(ahead1),
-            q,
-            *strides(q),
             lam,
             *strides(lam),
-            s_early_2,
             dq_2,
+            q,
+            *strides(q),
+            s_in_early_,
+            s_own_early_,
+            s_own_late_,
             T,
             H,
             E=E,
@@ -1200,24 +1227,31 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
     gradients, initial = {}, {}
     if needs & {"lam"}:  # the decay times <s_(t-1), ds_t>
-        t2 = (q.float() * k.float()).sum(-1)
-        late = spread(-s_late_1_148c1f.sum(-1) / t2, (B, T, H), some)
-        early = spread(s_early_2.sum(-1), (B, T, H), some)
-        s_pairing = suffix_sum(late, early, pair(s_last, ds_first, (-2, -1)))
+        s_pairing = border_sums(
+            lam_sums,
+            lam_resets,
+            pair(s_last, ds_first, (-2, -1)),
+            config.chunk,
+            config.exact,
+            out_late=s_out_late_,
+            in_early=s_in_early_,
+            own_late=s_own_late_,
+            own_early=s_own_early_,
+        )
     if "q" in needs:
-        t3 = (dv.float() * write1.float()).sum(-1)
-        t4 = (q.float() * k.float()).sum(-1)
+        t2 = (dv.float() * write1.float()).sum(-1)
+        t3 = (q.float() * k.float()).sum(-1)
         gradients["q"] = (
-            spread(dq_2.float() - ((t3 + dq_0_2a4812.sum(-1)) * t4**-2)[..., None] * k.float(), (B, T, H, D), some)
+            spread(dq_2.float() - ((t2 + dq_0_2a4812.sum(-1)) * t3**-2)[..., None] * k.float(), (B, T, H, D), some)
             .to(some.dtype)
             .to(given["q"].dtype)
         )
     if "k" in needs:
-        t5 = (q.float() * k.float()).sum(-1)
-        t6 = (dv.float() * write1.float()).sum(-1)
+        t4 = (q.float() * k.float()).sum(-1)
+        t5 = (dv.float() * write1.float()).sum(-1)
         gradients["k"] = (
             spread(
-                (1.0 / t5)[..., None] * read1.float() - (t5**-2 * (t6 + dk_0_2a4812.sum(-1)))[..., None] * q.float(),
+                (1.0 / t4)[..., None] * read1.float() - (t4**-2 * (t5 + dk_0_2a4812.sum(-1)))[..., None] * q.float(),
                 (B, T, H, D),
                 some,
             )
@@ -1231,6 +1265,76 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if "s" in needs:
         initial["s"] = ds_last
     return gradients, initial
+
+
+def torch_step(given, states, constants, outputs, following):
+    """One step in torch: from given and states, [B, H, ...], to what it puts into outputs and following."""
+    dtype = dtype_of(given)
+    q = given["q"].to(dtype)
+    k = given["k"].to(dtype)
+    o = given["o"].to(dtype)
+    lam = given["lam"].to(dtype).exp()
+    s = states["s"].to(dtype)
+    t1 = (k * q).sum(-1)
+    t2 = 1.0 / t1
+    t3 = (q[..., :, None] * s).sum(-2)
+    t4 = o - lam[..., None] * t3
+    w = t2[..., None] * t4
+    next_s = lam[..., None, None] * s + (t2[..., None] * k)[..., :, None] * t4[..., None, :]
+    outputs["v"][...] = w
+    following["s"][...] = next_s
+
+
+@triton.jit(do_not_specialize=["heads"])
+def step_kernel(
+    q_at, k_at, o_at, lam_at, s_at, next_s_at, v_at,
+    q_stride0, q_stride1, q_stride2,
+    k_stride0, k_stride1, k_stride2,
+    o_stride0, o_stride1, o_stride2,
+    lam_stride0, lam_stride1,
+    s_stride0, s_stride1,
+    next_s_stride0, next_s_stride1,
+    v_stride0, v_stride1,
+    heads, q_group, k_group, o_group, lam_group,
+    size_d: tl.constexpr, block_d: tl.constexpr,
+    size_e: tl.constexpr, block_e: tl.constexpr,
+    parts: tl.constexpr, turns: tl.constexpr,
+):  # fmt: skip
+    """Each program: one batch entry and head and a tile of e, one step."""
+    place = tl.program_id(0) // parts
+    batch = tl.cast(place // heads, tl.int64)
+    head = tl.cast(place % heads, tl.int64)
+    q_at += batch * q_stride0 + (head // q_group) * q_stride1
+    k_at += batch * k_stride0 + (head // k_group) * k_stride1
+    o_at += batch * o_stride0 + (head // o_group) * o_stride1
+    lam_at += batch * lam_stride0 + (head // lam_group) * lam_stride1
+    s_at += batch * s_stride0 + head * s_stride1
+    next_s_at += batch * next_s_stride0 + head * next_s_stride1
+    v_at += batch * v_stride0 + head * v_stride1
+    at_d = tl.arange(0, block_d)
+    wide_d = tl.cast(at_d, tl.int64)
+    in_d = at_d < size_d
+    q = tl.load(q_at + wide_d * q_stride2, mask=in_d, other=0.0).to(tl.float32)
+    k = tl.load(k_at + wide_d * k_stride2, mask=in_d, other=0.0).to(tl.float32)
+    lam = tl.exp(tl.load(lam_at).to(tl.float32))
+    for turn in tl.static_range(turns):
+        tile = tl.program_id(0) % parts * turns + turn
+        first = tile == 0
+        at_e = tile * block_e + tl.arange(0, block_e)
+        wide_e = tl.cast(at_e, tl.int64)
+        in_e = at_e < size_e
+        at_d_e = at_d[:, None] * size_e + at_e[None, :]
+        in_d_e = in_d[:, None] & in_e[None, :]
+        s = tl.load(s_at + at_d_e, mask=in_d_e, other=0.0).to(tl.float32)
+        o = tl.load(o_at + wide_e * o_stride2, mask=in_e, other=0.0).to(tl.float32)
+        tl.debug_barrier()
+        t1 = tl.sum(k * q, axis=0)
+        t2 = 1.0 / t1
+        t3 = tl.sum(q[:, None] * s, axis=0)
+        t4 = o - lam * t3
+        w = t2 * t4
+        tl.store(next_s_at + at_d_e, lam * s + (t2 * k)[:, None] * t4[None, :], mask=in_d_e)
+        tl.store(v_at + at_e, w, mask=in_e)
 
 
 SIGNATURE = Signature(
@@ -1250,6 +1354,33 @@ OP = Op(
         "torch": Backend(torch_forward, torch_backward, frozenset(("packed",))),
         "triton": Backend(triton_forward, triton_backward),
     },
+    Step(
+        SIGNATURE,
+        torch_step,
+        StepKernel(
+            step_kernel,
+            reads=(
+                "q",
+                "k",
+                "o",
+                "lam",
+            ),
+            constants=(),
+            dims=(
+                "d",
+                "e",
+            ),
+            tiled="e",
+            shared=False,
+            held=(
+                (
+                    "d",
+                    "e",
+                ),
+            ),
+            smallest=1,
+        ),
+    ),
 )
 
 
@@ -1306,3 +1437,33 @@ def inverse_attention_unstable(
         state_dtype=state_dtype,
         backend=backend,
     )
+
+
+def inverse_attention_unstable_step(state, q, k, o, log_lam, inplace=False, out=None, state_dtype=None, backend=None):
+    """One step of inverse_attention_unstable, for generation: one launch, no gradient.
+
+        w_t = (o_t - lam_t s_{t-1}^T q_t) / (q_t^T k_t)
+        s_t = lam_t s_{t-1} + k_t w_t^T
+        v_t = w_t
+
+    Args:
+        state: s [B, H, d, e], in float32, bfloat16 or float16; None before the first step.
+        q: [B, H, d].
+        k: [B, H, d].
+        o: [B, H, e].
+        log_lam: [B, H]. The natural logarithm of lam, at most 0; -inf forgets everything.
+        inplace: update the state where it lies, instead of returning a new one.
+        out: where to put the output; overlaps no other argument.
+        state_dtype: of the first state, where state is None; float32 where this is None too.
+        backend: 'torch', 'triton', or None for the best one on the tensors' device.
+
+    Returns:
+        v [B, H, e] in the inputs' dtype, and the state after the step.
+
+    Raises:
+        chunkform.errors.ArgumentError: an argument has a wrong shape, dtype, device or value, or requires a gradient.
+    """
+    return OP.step(state, {"q": q, "k": k, "o": o, "lam": log_lam}, inplace, out, state_dtype, backend)
+
+
+inverse_attention_unstable.step = inverse_attention_unstable_step

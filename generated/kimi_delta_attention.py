@@ -75,6 +75,8 @@ family: chunk-parallel
 import torch
 import triton
 import triton.language as tl
+import triton
+import triton.language as tl
 
 from chunkform.runtime.decay import (
     channel_apply,
@@ -85,6 +87,7 @@ from chunkform.runtime.decay import (
     decay_out,
     triangular_inverse,
 )
+from chunkform.runtime.decode import Step, StepKernel
 from chunkform.runtime.kernels import cumulate, decayed_product, decayed_sum, inverse, is_flat, span, suffix_sum
 from chunkform.runtime.launch import (
     DTYPES,
@@ -1929,6 +1932,78 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     return gradients, initial
 
 
+def torch_step(given, states, constants, outputs, following):
+    """One step in torch: from given and states, [B, H, ...], to what it puts into outputs and following."""
+    dtype = dtype_of(given)
+    q = given["q"].to(dtype)
+    k = given["k"].to(dtype)
+    v = given["v"].to(dtype)
+    beta = given["beta"].to(dtype)
+    alpha = given["alpha"].to(dtype).exp()
+    S = states["S"].to(dtype)
+    decayed = alpha[..., :, None] * S
+    t1 = ((alpha * k)[..., :, None] * S).sum(-2)
+    t2 = decayed + (beta[..., None] * k)[..., :, None] * (v - t1)[..., None, :]
+    t3 = (q[..., :, None] * t2).sum(-2)
+    next_S = t2
+    outputs["o"][...] = t3
+    following["S"][...] = next_S
+
+
+@triton.jit(do_not_specialize=["heads"])
+def step_kernel(
+    q_at, k_at, v_at, beta_at, alpha_at, S_at, next_S_at, o_at,
+    q_stride0, q_stride1, q_stride2,
+    k_stride0, k_stride1, k_stride2,
+    v_stride0, v_stride1, v_stride2,
+    beta_stride0, beta_stride1,
+    alpha_stride0, alpha_stride1, alpha_stride2,
+    S_stride0, S_stride1,
+    next_S_stride0, next_S_stride1,
+    o_stride0, o_stride1,
+    heads, q_group, k_group, v_group, beta_group, alpha_group,
+    size_d: tl.constexpr, block_d: tl.constexpr,
+    size_e: tl.constexpr, block_e: tl.constexpr,
+    parts: tl.constexpr, turns: tl.constexpr,
+):  # fmt: skip
+    """Each program: one batch entry and head and a tile of e, one step."""
+    place = tl.program_id(0) // parts
+    batch = tl.cast(place // heads, tl.int64)
+    head = tl.cast(place % heads, tl.int64)
+    q_at += batch * q_stride0 + (head // q_group) * q_stride1
+    k_at += batch * k_stride0 + (head // k_group) * k_stride1
+    v_at += batch * v_stride0 + (head // v_group) * v_stride1
+    beta_at += batch * beta_stride0 + (head // beta_group) * beta_stride1
+    alpha_at += batch * alpha_stride0 + (head // alpha_group) * alpha_stride1
+    S_at += batch * S_stride0 + head * S_stride1
+    next_S_at += batch * next_S_stride0 + head * next_S_stride1
+    o_at += batch * o_stride0 + head * o_stride1
+    at_d = tl.arange(0, block_d)
+    wide_d = tl.cast(at_d, tl.int64)
+    in_d = at_d < size_d
+    q = tl.load(q_at + wide_d * q_stride2, mask=in_d, other=0.0).to(tl.float32)
+    k = tl.load(k_at + wide_d * k_stride2, mask=in_d, other=0.0).to(tl.float32)
+    beta = tl.load(beta_at).to(tl.float32)
+    alpha = tl.exp(tl.load(alpha_at + wide_d * alpha_stride2, mask=in_d, other=0.0).to(tl.float32))
+    for turn in tl.static_range(turns):
+        tile = tl.program_id(0) % parts * turns + turn
+        first = tile == 0
+        at_e = tile * block_e + tl.arange(0, block_e)
+        wide_e = tl.cast(at_e, tl.int64)
+        in_e = at_e < size_e
+        at_d_e = at_d[:, None] * size_e + at_e[None, :]
+        in_d_e = in_d[:, None] & in_e[None, :]
+        S = tl.load(S_at + at_d_e, mask=in_d_e, other=0.0).to(tl.float32)
+        v = tl.load(v_at + wide_e * v_stride2, mask=in_e, other=0.0).to(tl.float32)
+        tl.debug_barrier()
+        decayed = alpha[:, None] * S
+        t1 = tl.sum((alpha * k)[:, None] * S, axis=0)
+        t2 = decayed + (beta * k)[:, None] * (v - t1)[None, :]
+        t3 = tl.sum(q[:, None] * t2, axis=0)
+        tl.store(next_S_at + at_d_e, t2, mask=in_d_e)
+        tl.store(o_at + at_e, t3, mask=in_e)
+
+
 SIGNATURE = Signature(
     name="kimi_delta_attention",
     arguments=(
@@ -1947,6 +2022,34 @@ OP = Op(
         "torch": Backend(torch_forward, torch_backward, frozenset(("packed",))),
         "triton": Backend(triton_forward, triton_backward),
     },
+    Step(
+        SIGNATURE,
+        torch_step,
+        StepKernel(
+            step_kernel,
+            reads=(
+                "q",
+                "k",
+                "v",
+                "beta",
+                "alpha",
+            ),
+            constants=(),
+            dims=(
+                "d",
+                "e",
+            ),
+            tiled="e",
+            shared=False,
+            held=(
+                (
+                    "d",
+                    "e",
+                ),
+            ),
+            smallest=1,
+        ),
+    ),
 )
 
 
@@ -2005,3 +2108,36 @@ def kimi_delta_attention(
         state_dtype=state_dtype,
         backend=backend,
     )
+
+
+def kimi_delta_attention_step(state, q, k, v, beta, log_alpha, inplace=False, out=None, state_dtype=None, backend=None):
+    """One step of kimi_delta_attention, for generation: one launch, no gradient.
+
+        decayed_t = diag(alpha_t) S_{t-1}
+        S_t = decayed_t + beta_t k_t (v_t - S_{t-1}^T (alpha_t . k_t))^T
+        o_t = S_t^T q_t
+
+    Args:
+        state: S [B, H, d, e], in float32, bfloat16 or float16; None before the first step.
+        q: [B, H, d].
+        k: [B, H, d].
+        v: [B, H, e].
+        beta: [B, H].
+        log_alpha: [B, H, d]. The natural logarithm of alpha, at most 0; -inf forgets everything.
+        inplace: update the state where it lies, instead of returning a new one.
+        out: where to put the output; overlaps no other argument.
+        state_dtype: of the first state, where state is None; float32 where this is None too.
+        backend: 'torch', 'triton', or None for the best one on the tensors' device.
+
+    Returns:
+        o [B, H, e] in the inputs' dtype, and the state after the step.
+
+    Raises:
+        chunkform.errors.ArgumentError: an argument has a wrong shape, dtype, device or value, or requires a gradient.
+    """
+    return OP.step(
+        state, {"q": q, "k": k, "v": v, "beta": beta, "alpha": log_alpha}, inplace, out, state_dtype, backend
+    )
+
+
+kimi_delta_attention.step = kimi_delta_attention_step

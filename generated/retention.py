@@ -55,9 +55,12 @@ family: chunk-parallel
 import torch
 import triton
 import triton.language as tl
+import triton
+import triton.language as tl
 
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out
-from chunkform.runtime.kernels import cumulate, power, suffix_sum
+from chunkform.runtime.decode import Step, StepKernel
+from chunkform.runtime.kernels import border_sums, cumulate, power
 from chunkform.runtime.launch import (
     DTYPES,
     cdiv,
@@ -448,12 +451,13 @@ def backward_sweep_1(
     k_b,
     k_t,
     k_h,
+    dq_out,
     q_p,
     q_b,
     q_t,
     q_h,
-    S_late_0_out,
-    dq_out,
+    S_in_late__out,
+    S_own_late__out,
     T,
     H,
     E: tl.constexpr,
@@ -493,7 +497,6 @@ def backward_sweep_1(
         step = (b * T + t0) * H + h
         gamma_a = tl.load(gamma_sums + at + tl.minimum(i, last))
         gamma_r = tl.load(gamma_resets + at + tl.minimum(i, last)) if EXACT else -1
-        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         gamma_a_end = tl.load(gamma_sums + at + last)
         gamma_r_end = tl.load(gamma_resets + at + last) if EXACT else -1
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
@@ -507,18 +510,28 @@ def backward_sweep_1(
         m = power(gamma_a[:, None] - gamma_a[None, :], seen)  # decays from write to read
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p3 = tl.dot((p2 * m).to(DT), k.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + ((do v^T) . m) k
-        tl.store(
-            S_late_0_out + (step + i * H) * tl.cdiv(D, block_d) + tile,
-            tl.sum(tl.where(d_ok[None, :], (p3 * q.to(tl.float32)), 0.0), axis=1),
-            mask=i_ok,
-        )  # S.late
         tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], p3, mask=i_ok[:, None] & d_ok[None, :])  # dq
+        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p4 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
+        pairs = (
+            p2 * p4 * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * m
+        )  # [order_{mask}]_{i,j} . (q k^T) . (do v^T) . m
+        tl.store(
+            S_in_late__out + (step + i * H) * tl.cdiv(D, block_d) + tile,
+            tl.sum((since[:, None] * (p * q.to(tl.float32))), axis=1),
+            mask=i_ok,
+        )  # S: in.late
+        tl.store(
+            S_own_late__out + (step + i * H) * tl.cdiv(D, block_d) + tile,
+            tl.sum(pairs, axis=1) - tl.sum(pairs, axis=0),
+            mask=i_ok,
+        )  # S: own.late
         kept = power(gamma_a_end, gamma_r_end < 0)
         until = power(gamma_a_end - gamma_a, gamma_r_end < i + 1)
-        p4 = tl.dot(
+        p5 = tl.dot(
             tl.trans(v.to(DT)), (until[:, None] * k.to(tl.float32)).to(DT), (kept * S), input_precision="tf32x3"
         )  # ... + k^T diag(until) v
-        S = p4  # kept S + k^T diag(until) v
+        S = p5  # kept S + k^T diag(until) v
     tl.store(S_last + bh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
 
 
@@ -623,12 +636,12 @@ def backward_sweep_3(
     q_b,
     q_t,
     q_h,
+    dk_out,
     k_p,
     k_b,
     k_t,
     k_h,
-    S_late_2_out,
-    dk_out,
+    S_out_late__out,
     T,
     H,
     E: tl.constexpr,
@@ -672,7 +685,6 @@ def backward_sweep_3(
         gamma_r = tl.load(gamma_resets + at + tl.minimum(i, last)) if EXACT else -1
         gamma_a_end = tl.load(gamma_sums + at + last)
         gamma_r_end = tl.load(gamma_resets + at + last) if EXACT else -1
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p = tl.dot(v.to(DT), dS.to(DT), input_precision="tf32x3")  # v dS^T
         since = power(gamma_a_end - gamma_a, gamma_r_end < i + 1)
@@ -684,12 +696,13 @@ def backward_sweep_3(
         m = power(gamma_a[None, :] - gamma_a[:, None], seen)  # decays from write to read
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p3 = tl.dot((p2 * m).to(DT), q.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + ((v do^T) . m) q
-        tl.store(
-            S_late_2_out + (step + i * H) * tl.cdiv(D, block_d) + tile,
-            tl.sum(tl.where(d_ok[None, :], (-(p3 * k.to(tl.float32))), 0.0), axis=1),
-            mask=i_ok,
-        )  # S.late
         tl.store(dk_out + step * D + i[:, None] * (H * D) + d[None, :], p3, mask=i_ok[:, None] & d_ok[None, :])  # dk
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        tl.store(
+            S_out_late__out + (step + i * H) * tl.cdiv(D, block_d) + tile,
+            tl.sum((-since[:, None] * (p * k.to(tl.float32))), axis=1),
+            mask=i_ok,
+        )  # S: out.late
         kept = power(gamma_a_end, gamma_r_end < 0)
         until = power(gamma_a, gamma_r < 0)
         p4 = tl.dot(
@@ -716,8 +729,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         spread(gamma.float(), (B, T, H), some), config.chunk, config.exact
     )
     if needs & {"gamma", "q"}:
-        S_late_0 = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
+        S_in_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
+        S_own_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
         S_last = some.new_empty((B, H, D, E), dtype=torch.float32)
         launch(
             backward_sweep_1,
@@ -732,10 +746,11 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             *strides(v),
             k,
             *strides(k),
+            dq,
             q,
             *strides(q),
-            S_late_0,
-            dq,
+            S_in_late_,
+            S_own_late_,
             T,
             H,
             E=E,
@@ -782,8 +797,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_stages=config.stages,
         )
     if needs & {"gamma", "k"}:
-        S_late_2 = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
+        S_out_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
         launch(
             backward_sweep_3,
             (B * H * cdiv(D, min(config.tile, padded(D))),),
@@ -796,10 +811,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             *strides(do),
             q,
             *strides(q),
+            dk,
             k,
             *strides(k),
-            S_late_2,
-            dk,
+            S_out_late_,
             T,
             H,
             E=E,
@@ -816,9 +831,16 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
     gradients, initial = {}, {}
     if needs & {"gamma"}:  # the decay times <S_(t-1), dS_t>
-        late = spread(S_late_0.sum(-1) + S_late_2.sum(-1), (B, T, H), some)
-        early = None
-        S_pairing = suffix_sum(late, early, pair(S_last, dS_first, (-2, -1)))
+        S_pairing = border_sums(
+            gamma_sums,
+            gamma_resets,
+            pair(S_last, dS_first, (-2, -1)),
+            config.chunk,
+            config.exact,
+            in_late=S_in_late_,
+            own_late=S_own_late_,
+            out_late=S_out_late_,
+        )
     if "q" in needs:
         gradients["q"] = dq.to(given["q"].dtype)
     if "k" in needs:
@@ -830,6 +852,70 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if "S" in needs:
         initial["S"] = dS_last
     return gradients, initial
+
+
+def torch_step(given, states, constants, outputs, following):
+    """One step in torch: from given and states, [B, H, ...], to what it puts into outputs and following."""
+    dtype = dtype_of(given)
+    q = given["q"].to(dtype)
+    k = given["k"].to(dtype)
+    v = given["v"].to(dtype)
+    gamma = given["gamma"].to(dtype).exp()
+    S = states["S"].to(dtype)
+    t1 = k[..., :, None] * v[..., None, :] + gamma[..., None, None] * S
+    t2 = (q[..., :, None] * t1).sum(-2)
+    next_S = t1
+    outputs["o"][...] = t2
+    following["S"][...] = next_S
+
+
+@triton.jit(do_not_specialize=["heads"])
+def step_kernel(
+    q_at, k_at, v_at, gamma_at, S_at, next_S_at, o_at,
+    q_stride0, q_stride1, q_stride2,
+    k_stride0, k_stride1, k_stride2,
+    v_stride0, v_stride1, v_stride2,
+    gamma_stride0,
+    S_stride0, S_stride1,
+    next_S_stride0, next_S_stride1,
+    o_stride0, o_stride1,
+    heads, q_group, k_group, v_group, gamma_group,
+    size_d: tl.constexpr, block_d: tl.constexpr,
+    size_e: tl.constexpr, block_e: tl.constexpr,
+    parts: tl.constexpr, turns: tl.constexpr,
+):  # fmt: skip
+    """Each program: one batch entry and head and a tile of e, one step."""
+    place = tl.program_id(0) // parts
+    batch = tl.cast(place // heads, tl.int64)
+    head = tl.cast(place % heads, tl.int64)
+    q_at += batch * q_stride0 + (head // q_group) * q_stride1
+    k_at += batch * k_stride0 + (head // k_group) * k_stride1
+    v_at += batch * v_stride0 + (head // v_group) * v_stride1
+    gamma_at += (head // gamma_group) * gamma_stride0
+    S_at += batch * S_stride0 + head * S_stride1
+    next_S_at += batch * next_S_stride0 + head * next_S_stride1
+    o_at += batch * o_stride0 + head * o_stride1
+    at_d = tl.arange(0, block_d)
+    wide_d = tl.cast(at_d, tl.int64)
+    in_d = at_d < size_d
+    q = tl.load(q_at + wide_d * q_stride2, mask=in_d, other=0.0).to(tl.float32)
+    k = tl.load(k_at + wide_d * k_stride2, mask=in_d, other=0.0).to(tl.float32)
+    gamma = tl.exp(tl.load(gamma_at).to(tl.float32))
+    for turn in tl.static_range(turns):
+        tile = tl.program_id(0) % parts * turns + turn
+        first = tile == 0
+        at_e = tile * block_e + tl.arange(0, block_e)
+        wide_e = tl.cast(at_e, tl.int64)
+        in_e = at_e < size_e
+        at_d_e = at_d[:, None] * size_e + at_e[None, :]
+        in_d_e = in_d[:, None] & in_e[None, :]
+        S = tl.load(S_at + at_d_e, mask=in_d_e, other=0.0).to(tl.float32)
+        v = tl.load(v_at + wide_e * v_stride2, mask=in_e, other=0.0).to(tl.float32)
+        tl.debug_barrier()
+        t1 = k[:, None] * v[None, :] + gamma * S
+        t2 = tl.sum(q[:, None] * t1, axis=0)
+        tl.store(next_S_at + at_d_e, t1, mask=in_d_e)
+        tl.store(o_at + at_e, t2, mask=in_e)
 
 
 SIGNATURE = Signature(
@@ -849,6 +935,33 @@ OP = Op(
         "torch": Backend(torch_forward, torch_backward, frozenset(("packed",))),
         "triton": Backend(triton_forward, triton_backward),
     },
+    Step(
+        SIGNATURE,
+        torch_step,
+        StepKernel(
+            step_kernel,
+            reads=(
+                "q",
+                "k",
+                "v",
+                "gamma",
+            ),
+            constants=(),
+            dims=(
+                "d",
+                "e",
+            ),
+            tiled="e",
+            shared=False,
+            held=(
+                (
+                    "d",
+                    "e",
+                ),
+            ),
+            smallest=1,
+        ),
+    ),
 )
 
 
@@ -904,3 +1017,32 @@ def retention(
         state_dtype=state_dtype,
         backend=backend,
     )
+
+
+def retention_step(state, q, k, v, log_gamma, inplace=False, out=None, state_dtype=None, backend=None):
+    """One step of retention, for generation: one launch, no gradient.
+
+        S_t = gamma S_{t-1} + k_t v_t^T
+        o_t = S_t^T q_t
+
+    Args:
+        state: S [B, H, d, e], in float32, bfloat16 or float16; None before the first step.
+        q: [B, H, d].
+        k: [B, H, d].
+        v: [B, H, e].
+        log_gamma: [H]. The natural logarithm of gamma, at most 0; -inf forgets everything.
+        inplace: update the state where it lies, instead of returning a new one.
+        out: where to put the output; overlaps no other argument.
+        state_dtype: of the first state, where state is None; float32 where this is None too.
+        backend: 'torch', 'triton', or None for the best one on the tensors' device.
+
+    Returns:
+        o [B, H, e] in the inputs' dtype, and the state after the step.
+
+    Raises:
+        chunkform.errors.ArgumentError: an argument has a wrong shape, dtype, device or value, or requires a gradient.
+    """
+    return OP.step(state, {"q": q, "k": k, "v": v, "gamma": log_gamma}, inplace, out, state_dtype, backend)
+
+
+retention.step = retention_step

@@ -34,20 +34,33 @@ family: sequential
 import torch
 import triton
 import triton.language as tl
+import triton
+import triton.language as tl
 
+from chunkform.runtime.decode import Step, StepKernel
 from chunkform.runtime.launch import launch
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
-from chunkform.runtime.sequential import block_of, computed_in, incoming, segment_length, stacked, strides_of, warps_for
+from chunkform.runtime.sequential import (
+    block_of,
+    computed_in,
+    gradient_like,
+    incoming,
+    layout_of,
+    segment_length,
+    stacked,
+    strides_of,
+    typed_like,
+    warps_for,
+)
 from chunkform.runtime.torch_form import dtype_of
 
 
-def torch_start(given, states, constants):
+def torch_start(given, states, constants, batch, heads):
     """The states before the first step, [B, H, ...]: those given, or the spec's own."""
     dtype = computed_in(given)
-    batch, heads = given["q"].shape[0], given["q"].shape[2]
     like = given["q"].new_zeros((), dtype=dtype)
-    size_d = given["q"].shape[3]
+    size_d = given["q"].shape[-1]
     S = states.get("S")
     if S is None:
         S = like.new_zeros((batch, heads, size_d, size_d)) + torch.eye(size_d, dtype=like.dtype, device=like.device)
@@ -63,14 +76,14 @@ def torch_forward(given, states, constants, packed=None):
     dtype = computed_in(given)
     batch, steps, heads = given["q"].shape[:3]
     like = given["q"].new_zeros((), dtype=dtype)
-    size_d = given["q"].shape[3]
+    size_d = given["q"].shape[-1]
     sequences = {
         "q": given["q"].to(dtype).unbind(1),
         "u": given["u"].to(dtype).unbind(1),
         "lam": given["lam"].to(dtype).exp().unbind(1),
     }
     segment = segment_length(steps)
-    start = torch_start(given, states, constants)
+    start = torch_start(given, states, constants, batch, heads)
     S = start["S"]
     outputs = {
         "o": given["q"].new_empty((batch, steps, heads, size_d)),
@@ -105,7 +118,7 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     dtype = computed_in(given)
     batch, steps, heads = given["q"].shape[:3]
     like = given["q"].new_zeros((), dtype=dtype)
-    size_d = given["q"].shape[3]
+    size_d = given["q"].shape[-1]
     sequences = {
         "q": given["q"].to(dtype).unbind(1),
         "u": given["u"].to(dtype).unbind(1),
@@ -189,30 +202,48 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     return gradients, {name: gradient for name, gradient in initial_gradients.items() if name in needs}
 
 
-@triton.jit(do_not_specialize=["heads", "steps", "segment", "segments"])
+@triton.jit(do_not_specialize=["heads", "steps", "segment", "lines"])
 def sequential_forward_kernel(
     q_at, u_at, lam_at, S_start_at, S_checkpoints_at, S_final_at, o_at,
     q_stride0, q_stride1, q_stride2, q_stride3,
     u_stride0, u_stride1, u_stride2, u_stride3,
     lam_stride0, lam_stride1, lam_stride2,
-    heads, steps, segment, segments,
+    table_at, heads, q_group, u_group, lam_group, steps, segment, lines,
     size_d: tl.constexpr, block_d: tl.constexpr,
 ):  # fmt: skip
     """Each program: one batch entry and head, from the first step to the last."""
     index = tl.cast(tl.program_id(0), tl.int64)
     batch = index // heads
     head = index % heads
+    if table_at is not None:  # packed: a program walks one sequence, whose place it reads
+        entry = 0
+        begin = tl.load(table_at + 4 * batch)
+        steps = tl.load(table_at + 4 * batch + 4) - begin
+        segment = tl.load(table_at + 4 * batch + 1)
+        slot = tl.load(table_at + 4 * batch + 2)
+        room = tl.load(table_at + 4 * batch + 3)
+        line = begin
+    else:
+        entry = batch
+        begin = 0
+        slot = batch * tl.cdiv(steps, segment)
+        room = batch * segment
+        line = batch * steps
+    segments = tl.cdiv(steps, segment)
     at_d = tl.arange(0, block_d)
     wide_d = tl.cast(at_d, tl.int64)
     in_d = at_d < size_d
     at_d_d = at_d[:, None] * size_d + at_d[None, :]
     in_d_d = in_d[:, None] & in_d[None, :]
-    q_at += batch * q_stride0 + head * q_stride2
-    u_at += batch * u_stride0 + head * u_stride2
-    lam_at += batch * lam_stride0 + head * lam_stride2
+    q_at += entry * q_stride0 + begin * q_stride1 + (head // q_group) * q_stride2
+    u_at += entry * u_stride0 + begin * u_stride1 + (head // u_group) * u_stride2
+    lam_at += entry * lam_stride0 + begin * lam_stride1 + (head // lam_group) * lam_stride2
     S = tl.load(S_start_at + index * (size_d * size_d) + at_d_d, mask=in_d_d, other=0.0).to(tl.float32)
     for checkpoint in range(segments):
-        tl.store(S_checkpoints_at + (index * segments + checkpoint) * (size_d * size_d) + at_d_d, S, mask=in_d_d)
+        if S_checkpoints_at is not None:
+            tl.store(
+                S_checkpoints_at + ((slot + checkpoint) * heads + head) * (size_d * size_d) + at_d_d, S, mask=in_d_d
+            )
         for offset in range(tl.minimum(segment, steps - checkpoint * segment)):
             now = tl.cast(checkpoint, tl.int64) * segment + offset
             q = tl.load(q_at + now * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0).to(tl.float32)
@@ -224,44 +255,59 @@ def sequential_forward_kernel(
             uS = tl.sum(u[:, None] * S, axis=0)
             t3 = S - (1.0 / (lam + t2) * Su)[:, None] * uS[None, :]
             t4 = tl.sum(q[:, None] * t3, axis=0)
-            tl.store(o_at + ((batch * steps + now) * heads + head) * size_d + at_d, t1 * t4, mask=in_d)
+            tl.store(o_at + ((line + now) * heads + head) * size_d + at_d, t1 * t4, mask=in_d)
             S = t1 * t3
     tl.store(S_final_at + index * (size_d * size_d) + at_d_d, S, mask=in_d_d)
 
 
-@triton.jit(do_not_specialize=["heads", "steps", "segment", "segments"])
+@triton.jit(do_not_specialize=["heads", "steps", "segment", "lines"])
 def sequential_backward_kernel(
     q_at, u_at, lam_at, do_at, S_checkpoints_at, S_states_at, dS_final_at, dS_start_at, dq_at, du_at, dlam_at,
     q_stride0, q_stride1, q_stride2, q_stride3,
     u_stride0, u_stride1, u_stride2, u_stride3,
     lam_stride0, lam_stride1, lam_stride2,
     do_stride0, do_stride1, do_stride2, do_stride3,
-    heads, steps, segment, segments,
+    table_at, heads, q_group, u_group, lam_group, steps, segment, lines,
     size_d: tl.constexpr, block_d: tl.constexpr,
 ):  # fmt: skip
     """Each program: one batch entry and head, segment by segment from the last to the first."""
     index = tl.cast(tl.program_id(0), tl.int64)
     batch = index // heads
     head = index % heads
+    if table_at is not None:  # packed: a program walks one sequence, whose place it reads
+        entry = 0
+        begin = tl.load(table_at + 4 * batch)
+        steps = tl.load(table_at + 4 * batch + 4) - begin
+        segment = tl.load(table_at + 4 * batch + 1)
+        slot = tl.load(table_at + 4 * batch + 2)
+        room = tl.load(table_at + 4 * batch + 3)
+        line = begin
+    else:
+        entry = batch
+        begin = 0
+        slot = batch * tl.cdiv(steps, segment)
+        room = batch * segment
+        line = batch * steps
+    segments = tl.cdiv(steps, segment)
     at_d = tl.arange(0, block_d)
     wide_d = tl.cast(at_d, tl.int64)
     in_d = at_d < size_d
     at_d_d = at_d[:, None] * size_d + at_d[None, :]
     in_d_d = in_d[:, None] & in_d[None, :]
-    q_at += batch * q_stride0 + head * q_stride2
-    u_at += batch * u_stride0 + head * u_stride2
-    lam_at += batch * lam_stride0 + head * lam_stride2
-    do_at += batch * do_stride0 + head * do_stride2
+    q_at += entry * q_stride0 + begin * q_stride1 + (head // q_group) * q_stride2
+    u_at += entry * u_stride0 + begin * u_stride1 + (head // u_group) * u_stride2
+    lam_at += entry * lam_stride0 + begin * lam_stride1 + (head // lam_group) * lam_stride2
+    do_at += entry * do_stride0 + begin * do_stride1 + head * do_stride2
     dS = tl.load(dS_final_at + index * (size_d * size_d) + at_d_d, mask=in_d_d, other=0.0).to(tl.float32)
     for back in range(segments):
         checkpoint = segments - 1 - back
         length = tl.minimum(segment, steps - checkpoint * segment)
         S = tl.load(
-            S_checkpoints_at + (index * segments + checkpoint) * (size_d * size_d) + at_d_d, mask=in_d_d, other=0.0
+            S_checkpoints_at + ((slot + checkpoint) * heads + head) * (size_d * size_d) + at_d_d, mask=in_d_d, other=0.0
         ).to(tl.float32)
         for offset in range(length):
             now = tl.cast(checkpoint, tl.int64) * segment + offset
-            tl.store(S_states_at + (index * segment + offset) * (size_d * size_d) + at_d_d, S, mask=in_d_d)
+            tl.store(S_states_at + ((room + offset) * heads + head) * (size_d * size_d) + at_d_d, S, mask=in_d_d)
             u = tl.load(u_at + now * u_stride1 + wide_d * u_stride3, mask=in_d, other=0.0).to(tl.float32)
             lam = tl.exp(tl.load(lam_at + now * lam_stride1).to(tl.float32))
             Su = tl.sum(u[None, :] * S, axis=1)
@@ -273,7 +319,7 @@ def sequential_backward_kernel(
             offset = length - 1 - rest
             now = tl.cast(checkpoint, tl.int64) * segment + offset
             S = tl.load(
-                S_states_at + (index * segment + offset) * (size_d * size_d) + at_d_d, mask=in_d_d, other=0.0
+                S_states_at + ((room + offset) * heads + head) * (size_d * size_d) + at_d_d, mask=in_d_d, other=0.0
             ).to(tl.float32)
             q = tl.load(q_at + now * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0).to(tl.float32)
             u = tl.load(u_at + now * u_stride1 + wide_d * u_stride3, mask=in_d, other=0.0).to(tl.float32)
@@ -303,13 +349,13 @@ def sequential_backward_kernel(
             t19 = tl.sum(t18, axis=0)
             t20 = tl.sum(q[:, None] * t12, axis=0)
             t21 = tl.sum(do * t20, axis=0)
-            tl.store(dq_at + ((batch * steps + now) * heads + head) * size_d + at_d, t5 * t13, mask=in_d)
+            tl.store(dq_at + ((line + now) * heads + head) * size_d + at_d, t5 * t13, mask=in_d)
             tl.store(
-                du_at + ((batch * steps + now) * heads + head) * size_d + at_d,
+                du_at + ((line + now) * heads + head) * size_d + at_d,
                 t15 - t4 * t5 * t14 - t4 * t5 * t6 * t16 - t1 * t4 * t5 * t17 - t7 * t10 * Su,
                 mask=in_d,
             )
-            tl.store(dlam_at + (batch * steps + now) * heads + head, -t5 * (t19 + t21) - lam * t7 * t10)
+            tl.store(dlam_at + (line + now) * heads + head, -t5 * (t19 + t21) - lam * t7 * t10)
             dS = (
                 dSu[:, None] * u[None, :]
                 + (t5 * q)[:, None] * do[None, :]
@@ -322,38 +368,43 @@ def sequential_backward_kernel(
     tl.store(dS_start_at + index * (size_d * size_d) + at_d_d, dS, mask=in_d_d)
 
 
-def triton_forward(given, states, constants):
-    """(outputs, final states, checkpoints of the states), step by step."""
-    batch, steps, heads = given["q"].shape[:3]
+def triton_forward(given, states, constants, packed=None, needs_backward=True):
+    """(outputs, final states, checkpoints of the states), step by step; no checkpoints unless `needs_backward`."""
+    batch, steps = given["q"].shape[:2]
+    heads = max(given["q"].shape[2], given["u"].shape[2], given["lam"].shape[2], 0)
     like = given["q"].new_zeros((), dtype=torch.float32)
-    size_d = given["q"].shape[3]
-    segment = segment_length(steps)
-    segments = -(-steps // segment)
+    size_d = given["q"].shape[-1]
     block_d = block_of(size_d, 1)
-    start = {name: x.float().contiguous() for name, x in torch_start(given, states, constants).items()}
+    layout = layout_of(batch, steps, packed, needs_backward)
+    start = torch_start(given, states, constants, layout.sequences, heads)
+    start = {name: x.float().contiguous() for name, x in start.items()}
     outputs, parts = {}, {}
     outputs["o"] = given["q"].new_empty((batch, steps, heads, size_d))
     finals = {
-        "S": like.new_empty((batch, heads, size_d, size_d)),
+        "S": like.new_empty((layout.sequences, heads, size_d, size_d)),
     }
-    saved = {
-        "S": like.new_empty((batch * heads, segments, size_d, size_d)),
-    }
+    saved = {}
+    if needs_backward:
+        saved["S"] = like.new_empty((layout.slots * heads, size_d, size_d))
     launch(
         sequential_forward_kernel,
-        (batch * heads,),
+        (layout.sequences * heads,),
         given["q"],
         given["u"],
         given["lam"],
         start["S"],
-        saved["S"],
+        saved.get("S"),
         finals["S"],
         outputs["o"],
         *strides_of(given["q"], given["u"], given["lam"]),
+        layout.table,
         heads,
+        heads // max(given["q"].shape[2], 1),
+        heads // max(given["u"].shape[2], 1),
+        heads // max(given["lam"].shape[2], 1),
         steps,
-        segment,
-        segments,
+        layout.segment,
+        batch * steps,
         size_d=size_d,
         block_d=block_d,
         num_warps=warps_for(max(block_d * block_d, 1)),
@@ -361,27 +412,29 @@ def triton_forward(given, states, constants):
     return outputs, finals, saved
 
 
-def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs):
+def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
     """(gradients, gradients of the initial states): the adjoint's steps, over states recomputed from checkpoints."""
-    batch, steps, heads = given["q"].shape[:3]
+    batch, steps = given["q"].shape[:2]
+    heads = max(given["q"].shape[2], given["u"].shape[2], given["lam"].shape[2], 0)
     like = given["q"].new_zeros((), dtype=torch.float32)
-    size_d = given["q"].shape[3]
-    segment = segment_length(steps)
-    segments = -(-steps // segment)
+    size_d = given["q"].shape[-1]
     block_d = block_of(size_d, 1)
+    layout = layout_of(batch, steps, packed)
     incoming_steps = {
         "o": incoming(cotangents.get("o"), (batch, steps, heads, size_d), like),
     }
     ends, workspace, initial_gradients, gradients, parts = {}, {}, {}, {}, {}
-    ends["S"] = incoming(final_cotangents.get("S"), (batch, heads, size_d, size_d), like).float().contiguous()
-    initial_gradients["S"] = like.new_empty((batch, heads, size_d, size_d))
-    workspace["S"] = like.new_empty((batch * heads * segment, size_d, size_d))
-    gradients["q"] = given["q"].new_empty((batch, steps, heads, size_d))
-    gradients["u"] = given["u"].new_empty((batch, steps, heads, size_d))
-    gradients["lam"] = given["lam"].new_empty((batch, steps, heads))
+    ends["S"] = (
+        incoming(final_cotangents.get("S"), (layout.sequences, heads, size_d, size_d), like).float().contiguous()
+    )
+    initial_gradients["S"] = like.new_empty((layout.sequences, heads, size_d, size_d))
+    workspace["S"] = like.new_empty((layout.rooms * heads, size_d, size_d))
+    gradients["q"] = gradient_like(given["q"], (batch, steps, heads, size_d))
+    gradients["u"] = gradient_like(given["u"], (batch, steps, heads, size_d))
+    gradients["lam"] = gradient_like(given["lam"], (batch, steps, heads))
     launch(
         sequential_backward_kernel,
-        (batch * heads,),
+        (layout.sequences * heads,),
         given["q"],
         given["u"],
         given["lam"],
@@ -394,18 +447,83 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         gradients["u"],
         gradients["lam"],
         *strides_of(given["q"], given["u"], given["lam"], incoming_steps["o"]),
+        layout.table,
         heads,
+        heads // max(given["q"].shape[2], 1),
+        heads // max(given["u"].shape[2], 1),
+        heads // max(given["lam"].shape[2], 1),
         steps,
-        segment,
-        segments,
+        layout.segment,
+        batch * steps,
         size_d=size_d,
         block_d=block_d,
         num_warps=warps_for(max(block_d * block_d, 1)),
     )
     for name, part in parts.items():
-        gradients[name] = part.sum(0).to(given[name].dtype)
-    gradients = {name: gradient for name, gradient in gradients.items() if name in needs}
+        gradients[name] = part.sum(0)
+    gradients = {name: typed_like(given[name], gradient) for name, gradient in gradients.items() if name in needs}
     return gradients, {name: gradient for name, gradient in initial_gradients.items() if name in needs}
+
+
+def torch_step(given, states, constants, outputs, following):
+    """One step in torch: from given and states, [B, H, ...], to what it puts into outputs and following."""
+    dtype = dtype_of(given)
+    q = given["q"].to(dtype)
+    u = given["u"].to(dtype)
+    lam = given["lam"].to(dtype).exp()
+    S = states["S"].to(dtype)
+    t1 = 1.0 / lam
+    Su = (u[..., None, :] * S).sum(-1)
+    t2 = (u * Su).sum(-1)
+    uS = (u[..., :, None] * S).sum(-2)
+    t3 = S - ((1.0 / (lam + t2))[..., None] * Su)[..., :, None] * uS[..., None, :]
+    t4 = (q[..., :, None] * t3).sum(-2)
+    next_S = t1[..., None, None] * t3
+    outputs["o"][...] = t1[..., None] * t4
+    following["S"][...] = next_S
+
+
+@triton.jit(do_not_specialize=["heads"])
+def step_kernel(
+    q_at, u_at, lam_at, S_at, next_S_at, o_at,
+    q_stride0, q_stride1, q_stride2,
+    u_stride0, u_stride1, u_stride2,
+    lam_stride0, lam_stride1,
+    S_stride0, S_stride1,
+    next_S_stride0, next_S_stride1,
+    o_stride0, o_stride1,
+    heads, q_group, u_group, lam_group,
+    size_d: tl.constexpr, block_d: tl.constexpr,
+    parts: tl.constexpr, turns: tl.constexpr,
+):  # fmt: skip
+    """Each program: one batch entry and head, one step."""
+    place = tl.program_id(0) // parts
+    batch = tl.cast(place // heads, tl.int64)
+    head = tl.cast(place % heads, tl.int64)
+    q_at += batch * q_stride0 + (head // q_group) * q_stride1
+    u_at += batch * u_stride0 + (head // u_group) * u_stride1
+    lam_at += batch * lam_stride0 + (head // lam_group) * lam_stride1
+    S_at += batch * S_stride0 + head * S_stride1
+    next_S_at += batch * next_S_stride0 + head * next_S_stride1
+    o_at += batch * o_stride0 + head * o_stride1
+    at_d = tl.arange(0, block_d)
+    wide_d = tl.cast(at_d, tl.int64)
+    in_d = at_d < size_d
+    at_d_d = at_d[:, None] * size_d + at_d[None, :]
+    in_d_d = in_d[:, None] & in_d[None, :]
+    S = tl.load(S_at + at_d_d, mask=in_d_d, other=0.0).to(tl.float32)
+    q = tl.load(q_at + wide_d * q_stride2, mask=in_d, other=0.0).to(tl.float32)
+    u = tl.load(u_at + wide_d * u_stride2, mask=in_d, other=0.0).to(tl.float32)
+    lam = tl.exp(tl.load(lam_at).to(tl.float32))
+    tl.debug_barrier()
+    t1 = 1.0 / lam
+    Su = tl.sum(u[None, :] * S, axis=1)
+    t2 = tl.sum(u * Su, axis=0)
+    uS = tl.sum(u[:, None] * S, axis=0)
+    t3 = S - (1.0 / (lam + t2) * Su)[:, None] * uS[None, :]
+    t4 = tl.sum(q[:, None] * t3, axis=0)
+    tl.store(next_S_at + at_d_d, t1 * t3, mask=in_d_d)
+    tl.store(o_at + at_d, t1 * t4, mask=in_d)
 
 
 SIGNATURE = Signature(
@@ -422,8 +540,41 @@ OP = Op(
     SIGNATURE,
     {
         "torch": Backend(torch_forward, torch_backward, frozenset(("packed",))),
-        "triton": Backend(triton_forward, triton_backward),
+        "triton": Backend(
+            triton_forward,
+            triton_backward,
+            frozenset(
+                (
+                    "packed",
+                    "groups",
+                )
+            ),
+        ),
     },
+    Step(
+        SIGNATURE,
+        torch_step,
+        StepKernel(
+            step_kernel,
+            reads=(
+                "q",
+                "u",
+                "lam",
+            ),
+            constants=(),
+            dims=("d",),
+            tiled=None,
+            shared=False,
+            held=(
+                (
+                    "d",
+                    "d",
+                ),
+            ),
+            smallest=1,
+        ),
+        torch_start,
+    ),
 )
 
 
@@ -480,3 +631,34 @@ def sherman_morrison(
         state_dtype=state_dtype,
         backend=backend,
     )
+
+
+def sherman_morrison_step(state, q, u, log_lam, inplace=False, out=None, state_dtype=None, backend=None):
+    """One step of sherman_morrison, for generation: one launch, no gradient.
+
+        Su_t = S_{t-1} u_t
+        uS_t = S_{t-1}^T u_t
+        S_t = (S_{t-1} - Su_t uS_t^T / (u_t^T Su_t + lam_t)) / lam_t
+        o_t = (S_{t-1}^T - uS_t Su_t^T / (u_t^T Su_t + lam_t)) q_t / lam_t
+        S_0 = I
+
+    Args:
+        state: S [B, H, d, d], in float32, bfloat16 or float16; None before the first step.
+        q: [B, H, d].
+        u: [B, H, d].
+        log_lam: [B, H]. The natural logarithm of lam, at most 0; -inf forgets everything.
+        inplace: update the state where it lies, instead of returning a new one.
+        out: where to put the output; overlaps no other argument.
+        state_dtype: of the first state, where state is None; float32 where this is None too.
+        backend: 'torch', 'triton', or None for the best one on the tensors' device.
+
+    Returns:
+        o [B, H, d] in the inputs' dtype, and the state after the step.
+
+    Raises:
+        chunkform.errors.ArgumentError: an argument has a wrong shape, dtype, device or value, or requires a gradient.
+    """
+    return OP.step(state, {"q": q, "u": u, "lam": log_lam}, inplace, out, state_dtype, backend)
+
+
+sherman_morrison.step = sherman_morrison_step

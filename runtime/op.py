@@ -12,6 +12,7 @@ from torch import Tensor
 from chunkform.errors import ArgumentError, BackendError, DoubleBackwardError
 
 from .arguments import FLOATS, checked, checked_states, one_of
+from .decode import Step
 from .packed import Packed, packed_of
 from .passes import Call, run_backward, run_forward
 from .signature import Argument, Backend, Signature
@@ -21,10 +22,14 @@ __all__ = ["Argument", "Backend", "Op", "Signature"]
 
 @dataclass(frozen=True)
 class Op:
-    """A generated op. Calling it validates and dispatches; `backends` has `torch` and, where triton is installed, `triton`."""
+    """A generated op. Calling it validates and dispatches; `backends` has `torch` and, where triton is installed, `triton`.
+
+    `step` computes one step, for generation.
+    """
 
     signature: Signature
     backends: dict[str, Backend]
+    step: Step | None = None
 
     def __call__(
         self,

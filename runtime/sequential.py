@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from .packed import Packed
 from .torch_form import dtype_of
 
 
@@ -21,6 +23,50 @@ def computed_in(given: dict[str, Tensor]) -> torch.dtype:
 def segment_length(steps: int) -> int:
     """Steps between two checkpoints: about the square root, so that checkpoints and one segment's states weigh the same."""
     return max(1, math.isqrt(steps))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How many sequences there are, and the room for what the kernels keep of each.
+
+    slots: checkpoints of all sequences. rooms: steps of a segment whose states the backward pass holds, of all sequences.
+    table: None, or int64 [N + 1, 4] of packed sequences: the first step, steps between checkpoints, the first slot and room.
+    """
+
+    sequences: int
+    segment: int
+    slots: int
+    rooms: int
+    table: Tensor | None = None
+
+
+def layout_of(batch: int, steps: int, packed: Packed | None, keeps: bool = True) -> Layout:
+    """The layout of `batch` sequences of `steps` steps, or of packed ones; one segment each where nothing is kept.
+
+    The lengths of packed sequences are known on the device only. Of lengths that add up to T, the square roots add up to at
+    most sqrt(N T): so much room is made.
+    """
+    if packed is None:
+        segment = segment_length(steps) if keeps else max(1, steps)
+        return Layout(batch, segment, batch * -(-steps // segment), batch * segment)
+    lengths = packed.starts.diff()
+    segment = lengths.double().sqrt().long() if keeps else lengths
+    segment = segment.clamp(min=1)
+    counts = (lengths + segment - 1) // segment
+    before = torch.nn.functional.pad(torch.stack((counts, segment)).cumsum(1), (1, 0))
+    table = torch.stack((packed.starts, torch.nn.functional.pad(segment, (0, 1), value=1), *before), 1)
+    most = math.isqrt(packed.count * steps) + 1
+    return Layout(packed.count, 0, most + 3 * packed.count, most + packed.count, table.contiguous())
+
+
+def gradient_like(x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Room for a gradient: like x; in float32 where it has more heads than x, as it is summed over groups afterwards."""
+    return x.new_empty(shape, dtype=x.dtype if x.shape == shape else torch.float32)
+
+
+def typed_like(x: Tensor, gradient: Tensor) -> Tensor:
+    """A gradient in x's dtype, unless it has more heads than x and is summed over groups afterwards."""
+    return gradient.to(x.dtype) if gradient.shape == x.shape else gradient
 
 
 def incoming(x: Tensor | None, shape: tuple[int, ...], like: Tensor) -> Tensor:

@@ -22,11 +22,15 @@ Axes = tuple[str, ...]
 
 @dataclass
 class Pointer:
-    """A tensor that a kernel is given: its name there, what the launcher passes, and the names of its strides, if any."""
+    """A tensor that a kernel is given: its name there, what the launcher passes, and the names of its strides, if any.
+
+    `lead` has the index at which a program starts on each axis before the tensor's own ones: batch entry, step, head.
+    """
 
     name: str
     call: str
     strides: list[str] = field(default_factory=list)
+    lead: tuple[str, ...] = ()
 
 
 class Kernel:
@@ -41,14 +45,21 @@ class Kernel:
         self.pointers: list[Pointer] = []
         self.blocks: list[Axes] = []
         self.constants: list[Var] = []
+        self.groups: list[tuple[str, str]] = []
         self.following = {n: self.names.fresh(f"next_{n}") for s in c.step.states for n in (s.name, f"d{s.name}")}
 
     # --- arguments
 
-    def strided(self, name: str, call: str, count: int) -> Pointer:
-        """A tensor with any strides."""
-        strides = [self.names.fresh(f"{name}_stride{i}") for i in range(count)]
-        return self._add(Pointer(self.names.fresh(f"{name}_at"), call, strides))
+    def strided(self, name: str, call: str, lead: tuple[str, ...], own: int = 0) -> Pointer:
+        """A tensor with any strides along the axes of `lead` and along `own` further ones."""
+        strides = [self.names.fresh(f"{name}_stride{i}") for i in range(len(lead) + own)]
+        return self._add(Pointer(self.names.fresh(f"{name}_at"), call, strides, lead))
+
+    def head_of(self, name: str) -> str:
+        """The head that an argument is read at: it may have fewer than there are, each for a group of neighbours."""
+        group = self.names.fresh(f"{name}_group")
+        self.groups.append((group, name))
+        return f"head // {group}"
 
     def contiguous(self, name: str, call: str) -> Pointer:
         return self._add(Pointer(self.names.fresh(f"{name}_at"), call))
@@ -57,11 +68,10 @@ class Kernel:
         self.pointers.append(x)
         return x
 
-    def advance(self, x: Pointer, per_step: bool) -> str:
-        """Move a pointer to this program's batch entry and head."""
-        if per_step:
-            return f"{x.name} += batch * {x.strides[0]} + head * {x.strides[2]}"
-        return f"{x.name} += head * {x.strides[0]}"
+    def advance(self, x: Pointer) -> str:
+        """Move a pointer to where this program starts."""
+        parts = [f"{f'({i})' if ' ' in i else i} * {s}" for i, s in zip(x.lead, x.strides, strict=False)]
+        return f"{x.name} += {' + '.join(parts)}"
 
     # --- addresses, loads and stores
 
@@ -74,7 +84,7 @@ class Kernel:
 
     def row_now(self, kind: str) -> str:
         """The row of step `now` in a contiguous [B, T, H, ...]; parts lie one after the other, a tensor for each tile."""
-        return "(batch * steps + now) * heads + head" + (" + tile * rows * steps" if kind == PART else "")
+        return "(line + now) * heads + head" + (" + tile * lines * heads" if kind == PART else "")
 
     def load(self, address: str, axes: Axes, offsets: str | None = None) -> str:
         if not axes:
@@ -82,11 +92,11 @@ class Kernel:
         offsets = f"at_{self._block(axes)}" if offsets is None else offsets
         return f"tl.load({address} + {offsets}, mask=in_{self._block(axes)}, other=0.0).to(tl.float32)"
 
-    def load_strided(self, x: Pointer, axes: Axes, per_step: bool, decay: bool = False) -> str:
+    def load_strided(self, x: Pointer, axes: Axes, decay: bool = False) -> str:
         """The value of a variable, at step `now` where it has steps; a decay from its logarithm."""
-        own = x.strides[3:] if per_step else x.strides[1:]
+        own = x.strides[len(x.lead) :]
         offsets = " + ".join(f"{at} * {s}" for at, s in zip(_over(axes, "wide_{}"), own, strict=True))
-        text = self.load(f"{x.name} + now * {x.strides[1]}" if per_step else x.name, axes, offsets)
+        text = self.load(f"{x.name} + now * {x.strides[1]}" if len(x.lead) == 3 else x.name, axes, offsets)
         return f"tl.exp({text})" if decay else text
 
     def store(self, address: str, axes: Axes, value: str, kind: str = OWN) -> str:
@@ -161,6 +171,7 @@ class Kernel:
             "strided": [x.call for x in self.pointers if x.strides],
             "constants": [(self.names.of("constant", v.name), v.name) for v in self.constants],
             "parts": PART in self.tiling.kinds.values(),
+            "groups": self.groups,
             "smallest": 16 if any("tl.dot" in x for x in lines) else 1,
             "entries": f"max({', '.join(largest)}, 1)" if largest else "1",
         }

@@ -15,7 +15,8 @@ OWN = (
     "triton given states constants saved cotangents final_cotangents needs dtype like outputs finals "
     "gradients initial_gradients program tile head tiles first launch entries length index sequences "
     "checkpoints before initial incoming block_of tile_of warps_for strides_of stacked segment_length "
-    "dtype_of computed_in"
+    "dtype_of computed_in packed layout layout_of entry begin line lines slot room table table_at needs_backward "
+    "gradient_like typed_like"
 ).split()
 
 
@@ -72,11 +73,10 @@ def sizes(program: StepProgram) -> Sizes:
     dims: dict[str, str] = {}
     lead = ""
     for v in tensors(program):
-        offset = 3 if v.per_step else 1
         if v.per_step and not lead:
             lead = f'given["{v.name}"]'
         for i, axis in enumerate(v.axes):
-            dims.setdefault(dim_of(axis), f'given["{v.name}"].shape[{offset + i}]')
+            dims.setdefault(dim_of(axis), f'given["{v.name}"].shape[{i - len(v.axes)}]')
     return Sizes(lead, {d: dims[d] for d in program.dims if d in dims})
 
 

@@ -29,13 +29,19 @@ class Tiling:
     outputs: dict[str, Node]
 
 
-def tiling(updates: list[Node], outputs: dict[str, Node], axes: list[tuple[str, ...]]) -> Tiling:
-    """The best dim to tile, for programs with these updates and outputs and states over `axes`."""
+def tiling(
+    updates: list[Node], outputs: dict[str, Node], axes: list[tuple[str, ...]], parts_allowed: bool = True
+) -> Tiling:
+    """The best dim to tile, for programs with these updates and outputs and states over `axes`.
+
+    Without `parts_allowed` no output may be a sum of what tiles write: nothing runs afterwards to add them.
+    """
     candidates = []
     for dim in dict.fromkeys(dim_of(a) for own in axes for a in own):
         if all(dim in map(dim_of, own) for own in axes if len(own) > 1) and (t := _tiled(dim, updates, outputs)):
             parts = sum(kind == PART for kind in t.kinds.values())
-            candidates.append((parts, dim, t))
+            if parts_allowed or not parts:
+                candidates.append((parts, dim, t))
     if not candidates:
         return Tiling(None, dict.fromkeys(outputs, OWN), outputs)
     return min(candidates, key=lambda c: c[:2])[2]

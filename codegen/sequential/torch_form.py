@@ -19,12 +19,12 @@ def sequential_torch_source(c: Compiled) -> str:
     return _source(c, steps=True)
 
 
-def start_source(c: Compiled) -> str:
+def start_source(c: Compiled, gradients: bool = True) -> str:
     """Text that defines `torch_start`, and where parameters set the first states `torch_start_gradients`."""
-    return _source(c, steps=False)
+    return _source(c, steps=False, gradients=gradients)
 
 
-def _source(c: Compiled, steps: bool) -> str:
+def _source(c: Compiled, steps: bool, gradients: bool = True) -> str:
     program = c.step
     layout = sizes(program)
     names = names_of(program, {f"size_{d}" for d in layout.dims})
@@ -41,7 +41,7 @@ def _source(c: Compiled, steps: bool) -> str:
         outputs=_outputs(c, names),
         forward=_forward(c, names),
         recompute=_recompute(c, names),
-        backward=_backward(c, names),
+        backward=_backward(c, names) if gradients else {"initial": []},
     )
 
 

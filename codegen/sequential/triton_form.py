@@ -12,13 +12,15 @@ from typing import Any
 from ..adjoint import gradient_name
 from ..ir import Node, dim_of, leaves
 from ..pipeline import Compiled
+from ..step import Var
 from .initial import depends_on_parameters
 from .kernel import Axes, Kernel
 from .names import first_input, shape_text, sizes, tensors
 from .template import render
 from .tiling import PART, WHOLE, tiling
 
-STEPS, HEADS = "batch, steps, heads", "batch, heads"
+STEPS, HEADS = "batch, steps, heads", "layout.sequences, heads"
+CHECKPOINT = "(slot + checkpoint) * heads + head"
 
 
 def sequential_triton_source(c: Compiled) -> str:
@@ -28,11 +30,18 @@ def sequential_triton_source(c: Compiled) -> str:
         "sequential_triton.py.jinja",
         lead=layout.lead,
         sizes=layout.dims,
+        heads_of={v.name: f'given["{v.name}"].shape[{2 if v.per_step else 0}]' for v in tensors(c.step)},
         like=first_input(c),
         forward=_forward(c),
         backward=_backward(c),
         start_gradients=depends_on_parameters(c),
     )
+
+
+def _lead(k: Kernel, v: Var) -> tuple[str, ...]:
+    """Where a program starts in the axes of a variable that come before its own: batch entry, step and head."""
+    head = k.head_of(v.name)
+    return ("entry", "begin", head) if v.per_step else (head,)
 
 
 def _read(*nodes: Node) -> set[tuple[str, str]]:
@@ -57,18 +66,18 @@ def _forward(c: Compiled) -> dict[str, Any]:
     loads: list[str] = []
     for v in tensors(p):
         if (v.kind, v.name) in read:
-            x = k.strided(v.name, f'given["{v.name}"]', len(v.axes) + (3 if v.per_step else 1))
-            before.append(k.advance(x, v.per_step))
-            line = f"{k.names.of(v.kind, v.name)} = {k.load_strided(x, v.axes, v.per_step, v.is_decay)}"
+            x = k.strided(v.name, f'given["{v.name}"]', _lead(k, v), len(v.axes))
+            before.append(k.advance(x))
+            line = f"{k.names.of(v.kind, v.name)} = {k.load_strided(x, v.axes, v.is_decay)}"
             (loads if v.per_step else before).append(line)
     checkpoints, last = [], []
     for s in p.states:
         start = k.contiguous(f"{s.name}_start", f'start["{s.name}"]')
-        kept = k.contiguous(f"{s.name}_checkpoints", f'saved["{s.name}"]')
+        kept = k.contiguous(f"{s.name}_checkpoints", f'saved.get("{s.name}")')
         final = k.contiguous(f"{s.name}_final", f'finals["{s.name}"]')
         name, kind = k.names.of("state", s.name), k.kind(s.axes)
         before.append(f"{name} = {k.load(k.address(start, 'index', s.axes), s.axes)}")
-        checkpoints.append(k.store(k.address(kept, "index * segments + checkpoint", s.axes), s.axes, name, kind))
+        checkpoints.append(k.store(k.address(kept, CHECKPOINT, s.axes), s.axes, name, kind))
         last.append(k.store(k.address(final, "index", s.axes), s.axes, name, kind))
     orders = {s.name: s.axes for s in p.states} | {f"out {n}": axes for n, axes in p.output_axes.items()}
     lines, results = k.print(p, nodes, orders, set(p.updates))
@@ -80,12 +89,13 @@ def _forward(c: Compiled) -> dict[str, Any]:
         outputs.append(_result(n, STEPS, axes, kind))
     return k.launch(lines) | {
         "before": before,
+        "kept": kept.name,
         "checkpoints": checkpoints,
         "step": [*loads, *lines, *stores, *k.assign({s.name: results[s.name] for s in p.states})],
         "last": last,
         "outputs": outputs,
         "finals": [_result(s.name, HEADS, s.axes, WHOLE) for s in p.states],
-        "saved": [_result(s.name, "batch * heads, segments", s.axes, WHOLE) for s in p.states],
+        "saved": [_result(s.name, "layout.slots * heads", s.axes, WHOLE) for s in p.states],
     }
 
 
@@ -138,7 +148,7 @@ def _backward(c: Compiled) -> dict[str, Any]:
         "cotangents": [_result(n, STEPS, axes, WHOLE) for n, axes in p.output_axes.items()],
         "states": [_result(s.name, HEADS, s.axes, WHOLE) for s in p.states],
         "workspace": [
-            _result(s.name, f"batch * heads * segment{' * tiles' if _copies(k, s.axes) else ''}", s.axes, WHOLE)
+            _result(s.name, f"layout.rooms * heads{' * tiles' if _copies(k, s.axes) else ''}", s.axes, WHOLE)
             for s in p.states
         ],
     }
@@ -153,9 +163,9 @@ def _loads(k: Kernel, forward: set[Any], backward: set[Any]) -> tuple[list[str],
         key = (v.kind, v.name)
         if key not in forward | backward:
             continue
-        x = k.strided(v.name, f'given["{v.name}"]', len(v.axes) + (3 if v.per_step else 1))
-        before.append(k.advance(x, v.per_step))
-        line = f"{k.names.of(*key)} = {k.load_strided(x, v.axes, v.per_step, v.is_decay)}"
+        x = k.strided(v.name, f'given["{v.name}"]', _lead(k, v), len(v.axes))
+        before.append(k.advance(x))
+        line = f"{k.names.of(*key)} = {k.load_strided(x, v.axes, v.is_decay)}"
         if not v.per_step:
             before.append(line)
         if v.per_step and key in forward:
@@ -164,9 +174,9 @@ def _loads(k: Kernel, forward: set[Any], backward: set[Any]) -> tuple[list[str],
             adjoint.append(line)
     for n, axes in k.c.step.output_axes.items():
         if ("cotangent", f"d{n}") in backward:
-            x = k.strided(f"d{n}", f'incoming_steps["{n}"]', len(axes) + 3)
-            before.append(k.advance(x, True))
-            adjoint.append(f"{k.names.of('cotangent', f'd{n}')} = {k.load_strided(x, axes, True)}")
+            x = k.strided(f"d{n}", f'incoming_steps["{n}"]', ("entry", "begin", "head"), len(axes))
+            before.append(k.advance(x))
+            adjoint.append(f"{k.names.of('cotangent', f'd{n}')} = {k.load_strided(x, axes)}")
     return before, recompute, adjoint
 
 
@@ -179,10 +189,10 @@ def _states(k: Kernel) -> dict[str, list[str]]:
         end = k.contiguous(f"d{s.name}_final", f'ends["{s.name}"]')
         start = k.contiguous(f"d{s.name}_start", f'initial_gradients["{s.name}"]')
         name, gradient = k.names.of("state", s.name), k.names.of("state", f"d{s.name}")
-        own = "(index * tiles + tile)" if _copies(k, s.axes) else "index"
-        here = k.address(space, f"{own} * segment + offset", s.axes)
+        row = "(room + offset) * heads + head"
+        here = k.address(space, f"({row}) * tiles + tile" if _copies(k, s.axes) else row, s.axes)
         out["before"].append(f"{gradient} = {k.load(k.address(end, 'index', s.axes), s.axes)}")
-        out["restart"].append(f"{name} = {k.load(k.address(kept, 'index * segments + checkpoint', s.axes), s.axes)}")
+        out["restart"].append(f"{name} = {k.load(k.address(kept, CHECKPOINT, s.axes), s.axes)}")
         out["keep"].append(k.store(here, s.axes, name))
         out["back"].append(f"{name} = {k.load(here, s.axes)}")
         out["last"].append(k.store(k.address(start, "index", s.axes), s.axes, gradient, k.kind(s.axes)))

@@ -68,8 +68,8 @@ def resources(kernel, args: tuple, options: dict) -> tuple[int, int]:
             attributes[(i,)] = [["tt.divisibility", 16]]
         elif isinstance(value, float):
             signature[name] = "fp32"
-        elif value == 1 and "stride" in name:
-            signature[name], constants[name] = "constexpr", 1
+        elif value is None or (value == 1 and not {"heads", "steps", "segment", "lines"} & {name}):
+            signature[name], constants[name] = "constexpr", value
         else:
             signature[name] = "i32"
     for name, value in options.items():

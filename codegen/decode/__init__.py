@@ -1,0 +1,8 @@
+"""Decoding: one step of a recurrence at a time, printed from its step program.
+
+Both forms, a Triton kernel and torch, are the body of the step-by-step forms of `codegen/sequential` without the loop over time.
+"""
+
+from .source import MODULES, Decoding, decoding
+
+__all__ = ["MODULES", "Decoding", "decoding"]

@@ -1,0 +1,357 @@
+"""Decoding: an op's one step at a time, for generation. One launch a step; the state in place, or returned new.
+
+    o, state = lightning_attention.step(state, q=q, k=k, v=v, log_lam=log_lam)
+
+What follows from shapes, strides and dtypes is worked out in the first call with them and kept: later calls only launch.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from chunkform.errors import ArgumentError, BackendError
+
+from .arguments import FLOATS, checked, checked_states
+from .passes import repeated
+from .sequential import block_of
+from .signature import Argument, Signature
+
+PROGRAMS = 264  # two for each multiprocessor of an H200: with fewer, tiles are made narrower
+TILE = 8192  # entries of the states that one program holds
+PER_WARP = 2048  # entries that a warp holds: 64 in each thread
+NARROWEST = 16  # entries of a row that a tile takes at least: 32 bytes in bfloat16, what memory moves at once
+PLANS = 1024  # kept at once; shapes change with the batch
+
+
+@dataclass(frozen=True)
+class StepKernel:
+    """A generated step kernel, and what its launch needs to know.
+
+    reads: the arguments that it takes, in order. held: the dims of what fills its registers. tiled: the dim that is cut into
+    tiles. shared: some state lacks that dim, so that the tiles of a head can't run side by side while it is updated in place.
+    """
+
+    kernel: Any
+    reads: tuple[str, ...]
+    constants: tuple[str, ...]
+    dims: tuple[str, ...]
+    tiled: str | None
+    shared: bool
+    held: tuple[tuple[str, ...], ...]
+    smallest: int = 1
+
+    def cut(self, sizes: dict[str, int], heads: int, inplace: bool) -> tuple[tuple[int, ...], int, int]:
+        """(size and block of each dim, then parts and turns; programs; warps), for so many heads in all batch entries."""
+        blocks = {d: block_of(sizes[d], self.smallest) for d in self.dims}
+        tiles = 1
+        if self.tiled is not None:
+            d = self.tiled
+            while blocks[d] > max(self.smallest, NARROWEST) and (
+                self.entries(blocks) > TILE or heads * -(-sizes[d] // blocks[d]) < PROGRAMS
+            ):
+                blocks[d] //= 2
+            tiles = -(-sizes[d] // blocks[d])
+        turns = tiles if self.shared and inplace else 1
+        parts = tiles // turns
+        warps = min(16, 1 << max(0, (self.entries(blocks) // PER_WARP).bit_length() - 1))
+        return (*(n for d in self.dims for n in (sizes[d], blocks[d])), parts, turns), heads * parts, warps
+
+    def entries(self, blocks: dict[str, int]) -> int:
+        """Entries that a program holds."""
+        return sum(math.prod(blocks[d] for d in dims) for dims in self.held)
+
+
+class Step:
+    """The decoding step of an op: in torch and, where triton is installed, as one kernel.
+
+    torch_step(given, states, constants, outputs, following) computes into the last two. torch_start(given, states, constants,
+    batch, heads) gives the first states, where a spec has any but zeros.
+    """
+
+    def __init__(
+        self,
+        signature: Signature,
+        torch_step: Callable[..., None],
+        kernel: StepKernel | None = None,
+        torch_start: Callable[..., dict[str, Tensor]] | None = None,
+    ) -> None:
+        once = tuple(_Once(**{f.name: getattr(a, f.name) for f in fields(a)}) for a in signature.arguments)
+        self.signature = Signature(f"{signature.name}.step", once, signature.states, signature.outputs)
+        self.torch_step, self.torch_start, self.kernel = torch_step, torch_start, kernel
+        self._tensors = [a.name for a in once if a.kind != "constant"]
+        self._constants = {a.name: a.default for a in once if a.kind == "constant"}
+        self._plans: dict[Any, _Plan] = {}
+
+    def __call__(
+        self,
+        state: Any,
+        given: dict[str, Any],
+        inplace: bool = False,
+        out: Any = None,
+        state_dtype: torch.dtype | None = None,
+        backend: str | None = None,
+    ) -> Any:
+        """(outputs.., next state). The generated `step` has the public signature, and says what the arguments are."""
+        if torch.compiler.is_compiling():  # launches by address, which a graph can't hold
+            return torch.compiler.disable(self.__call__)(state, given, inplace, out, state_dtype, backend)
+        states = _listed(state) or [None] * len(self.signature.states)
+        if any(x is None for x in states):
+            states = self._first(states, given, state_dtype)
+        tensors = [given[n] for n in self._tensors]
+        outs = _listed(out)
+        try:
+            key: Any = (inplace, backend, len(states), *map(_look, tensors), *map(_look, states), *map(_look, outs))
+            plan = self._plans.get(key)
+        except AttributeError:  # something isn't a tensor: the checks say what
+            key = plan = None
+        if plan is None:
+            plan = self._plan(states, given, inplace, outs, backend)
+            if len(self._plans) >= PLANS:
+                self._plans.clear()
+            self._plans[key] = plan
+        if torch.is_grad_enabled() and any(x.requires_grad for x in (*tensors, *states)):
+            raise ArgumentError(
+                f"{self.signature.name} has no gradient, but an argument requires one: decode under torch.no_grad(), or use "
+                "the op itself"
+            )
+        following = states if inplace else [make() for make in plan.following]
+        outs = outs or [make() for make in plan.outputs]
+        constants = {n: default if given[n] is None else given[n] for n, default in self._constants.items()}
+        plan.run(tensors, constants, states, following, outs)
+        return (*outs, following[0] if len(following) == 1 else tuple(following))
+
+    def _first(self, states: list[Any], given: dict[str, Any], dtype: torch.dtype | None) -> list[Tensor]:
+        """The states, with the spec's own where there is None."""
+        if dtype is not None and dtype not in FLOATS:
+            raise ArgumentError(
+                f"{self.signature.name}: state_dtype must be a floating-point dtype or None, got {dtype!r}"
+            )
+        tensors, constants, sizes = checked(self.signature, given)
+        checked_states(self.signature, states, tensors, sizes, None)
+        some = next(iter(tensors.values()))
+        dtype = dtype or (torch.float64 if some.dtype == torch.float64 else torch.float32)
+        batch, heads = sizes["B"], sizes["H"]
+        if self.torch_start is not None:
+            own = self.torch_start(self.repeated(tensors, heads), {}, constants, batch, heads)
+        else:
+            shapes = {n: (batch, heads, *(sizes[d] for d in dims)) for n, dims in self.signature.states}
+            own = {n: some.new_zeros(shape, dtype=dtype) for n, shape in shapes.items()}
+        names = [n for n, _ in self.signature.states]
+        return [own[n].to(dtype).contiguous() if x is None else x for n, x in zip(names, states, strict=True)]
+
+    def _plan(
+        self, states: list[Any], given: dict[str, Any], inplace: bool, outs: list[Any], asked: str | None
+    ) -> _Plan:
+        """What to do with arguments like these, all of which are checked."""
+        tensors, _, sizes = checked(self.signature, given)
+        checked_states(self.signature, states, tensors, sizes, None)
+        kinds = {a.name: a.kind for a in self.signature.arguments}
+        like = tensors[next((n for n in self._tensors if kinds[n] == "input"), self._tensors[0])]
+        shapes = [(sizes["B"], sizes["H"], *(sizes[d] for d in dims)) for _, dims in self.signature.outputs]
+        _check_out(self.signature, outs, shapes, like)
+        originals = [given[n] for n in self._tensors]
+        backend = _backend(self, asked, [*originals, *states, *outs])
+        plan = _Plan(
+            self,
+            sizes["H"],
+            following=[_maker(tuple(x.shape), x.dtype, like.device) for x in states],
+            outputs=[_maker(shape, like.dtype, like.device) for shape in shapes],
+        )
+        if backend == "triton":
+            _check_inner(self.signature, {"state": states, "out": outs})
+            following = states if inplace else [make() for make in plan.following]
+            plan.launch = _launch(self, sizes, originals, states, following, outs or [make() for make in plan.outputs])
+        return plan
+
+    def repeated(self, tensors: dict[str, Tensor], heads: int) -> dict[str, Tensor]:
+        """Arguments with `heads` heads each."""
+        axis = {a.name: 1 if a.per_step else 0 for a in self.signature.arguments}
+        return {n: repeated(x, axis[n], heads) for n, x in tensors.items()}
+
+
+@dataclass(frozen=True)
+class _Once(Argument):
+    """An argument of one step: as the op's, without the axis of steps."""
+
+    @property
+    def layout(self) -> tuple[str, ...]:
+        return (("B", "H") if self.per_step else ("H",)) + self.dims
+
+
+# --- plans ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class _Plan:
+    """One kind of call: what makes new states and outputs, and what computes them."""
+
+    step: Step
+    heads: int
+    following: list[Callable[[], Tensor]]
+    outputs: list[Callable[[], Tensor]]
+    launch: _Launch | None = None
+
+    def run(
+        self,
+        tensors: list[Tensor],
+        constants: dict[str, float],
+        states: list[Tensor],
+        following: list[Tensor],
+        outputs: list[Tensor],
+    ) -> None:
+        step = self.step
+        if self.launch is not None:
+            self.launch(tensors, constants, states, following, outputs)
+            return
+        names = [n for n, _ in step.signature.states]
+        with torch.no_grad():
+            step.torch_step(
+                step.repeated(dict(zip(step._tensors, tensors, strict=True)), self.heads),
+                dict(zip(names, states, strict=True)),
+                constants,
+                dict(zip((n for n, _ in step.signature.outputs), outputs, strict=True)),
+                dict(zip(names, following, strict=True)),
+            )
+
+
+@dataclass
+class _Launch:
+    """A launch of which all but addresses and constants is known. After the first one it goes past Triton's own look-up.
+
+    read: which of the tensors the kernel takes. fixed: the arguments after the constants.
+    """
+
+    kernel: StepKernel
+    read: list[int]
+    strides: tuple[int, ...]
+    fixed: tuple[int, ...]
+    programs: int
+    warps: int
+    device: torch.device
+    ready: Callable[..., None] | None = field(default=None)
+
+    def __call__(
+        self,
+        tensors: list[Tensor],
+        constants: dict[str, float],
+        states: list[Tensor],
+        following: list[Tensor],
+        outputs: list[Tensor],
+    ) -> None:
+        if not self.programs:
+            return
+        pointers = [tensors[i] for i in self.read]
+        for old, new in zip(states, following, strict=True):
+            pointers += old, new
+        pointers += outputs
+        numbers = [constants[n] for n in self.kernel.constants]
+        if self.device.type == "cuda" and self.device.index != torch.cuda.current_device():
+            with torch.cuda.device(self.device):
+                self._run(pointers, numbers)
+        else:
+            self._run(pointers, numbers)
+
+    def _run(self, pointers: list[Tensor], numbers: list[float]) -> None:
+        if self.ready is not None:
+            self.ready(*[x.data_ptr() for x in pointers], *self.strides, *numbers, *self.fixed)
+            return
+        kernel = self.kernel.kernel
+        numbers = [float(x) for x in numbers]
+        compiled = kernel[(self.programs,)](*pointers, *self.strides, *numbers, *self.fixed, num_warps=self.warps)
+        if compiled is not None:  # None under Triton's interpreter
+            self.ready = compiled[(self.programs, 1, 1)]
+
+
+def _launch(
+    step: Step,
+    sizes: dict[str, int],
+    tensors: list[Tensor],
+    states: list[Tensor],
+    following: list[Tensor],
+    outputs: list[Tensor],
+) -> _Launch:
+    kernel = step.kernel
+    assert kernel is not None
+    inplace = any(x is y for x, y in zip(states, following, strict=True))
+    read = [step._tensors.index(n) for n in kernel.reads]
+    axis = {a.name: 1 if a.per_step else 0 for a in step.signature.arguments}
+    heads = sizes["H"]
+    groups = [heads // max(1, tensors[i].shape[axis[n]]) for i, n in zip(read, kernel.reads, strict=True)]
+    constexprs, programs, warps = kernel.cut(sizes, sizes["B"] * heads, inplace)
+    strides = [s for i in read for s in tensors[i].stride()]
+    for old, new in zip(states, following, strict=True):
+        strides += *old.stride()[:2], *new.stride()[:2]
+    for x in outputs:
+        strides += x.stride()[:2]
+    return _Launch(kernel, read, tuple(strides), (heads, *groups, *constexprs), programs, warps, tensors[0].device)
+
+
+def _look(x: Tensor) -> Any:
+    """All of a tensor that a plan depends on."""
+    return x.shape, x.stride(), x.dtype, x.device, x.data_ptr() % 16 == 0
+
+
+def _listed(x: Any) -> list[Any]:
+    return [] if x is None else list(x) if isinstance(x, tuple | list) else [x]
+
+
+def _maker(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Callable[[], Tensor]:
+    return lambda: torch.empty(shape, dtype=dtype, device=device)
+
+
+# --- checks beside those of the op ----------------------------------------------------------------------------------
+
+
+def _check_out(signature: Signature, outs: list[Any], shapes: list[tuple[int, ...]], like: Tensor) -> None:
+    if outs and len(outs) != len(shapes):
+        names = ", ".join(n for n, _ in signature.outputs)
+        raise ArgumentError(f"{signature.name}: out must hold {len(shapes)} tensors ({names}), got {len(outs)}")
+    for x, (name, dims), shape in zip(outs, signature.outputs, shapes, strict=False):
+        what = f"{signature.name}: out" + (f" of {name}" if len(shapes) > 1 else "")
+        layout = f"[{', '.join(('B', 'H', *dims))}] = {list(shape)}"
+        if not isinstance(x, Tensor):
+            raise ArgumentError(f"{what} must be a tensor {layout}, got {type(x).__name__}")
+        if tuple(x.shape) != shape or x.dtype != like.dtype or x.device != like.device:
+            raise ArgumentError(
+                f"{what} must be {layout} in {like.dtype} on {like.device}, got {list(x.shape)} in {x.dtype} on {x.device}"
+            )
+
+
+def _check_inner(signature: Signature, groups: dict[str, list[Tensor]]) -> None:
+    """The kernel takes states and outputs with any strides over B and H, and contiguous within."""
+    for what, tensors in groups.items():
+        for x in tensors:
+            expected = 1
+            for n, stride in zip(reversed(x.shape[2:]), reversed(x.stride()[2:]), strict=True):
+                if n != 1 and stride != expected:
+                    raise ArgumentError(
+                        f"{signature.name}: {what} must be contiguous in the axes after B and H, got the shape "
+                        f"{list(x.shape)} with strides {list(x.stride())}"
+                    )
+                expected *= n
+
+
+def _backend(step: Step, asked: str | None, tensors: list[Tensor]) -> str:
+    name, device = step.signature.name, tensors[0].device
+    wide = any(x.dtype == torch.float64 for x in tensors)
+    if asked is None:
+        return "triton" if device.type == "cuda" and step.kernel is not None and not wide else "torch"
+    if asked not in ("torch", "triton"):
+        raise ArgumentError(f"{name}: backend must be 'torch', 'triton' or None, got {asked!r}")
+    if asked == "triton":
+        if step.kernel is None:
+            raise BackendError(f"{name}: the triton backend isn't available here: is triton installed?")
+        if device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
+            raise BackendError(
+                f"{name}: the triton backend needs CUDA tensors, got {device} (or TRITON_INTERPRET=1, to interpret it)"
+            )
+        if wide:
+            raise BackendError(f"{name}: the triton backend computes in float32; float64 needs backend='torch'")
+    return asked
