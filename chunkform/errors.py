@@ -51,5 +51,13 @@ class BackendError(ChunkformError, RuntimeError):
     """The asked backend can't run here."""
 
 
+class GroupError(ChunkformError, RuntimeError):
+    """An exchange among the processes that share a sequence failed: one of them ended, or was too late."""
+
+
 class DoubleBackwardError(ChunkformError, RuntimeError):
     """Second derivatives of a generated op are not available."""
+
+
+class ConditionError(ChunkformError, RuntimeError):
+    """A condition that an op needs doesn't hold for these arguments: a solve didn't converge."""

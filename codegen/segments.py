@@ -47,11 +47,6 @@ class Affine:
         return row is not None and self.inner[row] in self.linear[to, of].axes
 
     @cached_property
-    def is_identity(self) -> bool:
-        """Is the state kept as it is, beside what is added?"""
-        return len(self.group) == 1 and list(self.linear.values()) == [ONE]
-
-    @cached_property
     def shape(self) -> dict[Pair, tuple[str, ...]]:
         """The axes of each block, wide enough that composing two maps of this shape gives one of this shape."""
         axes = {pair: set(x.axes) for pair, x in self.linear.items()}
@@ -208,7 +203,7 @@ class _Linear(Builder):
 
 def named(a: Affine, kind: str) -> Affine:
     """A map of the same shape that has a leaf (kind, name) for each part: `to<-of` for blocks, `to` for the local part."""
-    linear = {(to, of): ONE if a.is_identity else leaf(kind, f"{to}<-{of}", axes) for (to, of), axes in a.shape.items()}
+    linear = {(to, of): leaf(kind, f"{to}<-{of}", axes) for (to, of), axes in a.shape.items()}
     return Affine(a.group, linear, {s.name: leaf(kind, s.name, s.axes) for s in a.group})
 
 

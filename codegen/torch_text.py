@@ -180,5 +180,7 @@ def swapped(text: str, order: tuple[str, ...]) -> str:
     """A tensor stored in `order`, with its axes sorted."""
     if tuple(sorted(order)) == tuple(order):
         return text
-    assert len(order) == 2, order
-    return f"{text}.mT"
+    if len(order) == 2:
+        return f"{text}.mT"
+    places = tuple(order.index(a) - len(order) for a in sorted(order))
+    return f"{text}.movedim({places}, {tuple(range(-len(order), 0))})"

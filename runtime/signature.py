@@ -53,8 +53,18 @@ class Backend:
     - "packed": the argument `packed`, a `Packed`: tensors are [1, T, H, ...], states and finals [N, H, ...].
     - "groups": arguments with fewer heads than H. Gradients may have H heads; the op sums those of a group.
     - "precision": the argument `precision`, "fast" | "default" | "high".
+    - "own start": nothing to take; where no initial state is given, the state starts from what is made of parameters.
+
+    Where sequences may be in parts (`parallel`), two more find what enters a part, without running it:
+
+    forward_states(given, states, constants, exchange) -> states
+    backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange) -> final cotangents
+
+    `exchange` takes the maps of this part (`Segment`) and returns what enters it, for each its states.
     """
 
     forward: Callable[..., Any]
     backward: Callable[..., Any]
     features: frozenset[str] = frozenset()
+    forward_states: Callable[..., Any] | None = None
+    backward_states: Callable[..., Any] | None = None

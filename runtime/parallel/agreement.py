@@ -1,0 +1,84 @@
+"""Do all ranks make the same call? Each says what it calls; where they differ, all raise the same error."""
+
+from __future__ import annotations
+
+import json
+import weakref
+from typing import Any
+
+import torch
+
+from chunkform.errors import ArgumentError
+
+from .group import Group
+
+SIZE = 4096  # bytes of what a rank says
+Facts = dict[str, Any]
+
+_agreed: weakref.WeakKeyDictionary[Any, dict[str, list[Facts]]] = weakref.WeakKeyDictionary()
+
+
+def agreed(
+    group: Group, same: Facts, own: Facts, device: torch.device, error: Exception | None = None, always: bool = False
+) -> list[Facts]:
+    """What each rank says of its `own`, by rank; `same` must be the same on all.
+
+    `error` is what this rank found wrong with its arguments: then all ranks raise it. Over a group that can exchange what lies in
+    host memory this happens at every call. Over NCCL alone it would make the host wait for the GPU, so it happens once for
+    each call that says the same, unless `always`.
+
+    Raises:
+        ArgumentError: ranks differ, or one of them had an error; the message is the same on all ranks.
+    """
+    said = {"error": None if error is None else str(error), "same": same, "own": own}
+    text = json.dumps(said, sort_keys=True)
+    known = _agreed.setdefault(group.processes, {})
+    if not (group.on_host or always) and error is None and text in known:
+        return known[text]
+    everything = _said_by_all(group, text, device)
+    problem = _problem(group.name, everything)
+    if problem is not None:
+        raise ArgumentError(problem) from error
+    result = [x["own"] for x in everything]
+    if not group.on_host:
+        known[text] = result
+    return result
+
+
+def _said_by_all(group: Group, text: str, device: torch.device) -> list[Facts]:
+    data = text.encode()
+    if len(data) > SIZE:
+        short = {"error": f"{group.name}: context_parallel: what a call says takes {len(data)} bytes, {SIZE} fit"}
+        data = json.dumps({**short, "same": {}, "own": {}}).encode()
+    where = torch.device("cpu") if group.on_host else device
+    mine = torch.frombuffer(bytearray(data.ljust(SIZE)), dtype=torch.uint8).to(where)
+    rows = group.gather(mine).wait().cpu()
+    return [json.loads(bytes(row.tolist()).decode()) for row in rows]
+
+
+def _problem(name: str, everything: list[Facts]) -> str | None:
+    """What is wrong, in words that are the same on every rank."""
+    errors: dict[str, list[int]] = {}
+    for rank, said in enumerate(everything):
+        if said["error"] is not None:
+            errors.setdefault(said["error"], []).append(rank)
+    if errors:
+        return "; ".join(f"on {_ranks(ranks)} of context_parallel: {text}" for text, ranks in errors.items())
+    for key in dict.fromkeys(k for said in everything for k in said["same"]):
+        values: dict[str, list[int]] = {}
+        for rank, said in enumerate(everything):
+            values.setdefault(json.dumps(said["same"].get(key)), []).append(rank)
+        if len(values) > 1:
+            names = sorted({said["same"].get("the op", name) for said in everything})
+            which = "; ".join(f"{_shown(v)} on {_ranks(ranks)}" for v, ranks in values.items())
+            return f"{' and '.join(names)}: the ranks of context_parallel disagree on {key}: {which}"
+    return None
+
+
+def _shown(text: str) -> str:
+    value = json.loads(text)
+    return "nothing" if value is None else str(value)
+
+
+def _ranks(ranks: list[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

@@ -1,0 +1,111 @@
+"""The processes that share a sequence, in the order of its parts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor
+
+from chunkform.errors import ArgumentError, GroupError
+
+_gather = (
+    getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+)  # by its newer name where there is one
+
+
+@dataclass(frozen=True)
+class Group:
+    """rank: the place of this process, and of its part of the sequence, among `size`."""
+
+    name: str  # of what runs on it, for messages
+    processes: dist.ProcessGroup
+    rank: int
+    size: int
+
+    @property
+    def on_host(self) -> bool:
+        """Can the group exchange what lies in the memory of the hosts?"""
+        return "cpu:" in dist.get_backend_config(self.processes)
+
+    def gather(self, x: Tensor) -> Gathering:
+        """Start to collect x, of one shape on all ranks, from all of them."""
+        flat = x.contiguous().view(-1)
+        out = x.new_empty((self.size * flat.numel(),))
+        try:
+            work = _gather(out, flat, group=self.processes, async_op=True)
+        except RuntimeError as error:
+            raise self.failed(error) from error
+        return Gathering(self, out.view(self.size, *x.shape), work)
+
+    def exchange(self, sends: list[tuple[Tensor, int]], receives: list[tuple[Tensor, int]]) -> Transfer:
+        """Start to send tensors to ranks, and to fill others from ranks."""
+        ops = [dist.P2POp(dist.isend, x.contiguous(), group=self.processes, group_peer=r) for x, r in sends]
+        ops += [dist.P2POp(dist.irecv, x, group=self.processes, group_peer=r) for x, r in receives]
+        try:
+            return Transfer(self, dist.batch_isend_irecv(ops) if ops else [], [x for x, _ in sends])
+        except RuntimeError as error:
+            raise self.failed(error) from error
+
+    def failed(self, error: RuntimeError) -> GroupError:
+        return GroupError(
+            f"{self.name}: context_parallel: an exchange among the {self.size} ranks of the group failed on rank "
+            f"{self.rank}; another rank ended, didn't make the same call, or took longer than the group's timeout: {error}"
+        )
+
+
+@dataclass(frozen=True)
+class Gathering:
+    """What is on its way from all ranks."""
+
+    group: Group
+    out: Tensor
+    work: Any
+
+    def wait(self) -> Tensor:
+        """[size, ...], by rank."""
+        try:
+            self.work.wait()
+        except RuntimeError as error:
+            raise self.group.failed(error) from error
+        return self.out
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """Messages on their way; `held` keeps what is sent alive."""
+
+    group: Group
+    work: list[Any]
+    held: list[Tensor]
+
+    def wait(self) -> None:
+        try:
+            for work in self.work:
+                work.wait()
+        except RuntimeError as error:
+            raise self.group.failed(error) from error
+
+
+def group_of(name: str, given: Any) -> Group:
+    """The group of a ProcessGroup or a one-dimensional DeviceMesh.
+
+    Raises:
+        ArgumentError: it is neither, has several dimensions, or this process isn't in it.
+    """
+    what = f"{name}: context_parallel"
+    if not dist.is_available() or not dist.is_initialized():
+        raise ArgumentError(f"{what} needs torch.distributed: call torch.distributed.init_process_group first")
+    processes = given
+    if isinstance(given, dist.DeviceMesh):
+        if given.ndim != 1:
+            raise ArgumentError(
+                f"{what} must be a DeviceMesh of one dimension, such as mesh['cp'], got {given.ndim}: {given.mesh_dim_names}"
+            )
+        processes = given.get_group()
+    if not isinstance(processes, dist.ProcessGroup):
+        if processes == dist.GroupMember.NON_GROUP_MEMBER:
+            raise ArgumentError(f"{what}: this process (rank {dist.get_rank()}) isn't in the group")
+        raise ArgumentError(f"{what} must be a ProcessGroup or a DeviceMesh, got {type(given).__name__}")
+    return Group(name, processes, dist.get_rank(processes), dist.get_world_size(processes))

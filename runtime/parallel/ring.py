@@ -1,0 +1,2 @@
+def ring_attention(*a, **k):
+    raise NotImplementedError

@@ -1,0 +1,408 @@
+"""An op on a sequence whose parts lie on the ranks of a group: both passes, with one collective each."""
+
+from __future__ import annotations
+
+import hashlib
+import weakref
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from chunkform.errors import ArgumentError, BackendError, ChunkformError
+
+from ..arguments import checked, checked_states
+from ..packed import Packed
+from ..passes import Call, run_backward, run_forward
+from ..passes import _arguments as arguments_of
+from ..signature import Backend, Signature
+from .agreement import agreed
+from .group import Group, group_of
+from .incoming import Exchange
+from .shards import Piece, pieces_of
+
+Tensors = dict[str, Tensor]
+Maybe = dict[str, Tensor | None]
+
+
+@torch.compiler.disable
+def run(
+    op: Any,
+    given: dict[str, Any],
+    initial_state: Any = None,
+    output_final_state: bool = False,
+    cu_seqlens: Any = None,
+    context_parallel: Any = None,
+) -> Any:
+    """(outputs.., final state) of this rank's part: [B, T of this part, H, ...].
+
+    Parts lie in the order of the ranks, and may differ in length. `initial_state` counts on the rank where a sequence begins, and
+    the final state is returned on the rank where it ends; elsewhere the one isn't looked at, and the other is zeros. Packed:
+    `cu_seqlens` has the borders in the whole sequence, the same on all ranks; states are [N, H, ...].
+
+    Raises:
+        ArgumentError: an argument is wrong, or differs between ranks; the same error on every rank.
+        GroupError: an exchange failed.
+    """
+    name = op.signature.name
+    group = group_of(name, context_parallel)
+    prepared: _Prepared | None = None
+    error: ChunkformError | None = None
+    try:
+        prepared = _prepare(op, given, initial_state, cu_seqlens)
+    except ChunkformError as problem:
+        error = problem
+    device = _device(given)
+    same, own = _facts(op.signature, prepared, group)
+    everything = agreed(group, same, own, device, error, always=cu_seqlens is not None)
+    assert prepared is not None
+    lengths = [x["T"] for x in everything]
+    job = prepared.job(op, group, lengths)
+    results = _Parallel.apply(
+        job, tuple(prepared.tensors), tuple(prepared.states), *prepared.tensors.values(), *prepared.states.values()
+    )
+    outputs, finals = results[: len(op.signature.outputs)], results[len(op.signature.outputs) :]
+    last: Any = None
+    if output_final_state:
+        last = finals[0] if len(finals) == 1 else tuple(finals)
+    return (*outputs, last)
+
+
+# --- what a call says -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """The checked arguments of one rank."""
+
+    tensors: Tensors
+    constants: dict[str, float]
+    sizes: dict[str, int]
+    states: Maybe
+    borders: list[int] | None
+    backend: str
+
+    def job(self, op: Any, group: Group, lengths: list[int]) -> _Job:
+        name = op.signature.name
+        pieces = None
+        if self.borders is not None:
+            if self.borders[0] != 0 or self.borders[-1] != sum(lengths):
+                raise ArgumentError(
+                    f"{name}: cu_seqlens must start with 0 and end with {sum(lengths)}, the number of steps on all ranks of "
+                    f"context_parallel together, got {self.borders[0]} and {self.borders[-1]}"
+                )
+            pieces = pieces_of(self.borders, lengths, group.rank)
+        torch_form = op.backends["torch"]
+        backend = op.backends[self.backend] if self.sizes["T"] else torch_form
+        call = Call(op.signature, backend, self.constants, self.sizes["H"])
+        return _Job(call, torch_form, group, pieces, None if self.borders is None else len(self.borders) - 1)
+
+
+def _prepare(op: Any, given: dict[str, Any], initial_state: Any, cu_seqlens: Any) -> _Prepared:
+    from ..op import _backend as chosen_backend
+
+    name = op.signature.name
+    if op.backends["torch"].forward_states is None:
+        raise ArgumentError(
+            f"{name}: context_parallel needs a recurrence that is affine in its state; this one goes step by step"
+        )
+    tensors, constants, sizes = checked(op.signature, given)
+    borders = None if cu_seqlens is None else _borders(name, cu_seqlens, sizes["B"])
+    states = checked_states(op.signature, initial_state, tensors, sizes, None if borders is None else len(borders) - 1)
+    backend = chosen_backend(op, None, tensors)
+    if borders is not None and "packed" not in op.backends[backend].features:
+        raise BackendError(f"{name}: cu_seqlens: the {backend} backend of this op takes no packed sequences yet")
+    if borders is not None and "own start" in op.backends["torch"].features and None in states.values():
+        raise ArgumentError(
+            f"{name}: initial_state must be given with cu_seqlens and context_parallel: it is made of parameters here"
+        )
+    return _Prepared(tensors, constants, sizes, states, borders, backend)
+
+
+def _facts(signature: Signature, p: _Prepared | None, group: Group) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What must be the same on all ranks, and what this rank has."""
+    same: dict[str, Any] = {"the op": signature.name, "the size of the group": group.size}
+    if p is None:
+        return same, {}
+    for a in signature.arguments:
+        if a.name in p.tensors:
+            x = p.tensors[a.name]
+            shape = ["T" if dim == "T" else n for dim, n in zip(a.layout, x.shape, strict=True)]
+            same[f"the shape of {a.key}"] = f"[{', '.join(map(str, shape))}]"
+            same[f"the dtype of {a.key}"] = str(x.dtype).removeprefix("torch.")
+            same[f"whether {a.key} needs a gradient"] = x.requires_grad and torch.is_grad_enabled()
+        else:
+            same[f"the constant {a.key}"] = p.constants[a.name]
+    same["the kind of device"] = next(iter(p.tensors.values())).device.type
+    if p.borders is not None:
+        digest = hashlib.blake2b(repr(p.borders).encode(), digest_size=8).hexdigest()
+        same["cu_seqlens"] = f"{len(p.borders) - 1} sequences, {p.borders[-1]} steps (hash {digest})"
+    return same, {"T": p.sizes["T"]}
+
+
+def _device(given: dict[str, Any]) -> torch.device:
+    return next((x.device for x in given.values() if isinstance(x, Tensor)), torch.device("cpu"))
+
+
+_known_borders: dict[int, tuple[weakref.ref[Tensor], int, list[int]]] = {}
+
+
+def _borders(name: str, cu_seqlens: Any, batch: int) -> list[int]:
+    """cu_seqlens on the host. On a GPU this waits for it, once for each tensor."""
+    what = f"{name}: cu_seqlens"
+    if not isinstance(cu_seqlens, Tensor) or cu_seqlens.dtype not in (torch.int32, torch.int64):
+        kind = cu_seqlens.dtype if isinstance(cu_seqlens, Tensor) else type(cu_seqlens).__name__
+        raise ArgumentError(f"{what} must be an int32 or int64 tensor [N + 1], got {kind}")
+    if cu_seqlens.dim() != 1 or cu_seqlens.shape[0] < 2:
+        raise ArgumentError(f"{what} must be [N + 1] for N >= 1 sequences, got the shape {list(cu_seqlens.shape)}")
+    if batch != 1:
+        raise ArgumentError(f"{what}: packed sequences lie in one batch entry, but the inputs have B = {batch}")
+    known = _known_borders.get(id(cu_seqlens))
+    if known is not None and known[0]() is cu_seqlens and known[1] == cu_seqlens._version:
+        return known[2]
+    borders = cu_seqlens.tolist()
+    for n, (a, b) in enumerate(pairwise(borders)):
+        if b < a:
+            raise ArgumentError(f"{what} must not fall, got {a} and then {b} at sequence {n}")
+    if len(_known_borders) > 64:
+        _known_borders.clear()
+    _known_borders[id(cu_seqlens)] = (weakref.ref(cu_seqlens), cu_seqlens._version, borders)
+    return borders
+
+
+# --- both passes ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A call on one rank. `pieces` are those of packed sequences in this part, of `count` in all; None where not packed."""
+
+    call: Call
+    torch_form: Backend
+    group: Group
+    pieces: list[Piece] | None
+    count: int | None
+
+    @property
+    def plain(self) -> Call:
+        """The call for one stretch of steps in the torch form, which finds what enters a part."""
+        return replace(self.call, backend=self.torch_form)
+
+    def states_function(self, kind: str) -> tuple[Callable[..., Any], Call]:
+        """`forward_states` or `backward_states`, of the backend that computes or else in torch."""
+        own = getattr(self.call.backend, kind)
+        return (own, self.call) if own is not None else (getattr(self.torch_form, kind), self.plain)
+
+
+class _Parallel(torch.autograd.Function):
+    """Both passes of an op on one part of a sequence."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, job: _Job, names: tuple[str, ...], state_names: tuple[str, ...], *tensors: Tensor | None
+    ) -> Any:
+        given: Tensors = dict(zip(names, tensors, strict=False))  # type: ignore[arg-type]
+        states = dict(zip(state_names, tensors[len(names) :], strict=True))
+        if job.pieces is None:
+            call, entering = job.call, _enter(job, given, states)
+        else:
+            call, entering = _packed_call(job, given), _enter_pieces(job, given, states)
+        outputs, finals, saved = run_forward(call, given, entering)
+        finals = _finals(job, finals)
+        ctx.job, ctx.call, ctx.names, ctx.saved_names = job, call, (*names, *state_names), tuple(saved)
+        ctx.given_count, ctx.entering_names = len(names), tuple(entering)
+        ctx.save_for_backward(*tensors[: len(names)], *entering.values(), *saved.values())
+        ctx.set_materialize_grads(False)
+        signature = job.call.signature
+        return (*(outputs[n] for n, _ in signature.outputs), *(finals[n] for n, _ in signature.states))
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
+        job, signature = ctx.job, ctx.job.call.signature
+        tensors, n = ctx.saved_tensors, ctx.given_count
+        given: Tensors = dict(zip(ctx.names, tensors[:n], strict=False))
+        entering = dict(zip(ctx.entering_names, tensors[n:], strict=False))
+        saved = dict(zip(ctx.saved_names, tensors[n + len(entering) :], strict=True))
+        outputs = [name for name, _ in signature.outputs]
+        cotangents = dict(zip(outputs, gradients, strict=False))
+        finals = dict(zip((name for name, _ in signature.states), gradients[len(outputs) :], strict=True))
+        needs = frozenset(name for name, w in zip(ctx.names, ctx.needs_input_grad[3:], strict=True) if w)
+        with torch.no_grad():
+            if job.pieces is None:
+                leaving = _leave(job, given, entering, saved, cotangents, finals)
+            else:
+                leaving = _leave_pieces(job, given, entering, cotangents, finals)
+            inner, initial = run_backward(ctx.call, given, entering, saved, cotangents, leaving, needs)
+            initial = _initial(job, initial, given, needs & set(finals))
+        found = [*(inner.get(x) for x in ctx.names[:n]), *(initial.get(x) for x in ctx.names[n:])]
+        return (None, None, None, *(g if x in needs else None for x, g in zip(ctx.names, found, strict=True)))
+
+
+# --- one sequence -----------------------------------------------------------------------------------------------------
+
+
+def _enter(job: _Job, given: Tensors, states: Maybe) -> Maybe:
+    """The states that enter this rank's part; on the first rank those given, None for the spec's own."""
+    first = job.group.rank == 0
+    exchange = Exchange(job.group, 1, first)
+    function, call = job.states_function("forward_states")
+    entering = function(arguments_of(call, given), states if first else dict.fromkeys(states), call.constants, exchange)
+    return states if first else entering
+
+
+def _leave(job: _Job, given: Tensors, entering: Maybe, saved: Tensors, cotangents: Maybe, finals: Maybe) -> Maybe:
+    """The gradients of the states that leave this rank's part; on the last rank those given."""
+    last = job.group.rank == job.group.size - 1
+    exchange = Exchange(job.group, -1, last)
+    function, call = job.states_function("backward_states")
+    kept: Mapping[str, Tensor] = saved
+    if call.backend is not job.call.backend:
+        kept = _Recomputed(call, given, entering)
+    return function(
+        arguments_of(call, given),
+        entering,
+        call.constants,
+        kept,
+        cotangents,
+        finals if last else dict.fromkeys(finals),
+        exchange,
+    )
+
+
+def _finals(job: _Job, finals: Tensors) -> Tensors:
+    """The final states of the sequences that end here, and zeros for the others."""
+    if job.pieces is None:
+        ends = job.group.rank == job.group.size - 1
+        return finals if ends else {n: torch.zeros_like(x) for n, x in finals.items()}
+    assert job.count is not None
+    rows = [i for i, p in enumerate(job.pieces) if p.ends]
+    own = [job.pieces[i].sequence for i in rows]
+    out = {}
+    for name, x in finals.items():
+        out[name] = x.new_zeros((job.count, *x.shape[1:]))
+        out[name][own] = x[rows]
+    return out
+
+
+def _initial(job: _Job, initial: Tensors, given: Tensors, names: set[str] | frozenset[str]) -> Tensors:
+    """The gradients of the initial states that count here, and zeros for the others."""
+    if job.pieces is None:
+        if job.group.rank == 0:
+            return initial
+        return {n: torch.zeros_like(x) for n, x in initial.items() if n in names}
+    assert job.count is not None
+    rows = [i for i, p in enumerate(job.pieces) if p.begins]
+    own = [job.pieces[i].sequence for i in rows]
+    out = {}
+    for name, x in initial.items():
+        out[name] = x.new_zeros((job.count, *x.shape[1:]))
+        out[name][own] = x[rows]
+    return out
+
+
+# --- packed sequences -------------------------------------------------------------------------------------------------
+
+
+def _packed_call(job: _Job, given: Tensors) -> Call:
+    assert job.pieces is not None
+    if not job.pieces:
+        return job.plain
+    some = next(given[a.name] for a in job.call.signature.arguments if a.per_step)
+    starts = [*(p.start for p in job.pieces), some.shape[1]]
+    packed = Packed(
+        torch.tensor(starts, device=some.device), len(job.pieces), max((p.end - p.start for p in job.pieces), default=0)
+    )
+    return replace(job.call, packed=packed)
+
+
+def _enter_pieces(job: _Job, given: Tensors, states: Maybe) -> Maybe:
+    """For each piece the states that enter it. The last piece is what goes on, in the next rank's part, if anything does."""
+    assert job.pieces is not None
+    last = job.pieces[-1] if job.pieces else None
+    exchange = Exchange(job.group, 1, last is not None and last.begins)
+    function, call = job.states_function("forward_states")
+    rows = {n: None if x is None or last is None else x[last.sequence, None] for n, x in states.items()}
+    function(arguments_of(call, _steps(job, given, last)), rows, call.constants, exchange)
+    default: Tensors = {}
+    if any(x is None for x in states.values()):  # as the spec has them: what a part without steps starts from
+        nothing = _steps(job, given, None)
+        default = function(arguments_of(call, nothing), dict.fromkeys(states), call.constants, _echo)
+    out: Maybe = {}
+    for name, given_states in states.items():
+        parts = []
+        for p in job.pieces:
+            if not p.begins:
+                parts.append(exchange.arrived[name])
+            else:
+                parts.append(default[name] if given_states is None else given_states[p.sequence, None])
+        like = exchange.arrived[name]
+        out[name] = torch.cat([x.to(like.dtype) for x in parts or [like]])
+    return out
+
+
+def _leave_pieces(job: _Job, given: Tensors, entering: Maybe, cotangents: Maybe, finals: Maybe) -> Maybe:
+    """For each piece the gradients of the states that leave it. The first piece is what goes on in the rank before."""
+    assert job.pieces is not None
+    first = job.pieces[0] if job.pieces else None
+    exchange = Exchange(job.group, -1, first is not None and first.ends)
+    function, call = job.states_function("backward_states")
+    own = _steps(job, given, first)
+    count = 1 if first is not None else 0
+    here = {n: None if x is None or not count else x[:1] for n, x in entering.items()}
+    rows = {n: None if x is None or first is None else x[first.sequence, None] for n, x in finals.items()}
+    span = (first.start, first.end) if first is not None else (0, 0)
+    seen = {n: None if x is None else x[:, span[0] : span[1]] for n, x in cotangents.items()}
+    function(arguments_of(call, own), here, call.constants, _Recomputed(call, own, here), seen, rows, exchange)
+    out: Maybe = {}
+    for name, given_finals in finals.items():
+        arrived = exchange.arrived[name]
+        parts = []
+        for p in job.pieces:
+            if not p.ends:
+                parts.append(arrived)
+            elif given_finals is None:
+                parts.append(torch.zeros_like(arrived))
+            else:
+                parts.append(given_finals[p.sequence, None].to(arrived.dtype))
+        out[name] = torch.cat(parts or [arrived])
+    return out
+
+
+def _steps(job: _Job, given: Tensors, piece: Piece | None) -> Tensors:
+    """The arguments over one piece, or over no steps."""
+    start, end = (piece.start, piece.end) if piece is not None else (0, 0)
+    return {
+        a.name: given[a.name][:, start:end] if a.per_step else given[a.name]
+        for a in job.call.signature.arguments
+        if a.name in given
+    }
+
+
+def _echo(segments: Any) -> Any:
+    return tuple(s.entering for s in segments)
+
+
+class _Recomputed(Mapping[str, Tensor]):
+    """What the torch form's forward pass saves, computed when it is asked for: few recurrences need any of it here."""
+
+    def __init__(self, call: Call, given: Tensors, entering: Maybe) -> None:
+        self.call, self.given, self.entering = call, given, entering
+        self.saved: Tensors | None = None
+
+    def _all(self) -> Tensors:
+        if self.saved is None:
+            self.saved = run_forward(self.call, self.given, self.entering)[2]
+        return self.saved
+
+    def __getitem__(self, key: str) -> Tensor:
+        return self._all()[key]
+
+    def __iter__(self) -> Any:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())

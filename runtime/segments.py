@@ -1,0 +1,76 @@
+"""Maps of segments in torch: what the generated functions that make them share.
+
+A map is a tuple of tensors: its linear parts, then its local parts. `law(later, earlier)` composes two of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+PIECE = 4096  # steps whose chunks' maps are held at once
+
+Map = tuple[Tensor, ...]
+Law = Callable[[Map, Map], Map]
+
+
+@dataclass(frozen=True)
+class Segment:
+    """The map of one part of a sequence for one group of `states`, and what would enter were it the first part."""
+
+    states: tuple[str, ...]
+    law: Law
+    apply: Callable[[Map, Map], Map]
+    linear: Map
+    local: Map
+    entering: Map
+
+    @property
+    def map(self) -> Map:
+        return (*self.linear, *self.local)
+
+
+def in_pieces(
+    chunks: Callable[..., Map],
+    law: Law,
+    streams: tuple[Tensor, ...],
+    lead: tuple[int, int, int],
+    direction: int,
+    size: int,
+    *rest: Any,
+) -> Map:
+    """The map [B, H, ...] of a whole sequence; `chunks` makes the maps [B, H, N, ...] of its chunks of `size` steps."""
+    steps = lead[2]
+    size = max(1, min(size, steps))
+    whole: Map | None = None
+    starts = range(0, max(steps, 1), PIECE)
+    for start in starts if direction > 0 else reversed(starts):
+        count = min(PIECE, steps - start)
+        parts = [x.narrow(2, start, count) if x.shape[2] == steps else x for x in streams]
+        piece = reduced(law, chunks(*parts, (*lead[:2], count), size, *rest), direction)
+        whole = piece if whole is None else law(piece, whole)
+    assert whole is not None
+    return whole
+
+
+def reduced(law: Law, maps: Map, direction: int) -> Map:
+    """All maps along axis 2 composed, in the order of the sweep: neighbours first, so that there are few steps."""
+    while (count := maps[0].shape[2]) > 1:
+        even = count - count % 2
+        left, right = (tuple(x[:, :, n:even:2] for x in maps) for n in (0, 1))
+        pairs = law(right, left) if direction > 0 else law(left, right)
+        maps = (
+            pairs
+            if even == count
+            else tuple(torch.cat((p, x[:, :, even:]), 2) for p, x in zip(pairs, maps, strict=True))
+        )
+    return tuple(x[:, :, 0] for x in maps)
+
+
+def over_chunks(x: Tensor | float, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """A part of a map for each chunk, also where it is one for all."""
+    return torch.as_tensor(x, dtype=dtype, device=device).expand(shape)
