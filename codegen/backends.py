@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .pipeline import Compiled
+from .print_segments import segments_source
 from .print_torch import torch_source
 from .sequential import sequential_torch_source, sequential_triton_source, start_source
+from .sequential.initial import depends_on_parameters
 from .triton import IMPORTS as TRITON_IMPORTS
 from .triton import CannotPrint, triton_source
 
@@ -24,6 +26,7 @@ class Section:
     modules: dict[str, str]
     stepwise: str | None = None
     features: tuple[str, ...] = ()
+    states: bool = False  # has it functions for the states that enter a part of a sequence?
 
 
 _TORCH = {
@@ -32,6 +35,7 @@ _TORCH = {
         "chunk_for decay_all decay_in decay_mask decay_out channel_apply channel_product triangular_inverse order_mask"
     ),
     "chunkform.runtime.mixing": "Mix",
+    "chunkform.runtime.segments": "PIECE Segment in_pieces over_chunks",
     "chunkform.runtime.torch_form": (
         "CHANNEL_CHUNK CHUNK after_chunks dtype_of expanded from_chunks from_heads from_steps in_parts in_segments per_head "
         "reverse_sum steps_first to_chunks"
@@ -45,7 +49,6 @@ _SEQUENTIAL = {
     ),
     "chunkform.runtime.torch_form": "dtype_of",
 }
-
 _STEPWISE = ("packed", "groups")
 
 
@@ -57,7 +60,9 @@ def sections(c: Compiled) -> tuple[Section, Section]:
 def torch_section(c: Compiled) -> Section:
     if c.forward is None:
         return Section("torch", sequential_torch_source(c), _SEQUENTIAL, features=("packed",))
-    return Section("torch", torch_source(c), _TORCH, features=("packed",))
+    text = f"{torch_source(c)}\n\n\n{segments_source(c)}"
+    features = ("packed", "own start") if depends_on_parameters(c) else ("packed",)
+    return Section("torch", text, _TORCH, features=features, states=True)
 
 
 def triton_section(c: Compiled) -> Section:

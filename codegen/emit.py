@@ -148,6 +148,8 @@ def _imports(parts: tuple[Section, ...]) -> str:
 def _backend(section: Section) -> str:
     features = "".join(f'"{x}", ' for x in section.features)
     told = f", frozenset(({features}))" if features else ""
+    kinds = ("forward_states", "backward_states") if section.states else ()
+    told += "".join(f", {kind}={section.backend}_{kind}" for kind in kinds)
     return f"Backend({section.backend}_forward, {section.backend}_backward{told})"
 
 

@@ -67,6 +67,7 @@ from chunkform.runtime.kernels import inverse
 from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, padded, spread, steps, strides, whole
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
+from chunkform.runtime.segments import Segment, in_pieces, over_chunks
 from chunkform.runtime.torch_form import CHUNK, dtype_of, from_chunks, from_steps, in_segments, steps_first, to_chunks
 
 
@@ -259,6 +260,207 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     t26 = (w_2 * w).sum(-1)
     gradients["beta"] = from_steps(t26, lead, 0, given["beta"].dtype)
     return gradients, {"S": dS_first}
+
+
+def _forward_states_1_chunks(s1, s2, s3, lead, size, dtype, device, size_d, size_e):
+    """What each chunk, walked forwards, makes of S: linear parts, then local parts."""
+    x1 = to_chunks(s1, lead, size, 1)
+    x2 = to_chunks(s2, lead, size, 1)
+    x3 = to_chunks(s3, lead, size, 1)
+    count = x1.shape[2]
+    a0 = order_mask(size, False, 1, x1)
+    a1 = x2 @ x3.mT
+    a2 = triangular_inverse(a0 * a1, 1)
+    a3 = a2 @ x2
+    a4 = x3.mT @ a3
+    a5 = torch.eye(size_d, dtype=dtype, device=device)
+    a6 = a2 @ x1
+    a7 = x3.mT @ a6
+    return (
+        over_chunks(
+            (a4 + a5),
+            (
+                lead[0],
+                lead[1],
+                count,
+                size_d,
+                size_d,
+            ),
+            dtype,
+            device,
+        ),
+        over_chunks(
+            a7,
+            (
+                lead[0],
+                lead[1],
+                count,
+                size_d,
+                size_e,
+            ),
+            dtype,
+            device,
+        ),
+    )
+
+
+def _forward_states_1_law(later, earlier):
+    """The map of two segments from the map of each."""
+    a0 = (later[0]) @ (earlier[0].mT).mT
+    a1 = (later[0]) @ (earlier[1])
+    return (
+        a0,
+        (later[1] + a1),
+    )
+
+
+def _forward_states_1_apply(parts, states):
+    """The states that leave a segment, from those that enter it."""
+    a0 = (parts[0]) @ (states[0])
+    return ((a0 + parts[1]),)
+
+
+def torch_forward_states(given, states, constants, exchange):
+    """The states that enter this part of a sequence, by what comes before it."""
+    dtype = dtype_of(given)
+    some = given["q"]
+    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    size_d = given["q"].shape[-1]
+    size_e = given["v"].shape[-1]
+    S_first = (
+        states["S"].to(dtype)
+        if states.get("S") is not None
+        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
+    )
+    v = steps_first(given["v"], dtype)
+    k = steps_first(given["k"], dtype)
+    beta = steps_first(given["beta"], dtype)
+    map_3 = in_pieces(
+        _forward_states_1_chunks,
+        _forward_states_1_law,
+        (v, -k, k * beta[..., None]),
+        lead,
+        1,
+        CHUNK,
+        dtype,
+        device,
+        size_d,
+        size_e,
+    )
+    # what enters, of S
+    ((S_first,),) = exchange(
+        (Segment(("S",), _forward_states_1_law, _forward_states_1_apply, map_3[:1], map_3[1:], (S_first,)),)
+    )
+    return {"S": S_first}
+
+
+def _backward_states_1_chunks(s1, s2, s3, s4, lead, size, dtype, device, size_d, size_e):
+    """What each chunk, walked backwards, makes of dS: linear parts, then local parts."""
+    x1 = to_chunks(s1, lead, size, 1)
+    x2 = to_chunks(s2, lead, size, 1)
+    x3 = to_chunks(s3, lead, size, 1)
+    x4 = to_chunks(s4, lead, size, 1)
+    count = x1.shape[2]
+    a0 = x1 @ x2.mT
+    a1 = order_mask(size, False, -1, x1)
+    a2 = triangular_inverse(a0 * a1, -1)
+    a3 = a2 @ x1
+    a4 = x2.mT @ a3
+    a5 = torch.eye(size_d, dtype=dtype, device=device)
+    a6 = x3.mT @ x4
+    a7 = order_mask(size, True, -1, x1)
+    a8 = x1 @ x3.mT
+    a9 = (a7 * a8) @ x4
+    a10 = a2 @ a9
+    a11 = x2.mT @ a10
+    return (
+        over_chunks(
+            (a4 + a5),
+            (
+                lead[0],
+                lead[1],
+                count,
+                size_d,
+                size_d,
+            ),
+            dtype,
+            device,
+        ),
+        over_chunks(
+            (a6 + a11),
+            (
+                lead[0],
+                lead[1],
+                count,
+                size_d,
+                size_e,
+            ),
+            dtype,
+            device,
+        ),
+    )
+
+
+def _backward_states_1_law(later, earlier):
+    """The map of two segments from the map of each."""
+    a0 = (later[0]) @ (earlier[0].mT).mT
+    a1 = (later[0]) @ (earlier[1])
+    return (
+        a0,
+        (later[1] + a1),
+    )
+
+
+def _backward_states_1_apply(parts, states):
+    """The states that leave a segment, from those that enter it."""
+    a0 = (parts[0]) @ (states[0])
+    return ((a0 + parts[1]),)
+
+
+def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
+    """The gradients of the states that leave this part of a sequence, by what comes after it."""
+    dtype = dtype_of(given)
+    some = given["q"]
+    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    size_d = given["q"].shape[-1]
+    size_e = given["v"].shape[-1]
+    S_first = (
+        states["S"].to(dtype)
+        if states.get("S") is not None
+        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
+    )
+    last_dS = final_cotangents.get("S")
+    dS_last = (
+        torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
+        if last_dS is None
+        else last_dS.to(dtype)
+    )
+    k = steps_first(given["k"], dtype)
+    beta = steps_first(given["beta"], dtype)
+    q = steps_first(given["q"], dtype)
+    do = cotangents.get("o")
+    do = (
+        torch.zeros(lead[0], lead[1], lead[2], size_e, dtype=dtype, device=device)
+        if do is None
+        else steps_first(do, dtype)
+    )
+    map_3 = in_pieces(
+        _backward_states_1_chunks,
+        _backward_states_1_law,
+        (k, -k * beta[..., None], q, do),
+        lead,
+        -1,
+        CHUNK,
+        dtype,
+        device,
+        size_d,
+        size_e,
+    )
+    # what enters, of dS
+    ((dS_last,),) = exchange(
+        (Segment(("S",), _backward_states_1_law, _backward_states_1_apply, map_3[:1], map_3[1:], (dS_last,)),)
+    )
+    return {"S": dS_last}
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -1269,7 +1471,13 @@ SIGNATURE = Signature(
 OP = Op(
     SIGNATURE,
     {
-        "torch": Backend(torch_forward, torch_backward, frozenset(("packed",))),
+        "torch": Backend(
+            torch_forward,
+            torch_backward,
+            frozenset(("packed",)),
+            forward_states=torch_forward_states,
+            backward_states=torch_backward_states,
+        ),
         "triton": Backend(triton_forward, triton_backward),
     },
     Step(

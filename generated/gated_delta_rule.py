@@ -87,6 +87,7 @@ from chunkform.runtime.launch import (
 )
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
+from chunkform.runtime.segments import Segment, in_pieces, over_chunks
 from chunkform.runtime.torch_form import (
     CHUNK,
     dtype_of,
@@ -402,6 +403,220 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     t35 = (w * (-v + w_2)).sum(-1)
     gradients["alpha"] = from_steps((t35 * beta + pairing_S), lead, 0, given["alpha"].dtype)
     return gradients, {"S": dS_first}
+
+
+def _forward_states_1_chunks(s1, s2, s3, s4, lead, size, dtype, device, size_d, size_e):
+    """What each chunk, walked forwards, makes of S: linear parts, then local parts."""
+    x1 = to_chunks(s1, lead, size, 1)
+    x2 = to_chunks(s2, lead, size, 0)
+    x3 = to_chunks(s3, lead, size, 1)
+    x4 = to_chunks(s4, lead, size, 1)
+    count = x1.shape[2]
+    a0 = decay_out(x2, True, 1)
+    a1 = decay_in(x2, False, 1)
+    a2 = decay_mask(x2, False, True, False, 1)
+    a3 = x3 @ x4.mT
+    a4 = triangular_inverse(a2 * a3, 1)
+    a5 = a4 @ (a1[..., :, None] * x3)
+    a6 = x4.mT @ (a0[..., :, None] * a5)
+    a7 = decay_all(x2)
+    a8 = torch.eye(size_d, dtype=dtype, device=device)
+    a9 = a4 @ x1
+    a10 = x4.mT @ (a0[..., :, None] * a9)
+    return (
+        over_chunks(
+            (a6 + a7[..., None, None] * a8),
+            (
+                lead[0],
+                lead[1],
+                count,
+                size_d,
+                size_d,
+            ),
+            dtype,
+            device,
+        ),
+        over_chunks(
+            a10,
+            (
+                lead[0],
+                lead[1],
+                count,
+                size_d,
+                size_e,
+            ),
+            dtype,
+            device,
+        ),
+    )
+
+
+def _forward_states_1_law(later, earlier):
+    """The map of two segments from the map of each."""
+    a0 = (later[0]) @ (earlier[0].mT).mT
+    a1 = (later[0]) @ (earlier[1])
+    return (
+        a0,
+        (later[1] + a1),
+    )
+
+
+def _forward_states_1_apply(parts, states):
+    """The states that leave a segment, from those that enter it."""
+    a0 = (parts[0]) @ (states[0])
+    return ((a0 + parts[1]),)
+
+
+def torch_forward_states(given, states, constants, exchange):
+    """The states that enter this part of a sequence, by what comes before it."""
+    dtype = dtype_of(given)
+    some = given["q"]
+    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    size_d = given["q"].shape[-1]
+    size_e = given["v"].shape[-1]
+    S_first = (
+        states["S"].to(dtype)
+        if states.get("S") is not None
+        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
+    )
+    v = steps_first(given["v"], dtype)
+    log_alpha = steps_first(given["alpha"], dtype)
+    k = steps_first(given["k"], dtype)
+    alpha = log_alpha.exp()
+    beta = steps_first(given["beta"], dtype)
+    map_3 = in_pieces(
+        _forward_states_1_chunks,
+        _forward_states_1_law,
+        (v, log_alpha, -k * alpha[..., None], k * beta[..., None]),
+        lead,
+        1,
+        CHUNK,
+        dtype,
+        device,
+        size_d,
+        size_e,
+    )
+    # what enters, of S
+    ((S_first,),) = exchange(
+        (Segment(("S",), _forward_states_1_law, _forward_states_1_apply, map_3[:1], map_3[1:], (S_first,)),)
+    )
+    return {"S": S_first}
+
+
+def _backward_states_1_chunks(s1, s2, s3, s4, s5, lead, size, dtype, device, size_d, size_e):
+    """What each chunk, walked backwards, makes of dS: linear parts, then local parts."""
+    x1 = to_chunks(s1, lead, size, 1)
+    x2 = to_chunks(s2, lead, size, 0)
+    x3 = to_chunks(s3, lead, size, 1)
+    x4 = to_chunks(s4, lead, size, 1)
+    x5 = to_chunks(s5, lead, size, 1)
+    count = x1.shape[2]
+    a0 = decay_out(x2, True, -1)
+    a1 = decay_mask(x2, False, True, False, -1)
+    a2 = x1 @ x3.mT
+    a3 = triangular_inverse(a1 * a2, -1)
+    a4 = decay_in(x2, False, -1)
+    a5 = a3 @ (x1 * a4[..., :, None])
+    a6 = (a0[..., :, None] * x3).mT @ a5
+    a7 = decay_all(x2)
+    a8 = torch.eye(size_d, dtype=dtype, device=device)
+    a9 = decay_mask(x2, False, False, True, -1)
+    a10 = x1 @ x5.mT
+    a11 = (a9 * a10) @ x4
+    a12 = a3 @ a11
+    a13 = (a0[..., :, None] * x3).mT @ a12
+    a14 = decay_out(x2, False, -1)
+    a15 = (a14[..., :, None] * x5).mT @ x4
+    return (
+        over_chunks(
+            (a6 + a7[..., None, None] * a8),
+            (
+                lead[0],
+                lead[1],
+                count,
+                size_d,
+                size_d,
+            ),
+            dtype,
+            device,
+        ),
+        over_chunks(
+            (a13 + a15),
+            (
+                lead[0],
+                lead[1],
+                count,
+                size_d,
+                size_e,
+            ),
+            dtype,
+            device,
+        ),
+    )
+
+
+def _backward_states_1_law(later, earlier):
+    """The map of two segments from the map of each."""
+    a0 = (later[0]) @ (earlier[0].mT).mT
+    a1 = (later[0]) @ (earlier[1])
+    return (
+        a0,
+        (later[1] + a1),
+    )
+
+
+def _backward_states_1_apply(parts, states):
+    """The states that leave a segment, from those that enter it."""
+    a0 = (parts[0]) @ (states[0])
+    return ((a0 + parts[1]),)
+
+
+def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
+    """The gradients of the states that leave this part of a sequence, by what comes after it."""
+    dtype = dtype_of(given)
+    some = given["q"]
+    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    size_d = given["q"].shape[-1]
+    size_e = given["v"].shape[-1]
+    S_first = (
+        states["S"].to(dtype)
+        if states.get("S") is not None
+        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
+    )
+    last_dS = final_cotangents.get("S")
+    dS_last = (
+        torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
+        if last_dS is None
+        else last_dS.to(dtype)
+    )
+    k = steps_first(given["k"], dtype)
+    log_alpha = steps_first(given["alpha"], dtype)
+    alpha = log_alpha.exp()
+    beta = steps_first(given["beta"], dtype)
+    do = cotangents.get("o")
+    do = (
+        torch.zeros(lead[0], lead[1], lead[2], size_e, dtype=dtype, device=device)
+        if do is None
+        else steps_first(do, dtype)
+    )
+    q = steps_first(given["q"], dtype)
+    map_3 = in_pieces(
+        _backward_states_1_chunks,
+        _backward_states_1_law,
+        (k, log_alpha, -k * alpha[..., None] * beta[..., None], do, q),
+        lead,
+        -1,
+        CHUNK,
+        dtype,
+        device,
+        size_d,
+        size_e,
+    )
+    # what enters, of dS
+    ((dS_last,),) = exchange(
+        (Segment(("S",), _backward_states_1_law, _backward_states_1_apply, map_3[:1], map_3[1:], (dS_last,)),)
+    )
+    return {"S": dS_last}
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -1723,7 +1938,13 @@ SIGNATURE = Signature(
 OP = Op(
     SIGNATURE,
     {
-        "torch": Backend(torch_forward, torch_backward, frozenset(("packed",))),
+        "torch": Backend(
+            torch_forward,
+            torch_backward,
+            frozenset(("packed",)),
+            forward_states=torch_forward_states,
+            backward_states=torch_backward_states,
+        ),
         "triton": Backend(triton_forward, triton_backward),
     },
     Step(

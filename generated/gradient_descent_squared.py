@@ -69,6 +69,7 @@ from chunkform.runtime.kernels import inverse
 from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, padded, spread, steps, strides, whole
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
+from chunkform.runtime.segments import Segment, in_pieces, over_chunks
 from chunkform.runtime.torch_form import CHUNK, dtype_of, from_chunks, from_steps, in_segments, steps_first, to_chunks
 
 
@@ -261,6 +262,207 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     t26 = (x * y).sum(-1)
     gradients["eta"] = from_steps(-t26, lead, 0, given["eta"].dtype)
     return gradients, {"W": dW_first}
+
+
+def _forward_states_1_chunks(s1, s2, s3, lead, size, dtype, device, size_n, size_m):
+    """What each chunk, walked forwards, makes of W: linear parts, then local parts."""
+    x1 = to_chunks(s1, lead, size, 1)
+    x2 = to_chunks(s2, lead, size, 1)
+    x3 = to_chunks(s3, lead, size, 1)
+    count = x1.shape[2]
+    a0 = order_mask(size, False, 1, x1)
+    a1 = x3 @ x2.mT
+    a2 = triangular_inverse(a0 * a1, 1)
+    a3 = a2 @ x3
+    a4 = x2.mT @ a3
+    a5 = torch.eye(size_n, dtype=dtype, device=device)
+    a6 = a2 @ x1
+    a7 = a6.mT @ x2
+    return (
+        over_chunks(
+            (a4 + a5),
+            (
+                lead[0],
+                lead[1],
+                count,
+                size_n,
+                size_n,
+            ),
+            dtype,
+            device,
+        ),
+        over_chunks(
+            a7,
+            (
+                lead[0],
+                lead[1],
+                count,
+                size_m,
+                size_n,
+            ),
+            dtype,
+            device,
+        ),
+    )
+
+
+def _forward_states_1_law(later, earlier):
+    """The map of two segments from the map of each."""
+    a0 = (later[0]) @ (earlier[0].mT).mT
+    a1 = (earlier[1]) @ (later[0]).mT
+    return (
+        a0,
+        (a1 + later[1]),
+    )
+
+
+def _forward_states_1_apply(parts, states):
+    """The states that leave a segment, from those that enter it."""
+    a0 = (states[0]) @ (parts[0]).mT
+    return ((parts[1] + a0),)
+
+
+def torch_forward_states(given, states, constants, exchange):
+    """The states that enter this part of a sequence, by what comes before it."""
+    dtype = dtype_of(given)
+    some = given["x"]
+    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    size_n = given["x"].shape[-1]
+    size_m = given["y"].shape[-1]
+    W_first = (
+        states["W"].to(dtype)
+        if states.get("W") is not None
+        else torch.zeros(lead[0], lead[1], size_m, size_n, dtype=dtype, device=device)
+    )
+    y = steps_first(given["y"], dtype)
+    x = steps_first(given["x"], dtype)
+    eta = steps_first(given["eta"], dtype)
+    map_3 = in_pieces(
+        _forward_states_1_chunks,
+        _forward_states_1_law,
+        (-y, -x * eta[..., None], x),
+        lead,
+        1,
+        CHUNK,
+        dtype,
+        device,
+        size_n,
+        size_m,
+    )
+    # what enters, of W
+    ((W_first,),) = exchange(
+        (Segment(("W",), _forward_states_1_law, _forward_states_1_apply, map_3[:1], map_3[1:], (W_first,)),)
+    )
+    return {"W": W_first}
+
+
+def _backward_states_1_chunks(s1, s2, s3, s4, lead, size, dtype, device, size_n, size_m):
+    """What each chunk, walked backwards, makes of dW: linear parts, then local parts."""
+    x1 = to_chunks(s1, lead, size, 1)
+    x2 = to_chunks(s2, lead, size, 1)
+    x3 = to_chunks(s3, lead, size, 1)
+    x4 = to_chunks(s4, lead, size, 1)
+    count = x1.shape[2]
+    a0 = order_mask(size, False, -1, x1)
+    a1 = x1 @ x2.mT
+    a2 = triangular_inverse(a0 * a1, -1)
+    a3 = a2 @ x1
+    a4 = x2.mT @ a3
+    a5 = torch.eye(size_n, dtype=dtype, device=device)
+    a6 = order_mask(size, True, -1, x1)
+    a7 = x1 @ x4.mT
+    a8 = (a6 * a7) @ x3
+    a9 = a2 @ a8
+    a10 = a9.mT @ x2
+    a11 = x3.mT @ x4
+    return (
+        over_chunks(
+            (a4 + a5),
+            (
+                lead[0],
+                lead[1],
+                count,
+                size_n,
+                size_n,
+            ),
+            dtype,
+            device,
+        ),
+        over_chunks(
+            (a10 + a11),
+            (
+                lead[0],
+                lead[1],
+                count,
+                size_m,
+                size_n,
+            ),
+            dtype,
+            device,
+        ),
+    )
+
+
+def _backward_states_1_law(later, earlier):
+    """The map of two segments from the map of each."""
+    a0 = (later[0]) @ (earlier[0].mT).mT
+    a1 = (earlier[1]) @ (later[0]).mT
+    return (
+        a0,
+        (later[1] + a1),
+    )
+
+
+def _backward_states_1_apply(parts, states):
+    """The states that leave a segment, from those that enter it."""
+    a0 = (states[0]) @ (parts[0]).mT
+    return ((parts[1] + a0),)
+
+
+def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
+    """The gradients of the states that leave this part of a sequence, by what comes after it."""
+    dtype = dtype_of(given)
+    some = given["x"]
+    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    size_n = given["x"].shape[-1]
+    size_m = given["y"].shape[-1]
+    W_first = (
+        states["W"].to(dtype)
+        if states.get("W") is not None
+        else torch.zeros(lead[0], lead[1], size_m, size_n, dtype=dtype, device=device)
+    )
+    last_dW = final_cotangents.get("W")
+    dW_last = (
+        torch.zeros(lead[0], lead[1], size_m, size_n, dtype=dtype, device=device)
+        if last_dW is None
+        else last_dW.to(dtype)
+    )
+    x = steps_first(given["x"], dtype)
+    eta = steps_first(given["eta"], dtype)
+    do = cotangents.get("o")
+    do = (
+        torch.zeros(lead[0], lead[1], lead[2], size_m, dtype=dtype, device=device)
+        if do is None
+        else steps_first(do, dtype)
+    )
+    z = steps_first(given["z"], dtype)
+    map_3 = in_pieces(
+        _backward_states_1_chunks,
+        _backward_states_1_law,
+        (x, -x * eta[..., None], do, z),
+        lead,
+        -1,
+        CHUNK,
+        dtype,
+        device,
+        size_n,
+        size_m,
+    )
+    # what enters, of dW
+    ((dW_last,),) = exchange(
+        (Segment(("W",), _backward_states_1_law, _backward_states_1_apply, map_3[:1], map_3[1:], (dW_last,)),)
+    )
+    return {"W": dW_last}
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -1271,7 +1473,13 @@ SIGNATURE = Signature(
 OP = Op(
     SIGNATURE,
     {
-        "torch": Backend(torch_forward, torch_backward, frozenset(("packed",))),
+        "torch": Backend(
+            torch_forward,
+            torch_backward,
+            frozenset(("packed",)),
+            forward_states=torch_forward_states,
+            backward_states=torch_backward_states,
+        ),
         "triton": Backend(triton_forward, triton_backward),
     },
     Step(

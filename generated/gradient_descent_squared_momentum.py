@@ -114,6 +114,7 @@ from chunkform.runtime.launch import launch
 from chunkform.runtime.mixing import Mix
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
+from chunkform.runtime.segments import Segment, in_pieces, over_chunks
 from chunkform.runtime.sequential import (
     block_of,
     computed_in,
@@ -997,6 +998,500 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     return gradients, {"V": dV_first, "W": dW_first}
 
 
+def _forward_states_1_chunks(s1, s2, s3, s4, s5, s6, lead, size, dtype, device, size_n, size_m):
+    """What each chunk, walked forwards, makes of V, W: linear parts, then local parts."""
+    x1 = to_chunks(s1, lead, size, 1)
+    x2_kept = to_chunks(s2, lead, size, 0, 1.0)
+    x3_kept = to_chunks(s3, lead, size, 0, 1.0)
+    x4 = to_chunks(s4, lead, size, 0)
+    x5 = to_chunks(s5, lead, size, 1)
+    x6 = to_chunks(s6, lead, size, 1)
+    valid = to_chunks(torch.ones((1, 1, lead[2]), dtype=dtype, device=device), lead, size, 0)
+    count = x1.shape[2]
+    mix_1 = Mix(
+        (
+            ((0, 0), x2_kept),
+            ((1, 1), x3_kept),
+            ((1, 0), x4),
+        ),
+        2,
+        1,
+        valid,
+    )
+    a1 = mix_1.all(0, 0)
+    a2 = torch.eye(size_n, dtype=dtype, device=device)
+    a3 = mix_1.outgoing(0, 0)
+    a4 = x5 @ x5.mT
+    a5 = mix_1.mask(1, 0, False)
+    a6 = mix_1.mask(1, 1, False)
+    a7 = x5 @ x6.mT
+    a8 = triangular_inverse((a4 * a5 + a6 * a7), 1)
+    a9 = mix_1.incoming(1, 0, False)
+    a10 = a8 @ (x5 * a9[..., :, None])
+    a11 = x5.mT @ (a3[..., :, None] * a10)
+    a12 = mix_1.outgoing(0, 1)
+    a13 = x6.mT @ (a12[..., :, None] * a10)
+    a14 = mix_1.incoming(1, 1, False)
+    a15 = a8 @ (x5 * a14[..., :, None])
+    a16 = (a12[..., :, None] * x6).mT @ a15
+    a17 = x5.mT @ (a3[..., :, None] * a15)
+    a18 = mix_1.all(0, 1)
+    a19 = mix_1.outgoing(1, 1)
+    a20 = x6.mT @ (a19[..., :, None] * a10)
+    a21 = mix_1.outgoing(1, 0)
+    a22 = x5.mT @ (a21[..., :, None] * a10)
+    a23 = mix_1.all(1, 0)
+    a24 = mix_1.all(1, 1)
+    a25 = x5.mT @ (a21[..., :, None] * a15)
+    a26 = (a19[..., :, None] * x6).mT @ a15
+    a27 = a8 @ x1
+    a28 = (a3[..., :, None] * a27).mT @ x5
+    a29 = (a12[..., :, None] * a27).mT @ x6
+    a30 = (a19[..., :, None] * a27).mT @ x6
+    a31 = (a21[..., :, None] * a27).mT @ x5
+    return (
+        over_chunks(
+            (a1[..., None, None] * a2 + a11 + a13),
+            (
+                lead[0],
+                lead[1],
+                count,
+                size_n,
+                size_n,
+            ),
+            dtype,
+            device,
+        ),
+        over_chunks(
+            (a16 + a17 + a18[..., None, None] * a2),
+            (
+                lead[0],
+                lead[1],
+                count,
+                size_n,
+                size_n,
+            ),
+            dtype,
+            device,
+        ),
+        over_chunks(
+            (a20 + a22 + a23[..., None, None] * a2),
+            (
+                lead[0],
+                lead[1],
+                count,
+                size_n,
+                size_n,
+            ),
+            dtype,
+            device,
+        ),
+        over_chunks(
+            (a24[..., None, None] * a2 + a25 + a26),
+            (
+                lead[0],
+                lead[1],
+                count,
+                size_n,
+                size_n,
+            ),
+            dtype,
+            device,
+        ),
+        over_chunks(
+            (a28 + a29),
+            (
+                lead[0],
+                lead[1],
+                count,
+                size_m,
+                size_n,
+            ),
+            dtype,
+            device,
+        ),
+        over_chunks(
+            (a30 + a31),
+            (
+                lead[0],
+                lead[1],
+                count,
+                size_m,
+                size_n,
+            ),
+            dtype,
+            device,
+        ),
+    )
+
+
+def _forward_states_1_law(later, earlier):
+    """The map of two segments from the map of each."""
+    a0 = (later[1]) @ (earlier[2].mT).mT
+    a1 = (later[0]) @ (earlier[0].mT).mT
+    a2 = (later[0]) @ (earlier[1].mT).mT
+    a3 = (later[1]) @ (earlier[3].mT).mT
+    a4 = (later[2]) @ (earlier[0].mT).mT
+    a5 = (later[3]) @ (earlier[2].mT).mT
+    a6 = (later[2]) @ (earlier[1].mT).mT
+    a7 = (later[3]) @ (earlier[3].mT).mT
+    a8 = (earlier[4]) @ (later[0]).mT
+    a9 = (earlier[5]) @ (later[1]).mT
+    a10 = (earlier[5]) @ (later[3]).mT
+    a11 = (earlier[4]) @ (later[2]).mT
+    return (
+        (a0 + a1),
+        (a2 + a3),
+        (a4 + a5),
+        (a6 + a7),
+        (a8 + a9 + later[4]),
+        (a10 + a11 + later[5]),
+    )
+
+
+def _forward_states_1_apply(parts, states):
+    """The states that leave a segment, from those that enter it."""
+    a0 = (states[0]) @ (parts[0]).mT
+    a1 = (states[1]) @ (parts[1]).mT
+    a2 = (states[0]) @ (parts[2]).mT
+    a3 = (states[1]) @ (parts[3]).mT
+    return (
+        (a0 + parts[4] + a1),
+        (parts[5] + a2 + a3),
+    )
+
+
+def torch_forward_states(given, states, constants, exchange):
+    """The states that enter this part of a sequence, by what comes before it."""
+    dtype = dtype_of(given)
+    some = given["x"]
+    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    size_n = given["x"].shape[-1]
+    size_m = given["y"].shape[-1]
+    V_first = (
+        states["V"].to(dtype)
+        if states.get("V") is not None
+        else torch.zeros(lead[0], lead[1], size_m, size_n, dtype=dtype, device=device)
+    )
+    W_first = (
+        states["W"].to(dtype)
+        if states.get("W") is not None
+        else torch.zeros(lead[0], lead[1], size_m, size_n, dtype=dtype, device=device)
+    )
+    y = steps_first(given["y"], dtype)
+    log_mu = steps_first(given["mu"], dtype)
+    mu = log_mu.exp()
+    log_keep = steps_first(given["keep"], dtype)
+    keep = log_keep.exp()
+    eta = steps_first(given["eta"], dtype)
+    x = steps_first(given["x"], dtype)
+    map_3 = in_pieces(
+        _forward_states_1_chunks,
+        _forward_states_1_law,
+        (-y, mu, keep, -eta * mu, x, -x * eta[..., None]),
+        lead,
+        1,
+        CHUNK,
+        dtype,
+        device,
+        size_n,
+        size_m,
+    )
+    # what enters, of V, W
+    (
+        (
+            V_first,
+            W_first,
+        ),
+    ) = exchange(
+        (
+            Segment(
+                (
+                    "V",
+                    "W",
+                ),
+                _forward_states_1_law,
+                _forward_states_1_apply,
+                map_3[:4],
+                map_3[4:],
+                (
+                    V_first,
+                    W_first,
+                ),
+            ),
+        )
+    )
+    return {"V": V_first, "W": W_first}
+
+
+def _backward_states_1_chunks(s1, s2, s3, s4, s5, s6, s7, s8, s9, lead, size, dtype, device, size_n, size_m):
+    """What each chunk, walked backwards, makes of dV, dW: linear parts, then local parts."""
+    x1 = to_chunks(s1, lead, size, 1)
+    x2_kept = to_chunks(s2, lead, size, 0, 1.0)
+    x3 = to_chunks(s3, lead, size, 0)
+    x4_kept = to_chunks(s4, lead, size, 0, 1.0)
+    x5 = to_chunks(s5, lead, size, 1)
+    x6 = to_chunks(s6, lead, size, 1)
+    x7 = to_chunks(s7, lead, size, 1)
+    x8 = to_chunks(s8, lead, size, 1)
+    x9 = to_chunks(s9, lead, size, 1)
+    valid = to_chunks(torch.ones((1, 1, lead[2]), dtype=dtype, device=device), lead, size, 0)
+    count = x1.shape[2]
+    mix_1 = Mix(
+        (
+            ((0, 0), x2_kept),
+            ((0, 1), x3),
+            ((1, 1), x4_kept),
+        ),
+        2,
+        -1,
+        valid,
+    )
+    a1 = mix_1.all(0, 0)
+    a2 = torch.eye(size_n, dtype=dtype, device=device)
+    a3 = mix_1.outgoing(0, 1)
+    a4 = mix_1.mask(1, 1, False)
+    a5 = x6 @ x5.mT
+    a6 = x5 @ x5.mT
+    a7 = mix_1.mask(0, 1, False)
+    a8 = triangular_inverse((a4 * a5 + a6 * a7), -1)
+    a9 = mix_1.incoming(1, 0, False)
+    a10 = mix_1.incoming(0, 0, False)
+    a11 = a8 @ (x6 * a9[..., :, None] + a10[..., :, None] * x5)
+    a12 = x5.mT @ (a3[..., :, None] * a11)
+    a13 = mix_1.incoming(1, 1, False)
+    a14 = mix_1.incoming(0, 1, False)
+    a15 = a8 @ (x6 * a13[..., :, None] + a14[..., :, None] * x5)
+    a16 = x5.mT @ (a3[..., :, None] * a15)
+    a17 = mix_1.all(0, 1)
+    a18 = mix_1.all(1, 0)
+    a19 = mix_1.outgoing(1, 1)
+    a20 = x5.mT @ (a19[..., :, None] * a11)
+    a21 = mix_1.all(1, 1)
+    a22 = x5.mT @ (a19[..., :, None] * a15)
+    a23 = x6 @ x8.mT
+    a24 = (a4 * a23) @ x7
+    a25 = x5 @ x9.mT
+    a26 = mix_1.mask(0, 0, False)
+    a27 = (a25 * a26) @ x7
+    a28 = mix_1.mask(1, 0, False)
+    a29 = x6 @ x9.mT
+    a30 = (a28 * a29) @ x7
+    a31 = x5 @ x8.mT
+    a32 = (a31 * a7) @ x7
+    a33 = a8 @ (a24 + x1 + a27 + a30 + a32)
+    a34 = (a3[..., :, None] * a33).mT @ x5
+    a35 = mix_1.outgoing(0, 0)
+    a36 = x7.mT @ (a35[..., :, None] * x9)
+    a37 = x7.mT @ (a3[..., :, None] * x8)
+    a38 = x7.mT @ (a19[..., :, None] * x8)
+    a39 = (a19[..., :, None] * a33).mT @ x5
+    a40 = mix_1.outgoing(1, 0)
+    a41 = x7.mT @ (a40[..., :, None] * x9)
+    return (
+        over_chunks(
+            (a1[..., None, None] * a2 + a12),
+            (
+                lead[0],
+                lead[1],
+                count,
+                size_n,
+                size_n,
+            ),
+            dtype,
+            device,
+        ),
+        over_chunks(
+            (a16 + a17[..., None, None] * a2),
+            (
+                lead[0],
+                lead[1],
+                count,
+                size_n,
+                size_n,
+            ),
+            dtype,
+            device,
+        ),
+        over_chunks(
+            (a18[..., None, None] * a2 + a20),
+            (
+                lead[0],
+                lead[1],
+                count,
+                size_n,
+                size_n,
+            ),
+            dtype,
+            device,
+        ),
+        over_chunks(
+            (a21[..., None, None] * a2 + a22),
+            (
+                lead[0],
+                lead[1],
+                count,
+                size_n,
+                size_n,
+            ),
+            dtype,
+            device,
+        ),
+        over_chunks(
+            (a34 + a36 + a37),
+            (
+                lead[0],
+                lead[1],
+                count,
+                size_m,
+                size_n,
+            ),
+            dtype,
+            device,
+        ),
+        over_chunks(
+            (a38 + a39 + a41),
+            (
+                lead[0],
+                lead[1],
+                count,
+                size_m,
+                size_n,
+            ),
+            dtype,
+            device,
+        ),
+    )
+
+
+def _backward_states_1_law(later, earlier):
+    """The map of two segments from the map of each."""
+    a0 = (later[1]) @ (earlier[2].mT).mT
+    a1 = (later[0]) @ (earlier[0].mT).mT
+    a2 = (later[0]) @ (earlier[1].mT).mT
+    a3 = (later[1]) @ (earlier[3].mT).mT
+    a4 = (later[3]) @ (earlier[2].mT).mT
+    a5 = (later[2]) @ (earlier[0].mT).mT
+    a6 = (later[2]) @ (earlier[1].mT).mT
+    a7 = (later[3]) @ (earlier[3].mT).mT
+    a8 = (earlier[5]) @ (later[1]).mT
+    a9 = (earlier[4]) @ (later[0]).mT
+    a10 = (earlier[4]) @ (later[2]).mT
+    a11 = (earlier[5]) @ (later[3]).mT
+    return (
+        (a0 + a1),
+        (a2 + a3),
+        (a4 + a5),
+        (a6 + a7),
+        (a8 + later[4] + a9),
+        (later[5] + a10 + a11),
+    )
+
+
+def _backward_states_1_apply(parts, states):
+    """The states that leave a segment, from those that enter it."""
+    a0 = (states[0]) @ (parts[0]).mT
+    a1 = (states[1]) @ (parts[1]).mT
+    a2 = (states[0]) @ (parts[2]).mT
+    a3 = (states[1]) @ (parts[3]).mT
+    return (
+        (parts[4] + a0 + a1),
+        (a2 + parts[5] + a3),
+    )
+
+
+def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
+    """The gradients of the states that leave this part of a sequence, by what comes after it."""
+    dtype = dtype_of(given)
+    some = given["x"]
+    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    size_n = given["x"].shape[-1]
+    size_m = given["y"].shape[-1]
+    V_first = (
+        states["V"].to(dtype)
+        if states.get("V") is not None
+        else torch.zeros(lead[0], lead[1], size_m, size_n, dtype=dtype, device=device)
+    )
+    W_first = (
+        states["W"].to(dtype)
+        if states.get("W") is not None
+        else torch.zeros(lead[0], lead[1], size_m, size_n, dtype=dtype, device=device)
+    )
+    last_dV = final_cotangents.get("V")
+    dV_last = (
+        torch.zeros(lead[0], lead[1], size_m, size_n, dtype=dtype, device=device)
+        if last_dV is None
+        else last_dV.to(dtype)
+    )
+    last_dW = final_cotangents.get("W")
+    dW_last = (
+        torch.zeros(lead[0], lead[1], size_m, size_n, dtype=dtype, device=device)
+        if last_dW is None
+        else last_dW.to(dtype)
+    )
+    eta = steps_first(given["eta"], dtype)
+    z = steps_first(given["z"], dtype)
+    x = steps_first(given["x"], dtype)
+    t14 = (z * x).sum(-1)
+    do = cotangents.get("o")
+    do = (
+        torch.zeros(lead[0], lead[1], lead[2], size_m, dtype=dtype, device=device)
+        if do is None
+        else steps_first(do, dtype)
+    )
+    log_mu = steps_first(given["mu"], dtype)
+    mu = log_mu.exp()
+    log_keep = steps_first(given["keep"], dtype)
+    keep = log_keep.exp()
+    map_3 = in_pieces(
+        _backward_states_1_chunks,
+        _backward_states_1_law,
+        (
+            -eta[..., None] * t14[..., None] * do,
+            mu,
+            -eta * mu,
+            keep,
+            x,
+            -x * eta[..., None],
+            do,
+            z * keep[..., None],
+            -z * eta[..., None] * mu[..., None],
+        ),
+        lead,
+        -1,
+        CHUNK,
+        dtype,
+        device,
+        size_n,
+        size_m,
+    )
+    # what enters, of dV, dW
+    (
+        (
+            dV_last,
+            dW_last,
+        ),
+    ) = exchange(
+        (
+            Segment(
+                (
+                    "V",
+                    "W",
+                ),
+                _backward_states_1_law,
+                _backward_states_1_apply,
+                map_3[:4],
+                map_3[4:],
+                (
+                    dV_last,
+                    dW_last,
+                ),
+            ),
+        )
+    )
+    return {"V": dV_last, "W": dW_last}
+
+
 def torch_start(given, states, constants, batch, heads):
     """The states before the first step, [B, H, ...]: those given, or the spec's own."""
     dtype = computed_in(given)
@@ -1488,7 +1983,13 @@ SIGNATURE = Signature(
 OP = Op(
     SIGNATURE,
     {
-        "torch": Backend(torch_forward, torch_backward, frozenset(("packed",))),
+        "torch": Backend(
+            torch_forward,
+            torch_backward,
+            frozenset(("packed",)),
+            forward_states=torch_forward_states,
+            backward_states=torch_backward_states,
+        ),
         "triton": Backend(
             triton_forward,
             triton_backward,

@@ -91,6 +91,7 @@ from chunkform.runtime.launch import (
 )
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
+from chunkform.runtime.segments import Segment, in_pieces, over_chunks
 from chunkform.runtime.torch_form import (
     CHUNK,
     dtype_of,
@@ -418,6 +419,218 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     gradients["eta"] = from_steps(-t32, lead, 0, given["eta"].dtype)
     gradients["keep"] = from_steps(pairing_W, lead, 0, given["keep"].dtype)
     return gradients, {"W": dW_first}
+
+
+def _forward_states_1_chunks(s1, s2, s3, s4, lead, size, dtype, device, size_n, size_m):
+    """What each chunk, walked forwards, makes of W: linear parts, then local parts."""
+    x1 = to_chunks(s1, lead, size, 1)
+    x2 = to_chunks(s2, lead, size, 0)
+    x3 = to_chunks(s3, lead, size, 1)
+    x4 = to_chunks(s4, lead, size, 1)
+    count = x1.shape[2]
+    a0 = decay_all(x2)
+    a1 = torch.eye(size_n, dtype=dtype, device=device)
+    a2 = decay_out(x2, True, 1)
+    a3 = decay_in(x2, False, 1)
+    a4 = decay_mask(x2, False, True, False, 1)
+    a5 = x3 @ x4.mT
+    a6 = triangular_inverse(a4 * a5, 1)
+    a7 = a6 @ (a3[..., :, None] * x3)
+    a8 = x4.mT @ (a2[..., :, None] * a7)
+    a9 = a6 @ x1
+    a10 = (a2[..., :, None] * a9).mT @ x4
+    return (
+        over_chunks(
+            (a0[..., None, None] * a1 + a8),
+            (
+                lead[0],
+                lead[1],
+                count,
+                size_n,
+                size_n,
+            ),
+            dtype,
+            device,
+        ),
+        over_chunks(
+            a10,
+            (
+                lead[0],
+                lead[1],
+                count,
+                size_m,
+                size_n,
+            ),
+            dtype,
+            device,
+        ),
+    )
+
+
+def _forward_states_1_law(later, earlier):
+    """The map of two segments from the map of each."""
+    a0 = (later[0]) @ (earlier[0].mT).mT
+    a1 = (earlier[1]) @ (later[0]).mT
+    return (
+        a0,
+        (a1 + later[1]),
+    )
+
+
+def _forward_states_1_apply(parts, states):
+    """The states that leave a segment, from those that enter it."""
+    a0 = (states[0]) @ (parts[0]).mT
+    return ((parts[1] + a0),)
+
+
+def torch_forward_states(given, states, constants, exchange):
+    """The states that enter this part of a sequence, by what comes before it."""
+    dtype = dtype_of(given)
+    some = given["x"]
+    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    size_n = given["x"].shape[-1]
+    size_m = given["y"].shape[-1]
+    W_first = (
+        states["W"].to(dtype)
+        if states.get("W") is not None
+        else torch.zeros(lead[0], lead[1], size_m, size_n, dtype=dtype, device=device)
+    )
+    y = steps_first(given["y"], dtype)
+    log_keep = steps_first(given["keep"], dtype)
+    x = steps_first(given["x"], dtype)
+    eta = steps_first(given["eta"], dtype)
+    map_3 = in_pieces(
+        _forward_states_1_chunks,
+        _forward_states_1_law,
+        (-y, log_keep, x, -x * eta[..., None]),
+        lead,
+        1,
+        CHUNK,
+        dtype,
+        device,
+        size_n,
+        size_m,
+    )
+    # what enters, of W
+    ((W_first,),) = exchange(
+        (Segment(("W",), _forward_states_1_law, _forward_states_1_apply, map_3[:1], map_3[1:], (W_first,)),)
+    )
+    return {"W": W_first}
+
+
+def _backward_states_1_chunks(s1, s2, s3, s4, s5, lead, size, dtype, device, size_n, size_m):
+    """What each chunk, walked backwards, makes of dW: linear parts, then local parts."""
+    x1 = to_chunks(s1, lead, size, 1)
+    x2 = to_chunks(s2, lead, size, 0)
+    x3 = to_chunks(s3, lead, size, 1)
+    x4 = to_chunks(s4, lead, size, 1)
+    x5 = to_chunks(s5, lead, size, 1)
+    count = x1.shape[2]
+    a0 = decay_out(x2, True, -1)
+    a1 = decay_mask(x2, False, True, False, -1)
+    a2 = x1 @ x3.mT
+    a3 = triangular_inverse(a1 * a2, -1)
+    a4 = decay_in(x2, False, -1)
+    a5 = a3 @ (a4[..., :, None] * x1)
+    a6 = x3.mT @ (a0[..., :, None] * a5)
+    a7 = decay_all(x2)
+    a8 = torch.eye(size_n, dtype=dtype, device=device)
+    a9 = decay_mask(x2, False, False, True, -1)
+    a10 = x1 @ x5.mT
+    a11 = (a9 * a10) @ x4
+    a12 = a3 @ a11
+    a13 = (a0[..., :, None] * a12).mT @ x3
+    a14 = decay_out(x2, False, -1)
+    a15 = (a14[..., :, None] * x4).mT @ x5
+    return (
+        over_chunks(
+            (a6 + a7[..., None, None] * a8),
+            (
+                lead[0],
+                lead[1],
+                count,
+                size_n,
+                size_n,
+            ),
+            dtype,
+            device,
+        ),
+        over_chunks(
+            (a13 + a15),
+            (
+                lead[0],
+                lead[1],
+                count,
+                size_m,
+                size_n,
+            ),
+            dtype,
+            device,
+        ),
+    )
+
+
+def _backward_states_1_law(later, earlier):
+    """The map of two segments from the map of each."""
+    a0 = (later[0]) @ (earlier[0].mT).mT
+    a1 = (earlier[1]) @ (later[0]).mT
+    return (
+        a0,
+        (later[1] + a1),
+    )
+
+
+def _backward_states_1_apply(parts, states):
+    """The states that leave a segment, from those that enter it."""
+    a0 = (states[0]) @ (parts[0]).mT
+    return ((parts[1] + a0),)
+
+
+def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
+    """The gradients of the states that leave this part of a sequence, by what comes after it."""
+    dtype = dtype_of(given)
+    some = given["x"]
+    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    size_n = given["x"].shape[-1]
+    size_m = given["y"].shape[-1]
+    W_first = (
+        states["W"].to(dtype)
+        if states.get("W") is not None
+        else torch.zeros(lead[0], lead[1], size_m, size_n, dtype=dtype, device=device)
+    )
+    last_dW = final_cotangents.get("W")
+    dW_last = (
+        torch.zeros(lead[0], lead[1], size_m, size_n, dtype=dtype, device=device)
+        if last_dW is None
+        else last_dW.to(dtype)
+    )
+    x = steps_first(given["x"], dtype)
+    log_keep = steps_first(given["keep"], dtype)
+    eta = steps_first(given["eta"], dtype)
+    do = cotangents.get("o")
+    do = (
+        torch.zeros(lead[0], lead[1], lead[2], size_m, dtype=dtype, device=device)
+        if do is None
+        else steps_first(do, dtype)
+    )
+    z = steps_first(given["z"], dtype)
+    map_3 = in_pieces(
+        _backward_states_1_chunks,
+        _backward_states_1_law,
+        (x, log_keep, -x * eta[..., None], do, z),
+        lead,
+        -1,
+        CHUNK,
+        dtype,
+        device,
+        size_n,
+        size_m,
+    )
+    # what enters, of dW
+    ((dW_last,),) = exchange(
+        (Segment(("W",), _backward_states_1_law, _backward_states_1_apply, map_3[:1], map_3[1:], (dW_last,)),)
+    )
+    return {"W": dW_last}
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -1770,7 +1983,13 @@ SIGNATURE = Signature(
 OP = Op(
     SIGNATURE,
     {
-        "torch": Backend(torch_forward, torch_backward, frozenset(("packed",))),
+        "torch": Backend(
+            torch_forward,
+            torch_backward,
+            frozenset(("packed",)),
+            forward_states=torch_forward_states,
+            backward_states=torch_backward_states,
+        ),
         "triton": Backend(triton_forward, triton_backward),
     },
     Step(

@@ -84,6 +84,7 @@ from chunkform.runtime.launch import (
 )
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
+from chunkform.runtime.segments import Segment, in_pieces, over_chunks
 from chunkform.runtime.torch_form import (
     CHUNK,
     dtype_of,
@@ -347,6 +348,213 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     t34 = ((-o + w_2) * w).sum(-1)
     gradients["lam"] = from_steps((pairing_s - lam * t32 + t34), lead, 0, given["lam"].dtype)
     return gradients, {"s": ds_first}
+
+
+def _forward_states_1_chunks(s1, s2, s3, s4, lead, size, dtype, device, size_d, size_e):
+    """What each chunk, walked forwards, makes of s: linear parts, then local parts."""
+    x1 = to_chunks(s1, lead, size, 1)
+    x2 = to_chunks(s2, lead, size, 0)
+    x3 = to_chunks(s3, lead, size, 1)
+    x4 = to_chunks(s4, lead, size, 1)
+    count = x1.shape[2]
+    a0 = decay_out(x2, True, 1)
+    a1 = decay_in(x2, False, 1)
+    a2 = decay_mask(x2, False, True, False, 1)
+    a3 = x3 @ x4.mT
+    a4 = triangular_inverse(a2 * a3, 1)
+    a5 = a4 @ (a1[..., :, None] * x3)
+    a6 = x4.mT @ (a0[..., :, None] * a5)
+    a7 = decay_all(x2)
+    a8 = torch.eye(size_d, dtype=dtype, device=device)
+    a9 = a4 @ x1
+    a10 = x4.mT @ (a0[..., :, None] * a9)
+    return (
+        over_chunks(
+            (a6 + a7[..., None, None] * a8),
+            (
+                lead[0],
+                lead[1],
+                count,
+                size_d,
+                size_d,
+            ),
+            dtype,
+            device,
+        ),
+        over_chunks(
+            a10,
+            (
+                lead[0],
+                lead[1],
+                count,
+                size_d,
+                size_e,
+            ),
+            dtype,
+            device,
+        ),
+    )
+
+
+def _forward_states_1_law(later, earlier):
+    """The map of two segments from the map of each."""
+    a0 = (later[0]) @ (earlier[0].mT).mT
+    a1 = (later[0]) @ (earlier[1])
+    return (
+        a0,
+        (later[1] + a1),
+    )
+
+
+def _forward_states_1_apply(parts, states):
+    """The states that leave a segment, from those that enter it."""
+    a0 = (parts[0]) @ (states[0])
+    return ((parts[1] + a0),)
+
+
+def torch_forward_states(given, states, constants, exchange):
+    """The states that enter this part of a sequence, by what comes before it."""
+    dtype = dtype_of(given)
+    some = given["q"]
+    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    size_d = given["q"].shape[-1]
+    size_e = given["o"].shape[-1]
+    s_first = (
+        states["s"].to(dtype)
+        if states.get("s") is not None
+        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
+    )
+    o = steps_first(given["o"], dtype)
+    log_lam = steps_first(given["lam"], dtype)
+    q = steps_first(given["q"], dtype)
+    lam = log_lam.exp()
+    k = steps_first(given["k"], dtype)
+    map_3 = in_pieces(
+        _forward_states_1_chunks,
+        _forward_states_1_law,
+        (o, log_lam, -q * lam[..., None], k * (1.0 - lam)[..., None]),
+        lead,
+        1,
+        CHUNK,
+        dtype,
+        device,
+        size_d,
+        size_e,
+    )
+    # what enters, of s
+    ((s_first,),) = exchange(
+        (Segment(("s",), _forward_states_1_law, _forward_states_1_apply, map_3[:1], map_3[1:], (s_first,)),)
+    )
+    return {"s": s_first}
+
+
+def _backward_states_1_chunks(s1, s2, s3, s4, lead, size, dtype, device, size_d, size_e):
+    """What each chunk, walked backwards, makes of ds: linear parts, then local parts."""
+    x1 = to_chunks(s1, lead, size, 1)
+    x2 = to_chunks(s2, lead, size, 0)
+    x3 = to_chunks(s3, lead, size, 1)
+    x4 = to_chunks(s4, lead, size, 1)
+    count = x1.shape[2]
+    a0 = decay_out(x2, True, -1)
+    a1 = decay_in(x2, False, -1)
+    a2 = x4 @ x3.mT
+    a3 = decay_mask(x2, False, True, False, -1)
+    a4 = triangular_inverse(a2 * a3, -1)
+    a5 = a4 @ (x4 * a1[..., :, None])
+    a6 = (a0[..., :, None] * x3).mT @ a5
+    a7 = decay_all(x2)
+    a8 = torch.eye(size_d, dtype=dtype, device=device)
+    a9 = a4 @ x1
+    a10 = (a0[..., :, None] * x3).mT @ a9
+    return (
+        over_chunks(
+            (a6 + a7[..., None, None] * a8),
+            (
+                lead[0],
+                lead[1],
+                count,
+                size_d,
+                size_d,
+            ),
+            dtype,
+            device,
+        ),
+        over_chunks(
+            a10,
+            (
+                lead[0],
+                lead[1],
+                count,
+                size_d,
+                size_e,
+            ),
+            dtype,
+            device,
+        ),
+    )
+
+
+def _backward_states_1_law(later, earlier):
+    """The map of two segments from the map of each."""
+    a0 = (later[0]) @ (earlier[0].mT).mT
+    a1 = (later[0]) @ (earlier[1])
+    return (
+        a0,
+        (later[1] + a1),
+    )
+
+
+def _backward_states_1_apply(parts, states):
+    """The states that leave a segment, from those that enter it."""
+    a0 = (parts[0]) @ (states[0])
+    return ((a0 + parts[1]),)
+
+
+def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
+    """The gradients of the states that leave this part of a sequence, by what comes after it."""
+    dtype = dtype_of(given)
+    some = given["q"]
+    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    size_d = given["q"].shape[-1]
+    size_e = given["o"].shape[-1]
+    s_first = (
+        states["s"].to(dtype)
+        if states.get("s") is not None
+        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
+    )
+    last_ds = final_cotangents.get("s")
+    ds_last = (
+        torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
+        if last_ds is None
+        else last_ds.to(dtype)
+    )
+    dv = cotangents.get("v")
+    dv = (
+        torch.zeros(lead[0], lead[1], lead[2], size_e, dtype=dtype, device=device)
+        if dv is None
+        else steps_first(dv, dtype)
+    )
+    log_lam = steps_first(given["lam"], dtype)
+    q = steps_first(given["q"], dtype)
+    lam = log_lam.exp()
+    k = steps_first(given["k"], dtype)
+    map_3 = in_pieces(
+        _backward_states_1_chunks,
+        _backward_states_1_law,
+        (dv, log_lam, -q * lam[..., None], k * (1.0 - lam)[..., None]),
+        lead,
+        -1,
+        CHUNK,
+        dtype,
+        device,
+        size_d,
+        size_e,
+    )
+    # what enters, of ds
+    ((ds_last,),) = exchange(
+        (Segment(("s",), _backward_states_1_law, _backward_states_1_apply, map_3[:1], map_3[1:], (ds_last,)),)
+    )
+    return {"s": ds_last}
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -1270,7 +1478,13 @@ SIGNATURE = Signature(
 OP = Op(
     SIGNATURE,
     {
-        "torch": Backend(torch_forward, torch_backward, frozenset(("packed",))),
+        "torch": Backend(
+            torch_forward,
+            torch_backward,
+            frozenset(("packed",)),
+            forward_states=torch_forward_states,
+            backward_states=torch_backward_states,
+        ),
         "triton": Backend(triton_forward, triton_backward),
     },
     Step(

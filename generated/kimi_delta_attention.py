@@ -104,6 +104,7 @@ from chunkform.runtime.launch import (
 )
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
+from chunkform.runtime.segments import Segment, in_pieces, over_chunks
 from chunkform.runtime.torch_form import (
     after_chunks,
     dtype_of,
@@ -362,6 +363,219 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     t33 = -k * alpha * beta[..., None] * y_3
     gradients["alpha"] = from_steps((pairing_S + t33), lead, 1, given["alpha"].dtype)
     return gradients, {"S": dS_first}
+
+
+def _forward_states_1_chunks(s1, s2, s3, s4, lead, size, dtype, device, size_d, size_e):
+    """What each chunk, walked forwards, makes of S: linear parts, then local parts."""
+    x1 = to_chunks(s1, lead, size, 1)
+    x2 = to_chunks(s2, lead, size, 1)
+    x3 = to_chunks(s3, lead, size, 1)
+    x4 = to_chunks(s4, lead, size, 1)
+    count = x1.shape[2]
+    a0 = torch.eye(size_d, dtype=dtype, device=device)
+    a1 = decay_all(x2, dim=-2)
+    a2 = decay_in(x2, False, 1, dim=-2)
+    a3 = channel_product(x3, x4, x2, False, True, False, 1)
+    a4 = triangular_inverse(a3, 1)
+    a5 = a4 @ (x3 * a2)
+    a6 = decay_out(x2, True, 1, dim=-2)
+    a7 = (a6 * x4).mT @ a5
+    a8 = a4 @ x1
+    a9 = (a6 * x4).mT @ a8
+    return (
+        over_chunks(
+            (a0 * a1[..., :, None] + a7),
+            (
+                lead[0],
+                lead[1],
+                count,
+                size_d,
+                size_d,
+            ),
+            dtype,
+            device,
+        ),
+        over_chunks(
+            a9,
+            (
+                lead[0],
+                lead[1],
+                count,
+                size_d,
+                size_e,
+            ),
+            dtype,
+            device,
+        ),
+    )
+
+
+def _forward_states_1_law(later, earlier):
+    """The map of two segments from the map of each."""
+    a0 = (later[0]) @ (earlier[0].mT).mT
+    a1 = (later[0]) @ (earlier[1])
+    return (
+        a0,
+        (later[1] + a1),
+    )
+
+
+def _forward_states_1_apply(parts, states):
+    """The states that leave a segment, from those that enter it."""
+    a0 = (parts[0]) @ (states[0])
+    return ((a0 + parts[1]),)
+
+
+def torch_forward_states(given, states, constants, exchange):
+    """The states that enter this part of a sequence, by what comes before it."""
+    dtype = dtype_of(given)
+    some = given["q"]
+    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    size_d = given["q"].shape[-1]
+    size_e = given["v"].shape[-1]
+    S_first = (
+        states["S"].to(dtype)
+        if states.get("S") is not None
+        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
+    )
+    log_alpha = steps_first(given["alpha"], dtype)
+    size_1 = chunk_for(log_alpha, lead)
+    v = steps_first(given["v"], dtype)
+    k = steps_first(given["k"], dtype)
+    alpha = log_alpha.exp()
+    beta = steps_first(given["beta"], dtype)
+    map_3 = in_pieces(
+        _forward_states_1_chunks,
+        _forward_states_1_law,
+        (v, log_alpha, -k * alpha, k * beta[..., None]),
+        lead,
+        1,
+        size_1,
+        dtype,
+        device,
+        size_d,
+        size_e,
+    )
+    # what enters, of S
+    ((S_first,),) = exchange(
+        (Segment(("S",), _forward_states_1_law, _forward_states_1_apply, map_3[:1], map_3[1:], (S_first,)),)
+    )
+    return {"S": S_first}
+
+
+def _backward_states_1_chunks(s1, s2, s3, s4, s5, lead, size, dtype, device, size_d, size_e):
+    """What each chunk, walked backwards, makes of dS: linear parts, then local parts."""
+    x1 = to_chunks(s1, lead, size, 1)
+    x2 = to_chunks(s2, lead, size, 1)
+    x3 = to_chunks(s3, lead, size, 1)
+    x4 = to_chunks(s4, lead, size, 1)
+    x5 = to_chunks(s5, lead, size, 1)
+    count = x1.shape[2]
+    a0 = torch.eye(size_d, dtype=dtype, device=device)
+    a1 = decay_all(x2, dim=-2)
+    a2 = channel_product(x1, x3, x2, False, True, False, -1)
+    a3 = triangular_inverse(a2, -1)
+    a4 = decay_in(x2, False, -1, dim=-2)
+    a5 = a3 @ (x1 * a4)
+    a6 = decay_out(x2, True, -1, dim=-2)
+    a7 = (x3 * a6).mT @ a5
+    a8 = decay_out(x2, False, -1, dim=-2)
+    a9 = (a8 * x4).mT @ x5
+    a10 = channel_product(x1, x4, x2, False, False, True, -1)
+    a11 = a10 @ x5
+    a12 = a3 @ a11
+    a13 = (x3 * a6).mT @ a12
+    return (
+        over_chunks(
+            (a0 * a1[..., :, None] + a7),
+            (
+                lead[0],
+                lead[1],
+                count,
+                size_d,
+                size_d,
+            ),
+            dtype,
+            device,
+        ),
+        over_chunks(
+            (a9 + a13),
+            (
+                lead[0],
+                lead[1],
+                count,
+                size_d,
+                size_e,
+            ),
+            dtype,
+            device,
+        ),
+    )
+
+
+def _backward_states_1_law(later, earlier):
+    """The map of two segments from the map of each."""
+    a0 = (later[0]) @ (earlier[0].mT).mT
+    a1 = (later[0]) @ (earlier[1])
+    return (
+        a0,
+        (later[1] + a1),
+    )
+
+
+def _backward_states_1_apply(parts, states):
+    """The states that leave a segment, from those that enter it."""
+    a0 = (parts[0]) @ (states[0])
+    return ((a0 + parts[1]),)
+
+
+def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
+    """The gradients of the states that leave this part of a sequence, by what comes after it."""
+    dtype = dtype_of(given)
+    some = given["q"]
+    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    size_d = given["q"].shape[-1]
+    size_e = given["v"].shape[-1]
+    S_first = (
+        states["S"].to(dtype)
+        if states.get("S") is not None
+        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
+    )
+    last_dS = final_cotangents.get("S")
+    dS_last = (
+        torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
+        if last_dS is None
+        else last_dS.to(dtype)
+    )
+    log_alpha = steps_first(given["alpha"], dtype)
+    size_1 = chunk_for(log_alpha, lead)
+    k = steps_first(given["k"], dtype)
+    alpha = log_alpha.exp()
+    beta = steps_first(given["beta"], dtype)
+    q = steps_first(given["q"], dtype)
+    do = cotangents.get("o")
+    do = (
+        torch.zeros(lead[0], lead[1], lead[2], size_e, dtype=dtype, device=device)
+        if do is None
+        else steps_first(do, dtype)
+    )
+    map_3 = in_pieces(
+        _backward_states_1_chunks,
+        _backward_states_1_law,
+        (k, log_alpha, -k * alpha * beta[..., None], q, do),
+        lead,
+        -1,
+        size_1,
+        dtype,
+        device,
+        size_d,
+        size_e,
+    )
+    # what enters, of dS
+    ((dS_last,),) = exchange(
+        (Segment(("S",), _backward_states_1_law, _backward_states_1_apply, map_3[:1], map_3[1:], (dS_last,)),)
+    )
+    return {"S": dS_last}
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -2019,7 +2233,13 @@ SIGNATURE = Signature(
 OP = Op(
     SIGNATURE,
     {
-        "torch": Backend(torch_forward, torch_backward, frozenset(("packed",))),
+        "torch": Backend(
+            torch_forward,
+            torch_backward,
+            frozenset(("packed",)),
+            forward_states=torch_forward_states,
+            backward_states=torch_backward_states,
+        ),
         "triton": Backend(triton_forward, triton_backward),
     },
     Step(

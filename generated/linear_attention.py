@@ -56,6 +56,7 @@ from chunkform.runtime.decode import Step, StepKernel
 from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, padded, steps, strides, whole
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
+from chunkform.runtime.segments import PIECE, Segment, in_pieces, over_chunks
 from chunkform.runtime.torch_form import CHUNK, dtype_of, from_chunks, from_steps, in_segments, steps_first, to_chunks
 
 
@@ -209,6 +210,155 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     gradients["k"] = from_steps(y_3, lead, 1, given["k"].dtype)
     gradients["v"] = from_steps(y_2, lead, 1, given["v"].dtype)
     return gradients, {"S": dS_first}
+
+
+def _forward_states_1_chunks(s1, s2, lead, size, dtype, device, size_d, size_e):
+    """What each chunk, walked forwards, makes of S: linear parts, then local parts."""
+    x1 = to_chunks(s1, lead, size, 1)
+    x2 = to_chunks(s2, lead, size, 1)
+    count = x1.shape[2]
+    a0 = x1.mT @ x2
+    return (
+        over_chunks(
+            1.0,
+            (
+                lead[0],
+                lead[1],
+                count,
+            ),
+            dtype,
+            device,
+        ),
+        over_chunks(
+            a0,
+            (
+                lead[0],
+                lead[1],
+                count,
+                size_d,
+                size_e,
+            ),
+            dtype,
+            device,
+        ),
+    )
+
+
+def _forward_states_1_law(later, earlier):
+    """The map of two segments from the map of each."""
+    return (
+        earlier[0] * later[0],
+        (later[1] + (later[0])[..., None, None] * earlier[1]),
+    )
+
+
+def _forward_states_1_apply(parts, states):
+    """The states that leave a segment, from those that enter it."""
+    return ((states[0] * (parts[0])[..., None, None] + parts[1]),)
+
+
+def torch_forward_states(given, states, constants, exchange):
+    """The states that enter this part of a sequence, by what comes before it."""
+    dtype = dtype_of(given)
+    some = given["q"]
+    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    size_d = given["q"].shape[-1]
+    size_e = given["v"].shape[-1]
+    S_first = (
+        states["S"].to(dtype)
+        if states.get("S") is not None
+        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
+    )
+    k = steps_first(given["k"], dtype)
+    v = steps_first(given["v"], dtype)
+    map_3 = in_pieces(
+        _forward_states_1_chunks, _forward_states_1_law, (k, v), lead, 1, PIECE, dtype, device, size_d, size_e
+    )
+    # what enters, of S
+    ((S_first,),) = exchange(
+        (Segment(("S",), _forward_states_1_law, _forward_states_1_apply, map_3[:1], map_3[1:], (S_first,)),)
+    )
+    return {"S": S_first}
+
+
+def _backward_states_1_chunks(s1, s2, lead, size, dtype, device, size_d, size_e):
+    """What each chunk, walked backwards, makes of dS: linear parts, then local parts."""
+    x1 = to_chunks(s1, lead, size, 1)
+    x2 = to_chunks(s2, lead, size, 1)
+    count = x1.shape[2]
+    a0 = x1.mT @ x2
+    return (
+        over_chunks(
+            1.0,
+            (
+                lead[0],
+                lead[1],
+                count,
+            ),
+            dtype,
+            device,
+        ),
+        over_chunks(
+            a0,
+            (
+                lead[0],
+                lead[1],
+                count,
+                size_d,
+                size_e,
+            ),
+            dtype,
+            device,
+        ),
+    )
+
+
+def _backward_states_1_law(later, earlier):
+    """The map of two segments from the map of each."""
+    return (
+        later[0] * earlier[0],
+        (later[1] + (later[0])[..., None, None] * earlier[1]),
+    )
+
+
+def _backward_states_1_apply(parts, states):
+    """The states that leave a segment, from those that enter it."""
+    return (((parts[0])[..., None, None] * states[0] + parts[1]),)
+
+
+def torch_backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange):
+    """The gradients of the states that leave this part of a sequence, by what comes after it."""
+    dtype = dtype_of(given)
+    some = given["q"]
+    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    size_d = given["q"].shape[-1]
+    size_e = given["v"].shape[-1]
+    S_first = (
+        states["S"].to(dtype)
+        if states.get("S") is not None
+        else torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
+    )
+    last_dS = final_cotangents.get("S")
+    dS_last = (
+        torch.zeros(lead[0], lead[1], size_d, size_e, dtype=dtype, device=device)
+        if last_dS is None
+        else last_dS.to(dtype)
+    )
+    q = steps_first(given["q"], dtype)
+    do = cotangents.get("o")
+    do = (
+        torch.zeros(lead[0], lead[1], lead[2], size_e, dtype=dtype, device=device)
+        if do is None
+        else steps_first(do, dtype)
+    )
+    map_3 = in_pieces(
+        _backward_states_1_chunks, _backward_states_1_law, (q, do), lead, -1, PIECE, dtype, device, size_d, size_e
+    )
+    # what enters, of dS
+    ((dS_last,),) = exchange(
+        (Segment(("S",), _backward_states_1_law, _backward_states_1_apply, map_3[:1], map_3[1:], (dS_last,)),)
+    )
+    return {"S": dS_last}
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -706,7 +856,13 @@ SIGNATURE = Signature(
 OP = Op(
     SIGNATURE,
     {
-        "torch": Backend(torch_forward, torch_backward, frozenset(("packed",))),
+        "torch": Backend(
+            torch_forward,
+            torch_backward,
+            frozenset(("packed",)),
+            forward_states=torch_forward_states,
+            backward_states=torch_backward_states,
+        ),
         "triton": Backend(triton_forward, triton_backward),
     },
     Step(
