@@ -27,7 +27,9 @@ from chunkform.codegen.predict import predict
 from . import accuracy, peers, report, timing, tuning
 from .calls import forward, forward_backward
 from .inputs import DECAYS, LENGTHS, Shape, draw, parse_shape
+from .pairs import floor_milliseconds, median
 from .peers import FLA, SOFTMAX, Peer, Subject
+from .plots import draw_plots
 
 OPS = "lightning_attention,gated_linear_attention,gated_delta_rule,kimi_delta_attention,inverse_attention"
 HOST = Shape("S4, T=256", 1, 256, 16, 128)
@@ -137,7 +139,7 @@ def main(
             _reference(s, shape)
     for name in names if with_peers or earlier else ():
         for peer in (p for p in FLA if p.ours == name):
-            left = [shape for shape in chosen if not _reused(s, name, peer, shape, earlier)]
+            left = [x for x in chosen if not _shared(s, name, peer, x) and not _reused(s, name, peer, x, earlier)]
             if with_peers and left:
                 _peer(s, name, peer, left, errors)
     about["seconds"] = round(time.monotonic() - start, 1)
@@ -195,6 +197,7 @@ def _row(op: str, subject: Subject, peer: Peer | None, shape: Shape) -> dict[str
         "sizes": [shape.batch, shape.steps, shape.heads, shape.width],
         "who": subject.who,
         "kind": kind,
+        "computes": op if peer is None else peer.recurrence,
         "same": peer is None or peer.same,
         "note": "" if peer is None else peer.note,
         "status": "measured",
@@ -211,7 +214,7 @@ def _measure(s: Session, row: dict[str, Any], subject: Subject, shape: Shape) ->
     given, cotangents = drawn
     runs = {"forward": forward(subject, given), "forward_backward": forward_backward(subject, given, cotangents)}
     element = torch.finfo(s.dtype).bits // 8
-    row["floor_ms"] = report.floor_milliseconds(subject.signature, shape, s.rate, element)
+    row["floor_ms"] = floor_milliseconds(subject.signature, shape, s.rate, element)
     if row["kind"] == "ours":
         row |= _predicted(s, row, shape, element)
     first: dict[str, float] = {}
@@ -235,7 +238,7 @@ def _measure(s: Session, row: dict[str, Any], subject: Subject, shape: Shape) ->
     row["first_call_s"] = first
     if not any(row.get(name) for name in runs):
         row["status"] = "failed"
-    said = ", ".join(f"{n} {report.median(row, n):.3f} ms" for n in runs if report.median(row, n) is not None)
+    said = ", ".join(f"{n} {median(row, n):.3f} ms" for n in runs if median(row, n) is not None)
     s.say(f"{row['op']} {shape.name} {row['who']}: {said or 'failed'} (first call {total:.1f} s)")
 
 
@@ -301,6 +304,15 @@ def _peer(s: Session, op: str, peer: Peer, shapes: list[Shape], errors: bool) ->
         s.results["skipped"][f"{peer.label} beside {op}"] = row.get("failures", {}).get("loading it", s.stopped or "")
         return
     _all(s, op, subject, peer, shapes, errors)
+
+
+def _shared(s: Session, op: str, peer: Peer, shape: Shape) -> bool:
+    """Take the peer's row from beside another op of ours, where it was measured at this shape already."""
+    for x in s.results["rows"]:
+        if x["kind"] == "peer" and (x["who"], x["computes"], x["shape"]) == (peer.label, peer.recurrence, shape.name):
+            s.results["rows"].append({**x, "op": op, "same": peer.same, "note": peer.note})
+            return True
+    return False
 
 
 def _loaded(s: Session, peer: Peer) -> Subject:
@@ -390,7 +402,7 @@ def _finish(s: Session) -> None:
     if s.out is None:
         return
     (s.out / "speed.md").write_text(report.markdown(s.results))
-    paths = report.plots(s.results, s.out)
+    paths = draw_plots(s.results, s.out)
     if timing.on_gpu(s.device):
         s.say(f"{tuning.keep(s.out / 'peer_tuning.tar.gz')} tuned choices kept")
     s.say(f"written to {s.out}: speed.json, speed.md, {', '.join(p.name for p in paths)}")

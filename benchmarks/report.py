@@ -1,130 +1,17 @@
-"""What is made of the measurements: floors, ratios, tables for the terminal and in Markdown, and plots.
-
-Results are plain data, as they stand in the JSON: {about, rows, errors, host}. A row is one op at one shape; see README.md here.
-"""
+"""The report: tables for the terminal and in Markdown. README.md beside this says what their columns mean."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from chunkform.runtime.op import Signature
+from .goals import GOALS
+from .pairs import PASSES, Pair, error_ratios, geometric_mean, median, pairs
 
-from .inputs import Shape, extent
-
-WIDE = 4  # bytes of a float32
-PASSES = ("forward", "forward_backward")
-OURS = "chunkform"
 ALLOWED = 1.3  # times the peer's error
-
-
-# --- floors and ratios ------------------------------------------------------------------------------------------------
-
-
-def floor_bytes(signature: Signature, shape: Shape, element: int = 2) -> dict[str, int]:
-    """The bytes that each pass has to move: inputs are read once, outputs written once, by `element` bytes an entry.
-
-    The backward pass reads the inputs and the outputs' gradients, and writes a gradient for each input. Log decays, parameters
-    and their gradients are float32. `forward_backward` is the sum of both passes.
-    """
-    given = 0
-    for a in signature.arguments:
-        if a.kind != "constant":
-            given += math.prod(extent(a, shape)) * (element if a.kind == "input" else WIDE)
-    yielded = sum(shape.tokens * shape.width ** len(dims) * element for _, dims in signature.outputs)
-    forward = given + yielded
-    return {"forward": forward, "forward_backward": forward + given + yielded + given}
-
-
-def floor_milliseconds(signature: Signature, shape: Shape, rate: float, element: int = 2) -> dict[str, float]:
-    """The time of those bytes at a rate in bytes a second."""
-    return {name: 1e3 * n / rate for name, n in floor_bytes(signature, shape, element).items()}
-
-
-def median(row: dict[str, Any] | None, name: str) -> float | None:
-    """Milliseconds of one pass, None where it wasn't measured."""
-    times = (row or {}).get(name)
-    return times["median"] if times else None
-
-
-def ratio(above: float | None, below: float | None) -> float | None:
-    """above / below, None where either is missing or not finite, or `below` is zero."""
-    if above is None or below is None or not below or not math.isfinite(above) or not math.isfinite(below):
-        return None
-    return above / below
-
-
-def geometric_mean(values: Iterable[float | None]) -> float | None:
-    known = [x for x in values if x is not None and x > 0]
-    return math.exp(sum(map(math.log, known)) / len(known)) if known else None
-
-
-@dataclass(frozen=True)
-class Pair:
-    """Ours at one shape, and the peer's row there (an empty one where there is none)."""
-
-    ours: dict[str, Any]
-    peer: dict[str, Any]
-
-    def speedup(self, name: str) -> float | None:
-        """How many times as fast as the peer."""
-        return ratio(median(self.peer, name), median(self.ours, name))
-
-    def over_floor(self, name: str) -> float | None:
-        return ratio(median(self.ours, name), self.ours.get("floor_ms", {}).get(name))
-
-    def over_prediction(self, name: str) -> float | None:
-        return ratio(median(self.ours, name), (self.ours.get("predicted_ms") or {}).get(name))
-
-    def memory(self) -> float | None:
-        """Our peak memory over the peer's, both passes."""
-        peaks = [(x.get("peak_mib") or {}).get("forward_backward") for x in (self.ours, self.peer)]
-        return ratio(*peaks)
-
-    def rate(self, name: str) -> float | None:
-        """Useful TFLOP/s, by the model's FLOPs."""
-        flops, time = (self.ours.get("model_flops") or {}).get(name), median(self.ours, name)
-        return None if flops is None or not time else flops / time / 1e9
-
-
-def pairs(results: dict[str, Any]) -> list[Pair]:
-    """Each of our rows with its peer's at the same shape."""
-    theirs = {(x["op"], x["shape"]): x for x in results["rows"] if x["kind"] == "peer"}
-    return [Pair(x, theirs.get((x["op"], x["shape"]), {})) for x in results["rows"] if x["kind"] == "ours"]
-
-
-def error_ratios(results: dict[str, Any]) -> list[dict[str, Any]]:
-    """Errors of ours beside the peer's, where both compute the same function at the same inputs."""
-    theirs = {(x["op"], x["shape"]): x for x in results["errors"] if x["who"] != OURS}
-    found = []
-    for x in results["errors"]:
-        if x["who"] != OURS:
-            continue
-        other = theirs.get((x["op"], x["shape"]), {})
-        same = other.get("computes") == x["computes"]
-        for quantity, error in x["errors"].items():
-            peers = other.get("errors", {}).get(quantity) if same else None
-            found.append(
-                {
-                    "op": x["op"],
-                    "shape": x["shape"],
-                    "quantity": quantity,
-                    "ours": error,
-                    "peer": peers,
-                    "who": other.get("who") if same else None,
-                    "ratio": ratio(error, peers),
-                }
-            )
-    return found
-
-
-# --- tables -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -143,7 +30,7 @@ def number(x: float | None, digits: int = 2) -> str:
 
 def sheets(results: dict[str, Any]) -> list[Sheet]:
     """Every table that isn't empty."""
-    made = (_speed, _means, _model, _resources, _errors, _host, _others, _missing)
+    made = (_speed, _goals, _means, _model, _resources, _errors, _host, _others, _missing)
     return [s for s in (make(results) for make in made) if s.rows]
 
 
@@ -190,6 +77,22 @@ def _means(results: dict[str, Any]) -> Sheet:
         "Times faster than the peer, over shapes",
         "Geometric mean, the least, and over how many shapes.",
         ("op", "fwd mean", "least", "shapes", "f+b mean", "least", "shapes"),
+        rows,
+    )
+
+
+def _goals(results: dict[str, Any]) -> Sheet:
+    rows = []
+    for goal in GOALS:
+        found = goal.measured(results)
+        worst = goal.worst(found)
+        if worst is not None:
+            met = {True: "yes", False: "NO", None: "so far"}[goal.met(found)]
+            rows.append((goal.op, goal.what, goal.needed, f"{worst[1]:,.2f} ({worst[0]})", met))
+    return Sheet(
+        "What is aimed at",
+        "The worst that was measured, and where; 'so far' where not everything that a goal asks for was measured.",
+        ("op", "what", "needed", "worst", "met"),
         rows,
     )
 
@@ -325,79 +228,3 @@ def markdown(results: dict[str, Any]) -> str:
         lines += ["| " + " | ".join(sheet.columns) + " |", "|" + "---|" * len(sheet.columns)]
         lines += ["| " + " | ".join(cell.replace("|", "/") for cell in row) + " |" for row in sheet.rows] + [""]
     return "\n".join(lines)
-
-
-# --- plots ------------------------------------------------------------------------------------------------------------
-
-
-def plots(results: dict[str, Any], folder: Path) -> list[Path]:
-    """time.png (time against T, at the same B, H and D) and floor.png (time over the floor); what there is data for."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    made = (_time_plot(results, folder / "time.png"), _floor_plot(results, folder / "floor.png"))
-    return [path for path in made if path is not None]
-
-
-def _time_plot(results: dict[str, Any], path: Path) -> Path | None:
-    import matplotlib.pyplot as plt
-
-    families: dict[tuple[int, ...], list[dict[str, Any]]] = {}
-    for x in results["rows"]:
-        batch, _, heads, width = x["sizes"]
-        if x["status"] == "measured" and x["kind"] != "reference":
-            families.setdefault((batch, heads, width), []).append(x)
-    if not families:
-        return None
-    family, rows = max(families.items(), key=lambda item: len({x["sizes"][1] for x in item[1]}))
-    if len({x["sizes"][1] for x in rows}) < 2:
-        return None
-    figure, axes = plt.subplots(1, 2, figsize=(12, 5), sharex=True)
-    ops = list(dict.fromkeys(x["op"] for x in rows))
-    for axis, name in zip(axes, PASSES, strict=True):
-        for x_op in ops:
-            for kind, style in (("ours", "-o"), ("peer", "--x")):
-                points = sorted(
-                    (x["sizes"][1], median(x, name))
-                    for x in rows
-                    if x["op"] == x_op and x["kind"] == kind and median(x, name)
-                )
-                if points:
-                    label = x_op if kind == "ours" else None
-                    axis.loglog(*zip(*points, strict=True), style, color=f"C{ops.index(x_op)}", label=label)
-        axis.set(title=_said(name), xlabel="T", ylabel="milliseconds")
-        axis.grid(True, which="both", alpha=0.3)
-    axes[0].legend(title="solid: ours; dashed: the peer", fontsize="small")
-    figure.suptitle("Time against T at B = {}, H = {}, D = {}".format(*family))
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
-    return path
-
-
-def _floor_plot(results: dict[str, Any], path: Path) -> Path | None:
-    import matplotlib.pyplot as plt
-
-    found = [p for p in pairs(results) if p.over_floor("forward") is not None]
-    if not found:
-        return None
-    figure, axes = plt.subplots(2, 1, figsize=(max(7.0, 0.6 * len(found) + 2), 8), sharex=True)
-    labels = [f"{p.ours['op']}\n{p.ours['shape']}" for p in found]
-    for axis, name in zip(axes, PASSES, strict=True):
-        floors = [p.ours["floor_ms"][name] for p in found]
-        for offset, side, rows in ((-0.2, "ours", [p.ours for p in found]), (0.2, "peer", [p.peer for p in found])):
-            heights = [ratio(median(x, name), floor) or 0.0 for x, floor in zip(rows, floors, strict=True)]
-            if any(heights):
-                axis.bar([i + offset for i in range(len(found))], heights, 0.4, label=side)
-        axis.axhline(1.0, color="black", linewidth=0.8)
-        axis.set(title=_said(name), ylabel="time / floor")
-        axis.legend()
-    axes[1].set_xticks(range(len(found)), labels, rotation=60, ha="right", fontsize="small")
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
-    return path
-
-
-def _said(name: str) -> str:
-    return name.replace("_", " + ")

@@ -12,7 +12,8 @@ import torch
 from typer import Typer
 from typer.testing import CliRunner
 
-from benchmarks import gpu, peers, report, timing
+from benchmarks import gpu, pairs, peers, report, timing
+from benchmarks.goals import GOALS, MEASURES, Goal
 from benchmarks.inputs import SHAPES, Shape, draw, parse_shape
 from benchmarks.peers import Peer
 from chunkform.runtime.op import Argument, Signature
@@ -79,10 +80,10 @@ def test_floor_of_simple_attention_is_four_tensors_forward_and_seven_backward():
     s1 = SHAPES["S1"]
     signature = peers.ours("lightning_attention").signature
     tensor, decay = 2 * 8 * 4096 * 16 * 128, 4 * 8 * 4096 * 16
-    floor = report.floor_bytes(signature, s1)
+    floor = pairs.floor_bytes(signature, s1)
     assert floor == {"forward": 4 * tensor + decay, "forward_backward": 11 * tensor + 3 * decay}
     # PERFORMANCE: at 4.26 TB/s a forward of 0.413 ms is 3.3 times the floor, and 2.039 ms of both passes 5.9 times
-    times = report.floor_milliseconds(signature, s1, 4.26e12)
+    times = pairs.floor_milliseconds(signature, s1, 4.26e12)
     assert 0.413 / times["forward"] == pytest.approx(3.3, abs=0.05)
     assert 2.039 / times["forward_backward"] == pytest.approx(5.9, abs=0.05)
 
@@ -94,15 +95,15 @@ def test_floor_counts_every_kind_of_argument_by_its_own_size():
         n * 7 * 2 + n * 49 * 2 + n * 2 + n * 7 * 4 + 5 * 4
     )  # q, A, beta, log_lam, log_gamma; a constant is no tensor
     yielded = n * 7 * 2 + n * 2
-    assert report.floor_bytes(MIXED, shape)["forward"] == given + yielded
-    assert report.floor_bytes(MIXED, shape)["forward_backward"] == 3 * given + 2 * yielded
+    assert pairs.floor_bytes(MIXED, shape)["forward"] == given + yielded
+    assert pairs.floor_bytes(MIXED, shape)["forward_backward"] == 3 * given + 2 * yielded
 
 
 def test_floor_is_what_the_drawn_tensors_hold():
     shape = Shape("", 2, 3, 5, 7)
     given, cotangents = draw(MIXED, shape, device="cpu", dtype=torch.bfloat16)
     held = sum(x.nbytes for x in (*given.values(), *cotangents))
-    assert report.floor_bytes(MIXED, shape)["forward"] == held
+    assert pairs.floor_bytes(MIXED, shape)["forward"] == held
 
 
 def test_inputs_repeat_with_the_seed_and_keep_their_ranges():
@@ -123,13 +124,14 @@ def test_shapes_are_named_or_spelled():
 # --- ratios -----------------------------------------------------------------------------------------------------------
 
 
-def row(who="chunkform", kind="ours", forward=1.0, both=4.0, **more):
+def row(who="chunkform", kind="ours", forward=1.0, both=4.0, op="x", shape="S1", **more):
     return {
-        "op": "x",
-        "shape": "S1",
+        "op": op,
+        "shape": shape,
         "sizes": [1, 2, 3, 4],
         "who": who,
         "kind": kind,
+        "computes": "x",
         "same": True,
         "note": "",
         "status": "measured",
@@ -146,17 +148,17 @@ def everything(**more):
 
 
 def test_ratios_are_none_where_a_side_is_missing():
-    assert report.ratio(3.0, 2.0) == 1.5
+    assert pairs.ratio(3.0, 2.0) == 1.5
     for above, below in ((None, 1.0), (1.0, None), (1.0, 0.0), (math.nan, 1.0), (1.0, math.inf)):
-        assert report.ratio(above, below) is None
-    assert report.geometric_mean([2.0, 8.0, None]) == pytest.approx(4.0)
-    assert report.geometric_mean([None]) is None
+        assert pairs.ratio(above, below) is None
+    assert pairs.geometric_mean([2.0, 8.0, None]) == pytest.approx(4.0)
+    assert pairs.geometric_mean([None]) is None
 
 
 def test_a_pair_compares_times_floor_prediction_and_memory():
     ours = row(peak_mib={"forward_backward": 100.0}, predicted_ms={"forward": 0.8}, model_flops={"forward": 5e11})
     theirs = row("fla", "peer", forward=3.0, both=6.0, peak_mib={"forward_backward": 400.0})
-    (pair,) = report.pairs(everything(rows=[theirs, ours]))
+    (pair,) = pairs.pairs(everything(rows=[theirs, ours]))
     assert (pair.speedup("forward"), pair.speedup("forward_backward")) == (3.0, 1.5)
     assert (pair.over_floor("forward"), pair.over_floor("forward_backward")) == (2.0, 4.0)
     assert pair.over_prediction("forward") == pytest.approx(1.25) and pair.over_prediction("forward_backward") is None
@@ -169,9 +171,9 @@ def test_errors_are_compared_only_where_both_compute_the_same():
         return {"op": "x", "shape": "S1", "who": who, "computes": computes, "errors": {"o": error, "dq": 2 * error}}
 
     ours = checked("chunkform", "x", 3e-3)
-    (o, dq) = report.error_ratios(everything(errors=[ours, checked("fla", "x", 2e-3)]))
+    (o, dq) = pairs.error_ratios(everything(errors=[ours, checked("fla", "x", 2e-3)]))
     assert o["ratio"] == pytest.approx(1.5) and dq["peer"] == 4e-3
-    for r in report.error_ratios(everything(errors=[ours, checked("fla", "y", 2e-3)])):
+    for r in pairs.error_ratios(everything(errors=[ours, checked("fla", "y", 2e-3)])):
         assert r["ratio"] is None and r["peer"] is None
 
 
@@ -188,6 +190,52 @@ def test_tables_say_what_failed_and_mark_what_is_not_alike():
         assert said in text
     for sheet in report.sheets(everything(rows=rows, host=host, errors=errors)):
         assert {len(r) for r in sheet.rows} == {len(sheet.columns)}
+
+
+def test_a_goal_is_met_missed_or_not_yet_told():
+    def results(**times):
+        rows = [row(forward=1.0, shape=s) for s in times] + [
+            row("fla", "peer", forward=t, shape=s) for s, t in times.items()
+        ]
+        return everything(rows=rows)
+
+    goal = Goal("x", "times faster, forward", 2.0, ("S1", "S2"))
+    for times, met in (
+        ({"S1": 3, "S2": 2}, True),
+        ({"S1": 3}, None),
+        ({"S1": 1.9}, False),
+        ({"S3": 1}, None),
+        ({}, None),
+    ):
+        found = goal.measured(results(**times))
+        assert goal.met(found) is met
+    assert goal.worst({"S1": 3.0, "S2": 2.5}) == ("S2", 2.5)
+    mean = Goal("x", "times faster, forward", 2.0, ("S1", "S2"), mean=True)
+    assert mean.met({"S1": 1.0, "S2": 4.0}) is True and mean.met({"S1": 1.0, "S2": 3.9}) is False
+    assert mean.met({"S1": 9.0}) is None
+    least = Goal("x", "over the floor, forward", 1.5)
+    assert least.at_most and least.met({"S1": 1.5}) is True and least.met({"S1": 1.4, "S2": 1.6}) is False
+
+
+def test_goals_of_each_kind_are_read_from_results():
+    ours = [
+        row(op=o, forward=t, shape=s)
+        for o, t, s in (("gated_delta_rule", 2.0, "S1"), ("x", 3.0, "S1"), ("x", 1.0, "D96"))
+    ]
+    for r, flops in zip(ours, (1e12, 1e12, 1e11), strict=True):
+        r["model_flops"] = {"forward": flops}
+    graph = {"forward": {"works": True}, "forward_backward": {"works": False}}
+    host = [{"op": "x", "who": "chunkform", "shape": "S4", "host_us": {"forward": 50.0}, "graph": graph}]
+    found = everything(rows=ours, host=host)
+
+    def measured(what):
+        return Goal("x", what, 1.0).measured(found)
+
+    assert measured("over our gated delta rule, forward") == {"S1": 1.5}
+    assert measured("time per FLOP over S1's, forward")["D96"] == pytest.approx(10 / 3)
+    assert measured("host microseconds, forward") == {"S4": 50.0}
+    assert measured("captured in a CUDA graph") == {"S4, forward": 1.0, "S4, forward_backward": 0.0}
+    assert {g.what for g in GOALS} == set(MEASURES)
 
 
 # --- the program ------------------------------------------------------------------------------------------------------
@@ -220,6 +268,21 @@ def test_a_peer_that_fails_is_recorded_and_the_others_go_on(tmp_path, made_up, m
     theirs, ours = (next(e["errors"] for e in found["errors"] if e["who"] == who) for who in ("twice", "chunkform"))
     assert theirs["o"] == pytest.approx(ours["o"], rel=0.5)  # its arguments reached it in the right places
     assert "not on this GPU" in (tmp_path / "speed.md").read_text()
+
+
+def test_a_peer_beside_two_of_our_ops_is_measured_once(tmp_path, made_up, monkeypatch):
+    nearest = Peer("inverse_attention", "made_up:twice", NAMES, computes="lightning_attention", fixed={"times": 2.0})
+    ops = ("--ops", "lightning_attention,inverse_attention")
+    run(*ops, "--no-errors", "--out", str(tmp_path), monkeypatch=monkeypatch, rows=(made_up.good, nearest))
+    one, other = (r for r in results_in(tmp_path)["rows"] if r["kind"] == "peer")
+    assert (one["op"], one["same"], other["op"], other["same"]) == (
+        "lightning_attention",
+        True,
+        "inverse_attention",
+        False,
+    )
+    assert one["forward"] == other["forward"]
+    assert "twice (another function)" in (tmp_path / "speed.md").read_text()
 
 
 def test_a_spent_budget_starts_nothing_and_says_so(tmp_path, made_up, monkeypatch):
