@@ -36,16 +36,18 @@ def bordered(stages: Sequence[Stage], form: NormalForm, saved: tuple[Node, ...])
     for stage in stages:
         if isinstance(stage, Accumulate) and stage.direct is not None:
             s, g = form.state(stage.pairing.state), form.state(f"d{stage.pairing.state}")
+            side = ""
             for state, reads, also, made in (
                 (s, g.writes, s.writes, _reads_of_state),
                 (g, s.writes, (), _reads_of_gradient),
             ):
-                k = _place(out, form, saved, state, reads, also)
+                k = _place(out, form, saved, state, reads, also, side)
                 if k is None:
                     k, group = len(out), next(group for group in form.groups if state in group)
                     out.append(Sweep(group, False, "col", (), (), chunk_program(group, (), False, form.reads)))
                 sweep = out[k]
                 assert isinstance(sweep, Sweep)
+                side = sweep.side
                 out[k] = replace(sweep, borders=(*sweep.borders, made(sweep, s, g)))
             stage = replace(stage, at_borders=True)
         out.append(stage)
@@ -59,11 +61,12 @@ def _place(
     s: StateForm,
     reads: tuple[Write, ...],
     also: tuple[Write, ...],
+    side: str,
 ) -> int | None:
     """The sweep over s in which all of `reads` (what is written to the other side) and `also` are known; best where most of the
-    reads are made there anyway."""
+    reads are made there anyway, then one of the given side, so that both sides round the same factors of what they write."""
     known = set(saved)
-    best: tuple[int, int] | None = None
+    best: tuple[int, bool, int] | None = None
     for k, stage in enumerate(stages):
         if not isinstance(stage, Sweep):
             continue
@@ -74,10 +77,9 @@ def _place(
                 (w.value if stage.side == "row" else w.left) in vectors or _other(w, stage.side) in vectors
                 for w in reads
             )
-            if best is None or shared >= best[0]:
-                best = shared, k
+            best = max(best or (0, False, k), (shared, stage.side == side, k))
         known |= set(stage.chunk.outputs)
-    return None if best is None else best[1]
+    return None if best is None else best[2]
 
 
 def _other(w: Write, side: str) -> Node:

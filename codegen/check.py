@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from .pipeline import Compiled
 # Where a problem is ill-conditioned, AMPLIFIED times the error that rounding makes of its definition is allowed as well.
 AMPLIFIED = 4.0
 EXPLODED = 1e12
+FLOORS = (None, -40.0, -10.0, -3.0)  # of log decays
 BOUND = {torch.float64: 1e-10, torch.float32: 1e-5, torch.bfloat16: 1.5e-2, torch.float16: 2e-3}
 
 
@@ -51,14 +53,13 @@ class Row:
 
     @property
     def ok(self) -> bool:
-        if self.rounding == math.inf:  # the definition itself overflows in float32
-            return True
         return self.error <= self.allowed  # NaN fails
 
     @property
     def allowed(self) -> float:
         """The bound, or what the problem's own conditioning makes of rounding."""
-        return self.bound if self.rounding is None else max(self.bound, AMPLIFIED * self.rounding)
+        known = self.rounding is not None and math.isfinite(self.rounding)
+        return max(self.bound, AMPLIFIED * self.rounding) if known else self.bound  # type: ignore[operator]
 
 
 @dataclass(frozen=True)
@@ -130,11 +131,28 @@ def _log_decay(x: Tensor, how: str, g: torch.Generator) -> Tensor:
 def check_op(c: Compiled, op: Callable[..., Any], case: Case, backend: str | None = None) -> list[Row]:
     """The errors of one call, forward and backward. `op` is the generated function.
 
-    A quantity that misses its bound is judged by the problem's own conditioning (see `Row.rounding`). A recurrence that
-    explodes is checked on a sequence so short that float32 holds its states; the rows' cases say how long it was.
+    A quantity that misses its bound is judged by the problem's own conditioning (see `Row.rounding`). A recurrence whose values
+    float32 can't hold is checked with milder decays, or on a shorter sequence; the rows' cases say which.
     """
     keys = {v.name: f"log_{v.name}" if v.is_decay else v.name for v in c.step.variables}
-    case, s, reference = _tame(c, case, keys)
+    for held, s, exact in samples(c, case):
+        rows = _rows(c, op, held, s, keys, exact, backend)
+        if rows is not None:
+            return rows
+    raise AssertionError(f"{c.name} has no finite values even after one step")
+
+
+def _rows(
+    c: Compiled,
+    op: Callable[..., Any],
+    case: Case,
+    s: Sample,
+    keys: dict[str, str],
+    exact: dict[str, Tensor],
+    backend: str | None,
+) -> list[Row] | None:
+    """The rows of one sample; None where a quantity misses its bound, and its definition itself overflows in float32."""
+    reference = {f"d{keys[n[1:]]}" if n[1:] in keys and n.startswith("d") else n: x for n, x in exact.items()}
     arguments = {n: x.detach().clone().requires_grad_() for n, x in s.given.items()}
     states = {n: None if x is None else x.detach().clone().requires_grad_() for n, x in s.states.items()}
     initial: Any = tuple(states.values()) if len(states) > 1 else next(iter(states.values()))
@@ -173,18 +191,31 @@ def check_op(c: Compiled, op: Callable[..., Any], case: Case, backend: str | Non
         errors = [relative_error(x[quantity], reference[quantity]) for x in others]
         return math.inf if any(math.isnan(e) for e in errors) else max(errors)
 
-    return [r if r.ok else dataclasses.replace(r, rounding=rounding(r.quantity)) for r in rows]
+    rows = [r if r.ok else dataclasses.replace(r, rounding=rounding(r.quantity)) for r in rows]
+    overflows = any(r.rounding == math.inf for r in rows)
+    return None if overflows and case.steps > 1 else rows
 
 
-def _tame(c: Compiled, case: Case, keys: dict[str, str]) -> tuple[Case, Sample, dict[str, Tensor]]:
-    """The case, its sample and reference, with fewer steps where the recurrence's values leave what float32 can multiply."""
-    while True:
-        s = sample(c, case)
-        reference = _reference(c, s, keys)
-        largest = max((float(x.abs().nan_to_num().max()) for x in reference.values() if x.numel()), default=0.0)
-        if largest < EXPLODED or case.steps <= 1:
-            return case, s, reference
-        case = dataclasses.replace(case, steps=case.steps // 2 | 1)
+def samples(c: Compiled, case: Case, largest: float = EXPLODED) -> Iterator[tuple[Case, Sample, dict[str, Tensor]]]:
+    """(case, arguments, the oracle's values): random arguments, the wildest first whose values are below `largest`, so that
+    float32 can hold and multiply them.
+
+    For each length milder decays are tried as well, for what divides by a decay; shorter ones are for what explodes.
+    """
+    keys = {v.name: v.name for v in c.step.variables}
+    lengths = [case.steps]
+    while lengths[-1] > 1:
+        lengths.append(lengths[-1] // 2 | 1 if lengths[-1] > 3 else 1)
+    for steps, floor in itertools.product(lengths, FLOORS):
+        s = sample(c, dataclasses.replace(case, steps=steps))
+        note = case.decay
+        if floor is not None:
+            decays = {v.name for v in c.step.variables if v.is_decay}
+            s = dataclasses.replace(s, given={n: x.clamp(min=floor) if n in decays else x for n, x in s.given.items()})
+            note = f"{case.decay}, at least {floor:g}"
+        exact = _reference(c, s, keys)
+        if all(not x.numel() or (bool(x.isfinite().all()) and float(x.abs().max()) < largest) for x in exact.values()):
+            yield dataclasses.replace(case, steps=steps, decay=note), s, exact
 
 
 def _reference(c: Compiled, s: Sample, keys: dict[str, str], dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:

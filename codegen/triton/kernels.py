@@ -54,6 +54,7 @@ def sweep_kernel(name: str, sweep: Sweep, o: Opened, stores: list[Store], name_o
     """The walk over the sequence in chunks, with the states in registers."""
     tiled = o.tile[0] if len(o.tile) == 1 else None
     tiles = Tiles(o.full, o.tile, o.direction, o.decays, o.streams, o.definitions, name_of)
+    tiles.precise = bool(o.sums)
     axes = (*o.full, *o.tile)
     setup = _header(axes, tiled, walks=True)
     after: list[str] = []
@@ -112,7 +113,7 @@ def prepare_kernel(name: str, o: Opened, name_of: NameOf) -> Kernel:
         at = f"{target} + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :]"
         tiles.lines.append(f"tl.store({at}, {v.over((ROW, COL))})  # {tiles.note(node)}")
     for own in o.sums:
-        for slot, text in _own_sums(own, tiles).items():
+        for slot, text in _own_sums(own, tiles, None).items():
             if slot in own.ahead:
                 target = tiles.argument(f"{name_of(own.ahead[slot])}_out", "sums", own.ahead[slot])
                 tiles.lines.append(f"tl.store({target} + step + i * H, {text}, mask=i_ok)  # {own.state}: own.{slot}")
@@ -290,12 +291,14 @@ def _load_state(s: StateForm, state: str, own: tuple[str, ...], tiles: Tiles) ->
     ]
 
 
-def _own_sums(sums: Sums, tiles: Tiles) -> dict[str, str]:
+def _own_sums(sums: Sums, tiles: Tiles, tiled: str | None) -> dict[str, str]:
     """By slot, the row sums of the matrices of pairs inside the chunk less their column sums."""
     out: dict[str, str] = {}
     for node, rows, columns in sums.own:
         v = tiles.value(node)
         pairs = tiles.assign("pairs", v.over((ROW, COL)), (ROW, COL), note=tiles.note(node)).text
+        if tiled is not None and not any(x.op == "sum" and x.attrs[0] == tiled for x in walk(node)):
+            tiles.lines.append(f"{pairs} = tl.where(tile == 0, {pairs}, 0.0)")  # each tile has the whole of it
         for slot, axis, sign in ((rows, 1, "+"), (columns, 0, "-")):
             before = f"{out[slot]} {sign} " if slot in out else sign.strip("+")
             out[slot] = f"{before}tl.sum({pairs}, axis={axis})"
@@ -308,12 +311,10 @@ def _store_sums(sums: Sums, tiles: Tiles, tiled: str | None, name_of: NameOf) ->
     place = f"(step + i * H) * {count}" + (" + tile" if tiled else "")
     found = {}
     for slot, node in sums.reads.items():
-        v = tiles.value(node)
-        inside = [a for a in v.axes if a != ROW]
-        text = v.over(v.axes)
-        found[f"{sums.kind}.{slot}"] = f"tl.sum({text}, axis=1)" if inside else text
+        v = tiles.paired(node)
+        found[f"{sums.kind}.{slot}"] = f"tl.sum({v.text}, axis=1)" if len(v.axes) > 1 else v.text
     if not sums.ahead:
-        found |= {f"own.{slot}": text for slot, text in _own_sums(sums, tiles).items()}
+        found |= {f"own.{slot}": text for slot, text in _own_sums(sums, tiles, tiled).items()}
     for slot, text in found.items():
         x = leaf("sums", f"{sums.state}.{slot}")
         target = tiles.argument(f"{name_of(x)}_out", "sums", x)

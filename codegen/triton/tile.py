@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import sympy
 
 from ..functions import TABLE
-from ..ir import COL, ROW, Node, dim_of, factors_of, leaf, rename, replace, walk
+from ..ir import COL, ROW, Node, dim_of, factors_of, leaf, rename, replace, terms_of, walk
 from ..show import plain
 
 INNER = "%ik"
@@ -85,6 +85,9 @@ class Tiles:
         self.memo: dict[Node, Value] = {}
         self.loads: dict[tuple[str, ...], str] = {}
         self.arguments: dict[str, Argument] = {}
+        self.precise = (
+            False  # are states two operands of products on tensor cores, of which one holds what rounding leaves?
+        )
         self.flat: list[str] | None = None  # decays whose extent decides how a kernel ahead of the sweep splits them
         self.names: set[str] = {"i", "c", "h", "b", "bh", "t0", "at", "step", "last", "tl", "T", "H", "C", "DT"}
         self.names |= {axis_name(a) for a in (*full, *tile)}
@@ -287,7 +290,26 @@ class Tiles:
         operands = f"{self._operand(a, (p, bound))}, {self._operand(b, (bound, q))}"
         plus = f", {onto.over(axes)}" if onto is not None else ""
         note = ("... + " if plus else "") + self.note(x)
-        return self.assign("p", f'tl.dot({operands}{plus}, input_precision="tf32x3")', axes, note=note)
+        v = self.assign("p", f'tl.dot({operands}{plus}, input_precision="tf32x3")', axes, note=note)
+        if self.precise and any(len(side) == 1 and is_state(side[0]) for side in (left, right)):
+            a, b = (_left_over(x) if len(side) == 1 and is_state(side[0]) else x for x, side in ((a, left), (b, right)))
+            operands = f"{self._operand(a, (p, bound))}, {self._operand(b, (bound, q))}"
+            self.lines += ["if not EXACT:", f"    {v.text} = tl.dot({operands}, {v.text})"]
+        return v
+
+    def paired(self, x: Node) -> Value:
+        """A read of a state times what the other side writes, each rounded as it is there; so that sums of such terms over the
+        chunks of two sweeps cancel as <S, dS> does."""
+        axes = self.ordered(x.axes)
+        text = ""
+        for term in terms_of(x):
+            factors = factors_of(term)
+            read = tuple(f for f in factors if any(is_state(y) for y in walk(f)))
+            written = self._product(tuple(f for f in factors if f not in read))
+            text += (
+                f"{' + ' if text else ''}{written.over(axes)}.to(DT).to(tl.float32) * {self._product(read).over(axes)}"
+            )
+        return Value(text, axes)
 
     def _plain(self, factors: list[Node]) -> bool:
         return len(factors) == 1 and self.value(factors[0]).raw
@@ -503,6 +525,16 @@ class Tiles:
         oks = [Value(self.ok(a), (a,)).over(v.axes) for a in v.axes]
         text = f"tl.where({' & '.join(oks)}, {v.over(v.axes)}, 0.0)" if oks else v.text
         return self.assign("x", text, v.axes, note=self.note(node))
+
+
+def is_state(x: Node) -> bool:
+    """Is x the state at the chunk's start?"""
+    return x.op == "leaf" and x.attrs[0] == "state in"
+
+
+def _left_over(v: Value) -> Value:
+    """What rounding to the dtype of operands leaves."""
+    return Value(f"({v.text} - {v.text}.to(DT).to(tl.float32))", v.axes)
 
 
 def at_row(x: Node) -> Node:

@@ -13,8 +13,8 @@ from chunkform.codegen import chunk, functions, ir, lower, pipeline
 from chunkform.codegen.adjoint import Adjoint
 from chunkform.codegen.gates import gate_segments
 from chunkform.codegen.ir import COL, ROW, Node, add, leaf, mul, power, rename
-from chunkform.codegen.plan import Accumulate, Plan, Sweep
 from chunkform.codegen.read_write import NormalForm, Read, StateForm, Write
+from chunkform.codegen.stages import Accumulate, Border, Plan, Sweep
 from chunkform.codegen.step import StepProgram
 from chunkform.errors import GateError
 from chunkform.spec.language import Recurrence, find, sigmoid
@@ -183,6 +183,38 @@ def counted_twice(p: Plan) -> Plan:
             for s in p.stages
         ),
     )
+
+
+def at_the_borders(change: Callable[[Border], Border]) -> Callable[[Plan], Plan]:
+    """Changes what sweeps sum at the borders of chunks."""
+
+    def changed(s: Any) -> Any:
+        return replace(s, borders=tuple(change(b) for b in s.borders)) if isinstance(s, Sweep) else s
+
+    return lambda p: replace(p, stages=tuple(changed(s) for s in p.stages))
+
+
+def late_for_early(b: Border) -> Border:
+    slots = {"late": "early", "early": "late"}
+    return replace(b, reads={slots[slot]: x for slot, x in b.reads.items()})
+
+
+def without_own(b: Border) -> Border:
+    return replace(b, own=())
+
+
+def own_twice(b: Border) -> Border:
+    return replace(b, own=tuple((mul(2, node), rows, columns) for node, rows, columns in b.own))
+
+
+@pytest.mark.parametrize("change", [late_for_early, without_own, own_twice])
+@pytest.mark.parametrize("name", ["lightning_attention", "gated_delta_rule"])
+def test_sums_at_the_borders_of_chunks_are_proved(
+    name: str, change: Callable[[Border], Border], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patched(pipeline, "plan", at_the_borders(change))(monkeypatch)
+    with pytest.raises(GateError, match="from the borders of chunks"):
+        pipeline.compile_spec(spec(name))
 
 
 def drop_a_term(monkeypatch: pytest.MonkeyPatch) -> None:

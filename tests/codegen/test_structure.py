@@ -12,7 +12,7 @@ import pytest
 
 from chunkform.codegen.ir import Node, walk
 from chunkform.codegen.pipeline import Compiled, compile_spec
-from chunkform.codegen.plan import Plan, Sweep
+from chunkform.codegen.stages import Plan, Sweep
 from chunkform.spec.language import Matrix, Recurrence, catalogue, find, load
 from chunkform.spec.language.expression import ONE, Atom, Contraction, Dim
 

@@ -56,6 +56,10 @@ def test_kernels_of_recurrences_from_the_literature_agree_with_the_oracle():
     assert_small(interpret(LITERATURE, [SMALL | {"decay": "extreme"}]), 1e-4)
 
 
+def test_tiles_of_a_square_state_count_what_each_of_them_has_once():
+    assert_small(interpret(("read_twice",), [SMALL | {"width": 40, "heads": 1}]), 1e-5)
+
+
 def test_sequences_of_no_step_and_of_one():
     cases = [SMALL | {"steps": 0}, SMALL | {"steps": 1}]
     assert_small(interpret(("lightning_attention", "gated_delta_rule", "gated_linear_attention"), cases), 1e-5)
