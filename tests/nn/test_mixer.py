@@ -1,6 +1,8 @@
 """A layer around any op: by its signature alone, and the same step by step as at once."""
 
 import dataclasses
+import functools
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,8 +14,9 @@ from chunkform.errors import ArgumentError
 from chunkform.runtime.nn import Cache, Mixer
 from chunkform.spec.language import Recurrence, catalogue, load, sigmoid
 
-NAMES = [r.name for r in catalogue()]
+NAMES = [r.name for r in catalogue(Recurrence)]
 STRANGERS = ["rwkv6", "gated_slot_attention", "mlstm", "scalar_rnn", "stacked"]
+SPECS = Path(__file__).parents[1] / "codegen" / "specs"
 WIDTH, HEADS, T = 12, 2, 11
 
 
@@ -33,10 +36,10 @@ def compiled_here(tmp_path_factory):
         yield
 
 
-def stranger(name):
-    from pathlib import Path
-
-    return load(Path(__file__).parents[1] / "codegen" / "specs" / f"{name}.py")[0]
+@functools.cache
+def op_named(name):
+    """An op of the catalogue, or of a recurrence that isn't in it."""
+    return name if name in NAMES else chunkform.compile(load(SPECS / f"{name}.py")[0])
 
 
 def close(a, b, by=1e-9):
@@ -47,23 +50,25 @@ def close(a, b, by=1e-9):
 # --- every op ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("how", ["the op's own step", "the op on one step"])
 @pytest.mark.parametrize("name", [*NAMES, *STRANGERS])
-def test_prefill_and_steps_are_the_whole(name):
-    mixer = Mixer(name if name in NAMES else stranger(name), WIDTH, HEADS)
+def test_prefill_and_steps_are_the_whole(name, how):
+    mixer = Mixer(op_named(name), WIDTH, HEADS)
     x = torch.randn(3, T, WIDTH)
     whole = mixer(x)
     assert whole.shape == x.shape and whole.isfinite().all()
     part, cache = mixer(x[:, :6], output_cache=True)
     parts = [part]
-    for t in range(6, T):
-        y, cache = mixer.step(x[:, t], cache)
-        parts.append(y.unsqueeze(1))
+    with torch.set_grad_enabled(how == "the op on one step"):
+        for t in range(6, T):
+            y, cache = mixer.step(x[:, t], cache)
+            parts.append(y.unsqueeze(1))
     close(torch.cat(parts, 1), whole)
 
 
 @pytest.mark.parametrize("name", [*NAMES, *STRANGERS])
 def test_every_parameter_learns(name):
-    mixer = Mixer(name if name in NAMES else stranger(name), WIDTH, HEADS)
+    mixer = Mixer(op_named(name), WIDTH, HEADS)
     mixer(torch.randn(2, T, WIDTH)).square().sum().backward()
     for n, p in mixer.named_parameters():
         assert p.grad is not None and p.grad.isfinite().all(), n
@@ -78,13 +83,17 @@ def test_a_step_sees_nothing_later(name):
     assert x.grad[0, 6:].abs().max() == 0 and x.grad[0, :6].abs().min() > 0
 
 
-def test_from_nothing_step_by_step():
-    mixer = Mixer("gated_delta_rule", WIDTH, HEADS)
-    x, cache, parts = torch.randn(2, 4, WIDTH), None, []
-    for t in range(4):
-        y, cache = mixer.step(x[:, t], cache)
-        parts.append(y)
-    close(torch.stack(parts, 1), mixer(x))
+@pytest.mark.parametrize("name", ["gated_delta_rule", "sherman_morrison"])
+def test_from_nothing_step_by_step(name):
+    mixer = Mixer(name, WIDTH, HEADS)
+    x = torch.randn(2, 4, WIDTH)
+    for gradients in (True, False):
+        cache, parts = None, []
+        with torch.set_grad_enabled(gradients):
+            for t in range(4):
+                y, cache = mixer.step(x[:, t], cache)
+                parts.append(y)
+        close(torch.stack(parts, 1), mixer(x))
 
 
 def test_the_gated_delta_rule_by_hand():
@@ -157,6 +166,33 @@ def test_a_user_recurrence_with_its_own_maps_and_constants():
     close(seen["b"], x @ mixer.arguments.gate.weight.T + mixer.arguments.gate.bias)
     with pytest.raises(ArgumentError, match=r"mine needs a value for c: constants=\{'c': ...\}"):
         Mixer(op, WIDTH, HEADS)
+
+
+@pytest.mark.parametrize("name", ["gated_delta_rule", "gradient_descent_logistic", "sherman_morrison"])
+def test_packed_sequences_do_not_see_each_other(name):
+    mixer = Mixer(name, WIDTH, HEADS)
+    lengths = [5, 1, 0, 7]
+    starts = torch.tensor([0, 5, 6, 6, 13])
+    x, more = torch.randn(1, 13, WIDTH), torch.randn(1, 13, WIDTH)
+    y, cache = mixer(x, cu_seqlens=starts, output_cache=True)
+    z = mixer(more, cache, cu_seqlens=starts)  # each sequence goes on
+    for n, length in enumerate(lengths):
+        part = slice(int(starts[n]), int(starts[n]) + length)
+        if length:
+            close(torch.cat([y[:, part], z[:, part]], 1), mixer(torch.cat([x[:, part], more[:, part]], 1)))
+
+
+def test_fewer_heads_of_keys():
+    mixer = Mixer("gated_delta_rule", WIDTH, 6, heads_of={"q": 2, "k": 3})
+    given, _ = mixer.arguments(torch.randn(1, 2, WIDTH))
+    assert (given["q"].shape[2], given["k"].shape[2], given["v"].shape[2]) == (2, 3, 6)
+    x = torch.randn(2, T, WIDTH)
+    whole = mixer(x)
+    _, cache = mixer(x[:, :10], output_cache=True)
+    with torch.no_grad():
+        close(mixer.step(x[:, 10], cache)[0], whole[:, 10])
+    whole.sum().backward()
+    assert all(p.grad.abs().max() > 0 for p in mixer.parameters())
 
 
 def test_rows_of_a_cache():

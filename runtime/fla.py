@@ -1,0 +1,467 @@
+"""The functions of flash-linear-attention that the catalogue has too, by their names and arguments, on top of our ops.
+
+    from chunkform.runtime.fla import chunk_gated_delta_rule        # was: from fla.ops.gated_delta_rule import ...
+
+All take tensors [B, T, H, ...] and log decays as natural logarithms, and return (o, final state or None).
+docs/from_fla.md lists what differs. What they share, by keyword:
+
+    scale                     of the queries; 1 / sqrt(K) where None
+    initial_state             [N, H, K, V], or [N, H, V, K] with `state_v_first`
+    output_final_state        also return the last state, in float32
+    cu_seqlens                [N + 1], borders of packed sequences in [1, T, ...]
+    use_qk_l2norm_in_kernel   divide q and k by their length: x / sqrt(x.x + 1e-6)
+    reverse                   run from the last step to the first
+
+Arguments that only tell the other library's kernels how to run (`HINTS`) are taken and do nothing. Whatever would
+change the result and isn't here is refused with an ArgumentError.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from chunkform.errors import ArgumentError
+
+__all__ = [
+    "chunk_delta_rule",
+    "chunk_gated_delta_rule",
+    "chunk_gdn",
+    "chunk_gla",
+    "chunk_kda",
+    "chunk_lightning_attn",
+    "chunk_linear_attn",
+    "chunk_retention",
+    "chunk_simple_gla",
+    "fused_chunk_linear_attn",
+    "fused_chunk_retention",
+    "fused_chunk_simple_gla",
+    "fused_recurrent_delta_rule",
+    "fused_recurrent_gated_delta_rule",
+    "fused_recurrent_gdn",
+    "fused_recurrent_gla",
+    "fused_recurrent_kda",
+    "fused_recurrent_lightning_attn",
+    "fused_recurrent_linear_attn",
+    "fused_recurrent_retention",
+    "fused_recurrent_simple_gla",
+    "parallel_retention",
+    "parallel_simple_gla",
+]
+
+HINTS = {"chunk_size", "chunk_indices", "cu_seqlens_cpu", "disable_recompute", "safe_gate"}
+L2_EPS, NORMALIZER_EPS = 1e-6, 1e-10
+
+Result = tuple[Tensor, Any]
+
+
+# --- states that decay ------------------------------------------------------------------------------------------------
+
+
+def chunk_simple_gla(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor | None = None,
+    g_gamma: Tensor | None = None,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    **options: Any,
+) -> Result:
+    """S_t = exp(g_t) S_{t-1} + k_t v_t^T.
+
+    With g [B, T, H] it is `lightning_attention`, with g_gamma [H] `retention`, with neither `linear_attention`. Options: reverse,
+    state_v_first, cu_seqlens.
+    """
+    if g is not None and g_gamma is not None:
+        raise ArgumentError("simple_gla: give g or g_gamma, not both")
+    op, decay = "linear_attention", {}
+    if g is not None:
+        op, decay = "lightning_attention", {"log_lam": g}
+    elif g_gamma is not None:
+        op, decay = "retention", {"log_gamma": g_gamma}
+    return _run("simple_gla", op, q, k, v, decay, scale, initial_state, output_final_state, options)
+
+
+def chunk_gla(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    **options: Any,
+) -> Result:
+    """S_t = diag(exp(g_t)) S_{t-1} + k_t v_t^T, g [B, T, H, K]: `gated_linear_attention`. Options: state_v_first, cu_seqlens."""
+    return fused_recurrent_gla(q, k, v, g, None, scale, initial_state, output_final_state, **options)
+
+
+def fused_recurrent_gla(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    gk: Tensor | None = None,
+    gv: Tensor | None = None,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    **options: Any,
+) -> Result:
+    """As `chunk_gla`, with decays gk [B, T, H, K], or of value channels, gv [B, T, H, V] (`value_decay_attention`).
+
+    Options: reverse, state_v_first, cu_seqlens. Both decays at once aren't in the catalogue: ArgumentError.
+    """
+    if gk is not None and gv is not None:
+        raise ArgumentError("gla: gk and gv at once have no op in the catalogue; give one of them")
+    op, decay = "linear_attention", {}
+    if gk is not None:
+        op, decay = "gated_linear_attention", {"log_alpha": gk}
+    elif gv is not None:
+        op, decay = "value_decay_attention", {"log_beta": gv}
+    return _run("gla", op, q, k, v, decay, scale, initial_state, output_final_state, options)
+
+
+def chunk_retention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    **options: Any,
+) -> Result:
+    """S_t = gamma_h S_{t-1} + k_t v_t^T with gamma_h = 1 - 2^(-5-h): `retention`. Options: reverse, state_v_first, cu_seqlens."""
+    heads = torch.arange(
+        q.shape[2], device=q.device, dtype=torch.float64 if q.dtype == torch.float64 else torch.float32
+    )
+    decay = {"log_gamma": torch.log1p(-torch.exp2(-5 - heads))}
+    return _run("retention", "retention", q, k, v, decay, scale, initial_state, output_final_state, options)
+
+
+def chunk_lightning_attn(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    layer_idx: int,
+    num_layers: int,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    **options: Any,
+) -> Result:
+    """S_t = exp(-(8 h / H) (1 - layer / layers)) S_{t-1} + k_t v_t^T for head h: `retention`. Options: reverse, cu_seqlens."""
+    count = q.shape[2]
+    heads = torch.arange(count, device=q.device, dtype=torch.float64 if q.dtype == torch.float64 else torch.float32)
+    decay = {"log_gamma": -(8 / count * (1 - layer_idx / num_layers)) * heads}
+    return _run("lightning_attn", "retention", q, k, v, decay, scale, initial_state, output_final_state, options)
+
+
+def chunk_linear_attn(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: float | None = None,
+    initial_state: Any = None,
+    output_final_state: bool = False,
+    normalize: bool = True,
+    **options: Any,
+) -> Result:
+    """S_t = S_{t-1} + k_t v_t^T: `linear_attention`. With `normalize`, o_t is divided by q_t . z_t + 1e-10, z_t = z_{t-1} + k_t.
+
+    Then states are pairs (S, z), z [N, 1, H, K]. Options: reverse, cu_seqlens.
+    """
+    if not normalize:
+        return _run("linear_attn", "linear_attention", q, k, v, {}, scale, initial_state, output_final_state, options)
+    first, z = initial_state if isinstance(initial_state, tuple) else (initial_state, None)
+    ones = torch.ones_like(v[..., :1])
+    before = None if z is None else z.squeeze(1).unsqueeze(-1)
+    o, last = _run("linear_attn", "linear_attention", q, k, v, {}, scale, first, output_final_state, options)
+    share, after = _run("linear_attn", "linear_attention", q, k, ones, {}, scale, before, output_final_state, options)
+    if output_final_state:
+        last = last, after.squeeze(-1).unsqueeze(1)
+    return o / (share + NORMALIZER_EPS), last
+
+
+def fused_recurrent_linear_attn(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: float | None = None,
+    initial_state: Any = None,
+    output_final_state: bool = False,
+    **options: Any,
+) -> Result:
+    """As `chunk_linear_attn`, where `normalize` is False unless said."""
+    options = {"normalize": False} | options
+    return chunk_linear_attn(q, k, v, scale, initial_state, output_final_state, **options)
+
+
+# --- delta rules ------------------------------------------------------------------------------------------------------
+
+
+def chunk_delta_rule(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    beta: Tensor | None = None,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+    **options: Any,
+) -> Result:
+    """S_t = S_{t-1} + beta_t k_t (v_t - S_{t-1}^T k_t)^T, beta [B, T, H], ones where None: `delta_rule`. Options: cu_seqlens."""
+    given = {"beta": torch.ones_like(v[..., 0]) if beta is None else beta}
+    options["l2norm"] = use_qk_l2norm_in_kernel
+    return _run("delta_rule", "delta_rule", q, k, v, given, scale, initial_state, output_final_state, options)
+
+
+def chunk_gated_delta_rule(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    **options: Any,
+) -> Result:
+    """S_t = a_t S_{t-1} + beta_t k_t (v_t - a_t S_{t-1}^T k_t)^T with a = exp(g): `gated_delta_rule`.
+
+    v [B, T, HV, V], g and beta [B, T, HV]; HV may be a multiple of q's and k's H. Options: use_qk_l2norm_in_kernel,
+    state_v_first, cu_seqlens, use_gate_in_kernel with A_log [HV] and dt_bias [HV] (then a = exp(-exp(A_log)
+    softplus(g + dt_bias))), use_beta_sigmoid_in_kernel and allow_neg_eigval (then beta is 2 sigmoid(beta)).
+    """
+    return fused_recurrent_gated_delta_rule(
+        q, k, v, g, None, None, beta, scale, initial_state, output_final_state, **options
+    )
+
+
+def fused_recurrent_gated_delta_rule(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor | None = None,
+    gk: Tensor | None = None,
+    gv: Tensor | None = None,
+    beta: Tensor | None = None,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    *,
+    use_qk_l2norm_in_kernel: bool = False,
+    use_gate_in_kernel: bool = False,
+    A_log: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    use_beta_sigmoid_in_kernel: bool = False,
+    allow_neg_eigval: bool = False,
+    **options: Any,
+) -> Result:
+    """As `chunk_gated_delta_rule`; with gk [B, T, HV, K], alone or beside g, `kimi_delta_attention`; with none, `delta_rule`.
+
+    Decays of value channels, gv, have no op in the catalogue: ArgumentError.
+    """
+    what = "gated_delta_rule"
+    if gv is not None:
+        raise ArgumentError(f"{what}: decays of value channels (gv) with a delta rule have no op in the catalogue")
+    if use_gate_in_kernel:
+        g = _gate(what, g, A_log, dt_bias, None)
+    given = {"beta": _beta(what, v, beta, use_beta_sigmoid_in_kernel, allow_neg_eigval)}
+    op = "delta_rule"
+    if gk is not None:
+        op, given["log_alpha"] = "kimi_delta_attention", gk if g is None else gk + g.unsqueeze(-1)
+    elif g is not None:
+        op, given["log_alpha"] = "gated_delta_rule", g
+    options["l2norm"] = use_qk_l2norm_in_kernel
+    return _run(what, op, q, k, v, given, scale, initial_state, output_final_state, options)
+
+
+def chunk_kda(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+    use_gate_in_kernel: bool = False,
+    use_beta_sigmoid_in_kernel: bool = False,
+    allow_neg_eigval: bool = False,
+    *,
+    A_log: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    lower_bound: float | None = None,
+    **options: Any,
+) -> Result:
+    """The gated delta rule with a decay for each key channel, g [B, T, HV, K]: `kimi_delta_attention`.
+
+    Options as `chunk_gated_delta_rule` has them, with dt_bias [HV * K]; with `lower_bound` b the decay made in the
+    kernel is exp(b sigmoid(exp(A_log) (g + dt_bias))).
+    """
+    if use_gate_in_kernel:
+        g = _gate("kda", g, A_log, dt_bias, lower_bound)
+    given = {"log_alpha": g, "beta": _beta("kda", v, beta, use_beta_sigmoid_in_kernel, allow_neg_eigval)}
+    options["l2norm"] = use_qk_l2norm_in_kernel
+    return _run("kda", "kimi_delta_attention", q, k, v, given, scale, initial_state, output_final_state, options)
+
+
+def fused_recurrent_kda(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    A_log: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    scale: float | None = None,
+    initial_state: Tensor | None = None,
+    output_final_state: bool = False,
+    **options: Any,
+) -> Result:
+    """As `chunk_kda`, with the arguments in another order."""
+    return chunk_kda(
+        q, k, v, g, beta, scale, initial_state, output_final_state, A_log=A_log, dt_bias=dt_bias, **options
+    )
+
+
+# --- the same under other names ---------------------------------------------------------------------------------------
+
+fused_chunk_simple_gla = fused_recurrent_simple_gla = chunk_simple_gla
+fused_chunk_retention = fused_recurrent_retention = chunk_retention
+fused_chunk_linear_attn = chunk_linear_attn
+fused_recurrent_lightning_attn = chunk_lightning_attn
+fused_recurrent_delta_rule = chunk_delta_rule
+chunk_gdn, fused_recurrent_gdn = chunk_gated_delta_rule, fused_recurrent_gated_delta_rule
+
+
+def parallel_simple_gla(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor | None = None,
+    scale: float | None = None,
+    output_attentions: bool = False,
+    **options: Any,
+) -> Result:
+    """The o of `chunk_simple_gla`, and None: there is no T x T matrix to return."""
+    _no_matrix("parallel_simple_gla", output_attentions)
+    return chunk_simple_gla(q, k, v, g, scale=scale, **options)
+
+
+def parallel_retention(
+    q: Tensor, k: Tensor, v: Tensor, scale: float | None = None, output_attentions: bool = False, **options: Any
+) -> Result:
+    """The o of `chunk_retention`, and None: there is no T x T matrix to return."""
+    _no_matrix("parallel_retention", output_attentions)
+    return chunk_retention(q, k, v, scale, **options)
+
+
+# --- what they share --------------------------------------------------------------------------------------------------
+
+
+def _run(
+    what: str,
+    op: str,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    others: dict[str, Tensor],
+    scale: float | None,
+    initial_state: Tensor | None,
+    output_final_state: bool,
+    options: dict[str, Any],
+) -> Result:
+    """Call our op; what it gets in their conventions becomes ours, and what it returns theirs again."""
+    options = _understood(what, options)
+    starts, reverse, v_first = (options.get(n) for n in ("cu_seqlens", "reverse", "state_v_first"))
+    scale = k.shape[-1] ** -0.5 if scale is None else scale
+    if options.get("l2norm"):
+        q, k = _unit(q, scale), _unit(k, 1.0)
+    else:
+        q = q * scale
+    given = {"q": q, "k": k, "v": v} | others
+    # Their kernels read each input in its own dtype; ours take one, which shouldn't be a gate's float32.
+    given = {n: x if n.startswith("log_") else x.to(v.dtype) for n, x in given.items()}
+    if reverse:  # sequences and their order turn round
+        given = {n: x if n == "log_gamma" else x.flip(1) for n, x in given.items()}
+        starts = None if starts is None else v.shape[1] - starts.flip(0)
+    state = initial_state
+    if state is not None:
+        state = state.mT if v_first else state
+        state = state.flip(0) if reverse and starts is not None else state
+    extra = {} if starts is None else {"cu_seqlens": starts}
+    function = getattr(importlib.import_module(f"chunkform.generated.{op}"), op)
+    step = getattr(function, "step", None)
+    if step and v.shape[1] == 1 and output_final_state and not extra and not torch.is_grad_enabled():  # generation
+        o, last = step(state, **{n: x if n == "log_gamma" else x.squeeze(1) for n, x in given.items()})
+        o = o.unsqueeze(1)
+    else:
+        o, last = function(**given, initial_state=state, output_final_state=output_final_state, **extra)
+    if reverse:
+        o = o.flip(1)
+    if last is not None:
+        last = last.flip(0) if reverse and starts is not None else last
+        last = last.mT.contiguous() if v_first else last
+    return o, last
+
+
+def _understood(what: str, options: dict[str, Any]) -> dict[str, Any]:
+    """The options that mean something here; hints dropped, others refused."""
+    options = {n: x for n, x in options.items() if n not in HINTS}
+    if "transpose_state_layout" in options:  # the older name
+        options["state_v_first"] = options.pop("transpose_state_layout")
+    for n, x in options.items():
+        if n == "head_first":
+            if x:
+                raise ArgumentError(f"{what}: head_first isn't supported: tensors are [B, T, H, ...]")
+        elif n not in ("cu_seqlens", "l2norm", "reverse", "state_v_first") and x not in (None, False):
+            raise ArgumentError(
+                f"{what}: {n} isn't supported; there are scale, initial_state, output_final_state, reverse, state_v_first and "
+                "cu_seqlens, and what the function's own documentation says"
+            )
+    return options
+
+
+def _unit(x: Tensor, scale: float) -> Tensor:
+    """scale x / sqrt(x.x + 1e-6), in float32 at least."""
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    return (wide * ((wide.square().sum(-1, keepdim=True) + L2_EPS).rsqrt() * scale)).to(x.dtype)
+
+
+def _gate(what: str, g: Tensor | None, A_log: Tensor | None, dt_bias: Tensor | None, lower: float | None) -> Tensor:
+    """The log decay that `use_gate_in_kernel` makes of g [B, T, HV] or [B, T, HV, K]."""
+    if g is None or (A_log is None and lower is None):
+        raise ArgumentError(f"{what}: use_gate_in_kernel needs {'g' if g is None else 'A_log'}, got None")
+    g = g.to(torch.promote_types(g.dtype, torch.float32))
+    if dt_bias is not None:
+        g = g + dt_bias.to(g.dtype).view(g.shape[2:])
+    rate = torch.ones((), dtype=g.dtype, device=g.device)
+    if A_log is not None:
+        rate = A_log.to(g.dtype).flatten().exp()
+        rate = rate if g.dim() == 3 else rate.unsqueeze(-1)
+    return -rate * F.softplus(g) if lower is None else lower * torch.sigmoid(rate * g)
+
+
+def _beta(what: str, v: Tensor, beta: Tensor | None, raw: bool, negative: bool) -> Tensor:
+    """beta as the op wants it: ones where None, its sigmoid where it is `raw`, up to 2 where eigenvalues may be `negative`."""
+    if negative and not raw:
+        raise ArgumentError(f"{what}: allow_neg_eigval needs use_beta_sigmoid_in_kernel")
+    if beta is None:
+        return torch.ones_like(v[..., 0])
+    if raw:
+        beta = beta.to(torch.promote_types(beta.dtype, torch.float32)).sigmoid()
+    return 2 * beta if negative else beta
+
+
+def _no_matrix(what: str, asked: bool) -> None:
+    if asked:
+        raise ArgumentError(f"{what}: output_attentions isn't supported: no op forms the T x T matrix")

@@ -1,0 +1,287 @@
+"""flash-linear-attention's functions on our ops: each against its formula, a loop over time in float64."""
+
+import inspect
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from chunkform.errors import ArgumentError
+from chunkform.runtime import fla
+
+B, T, H, K, V = 2, 13, 2, 5, 4
+
+
+@pytest.fixture(autouse=True)
+def wide():
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    torch.manual_seed(0)
+    yield
+    torch.set_default_dtype(before)
+
+
+def loop(q, k, v, scale=None, S=None, gk=None, gv=None, beta=None, reverse=False):
+    """S <- decay S, then S <- S + k (v or beta (v - S^T k))^T, then o = scale S^T q; decays of keys (or one) and of values."""
+    groups = v.shape[2] // q.shape[2]
+    q, k = q.repeat_interleave(groups, 2), k.repeat_interleave(groups, 2)
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    S = q.new_zeros(v.shape[0], v.shape[2], q.shape[3], v.shape[3]) if S is None else S
+    out = torch.zeros_like(v)
+    for t in reversed(range(v.shape[1])) if reverse else range(v.shape[1]):
+        if gk is not None:
+            S = S * gk[:, t].exp().unsqueeze(-1)
+        if gv is not None:
+            S = S * gv[:, t].exp().unsqueeze(-2)
+        write = v[:, t]
+        if beta is not None:
+            write = beta[:, t].unsqueeze(-1) * (write - torch.einsum("bhkv,bhk->bhv", S, k[:, t]))
+        S = S + k[:, t].unsqueeze(-1) * write.unsqueeze(-2)
+        out[:, t] = scale * torch.einsum("bhkv,bhk->bhv", S, q[:, t])
+    return out, S
+
+
+def qkv(heads=H, steps=T, batch=B):
+    return torch.randn(batch, steps, H, K), torch.randn(batch, steps, H, K), torch.randn(batch, steps, heads, V)
+
+
+def gate(*dims, batch=B, steps=T, heads=H):
+    return F.logsigmoid(torch.randn(batch, steps, heads, *dims) + 1)
+
+
+def unit(x):
+    return x / (x.square().sum(-1, keepdim=True) + 1e-6).sqrt()
+
+
+def close(found, expected, by=1e-11):
+    for a, b in zip(found, expected, strict=True):
+        assert a.shape == b.shape
+        assert (a - b).norm() <= by * b.norm(), float((a - b).norm() / b.norm())
+
+
+# --- each function ----------------------------------------------------------------------------------------------------
+
+HEADS = torch.arange(H, dtype=torch.float64)
+RETENTION = (1 - 2.0 ** (-5 - HEADS)).log().view(1, 1, H, 1).expand(B, T, H, 1)
+LIGHTNING = (-8 / H * (1 - 3 / 12) * HEADS).view(1, 1, H, 1).expand(B, T, H, 1)
+
+
+def of(name):
+    return getattr(fla, name)
+
+
+@pytest.mark.parametrize("name", ["chunk_simple_gla", "fused_chunk_simple_gla", "fused_recurrent_simple_gla"])
+def test_simple_gla(name):
+    (q, k, v), g, S = qkv(), gate(), torch.randn(B, H, K, V)
+    options = dict(initial_state=S, output_final_state=True)
+    close(of(name)(q, k, v, g, **options), loop(q, k, v, S=S, gk=g.unsqueeze(-1)))
+    close(of(name)(q, k, v, g_gamma=RETENTION[0, 0, :, 0], **options), loop(q, k, v, S=S, gk=RETENTION))
+    close(of(name)(q, k, v, scale=0.3, **options), loop(q, k, v, 0.3, S))
+    assert of(name)(q, k, v, g)[1] is None
+
+
+def test_gla():
+    (q, k, v), gk, gv = qkv(), gate(K), gate(V)
+    close(fla.chunk_gla(q, k, v, gk, 0.7, None, True), loop(q, k, v, 0.7, gk=gk))
+    close(fla.fused_recurrent_gla(q, k, v, gk, output_final_state=True), loop(q, k, v, gk=gk))
+    close(fla.fused_recurrent_gla(q, k, v, gv=gv, output_final_state=True), loop(q, k, v, gv=gv))
+
+
+@pytest.mark.parametrize("name", ["chunk_retention", "fused_chunk_retention", "fused_recurrent_retention"])
+def test_retention(name):
+    q, k, v = qkv()
+    close(of(name)(q, k, v, output_final_state=True), loop(q, k, v, gk=RETENTION))
+
+
+@pytest.mark.parametrize("name", ["chunk_lightning_attn", "fused_recurrent_lightning_attn"])
+def test_lightning_attention(name):
+    q, k, v = qkv()
+    close(of(name)(q, k, v, 3, 12, output_final_state=True), loop(q, k, v, gk=LIGHTNING))
+
+
+@pytest.mark.parametrize("name", ["chunk_linear_attn", "fused_chunk_linear_attn", "fused_recurrent_linear_attn"])
+def test_linear_attention(name):
+    q, k, v = qkv()
+    q, k = q.exp(), k.exp()
+    S, z = torch.randn(B, H, K, V), torch.rand(B, 1, H, K)
+    plain = of(name)(q, k, v, initial_state=S, output_final_state=True, normalize=False)
+    close(plain, loop(q, k, v, S=S))
+    o, (last, share) = of(name)(q, k, v, initial_state=(S, z), output_final_state=True, normalize=True)
+    zs = z + k.cumsum(1)
+    weights = (q * K**-0.5 * zs).sum(-1, keepdim=True)
+    expected, state = loop(q, k, v, S=S)
+    close((o, last, share), (expected / (weights + 1e-10), state, zs[:, -1:]))
+    expected = loop(q, k, v)[0]
+    if not name.startswith("fused_recurrent"):  # it normalises only when it is told to
+        expected = expected / ((q * K**-0.5 * k.cumsum(1)).sum(-1, keepdim=True) + 1e-10)
+    close(of(name)(q, k, v)[:1], (expected,))
+
+
+@pytest.mark.parametrize("name", ["chunk_delta_rule", "fused_recurrent_delta_rule"])
+@pytest.mark.parametrize("l2norm", [False, True])
+def test_delta_rule(name, l2norm):
+    (q, k, v), beta, S = qkv(), torch.rand(B, T, H), torch.randn(B, H, K, V)
+    found = of(name)(q, k, v, beta, initial_state=S, output_final_state=True, use_qk_l2norm_in_kernel=l2norm)
+    q, k = (unit(q), unit(k)) if l2norm else (q, k)
+    close(found, loop(q, k, v, S=S, beta=beta))
+
+
+def test_gated_delta_rule():
+    q, k, v = qkv(heads=2 * H)  # grouped values
+    g, beta, S = gate(heads=2 * H), torch.rand(B, T, 2 * H), torch.randn(B, 2 * H, K, V)
+    options = dict(initial_state=S, output_final_state=True, use_qk_l2norm_in_kernel=True)
+    expected = loop(unit(q), unit(k), v, S=S, gk=g.unsqueeze(-1), beta=beta)
+    close(fla.chunk_gated_delta_rule(q, k, v, g, beta, **options), expected)
+    close(fla.chunk_gdn(q, k, v, g, beta, **options), expected)
+    close(fla.fused_recurrent_gated_delta_rule(q, k, v, g, beta=beta, **options), expected)
+    close(fla.fused_recurrent_gdn(q, k, v, beta=beta, **options), loop(unit(q), unit(k), v, S=S, beta=beta))
+    gk = gate(K, heads=2 * H)
+    expected = loop(unit(q), unit(k), v, S=S, gk=gk + g.unsqueeze(-1), beta=beta)
+    close(fla.fused_recurrent_gated_delta_rule(q, k, v, g, gk, beta=beta, **options), expected)
+
+
+def test_gates_made_in_the_kernel():
+    (q, k, v), raw, A_log, bias = qkv(), torch.randn(B, T, H), torch.randn(H), torch.randn(H)
+    logits = torch.randn(B, T, H)
+    options = dict(use_gate_in_kernel=True, A_log=A_log, dt_bias=bias, use_beta_sigmoid_in_kernel=True)
+    found = fla.chunk_gated_delta_rule(
+        q, k, v, raw, logits, output_final_state=True, use_qk_l2norm_in_kernel=True, allow_neg_eigval=True, **options
+    )
+    g = -A_log.exp() * F.softplus(raw + bias)
+    close(found, loop(unit(q), unit(k), v, gk=g.unsqueeze(-1), beta=2 * logits.sigmoid()))
+
+
+@pytest.mark.parametrize("name", ["chunk_kda", "fused_recurrent_kda"])
+def test_kda(name):
+    (q, k, v), g, beta, S = qkv(), gate(K), torch.rand(B, T, H), torch.randn(B, H, K, V)
+    options = dict(output_final_state=True, use_qk_l2norm_in_kernel=True)
+    close(
+        of(name)(q, k, v, g=g, beta=beta, initial_state=S, **options), loop(unit(q), unit(k), v, S=S, gk=g, beta=beta)
+    )
+    raw, A_log, bias = torch.randn(B, T, H, K), torch.randn(H), torch.randn(H * K)
+    made = of(name)(q, k, v, raw, beta, A_log=A_log, dt_bias=bias, use_gate_in_kernel=True, **options)
+    inner = raw + bias.view(H, K)
+    close(made, loop(unit(q), unit(k), v, gk=-A_log.exp()[:, None] * F.softplus(inner), beta=beta))
+    bounded = of(name)(
+        q, k, v, raw, beta, A_log=A_log, dt_bias=bias, use_gate_in_kernel=True, lower_bound=-5.0, **options
+    )
+    g = -5 * torch.sigmoid(A_log.exp()[:, None] * inner)
+    close(bounded, loop(unit(q), unit(k), v, gk=g, beta=beta))
+
+
+@pytest.mark.parametrize("name", ["parallel_simple_gla", "parallel_retention"])
+def test_parallel_forms(name):
+    q, k, v = qkv()
+    g = {"g": gate()} if name == "parallel_simple_gla" else {}
+    decay = g["g"].unsqueeze(-1) if g else RETENTION
+    o, matrix = of(name)(q, k, v, **g)
+    close((o,), loop(q, k, v, gk=decay)[:1])
+    assert matrix is None
+
+
+# --- what they share --------------------------------------------------------------------------------------------------
+
+
+def test_states_with_values_first():
+    (q, k, v), g, S = qkv(), gate(), torch.randn(B, H, K, V)
+    expected, last = loop(q, k, v, S=S, gk=g.unsqueeze(-1))
+    for option in ("state_v_first", "transpose_state_layout"):
+        found = fla.chunk_simple_gla(q, k, v, g, initial_state=S.mT, output_final_state=True, **{option: True})
+        close(found, (expected, last.mT))
+
+
+def test_backwards_in_time():
+    (q, k, v), g, S = qkv(), gate(K), torch.randn(B, H, K, V)
+    found = fla.fused_recurrent_gla(q, k, v, g, initial_state=S, output_final_state=True, reverse=True)
+    close(found, loop(q, k, v, S=S, gk=g, reverse=True))
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_packed_sequences(reverse):
+    lengths = [4, 0, 7, 2]
+    (q, k, v), g = qkv(steps=13, batch=1), gate(batch=1)
+    S, starts = torch.randn(4, H, K, V), torch.tensor([0, 4, 4, 11, 13])
+    o, last = fla.fused_recurrent_simple_gla(
+        q, k, v, g, initial_state=S, output_final_state=True, cu_seqlens=starts, cu_seqlens_cpu=starts, reverse=reverse
+    )
+    for n, length in enumerate(lengths):
+        part = slice(int(starts[n]), int(starts[n]) + length)
+        own = (x[:, part] for x in (q, k, v))
+        expected = loop(*own, S=S[n : n + 1], gk=g[:, part].unsqueeze(-1), reverse=reverse)
+        close((last[n : n + 1],), expected[1:])
+        if length:
+            close((o[:, part],), expected[:1])
+
+
+def test_a_step_of_generation_is_the_next_step_of_the_sequence():
+    (q, k, v), g, beta = qkv(), gate(), torch.rand(B, T, H)
+    whole, last = fla.chunk_gated_delta_rule(q, k, v, g, beta, output_final_state=True)
+    _, state = fla.chunk_gated_delta_rule(
+        q[:, :-1], k[:, :-1], v[:, :-1], g[:, :-1], beta[:, :-1], output_final_state=True
+    )
+    with torch.no_grad():
+        found = fla.fused_recurrent_gated_delta_rule(
+            q[:, -1:], k[:, -1:], v[:, -1:], g[:, -1:], beta=beta[:, -1:], initial_state=state, output_final_state=True
+        )
+    close(found, (whole[:, -1:], last))
+
+
+def test_gradients_flow():
+    (q, k, v), g, beta = qkv(steps=5), gate(steps=5), torch.rand(B, 5, H)
+    leaves = [x[:1].clone().requires_grad_() for x in (q, k, v, g, beta)]
+    assert torch.autograd.gradcheck(
+        lambda *x: fla.chunk_gated_delta_rule(*x, output_final_state=True, use_qk_l2norm_in_kernel=True), leaves
+    )
+
+
+def test_the_outputs_dtype_is_the_values():
+    q, k, v = (x.bfloat16() for x in qkv())
+    o, last = fla.chunk_delta_rule(q, k, v, torch.rand(B, T, H, dtype=torch.float32), output_final_state=True)
+    assert o.dtype == torch.bfloat16 and last.dtype == torch.float32
+
+
+def test_positions_of_arguments():
+    """The first arguments stand where their functions have them, so that calls by position work too."""
+    orders = {
+        "chunk_simple_gla": "q k v g g_gamma scale initial_state output_final_state",
+        "chunk_gla": "q k v g scale initial_state output_final_state",
+        "fused_recurrent_gla": "q k v gk gv scale initial_state output_final_state",
+        "chunk_retention": "q k v scale initial_state output_final_state",
+        "chunk_lightning_attn": "q k v layer_idx num_layers scale initial_state output_final_state",
+        "chunk_linear_attn": "q k v scale initial_state output_final_state normalize",
+        "chunk_delta_rule": "q k v beta scale initial_state output_final_state use_qk_l2norm_in_kernel",
+        "chunk_gated_delta_rule": "q k v g beta scale initial_state output_final_state",
+        "fused_recurrent_gated_delta_rule": "q k v g gk gv beta scale initial_state output_final_state",
+        "chunk_kda": "q k v g beta scale initial_state output_final_state use_qk_l2norm_in_kernel use_gate_in_kernel",
+        "fused_recurrent_kda": "q k v g beta A_log dt_bias scale initial_state output_final_state",
+        "parallel_simple_gla": "q k v g scale output_attentions",
+    }
+    for name, order in orders.items():
+        assert list(inspect.signature(of(name)).parameters)[: len(order.split())] == order.split(), name
+
+
+MISTAKES = [
+    (lambda q, k, v: fla.chunk_simple_gla(q, k, v, gate(), HEADS), "give g or g_gamma, not both"),
+    (lambda q, k, v: fla.fused_recurrent_gla(q, k, v, gate(K), gate(V)), "gk and gv at once have no op"),
+    (lambda q, k, v: fla.fused_recurrent_gated_delta_rule(q, k, v, gv=gate(V)), "decays of value channels"),
+    (lambda q, k, v: fla.chunk_retention(q, k, v, head_first=True), r"tensors are \[B, T, H, ...\]"),
+    (lambda q, k, v: fla.chunk_retention(q, k, v, cp_context=1), "retention: cp_context isn't supported"),
+    (lambda q, k, v: fla.parallel_retention(q, k, v, output_attentions=True), "no op forms the T x T matrix"),
+    (
+        lambda q, k, v: fla.chunk_kda(q, k, v, gate(K), gate(), use_gate_in_kernel=True),
+        "use_gate_in_kernel needs A_log",
+    ),
+    (lambda q, k, v: fla.chunk_kda(q, k, v, gate(K), gate(), allow_neg_eigval=True), "needs use_beta_sigmoid"),
+    (lambda q, k, v: fla.chunk_delta_rule(q, k, v, gate(V)), r"delta_rule: beta must have 3 axes"),
+]
+
+
+@pytest.mark.parametrize("wrong, said", MISTAKES, ids=[s[:30] for _, s in MISTAKES])
+def test_mistakes_are_named(wrong, said):
+    with pytest.raises(ArgumentError, match=said):
+        wrong(*qkv())
+
+
+def test_every_public_function_is_tested():
+    text = inspect.getsource(inspect.getmodule(test_every_public_function_is_tested))
+    assert [n for n in fla.__all__ if n not in text] == []
