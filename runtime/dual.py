@@ -115,6 +115,10 @@ class Schedule:
             tensor(penalties) if penalty else None,
         )
 
+    def to(self, *where: Any) -> Schedule:
+        """On another device, or in another dtype, as `Tensor.to` has it."""
+        return Schedule(*(None if x is None else x.to(*where) for x in self._parts))
+
     def coefficients(self) -> tuple[Tensor, Tensor]:
         """(c_0 [...], c [..., T]): W_T = c_0 W_0 - sum_t c_t error_t x_t^T, if V_0 = 0.
 
