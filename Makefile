@@ -8,7 +8,7 @@ JOBS ?= 2
 BIN := .venv/bin
 SETUP := .venv/.setup-done
 
-.PHONY: help setup test test-gpu lint format demo build check clean
+.PHONY: help setup test test-gpu bench lint format demo build check clean
 
 help:  ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -29,6 +29,9 @@ test: lint  ## lint, types and tests
 test-gpu:  ## the GPU tests, with PYTHON's own torch, triton and pytest
 	@$(PYTHON) -c 'import torch; torch.cuda.is_available() or __import__("sys").exit("make test-gpu: torch sees no CUDA device")'
 	@$(PYTHON) -m pytest tests/gpu $(ARGS)
+
+bench:  ## speed beside the peers on a GPU, with PYTHON's own torch and triton (benchmarks/README.md)
+	@$(PYTHON) -m benchmarks.gpu --out out/speed $(ARGS)
 
 lint: setup build/typing  ## ruff and mypy
 	@$(BIN)/ruff check --quiet .

@@ -13,7 +13,7 @@ import platform
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,12 +22,14 @@ import torch
 import typer
 from rich.console import Console
 
+import chunkform
+import chunkform.generated
 from chunkform.codegen.predict import predict
 
 from . import accuracy, peers, report, timing, tuning
 from .calls import forward, forward_backward
 from .inputs import DECAYS, LENGTHS, Shape, draw, parse_shape
-from .pairs import floor_milliseconds, median
+from .pairs import OURS, floor_milliseconds, median
 from .peers import FLA, SOFTMAX, Peer, Subject
 from .plots import draw_plots
 
@@ -51,7 +53,6 @@ class Session:
     console: Console
     results: dict[str, Any]
     stopped: str | None = None
-    subjects: dict[str, Subject] = field(default_factory=dict)
 
     def over(self) -> bool:
         """Is it time to start nothing more?"""
@@ -79,9 +80,9 @@ class Session:
         except Exception as why:  # a peer may raise anything, and the others are still to be measured
             row.setdefault("failures", {})[what] = timing.reason(why)
             self.say(f"{row['op']} {row['shape']} {row['who']}, {what}: {timing.reason(why)}")
-        timing.release(self.device)
         try:
             timing.synchronize(self.device)
+            timing.release(self.device)
         except Exception as lost:
             self.stopped = f"the GPU was lost to {row['who']}'s {row['op']} at {row['shape']}: {timing.reason(lost)}"
         return None
@@ -132,8 +133,7 @@ def main(
     results: dict[str, Any] = {"about": about, "rows": [], "errors": [], "host": [], "skipped": {}}
     s = Session(device, DTYPES[dtype], decay, effort, rate, start + budget, out, console, results)
     for name in names:
-        s.subjects[name] = peers.ours(name)
-        _all(s, name, s.subjects[name], None, chosen, errors)
+        _ours(s, name, chosen, errors)
     if timing.on_gpu(device):
         for shape in chosen:
             _reference(s, shape)
@@ -149,8 +149,6 @@ def main(
 
 
 def _names(ops: str) -> list[str]:
-    import chunkform.generated
-
     known = dir(chunkform.generated)
     names = list(known) if ops == "all" else ops.split(",")
     for name in names:
@@ -293,12 +291,21 @@ def _reference(s: Session, shape: Shape) -> None:
     s.write()
 
 
+def _ours(s: Session, op: str, shapes: list[Shape], errors: bool) -> None:
+    row: dict[str, Any] = {"op": op, "shape": "", "who": OURS}
+    subject = s.attempt(row, "loading it", lambda: peers.ours(op))
+    if subject is None:
+        s.results["skipped"][f"our {op}"] = row.get("failures", {}).get("loading it", s.stopped or "")
+        return
+    _all(s, op, subject, None, shapes, errors)
+
+
 def _peer(s: Session, op: str, peer: Peer, shapes: list[Shape], errors: bool) -> None:
     """One peer at the shapes; a refusal to load is a row like any other failure."""
     if s.over():
         s.skip(f"{peer.label} beside {op}")
         return
-    row = {"op": op, "shape": ",".join(x.name for x in shapes), "who": peer.label}
+    row: dict[str, Any] = {"op": op, "shape": ",".join(x.name for x in shapes), "who": peer.label}
     subject = s.attempt(row, "loading it", lambda: _loaded(s, peer))
     if subject is None:
         s.results["skipped"][f"{peer.label} beside {op}"] = row.get("failures", {}).get("loading it", s.stopped or "")
@@ -365,8 +372,8 @@ def _about(
     device: str, dtype: str, decay: str, effort: timing.Effort, rate: float, threads: int, tuned: Path | None
 ) -> dict[str, Any]:
     gpu = torch.cuda.get_device_name() if timing.on_gpu(device) else platform.processor() or platform.machine()
-    versions = {name: peers.version(name) for name in ("torch", "triton", "fla-core", "chunkform")}
-    versions["torch"] = torch.__version__
+    versions = {name: peers.version(name) for name in ("triton", "fla-core")}
+    versions |= {"torch": torch.__version__, "chunkform": chunkform.__version__}
     about: dict[str, Any] = {"gpu": gpu, "date": date.today().isoformat(), **versions, "cuda": torch.version.cuda}
     about |= {"dtype": dtype, "decay": decay, "copy_rate": rate, "repeat_ms": effort.repeat}
     about["said"] = (
