@@ -107,13 +107,20 @@ def explain(
     spec: Annotated[str, typer.Argument(help="a name of the catalogue, or a spec file")],
     json_path: JsonPath = None,
     latex: Annotated[bool, typer.Option("--latex", help="print the derivation as LaTeX, and nothing else")] = False,
+    svg: Annotated[Path | None, typer.Option(metavar="PATH", help="draw a program's graph of ops there")] = None,
     width: Annotated[int, typer.Option(help="the size of every dim that costs are counted for", min=1)] = 64,
     chunk: Annotated[int, typer.Option(help="the steps of a chunk that costs are counted for", min=1)] = 64,
 ) -> None:
     """Show the derived adjoint, the read-write form, the form over chunks, the sweeps and what they cost."""
     from .kinds import kind_of
 
+    writable(svg)
     found = [(kind_of(r), kind_of(r).compile_spec(r)) for r in declarations([spec])]
+    if svg is not None:
+        drawn = [kind.svg(c) for kind, c in found if hasattr(kind, "svg")]
+        if len(drawn) != 1:
+            raise LoadError(f"--svg draws the graph of one program; {spec} holds {len(drawn)}")
+        write(svg, drawn[0])
     if json_path is not None:
         data = [kind.explanation(c, width, chunk) for kind, c in found]
         write_json(json_path, data[0] if len(data) == 1 else data)

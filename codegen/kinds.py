@@ -18,11 +18,13 @@ import importlib
 from typing import Any
 
 from chunkform.spec.language.declaration import Declaration
+from chunkform.spec.language.program import Program
 from chunkform.spec.language.recurrence import Recurrence
 
 # One row for each kind. Modules are imported when a declaration of the kind is first met.
 KINDS: dict[type[Declaration], str] = {
     Recurrence: "chunkform.codegen.recurrence_kind",
+    Program: "chunkform.codegen.programs.kind",
 }
 
 

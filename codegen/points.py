@@ -141,7 +141,7 @@ class _Positive(Reals):
 def _error_bound(check: Callable[[Point], Compared], point: Point, points: int) -> float:
     """The probability that two different sides agree at all points (Schwartz and Zippel)."""
     try:
-        degree = max(Degrees.of_difference(a, b) for _, a, b in check(point))
+        degree = max((Degrees.of_difference(a, b) for _, a, b in check(point)), default=0)
     except NoExactMeaning:
         return 0.0
     return min(1.0, float(degree) / PRIME) ** points

@@ -20,6 +20,8 @@ from .functions import (
     tanh,
 )
 from .load import catalogue, find, load
+from .methods import cg, neumann, sherman_morrison
+from .program import Program
 from .recurrence import Equation, Recurrence, State, Variable
 
 __all__ = [
@@ -27,12 +29,14 @@ __all__ = [
     "Dim",
     "Equation",
     "Matrix",
+    "Program",
     "Recurrence",
     "State",
     "Variable",
     "absolute",
     "apply",
     "catalogue",
+    "cg",
     "cos",
     "diag",
     "dot",
@@ -44,10 +48,12 @@ __all__ = [
     "latex",
     "load",
     "log",
+    "neumann",
     "norm",
     "normalize",
     "ones",
     "relu",
+    "sherman_morrison",
     "sigmoid",
     "silu",
     "sin",

@@ -1,0 +1,167 @@
+"""Pass 3 of a program, emit: the text of its generated file."""
+
+from __future__ import annotations
+
+import hashlib
+
+from ..backends import Section
+from ..emit import OPTIONS, _dims, _imports, _key, _wrapped, environment, formatted
+from .calls import backward_text, forward_text, residual_name
+from .derivation import derivation_lines
+from .pipeline import CompiledProgram
+from .sections import torch_texts, triton_texts
+
+_MODULES = {
+    "chunkform.runtime.packed": "backward_by_length forward_by_length",
+    "chunkform.runtime.programs": "Sums checked_solves inverted kept part results through_inverse wanted zeros_where_none",
+    "chunkform.runtime.solve": "conjugate_gradients neumann simplified_backward unrolled_backward",
+}
+
+
+def emit(c: CompiledProgram, tidy: bool = True) -> str:
+    """The generated file of a program, formatted where `tidy`."""
+    torch, triton = torch_texts(c.graph), triton_texts(c.graph)
+    body = []
+    for texts in (torch, triton):
+        body += [texts.text, forward_text(c, texts.backend, texts), backward_text(c, texts.backend, texts)]
+    body = [x for x in body if x]
+    modules: dict[str, str] = {}
+    for found in (torch.modules, triton.modules, _MODULES):
+        for module, names in found.items():
+            modules[module] = f"{modules.get(module, '')} {names}"
+    page = environment().get_template("program.py.jinja")
+    text = "\n\n\n".join(body)
+    public = public_text(c)
+    out = page.render(
+        title=_title(c),
+        command=f"chunkform build {c.name}",
+        hash=spec_hash(c),
+        derivation=_wrapped(derivation_lines(c)),
+        imports=_imports((Section("program", f"{text}\n{public}", modules),)),
+        arguments="(" + "".join(f'"{n}", ' for n in c.graph.arguments) + ")",
+        body=text,
+        signature=signature_text(c),
+        public=public,
+    )
+    return formatted(out) if tidy else out
+
+
+def spec_hash(c: CompiledProgram) -> str:
+    """A hash of what the program says, not of how its file is laid out."""
+    g = c.graph
+    said = [g.program.name, repr(g.outputs), repr(g.finals)]
+    said += [repr((v.name, v.kind, tuple(map(str, v.dims)), v.default)) for v in g.program.step.variables]
+    for op in g.operations:
+        p = op.compiled.step
+        said += [repr(p.dims), *(f"{n} {x.key}" for n, x in (*p.updates.items(), *p.outputs.items()))]
+        said += [repr((s.name, s.axes, s.initial.key if s.initial is not None else "")) for s in p.states]
+    for n in g.nodes:
+        said.append(
+            repr((n.name, n.op.name, n.given, n.states, n.made, getattr(n, "method", ""), getattr(n, "step", "")))
+        )
+    return hashlib.sha256("\n".join(said).encode()).hexdigest()[:16]
+
+
+def signature_text(c: CompiledProgram) -> str:
+    g = c.graph
+    arguments = []
+    for v in g.program.step.variables:
+        if v.kind != "solved":
+            default = "" if v.default is None else f", default={float(v.default)!r}"
+            arguments.append(f'Argument("{v.name}", "{v.kind}", {_dims(tuple(d.name for d in v.dims))}{default}),')
+    states = "".join(f'("{s}", {_dims(g.dims[s])}),' for s in g.finals)
+    outputs = "".join(f'("{n}", {_dims(g.dims[q])}),' for n, q in g.outputs.items())
+    outputs += "".join(f'("{residual_name(n)}", ()),' for n in g.solves)
+    return f'Signature(name="{c.name}", arguments=({"".join(arguments)}), states=({states}), outputs=({outputs}))'
+
+
+def _title(c: CompiledProgram) -> str:
+    doc = (c.spec.doc or "").strip().splitlines()
+    return f"{c.name}: {doc[0]}" if doc else f"{c.name}, from its spec."
+
+
+def public_text(c: CompiledProgram) -> str:
+    """The function that users call."""
+    given = [v for v in c.spec.step.variables if v.kind != "solved"]
+    positional = [_key(v.name, v.kind.startswith("decay")) for v in given if v.kind != "constant"]
+    options = [f"{n}={default}" for n, default in _defaults().items()]
+    solves = list(c.graph.solves)
+    extra = ["output_residual=False", "check=None"] if solves else []
+    constants = [
+        v.name if v.default is None else f"{v.name}={float(v.default)!r}" for v in given if v.kind == "constant"
+    ]
+    constants.sort(key=lambda x: "=" in x)
+    tail = ["*", *constants] if constants else []
+    passed = "{" + ", ".join(f'"{v.name}": {_key(v.name, v.kind.startswith("decay"))}' for v in given) + "}"
+    call = f"OP({passed}, {', '.join(f'{n}={n}' for n in OPTIONS)})"
+    lines = [f"def {c.name}({', '.join([*positional, *options, *extra, *tail])}):", f'    """{docstring(c)}"""']
+    if not solves:
+        return "\n".join([*lines, f"    return {call}"])
+    count = len(c.graph.outputs)
+    lines.append(f"    found = {call}")
+    lines.append("    if check is not None:")
+    residuals = ", ".join(f'"{n.name}": found[{count + i}]' for i, n in enumerate(solves))
+    lines.append(f'        checked_solves("{c.name}", {{{residuals}}}, check, WHY)')
+    lines.append(f"    return results(found, {count}, output_residual)")
+    why = "".join(f'"{n.name}": "{n.method.advice}", ' for n in solves)
+    return "\n".join([f"WHY = {{{why}}}", "", "", *lines])
+
+
+def _defaults() -> dict[str, str]:
+    from ..emit import _parameters  # noqa: F401  (the options' defaults are those of every op)
+
+    known = {"output_final_state": "False", "recompute": '"auto"', "precision": '"default"'}
+    return {n: known.get(n, "None") for n in OPTIONS}
+
+
+def docstring(c: CompiledProgram) -> str:
+    """Shapes, units and results of the op."""
+    g = c.graph
+    lines = [f"{(c.spec.doc or c.name.replace('_', ' ')).strip().rstrip('.')}.", ""]
+    from .words import node_text
+
+    lines += [f"    {node_text(g, n)}" for n in g.nodes]
+    lines += ["", "Args:"]
+    signs = {1: "at least 0", 2: "positive"}
+    for v in g.program.step.variables:
+        if v.kind == "solved":
+            continue
+        if v.kind == "constant":
+            lines.append(f"    {v.name}: a number.")
+            continue
+        stepwise = v.kind in ("input", "decay")
+        shape = ", ".join((["B", "T", "H"] if stepwise else ["H"]) + [d.name for d in v.dims])
+        note = ""
+        if v.kind.startswith("decay"):
+            note = f" The natural logarithm of {v.name}, at most 0."
+        elif not stepwise:
+            note = " Constant in time."
+        if v.name in g.program.signs:
+            note += f" Each entry must be {signs[g.program.signs[v.name]]}."
+        lines.append(f"    {_key(v.name, v.kind.startswith('decay'))}: [{shape}].{note}")
+    states = ", ".join(f"{s} [{', '.join(['B', 'H', *g.dims[s]])}]" for s in g.finals)
+    many = "a tuple of " if len(g.finals) > 1 else ""
+    lines += [
+        f"    initial_state: {many}{states}; the spec's own (zeros, where it gives none) where None.",
+        "    output_final_state: also return the states after the last step.",
+        "    cu_seqlens: int tensor [N + 1], for N sequences packed in [1, T, ...] (backend='torch').",
+        "    backend: 'torch', 'triton', or None for the best one on the tensors' device.",
+    ]
+    solves = [n.name for n in g.solves]
+    if solves:
+        lines += [
+            f"    output_residual: also return |b - H x| / |b| of each solve ({', '.join(solves)}), [B, T, H] float32.",
+            "    check: a number; raise where a residual is above it. This waits for the device.",
+        ]
+    outs = ", ".join(f"{n} [{', '.join(['B', 'T', 'H', *g.dims[q]])}]" for n, q in g.outputs.items())
+    lines += ["", "Returns:", f"    {outs} in the inputs' dtype, and the final state (float32) or None."]
+    lines += [
+        "",
+        "Raises:",
+        "    chunkform.errors.ArgumentError: an argument has a wrong shape, dtype, device or value.",
+    ]
+    if solves:
+        lines.append("    chunkform.errors.ConditionError: a solve didn't converge, and `check` was given.")
+    if c.spec.source:
+        lines += ["", f"Source: {c.spec.source}"]
+    return "\n    ".join(lines).replace("\n    \n", "\n\n") + "\n    "

@@ -1,0 +1,151 @@
+"""`chunkform explain` for programs: the graph, its adjoint, and the derivation of each op."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ..derivation import derivation as derivation_of
+from ..explain import section_text
+from ..formulas import Section
+from .derivation import adjoint_lines
+from .draw import svg as drawn
+from .graph import SolveNode
+from .pipeline import CompiledProgram
+from .sections import triton_texts
+from .words import node_text
+
+
+def explanation(c: CompiledProgram, width: int = 64, chunk: int = 64) -> dict[str, Any]:
+    """Everything as plain data; `operations` have the fields of a recurrence's explanation."""
+    from ..explain import explanation as of_recurrence
+
+    g = c.graph
+    return {
+        "name": c.name,
+        "doc": next(iter((c.spec.doc or "").strip().splitlines()), ""),
+        "source": c.spec.source,
+        "family": c.family,
+        "arguments": [
+            {"name": v.name, "kind": v.kind, "dims": [d.name for d in v.dims], "default": v.default}
+            for v in c.spec.step.variables
+            if v.kind != "solved"
+        ],
+        "outputs": [{"name": n, "dims": list(g.dims[q])} for n, q in g.outputs.items()],
+        "states": [{"name": s, "dims": list(g.dims[s])} for s in g.finals],
+        "nodes": [
+            {
+                "name": n.name,
+                "kind": "solve" if isinstance(n, SolveNode) else "map" if n.op.is_map else "recurrence",
+                "operation": n.op.name,
+                "inputs": dict(n.given),
+                "states": dict(n.states),
+                "makes": list(n.made),
+                "meaning": node_text(g, n),
+                "method": n.method.words if isinstance(n, SolveNode) else None,
+            }
+            for n in g.nodes
+        ],
+        "adjoint": [
+            {"of": a.of.name, "takes": list(a.takes.values()), "gives": list(dict.fromkeys(a.gives.values()))}
+            for a in c.adjoint.nodes
+        ],
+        "sums": c.adjoint.sums,
+        "adjoint_in_words": adjoint_lines(c),
+        "gates": [{"name": x.name, "what": x.what, "points": x.points, "error_bound": x.error_bound} for x in c.gates],
+        "kernels": {op.name: triton_texts(g).reasons.get(op.name) for op in g.operations},
+        "operations": {op.name: of_recurrence(op.compiled, width, chunk) for op in g.operations if not op.is_map},
+        "svg": svg(c),
+    }
+
+
+def show(c: CompiledProgram, console: Console, width: int = 64, chunk: int = 64) -> None:
+    """Print an explanation."""
+    console.print(Text.assemble((c.name, "bold"), "  ", (c.family, "green")))
+    if c.spec.doc:
+        console.print(Text(c.spec.doc.strip().splitlines()[0], style="italic"))
+    console.print()
+    console.print(Text("The graph", style="bold"))
+    table = _table("op", "makes", "from", "states", "operation")
+    for n in c.graph.nodes:
+        kind = "solve" if isinstance(n, SolveNode) else "map" if n.op.is_map else "recurrence"
+        table.add_row(kind, node_text(c.graph, n), ", ".join(n.given.values()), ", ".join(n.states.values()), n.op.name)
+    console.print(table)
+    console.print()
+    console.print(Text("The adjoint graph", style="bold"))
+    for line in adjoint_lines(c):
+        console.print(Text(f"    {line}", style="cyan"))
+    for op in c.graph.operations:
+        console.print()
+        console.print(Text.assemble(("Operation ", "bold"), (op.name, "bold"), "  ", op.compiled.family))
+        for section in derivation_of(op.compiled):
+            console.print(section_text(section))
+    reasons = triton_texts(c.graph).reasons
+    if reasons:
+        console.print()
+        for name, why in reasons.items():
+            console.print(Text(f"{name}: {why}", style="dim"))
+    gates = _table("after", "what was found equal", "points", "chance of an error")
+    for x in c.gates:
+        gates.add_row(x.name, x.what, str(x.points), f"{x.error_bound:.0e}")
+    console.print()
+    console.print(Text("Gates that it passed, beside those of each operation", style="bold"))
+    console.print(gates)
+
+
+def svg(c: CompiledProgram) -> str:
+    """The graph and its adjoint graph, one above the other."""
+    labels = {n.name: node_text(c.graph, n) for n in c.graph.nodes}
+    labels |= {a.name: f"adjoint of {a.of.name}" for a in c.adjoint.nodes}
+    parts = [
+        drawn(c.graph.digraph, labels, f"{c.name}: the graph of ops"),
+        drawn(c.adjoint.digraph, labels, f"{c.name}: its adjoint graph"),
+    ]
+    return stacked(parts)
+
+
+def stacked(parts: list[str]) -> str:
+    """Drawings, one below the other."""
+    import re
+
+    sizes = [tuple(map(int, re.search(r'viewBox="0 0 (\d+) (\d+)"', x).groups())) for x in parts]  # type: ignore[union-attr]
+    width, height = max(w for w, _ in sizes), sum(h for _, h in sizes)
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}">']
+    y = 0
+    for part, (_, h) in zip(parts, sizes, strict=True):
+        out.append(f'<svg y="{y}"' + part.removeprefix("<svg").rstrip())
+        y += h
+    return "\n".join([*out, "</svg>"]) + "\n"
+
+
+def latex_document(c: CompiledProgram) -> str:
+    """The derivation of each operation as LaTeX, after the graph in words."""
+    from ..explain import latex_document as of_recurrence
+
+    out = [rf"\section*{{{_plain(c.name)}}}", r"\begin{enumerate}"]
+    out += [rf"\item \verb|{node_text(c.graph, n)}|" for n in c.graph.nodes]
+    out += [r"\end{enumerate}", r"\subsection*{The adjoint graph}", r"\begin{itemize}"]
+    out += [rf"\item \verb|{x}|" for x in adjoint_lines(c)]
+    out.append(r"\end{itemize}")
+    for op in c.graph.operations:
+        out += [rf"\section*{{Operation {_plain(op.name)}}}", of_recurrence(op.compiled)]
+    return "\n".join(out) + "\n"
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", r"\_")
+
+
+def sections(c: CompiledProgram) -> list[Section]:
+    """The derivations of all operations."""
+    return [s for op in c.graph.operations for s in derivation_of(op.compiled)]
+
+
+def _table(*columns: str) -> Table:
+    table = Table(header_style="dim", box=None, padding=(0, 3, 0, 0))
+    for name in columns:
+        table.add_column(name, overflow="fold")
+    return table

@@ -1,0 +1,80 @@
+"""What the commands do for a program; `kinds.py` describes these functions."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from chunkform.spec.language.program import Program
+
+from .emit import emit, spec_hash
+from .explain import explanation, latex_document, show, svg
+from .pipeline import CompiledProgram
+from .pipeline import compile_program as compile_spec
+
+if TYPE_CHECKING:
+    from ..checks import Checked
+    from ..inspect import InspectRow
+
+__all__ = [
+    "check_one",
+    "compile_spec",
+    "emit",
+    "explanation",
+    "inspect_one",
+    "latex_document",
+    "show",
+    "spec_hash",
+    "svg",
+]
+
+
+def check_one(p: Program, seeds: int, steps: int, width: int, device: str) -> list[Checked]:
+    """The largest errors of a program's op, the residuals of its solves, and what its iterations need."""
+    from ..check import Case
+    from ..checks import DTYPES, Checked
+    from ..compile import compile_module
+    from .check import check_program
+
+    c = compile_spec(p)
+    op = getattr(compile_module(p), p.name)
+    found: list[Checked] = []
+    for dtype in DTYPES[device]:
+        worst: dict[str, Checked] = {}
+        for seed in range(seeds):
+            case = Case(steps=steps, width=width, dtype=dtype, device=device, seed=seed)
+            for r in check_program(c, op, case):
+                kind = str(dtype).removeprefix("torch.")
+                made = Checked(p.name, r.quantity, kind, device, r.error, r.bound, r.allowed, r.ok)
+                if r.quantity not in worst or made.badness > worst[r.quantity].badness:
+                    worst[r.quantity] = made
+        found += worst.values()
+    return found
+
+
+def inspect_one(c: CompiledProgram, arch: str, dtypes: Any, widths: Any) -> list[InspectRow]:
+    """Rows for every kernel that a call of the program launches."""
+    from ..inspect import _launches, _row
+
+    module = generated_module(c)
+    rows = []
+    for dtype in dtypes:
+        for width in widths:
+            rows += [_row(x, arch, dtype, width, 0) for x in _launches(c, module, dtype, width)]  # type: ignore[arg-type]
+    return rows
+
+
+def generated_module(c: CompiledProgram) -> Any:
+    """The generated file as a module; Triton reads a kernel's source from its file."""
+    folder = Path(tempfile.mkdtemp(prefix="chunkform_program_"))
+    path = folder / f"program_{c.name}.py"
+    path.write_text(emit(c, tidy=False))
+    spec = importlib.util.spec_from_file_location(f"chunkform_program_{c.name}_{folder.name}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module.__name__] = module
+    spec.loader.exec_module(module)
+    return module

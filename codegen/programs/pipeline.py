@@ -1,0 +1,59 @@
+"""The compiler of programs, pass by pass: program -> graph of compiled ops -> adjoint graph. A gate follows each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from chunkform.spec.language.program import Program
+
+from ..ir import ZERO
+from ..lower import axes_of
+from ..points import GateResult
+from ..step import StepProgram, Var
+from .adjoint_graph import AdjointGraph, adjoint_graph
+from .gates import gate_adjoint_graph, gate_graph
+from .graph import Graph
+from .partition import partition
+
+
+@dataclass(frozen=True)
+class CompiledProgram:
+    """Everything that is known of a program."""
+
+    spec: Program
+    graph: Graph
+    adjoint: AdjointGraph
+    gates: tuple[GateResult, ...]
+    family: str = "program"
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @cached_property
+    def step(self) -> StepProgram:
+        """The program's arguments, states and outputs, as a recurrence has them; what a step computes isn't said here."""
+        from .oracle import state_vars
+
+        g = self.graph
+        return StepProgram(
+            self.name,
+            tuple(d.name for d in self.spec.step.dim_list),
+            tuple(
+                Var(v.name, v.kind, axes_of(v.dims), v.default) for v in self.spec.step.variables if v.kind != "solved"
+            ),
+            state_vars(g),
+            {},
+            dict.fromkeys(g.outputs, ZERO),
+            output_axes={n: g.dims[q] for n, q in g.outputs.items()},
+        )
+
+
+def compile_program(p: Program) -> CompiledProgram:
+    """Compile a program up to the graphs from which text is printed."""
+    graph = partition(p)
+    gates = [] if p.applied else [gate_graph(graph)]
+    backwards = adjoint_graph(graph)
+    gates.append(gate_adjoint_graph(backwards))
+    return CompiledProgram(p, graph, backwards, tuple(gates))

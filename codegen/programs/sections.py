@@ -1,0 +1,109 @@
+"""The texts of a program's operations, side by side in one file: each function with the operation's name in its own."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass, field
+
+from ..backends import torch_section, triton_section
+from .graph import Graph, Operation
+from .torch_matrix import matrix_source
+
+
+@dataclass
+class Texts:
+    """Functions of all operations for one backend, and the modules whose names they use. `reasons`: why an operation goes another
+    way than chunk by chunk in kernels; `stepwise`: why it goes step by step."""
+
+    backend: str
+    parts: list[str] = field(default_factory=list)
+    modules: dict[str, str] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
+    stepwise: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        return "\n\n\n".join(self.parts)
+
+    def add(self, text: str, modules: dict[str, str]) -> None:
+        self.parts.append(text)
+        for module, names in modules.items():
+            known = set(self.modules.get(module, "").split())
+            self.modules[module] = " ".join(sorted(known | set(names.split())))
+
+
+def torch_texts(g: Graph) -> Texts:
+    """What every program has: torch functions, which run on any device."""
+    out = Texts("torch")
+    solved = {id(n.op) for n in g.solves}
+    for op in g.operations:
+        section = torch_section(op.compiled)
+        bare = id(op) in solved and not keeps(op)
+        roots = ["torch_backward"] if bare else ["torch_forward", "torch_backward"]
+        out.add(named(section.text, op, "torch", roots), section.modules)
+        if id(op) in solved:
+            out.add(named(f"{matrix_source(op)}\n\n\n{section.text}", op, "torch", ["torch_matrix"]), section.modules)
+    return out
+
+
+def triton_texts(g: Graph) -> Texts:
+    """Kernels of the operations that have them. Maps stay in torch."""
+    from .triton_solve import CannotSolve, solve_source
+
+    out = Texts("triton")
+    solved = {id(n.op): n for n in g.solves}
+    for op in g.operations:
+        if op.is_map:
+            continue
+        section = triton_section(op.compiled)
+        bare = id(op) in solved and not keeps(op, section.stepwise)
+        roots = ["triton_backward"] if bare else ["triton_forward", "triton_backward"]
+        out.add(named(section.text, op, "triton", roots), section.modules)
+        if section.stepwise:
+            out.stepwise[op.name] = section.stepwise
+            out.reasons[op.name] = section.stepwise
+        if id(op) in solved:
+            try:
+                text, modules = solve_source(op)
+                out.add(named(text, op, "triton", ["triton_solve"]), modules)
+            except CannotSolve as why:
+                out.reasons[op.name] = f"its products are made in torch, because {why}"
+    return out
+
+
+def keeps(op: Operation, stepwise: str | None = None) -> bool:
+    """Does the backward pass use what the forward pass keeps?"""
+    return op.compiled.forward is None or bool(op.compiled.forward.form.write_leaves()) or stepwise is not None
+
+
+def function(op: Operation, backend: str, kind: str) -> str:
+    """The name of an operation's function in the generated file."""
+    return f"{backend}_{op.name}_{kind}"
+
+
+def named(text: str, op: Operation, backend: str, roots: list[str]) -> str:
+    """The functions that the roots need, each with the operation's name in its own."""
+    tree = ast.parse(text)
+    lines = text.splitlines()
+    bodies = {}
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef):
+            start = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+            bodies[node.name] = "\n".join(lines[start - 1 : node.end_lineno])
+    used: list[str] = []
+    todo = list(roots)
+    while todo:
+        name = todo.pop()
+        if name in used:
+            continue
+        used.append(name)
+        todo += [w for w in dict.fromkeys(re.findall(r"\w+", bodies[name])) if w in bodies and w != name]
+    new = {}
+    for name in used:
+        if name.startswith(f"{backend}_"):
+            new[name] = function(op, backend, name.removeprefix(f"{backend}_"))
+        else:
+            new[name] = f"_{op.name}{name}" if name.startswith("_") else f"{op.name}_{name}"
+    pattern = re.compile(rf"(?<![\w.\"'])({'|'.join(map(re.escape, new))})(?![\w\"'])")
+    return "\n\n\n".join(pattern.sub(lambda m: new[m[1]], body) for name, body in bodies.items() if name in new)

@@ -1,0 +1,107 @@
+"""What generated programs of ops share: gradients that several readers add to, what passes keep, and the check of solves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from chunkform.errors import ConditionError
+
+
+class Sums:
+    """Gradients by quantity, added up in float32 at least."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, Tensor] = {}
+        self.initial: dict[str, Tensor] = {}
+
+    def add(self, name: str, x: Tensor | None) -> None:
+        _add(self.found, name, x)
+
+    def add_all(self, inner: dict[str, Tensor], names: dict[str, str]) -> None:
+        """An op's gradients, by its own names; `names` says what they are called here."""
+        for own, name in names.items():
+            self.add(name, inner.get(own))
+
+    def start(self, name: str, x: Tensor | None) -> None:
+        """The gradient of an initial state."""
+        _add(self.initial, name, x)
+
+    def get(self, name: str, like: Tensor | None = None) -> Tensor | None:
+        """The sum so far, in the dtype of `like`."""
+        x = self.found.get(name)
+        return x if x is None or like is None else x.to(like.dtype)
+
+    def gradients(self, given: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The sums for the arguments, typed like these."""
+        return {n: self.found[n].to(x.dtype) for n, x in given.items() if n in self.found}
+
+
+def _add(found: dict[str, Tensor], name: str, x: Tensor | None) -> None:
+    if x is None:
+        return
+    if name not in found:
+        found[name] = x
+        return
+    before = found[name]
+    if before.dtype in (torch.bfloat16, torch.float16):
+        before = before.to(torch.float32)
+    found[name] = before + x
+
+
+def kept(node: str, saved: dict[str, Tensor]) -> dict[str, Tensor]:
+    """What an op keeps for its backward pass, under names of its node."""
+    return {f"{node}: {n}": x for n, x in saved.items()}
+
+
+def part(node: str, saved: dict[str, Tensor]) -> dict[str, Tensor]:
+    """What `kept` kept."""
+    return {n.removeprefix(f"{node}: "): x for n, x in saved.items() if n.startswith(f"{node}: ")}
+
+
+def wanted(needs: frozenset[str], names: dict[str, str], arguments: tuple[str, ...]) -> frozenset[str]:
+    """The op's own names of what needs a gradient: what is asked for, and what other ops made."""
+    return frozenset(own for own, name in names.items() if name in needs or name not in arguments)
+
+
+def zeros_where_none(x: Tensor | None, like: Tensor) -> Tensor:
+    return torch.zeros_like(like) if x is None else x
+
+
+def inverted(x: Tensor | None) -> Tensor | None:
+    """The inverse of a state."""
+    return None if x is None else torch.linalg.inv(x)
+
+
+def through_inverse(inverse: Tensor, gradient: Tensor | None) -> Tensor | None:
+    """The gradient of H, from that of its inverse P: -P^T dP P^T; and as well the other way round."""
+    return None if gradient is None else -(inverse.mT @ gradient.to(inverse.dtype) @ inverse.mT)
+
+
+def checked_solves(name: str, residuals: dict[str, Tensor], limit: float, why: dict[str, str]) -> None:
+    """Raise where the residual of a solve is above `limit`. It waits for the device.
+
+    Raises:
+        ConditionError: names the solve, the batch entry, step and head where the residual is largest, and what to do.
+    """
+    for solve, residual in residuals.items():
+        if not residual.numel():
+            continue
+        worst = residual.nan_to_num(nan=float("inf")).flatten()
+        at = int(worst.argmax())
+        value = float(worst[at])
+        if value > limit:
+            t, h = residual.shape[1:]
+            raise ConditionError(
+                f"{name}: the solve {solve} didn't converge: its residual |b - H x| / |b| is {value:.1e} at batch entry "
+                f"{at // (t * h)}, step {at // h % t}, head {at % h}, and should be below {limit:.0e}. {why[solve]}"
+            )
+
+
+def results(found: tuple[Any, ...], count: int, output_residual: bool) -> tuple[Any, ...]:
+    """An op's results as a program hands them on: the residuals, without gradients, only when asked for."""
+    outputs, residuals, last = found[:count], found[count:-1], found[-1]
+    shown = tuple(x.detach() for x in residuals) if output_residual else ()
+    return (*outputs, *shown, last)

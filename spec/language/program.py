@@ -1,0 +1,255 @@
+"""`Program`: several ops as one, declared like one step of a recurrence in which matrices may be solved for.
+
+p = Program("mesa")
+d = p.dims("d")
+q, u = p.inputs("q u", d)
+lam = p.decay("lam")
+lam_0 = p.parameters("lam_0", sign="> 0")
+H = p.state("H", d, d, initial=lam_0 * eye(d))
+p.update(H, lam * H.prev + u * u.T)
+p.output("o", p.solve("x", H.next, q, cg(30)))
+
+The compiler finds the ops: a recurrence for the quantities that read the same states, a map for those that read none, a solve.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from chunkform.errors import DimensionError, NameError_, SpecError
+
+from .declaration import Declaration
+from .definite import POSITIVE, SIGNS, require_definite
+from .expression import Dim, Matrix, Term, column, scalar_of, shape_text
+from .methods import Method, neumann
+from .recurrence import Equation, Recurrence, State, _dims_of, _symbol
+from .source import Source, caller
+from .terms import names_in
+
+
+@dataclass(frozen=True)
+class Solve:
+    """`name` = matrix^-1 right, at each step. `step` is the step size of a method that has one."""
+
+    name: str
+    matrix: Matrix
+    right: Matrix
+    method: Method
+    where: Source
+    step: Term | None = None
+
+
+@dataclass(frozen=True)
+class Applied:
+    """A recurrence of its own, with this program's quantities as its inputs: `inputs`, `states`, `outputs` by its own names."""
+
+    recurrence: Recurrence
+    inputs: Mapping[str, str]
+    states: Mapping[str, str]
+    outputs: Mapping[str, str]
+    where: Source
+
+
+class Program(Declaration):
+    """An op made of several. See the module's docstring; `docs/programs.md` has more."""
+
+    noun = "program"
+
+    def __init__(self, name: str, doc: str = "", source: str = "") -> None:
+        super().__init__(name, doc, source)
+        self.step = Recurrence(name, doc, source)  # all that a recurrence may declare
+        self.solves: list[Solve] = []
+        self.applied: list[Applied] = []
+        self.signs: dict[str, int] = {}
+
+    # --- declaring --------------------------------------------------------------------------------------------------
+
+    def dims(self, names: str) -> Any:
+        """Named dimensions, as in a recurrence."""
+        return self.step.dims(names)
+
+    def inputs(self, names: str, *dims: Dim, sign: str | None = None) -> Any:
+        """Quantities given at each step. `sign` (">= 0" or "> 0") says what each entry is."""
+        return self._signed(self.step.inputs(names, *dims), names, sign)
+
+    def parameters(self, names: str, *dims: Dim, sign: str | None = None) -> Any:
+        """Quantities given once per head. `sign` (">= 0" or "> 0") says what each entry is."""
+        return self._signed(self.step.parameters(names, *dims), names, sign)
+
+    parameter = parameters
+
+    def decay(self, names: str, *dim: Dim) -> Any:
+        """A decay in (0, 1], given to the op as its natural logarithm `log_<name>`."""
+        return self.step.decay(names, *dim)
+
+    def head_decay(self, names: str, *dim: Dim) -> Any:
+        """A decay that is constant in time, given per head as its natural logarithm."""
+        return self.step.head_decay(names, *dim)
+
+    def constant(self, name: str, default: float | None = None) -> Any:
+        """A number given to the op as a keyword."""
+        if default is not None and default > 0:
+            self.signs[name] = POSITIVE
+        return self.step.constant(name, default)
+
+    def state(self, name: str, *dims: Dim, initial: Term | float | None = None) -> State:
+        """A state, as in a recurrence."""
+        return self.step.state(name, *dims, initial=initial)
+
+    def update(self, state: State, term: Any) -> None:
+        """`state.next = term`."""
+        self.step.update(state, term)
+
+    def let(self, name: str, term: Term) -> Any:
+        """A quantity of the step that others read: a node of the graph, where it isn't a matrix."""
+        return self.step.let(name, term)
+
+    def output(self, name: str, term: Any) -> None:
+        """An output of the op, one value a step."""
+        self.step.output(name, term)
+
+    def solve(self, name: str, matrix: Matrix, right: Matrix, method: Method | None = None) -> Any:
+        """The vector x with matrix x = right, at each step.
+
+        The matrix must be symmetric positive definite by construction: a state that decays and is written c u u^T with c at
+        least 0, from a positive multiple of the identity; or such a sum plus a positive diagonal. `method` is cg(steps),
+        neumann(steps) or sherman_morrison(). The initial state that a call gives must be positive definite too.
+        """
+        from .methods import cg, sherman_morrison
+
+        where = caller()
+        method = cg(30) if method is None else method
+        if not isinstance(method, Method):
+            raise SpecError(
+                f"the method of the solve {name} is cg(..), neumann(..) or sherman_morrison(), got {method!r}", where
+            )
+        what = f"the solve {name}"
+        right = column(right, what)
+        require_definite(self.step, self.signs, matrix, what)
+        if right.rows != matrix.rows:
+            raise DimensionError(
+                f"{what}: the matrix {shape_text(matrix)} and the right side {shape_text(right)} must have the same dim",
+                where,
+            )
+        for term in (matrix, right):
+            self.step._check_term(term, what)
+        step: Any = None
+        if isinstance(method, neumann) and method.step is not None:
+            step = self._step_size(name, matrix, method)
+        if isinstance(method, sherman_morrison):
+            from .rank_one import rank_one_state
+
+            rank_one_state(self.step, matrix, what)
+        made = self.step._declare(name, "solved", (right.rows,))
+        self.solves.append(Solve(name, matrix, right, method, where, step))
+        return made
+
+    def apply(self, recurrence: Recurrence | str, **quantities: Any) -> Any:
+        """The outputs of a recurrence: one of the catalogue, by name, or any other. Its inputs are named as it names them.
+
+        Decays, parameters and constants are handed on as they are, so they must be this program's own; an input may be any term.
+        """
+        from .load import find
+
+        where = caller()
+        found = find(os.fspath(recurrence))[0] if isinstance(recurrence, str | os.PathLike) else recurrence
+        if not isinstance(found, Recurrence):
+            raise SpecError(f"apply takes a recurrence, or a name of the catalogue, got {recurrence!r}", where)
+        r = found.validate()
+        wanted = {v.name for v in r.variables}
+        if wanted != set(quantities):
+            raise NameError_(
+                f"{r.name} is given {', '.join(sorted(quantities)) or 'nothing'}; it takes {', '.join(sorted(wanted))}",
+                where,
+            )
+        number = len(self.applied) + 1
+        sizes: dict[str, Dim] = {}
+        inputs = {}
+        for v in r.variables:
+            value = quantities[v.name]
+            dims = _dims_of(value)
+            if len(dims) != len(v.dims):
+                raise DimensionError(f"{r.name} takes {v.name} over {len(v.dims)} dims, got {value}", where)
+            for own, mine in zip(v.dims, dims, strict=True):
+                if sizes.setdefault(own.name, mine) != mine:
+                    raise DimensionError(
+                        f"{r.name}: {v.name} has {mine} in the place of {own}, which is {sizes[own.name]} elsewhere",
+                        where,
+                    )
+            inputs[v.name] = self._quantity(value, v.name, v.kind, f"{r.name}_{number}_{v.name}", where)
+        states = {}
+        for s in r.states:
+            states[s.name] = f"{s.name}_{number}"
+            self.step._check_new(states[s.name])
+        outputs = {}
+        for x in r.outputs:
+            outputs[x.name] = f"{r.name}_{number}_{x.name}"
+            self.step._declare(outputs[x.name], "solved", tuple(sizes[d.name] for d in _dims_of(x.term)))
+        self.applied.append(Applied(r, inputs, states, outputs, where))
+        made = [_symbol(outputs[x.name], "solved", tuple(sizes[d.name] for d in _dims_of(x.term))) for x in r.outputs]
+        return made[0] if len(made) == 1 else tuple(made)
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    def validate(self) -> Program:
+        """Check what only the whole program can show; returns self."""
+        if not self.step.outputs:
+            raise SpecError(f"{self.name} has no output: write p.output(...)", self.where)
+        if not self.step.states and not self.applied:
+            raise SpecError(
+                f"{self.name} has no state: declare one with p.state(...), or apply a recurrence", self.where
+            )
+        for state in self.step.states:
+            if not any(u.name == state.name for u in self.step.updates):
+                raise SpecError(
+                    f"the state {state.name} is never updated: write p.update({state.name}, ...)", state.where
+                )
+        return self
+
+    # --- parts ------------------------------------------------------------------------------------------------------
+
+    def _signed(self, made: Any, names: str, sign: str | None) -> Any:
+        if sign is not None:
+            if sign not in SIGNS:
+                raise SpecError(f'the sign of {names} is ">= 0" or "> 0", got {sign!r}', caller())
+            self.signs |= dict.fromkeys(names.replace(",", " ").split(), SIGNS[sign])
+        return made
+
+    def _step_size(self, name: str, matrix: Matrix, method: neumann) -> Any:
+        """The step size as a quantity of this program: a number, a term, or one over the matrix's trace."""
+        if method.step == "trace":
+            from .trace import trace_of
+
+            return 1 / trace_of(self.step, matrix, name)
+        value = scalar_of(method.step)
+        if value is None or (value.is_number and not value.is_positive):
+            raise SpecError(
+                f'the step size of {name} is a positive number, a scalar term, or "trace", got {method.step!r}',
+                caller(),
+            )
+        if not value.is_number:
+            self.step._check_term(value, f"the step size of {name}")
+        return value
+
+    def _quantity(self, value: Any, own: str, kind: str, name: str, where: Source) -> str:
+        """The name of a term that is handed to a recurrence; a term without one gets it."""
+        found = names_in(value) if isinstance(value, Matrix) or scalar_of(value) is not None else {}
+        single = next(iter(found)) if len(found) == 1 else None
+        known = single is not None and value == _symbol(single, found[single], _dims_of(value))
+        if known and kind != "input" and found[single] != kind:  # type: ignore[index]
+            raise SpecError(f"{own} must be a {kind} of this program, got the {found[single]} {single}", where)  # type: ignore[index]
+        if known and (kind == "input") == (found[single] in ("input", "let", "solved")):  # type: ignore[index]
+            return single  # type: ignore[return-value]
+        if kind != "input":
+            raise SpecError(f"{own} must be a {kind} that this program declares, got {value}", where)
+        self.step.lets.append(self._let(name, value, where))
+        return name
+
+    def _let(self, name: str, value: Any, where: Source) -> Equation:
+        self.step._check_new(name)
+        term = self.step._term(value, name)
+        self.step._check_term(term, name)
+        return Equation(name, term, where)

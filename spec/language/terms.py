@@ -1,0 +1,93 @@
+"""Taking terms apart: the summands and factors of a matrix, the names in a term, and renaming them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import sympy
+
+from .expression import Atom, Contraction, Matrix, Term, matmul
+from .recurrence import Equation, _kind_of, _name_of, atoms
+
+
+def names_in(term: Term) -> dict[str, str]:
+    """The named quantities that a term mentions, each with its kind: a state as `S.prev` or `S.next`."""
+    return {_name_of(x): _kind_of(x) or "" for x in atoms(term)}
+
+
+def renamed(term: Any, names: Mapping[str, str]) -> Any:
+    """A term with quantities renamed."""
+    if isinstance(term, Matrix):
+        if term.op == "symbol":
+            name, kind = term.args
+            return Matrix("symbol", (names.get(name, name), kind), term.rows, term.cols, term.where)
+        args = tuple(renamed(a, names) for a in term.args)
+        return term if args == term.args else Matrix(term.op, args, term.rows, term.cols, term.where)
+    if not isinstance(term, sympy.Basic):
+        return term
+    mapping: dict[Any, Any] = {}
+    for s in term.free_symbols:
+        if isinstance(s, Contraction):
+            mapping[s] = Contraction(renamed(s.matrix, names))
+        elif isinstance(s, Atom) and s.name in names:
+            mapping[s] = Atom(names[s.name], s.kind)
+    return term.xreplace(mapping) if mapping else term
+
+
+def summands(m: Matrix, lets: Mapping[str, Equation]) -> list[Matrix]:
+    """The terms that a matrix is the sum of. Matrices with names of their own are written out."""
+    match m.op:
+        case "add":
+            return [x for a in m.args for x in summands(a, lets)]
+        case "scale":
+            return [m.args[0] * x for x in summands(m.args[1], lets)]
+        case "transpose":
+            return [flipped(x) for x in summands(m.args[0], lets)]
+        case "symbol" if not m.is_vector and m.args[0] in lets:
+            return summands(lets[m.args[0]].term, lets)
+    return [m]
+
+
+def flipped(m: Matrix) -> Matrix:
+    """The transpose, carried inwards where that is shorter."""
+    match m.op:
+        case "transpose":
+            return m.args[0]
+        case "diag" | "eye":
+            return m
+        case "scale":
+            return m.args[0] * flipped(m.args[1])
+        case "matmul":
+            return Matrix("matmul", (flipped(m.args[1]), flipped(m.args[0])), m.cols, m.rows, m.where)
+    return m.T
+
+
+def factors(m: Matrix) -> tuple[sympy.Expr, list[Matrix]]:
+    """A product as (scalar, matrices in order)."""
+    if m.op == "scale":
+        inner, found = factors(m.args[1])
+        return m.args[0] * inner, found
+    if m.op == "matmul":
+        left, right = factors(m.args[0]), factors(m.args[1])
+        return left[0] * right[0], [*left[1], *right[1]]
+    if m.op == "transpose" and m.args[0].op in ("scale", "matmul", "diag", "eye", "transpose"):
+        return factors(flipped(m.args[0]))
+    return sympy.Integer(1), [m]
+
+
+def applied(m: Matrix, vector: Matrix, lets: Mapping[str, Equation]) -> Matrix:
+    """The product of a matrix with a vector, term by term."""
+    total: Any = None
+    for term in summands(m, lets):
+        scalar, parts = factors(term)
+        value: Any = vector
+        for part in reversed(parts):
+            if part.op == "eye":
+                continue
+            value = (
+                matmul(part, value) if part.op != "diag" else Matrix("hadamard", (part.args[0], value), *value.shape)
+            )
+        value = scalar * value
+        total = value if total is None else total + value
+    return total

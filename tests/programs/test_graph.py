@@ -1,0 +1,152 @@
+"""What becomes an op of its own, what is shared, and what the gates refuse."""
+
+from __future__ import annotations
+
+import dataclasses
+import xml.etree.ElementTree as ET
+
+import networkx as nx
+import pytest
+
+from chunkform.codegen.programs import adjoint_graph as adjoints
+from chunkform.codegen.programs.draw import layout
+from chunkform.codegen.programs.emit import emit
+from chunkform.codegen.programs.explain import explanation, svg
+from chunkform.codegen.programs.gates import gate_adjoint_graph, gate_graph
+from chunkform.codegen.programs.graph import OpNode, SolveNode
+from chunkform.codegen.programs.partition import partition
+from chunkform.codegen.programs.pipeline import compile_program
+from chunkform.errors import GateError
+from chunkform.spec.language import cg, neumann
+
+from .conftest import PROGRAMS, built, layers, mesa, shared_reads, two_solves_of_one_state, unrolled_in_the_spec
+
+
+def test_every_gate_holds(program):
+    c, _ = program
+    assert {g.name for g in c.gates} >= {"adjoint graph"}
+    assert all(g.error_bound < 1e-12 for g in c.gates)
+
+
+def test_reads_of_one_state_share_its_sweep():
+    g = partition(shared_reads())
+    assert [n.made for n in g.nodes] == [("a", "b"), ("o",)]
+    (sweep,) = g.nodes[0].op.compiled.forward.sweeps
+    assert len(sweep.reads) == 2
+
+
+def test_equal_steps_are_one_operation():
+    g = partition(unrolled_in_the_spec(6))
+    assert len(g.nodes) == 5
+    assert len({id(n.op) for n in g.nodes[1:]}) == 1
+
+
+def test_solves_of_one_matrix_share_its_product():
+    g = partition(two_solves_of_one_state())
+    first, second = g.solves
+    assert first.op is second.op
+    assert nx.has_path(g.digraph, "x", "y")
+
+
+def test_maps_and_applied_recurrences_are_nodes():
+    g = partition(layers())
+    kinds = nx.get_node_attributes(g.digraph, "kind")
+    assert sorted(k for n, k in kinds.items() if n in {x.name for x in g.nodes}) == [
+        "map",
+        "map",
+        "recurrence",
+        "recurrence",
+    ]
+    assert list(g.finals) == ["S_1", "S_2"]
+
+
+def test_gradients_of_a_quantity_with_several_readers_are_summed():
+    c, _ = built("shared reads")
+    assert set(c.adjoint.sums) >= {"k", "v", "lam", "b"}
+    assert nx.is_directed_acyclic_graph(c.adjoint.digraph)
+
+
+def without_an_edge(node):
+    gives = dict(node.gives)
+    gives.popitem()
+    return dataclasses.replace(node, gives=gives)
+
+
+def swapped(node):
+    (a, x), (b, y), *rest = node.gives.items()
+    return dataclasses.replace(node, gives={a: y, b: x, **dict(rest)})
+
+
+@pytest.mark.parametrize("name", ["cg", "two solves", "neumann unrolled", "layers"])
+@pytest.mark.parametrize("corrupt", [without_an_edge, swapped])
+def test_a_wrong_adjoint_graph_is_refused(name, corrupt):
+    c, _ = built(name)
+    for i, node in enumerate(c.adjoint.nodes):
+        if len(node.gives) < 2:
+            continue
+        nodes = list(c.adjoint.nodes)
+        nodes[i] = corrupt(node)
+        with pytest.raises((GateError, ValueError)):
+            gate_adjoint_graph(dataclasses.replace(c.adjoint, nodes=tuple(nodes)))
+
+
+@pytest.mark.parametrize("name", ["cg", "neumann unrolled"])
+def test_a_wrong_sign_of_a_solve_is_refused(name):
+    c, _ = built(name)
+    nodes = tuple(dataclasses.replace(n, sign=1) for n in c.adjoint.nodes)
+    with pytest.raises(GateError, match="gradient"):
+        gate_adjoint_graph(dataclasses.replace(c.adjoint, nodes=nodes))
+
+
+def test_a_wrong_order_of_the_adjoint_graph_is_refused():
+    c, _ = built("two solves")
+    with pytest.raises(GateError):
+        gate_adjoint_graph(dataclasses.replace(c.adjoint, nodes=c.adjoint.nodes[::-1]))
+
+
+def test_a_wrong_graph_is_refused():
+    g = partition(two_solves_of_one_state())
+    nodes = tuple(
+        dataclasses.replace(n, inputs={**n.inputs, "k": "q"}) if isinstance(n, OpNode) and "v" in n.inputs else n
+        for n in g.nodes
+    )
+    with pytest.raises(GateError, match="output o"):
+        gate_graph(dataclasses.replace(g, nodes=nodes))
+    nodes = tuple(dataclasses.replace(n, right="k") if isinstance(n, SolveNode) else n for n in g.nodes)
+    with pytest.raises(GateError):
+        gate_graph(dataclasses.replace(g, nodes=nodes))
+
+
+def test_the_gates_run(monkeypatch):
+    monkeypatch.setattr(adjoints.AdjointNode, "sign", 1, raising=False)
+    seen = []
+    monkeypatch.setattr("chunkform.codegen.programs.pipeline.gate_graph", lambda g: seen.append("graph"))
+    monkeypatch.setattr("chunkform.codegen.programs.pipeline.gate_adjoint_graph", lambda a: seen.append("adjoint"))
+    compile_program(mesa(cg(3)))
+    assert seen == ["graph", "adjoint"]
+
+
+def test_compiling_twice_gives_the_same_text():
+    a, b = (emit(compile_program(PROGRAMS["two solves"]())) for _ in range(2))
+    assert a == b
+
+
+def test_the_drawing_has_every_node_and_no_arrow_points_back(program):
+    c, _ = program
+    root = ET.fromstring(svg(c))
+    text = "".join(root.itertext())
+    for n in c.graph.nodes:
+        assert any(q in text for q in n.made)
+    for graph in (c.graph.digraph, c.adjoint.digraph):
+        places, width, height = layout(graph)
+        assert all(places[a][0] < places[b][0] for a, b in graph.edges)
+        assert all(0 <= x < width and 0 <= y < height for x, y in places.values())
+        assert len(set(places.values())) == len(places)
+
+
+def test_explanation_says_what_each_op_does():
+    data = explanation(compile_program(mesa(neumann(3, backward="simplified"))))
+    (node,) = data["nodes"]
+    assert node["kind"] == "solve" and "3 steps of the Neumann iteration" in node["meaning"]
+    assert "every earlier one" in data["adjoint_in_words"][0]
+    assert data["operations"]["x_system"]["family"] == "chunk-parallel"

@@ -1,0 +1,201 @@
+"""What may be solved for, and what is refused, with the term named."""
+
+from __future__ import annotations
+
+import pytest
+
+from chunkform.codegen.programs.partition import partition
+from chunkform.errors import DimensionError, NameError_, SpecError
+from chunkform.spec.language import Program, cg, diag, dot, exp, eye, hadamard, neumann, sherman_morrison, sigmoid
+
+
+class Parts:
+    """A program with a state H that isn't updated yet, and things to update it with."""
+
+    def __init__(self, initial=True):
+        self.p = p = Program("tried")
+        self.d, self.e = p.dims("d e")
+        self.q, self.u, self.w = p.inputs("q u w", self.d)
+        self.v = p.inputs("v", self.e)
+        self.b, self.c = p.inputs("b c")
+        self.beta = p.inputs("beta", sign=">= 0")
+        self.lam, self.mu = p.decay("lam mu")
+        self.a = p.decay("a", self.d)
+        self.s = p.parameters("s", sign="> 0")
+        self.free = p.parameters("free", self.d)
+        self.lamb = p.parameters("lamb", self.d, sign="> 0")
+        self.H = p.state("H", self.d, self.d, initial=self.s * eye(self.d) if initial else None)
+
+    def solve(self, update, matrix=None, method=None):
+        self.p.update(self.H, update)
+        return self.p.solve("x", self.H.next if matrix is None else matrix, self.q, method or cg(3))
+
+
+ALLOWED = {
+    "a decay": lambda t: t.lam * t.H.prev + t.u * t.u.T,
+    "a signed weight": lambda t: t.lam * t.H.prev + t.beta * t.u * t.u.T,
+    "a weight on either side": lambda t: t.H.prev + t.u * (t.beta * t.u).T,
+    "a sigmoid": lambda t: t.H.prev + sigmoid(t.b) * t.u * t.u.T,
+    "an exponential": lambda t: exp(t.b) * t.H.prev + t.u * t.u.T,
+    "what a decay leaves": lambda t: t.lam * t.H.prev + (1 - t.lam) * t.u * t.u.T,
+    "a square": lambda t: t.H.prev + t.b**2 * t.u * t.u.T + dot(t.u, t.u) * t.w * t.w.T,
+    "a sum in brackets": lambda t: t.lam * (t.H.prev + t.u * t.u.T),
+    "a transpose": lambda t: t.lam * t.H.prev.T + t.u * t.u.T,
+    "a channel's decay on both sides": lambda t: diag(t.a) * t.H.prev * diag(t.a) + t.u * t.u.T,
+    "a diagonal": lambda t: t.lam * t.H.prev + t.u * t.u.T + diag(t.lamb),
+}
+
+
+@pytest.mark.parametrize("update", ALLOWED.values(), ids=ALLOWED)
+def test_allowed(update):
+    t = Parts()
+    x = t.solve(update(t))
+    t.p.output("o", x)
+    assert partition(t.p).nodes
+
+
+REFUSED = {
+    "a weight without a sign": (lambda t: t.lam * t.H.prev + t.b * t.u * t.u.T, r"the factor b of the term"),
+    "a negative weight": (lambda t: t.lam * t.H.prev - t.u * t.u.T, r"the factor -1 of the term"),
+    "a difference": (lambda t: t.lam * t.H.prev + (t.lam - t.mu) * t.u * t.u.T, r"the factor lam - mu"),
+    "more than is left": (lambda t: t.H.prev + (1 - t.lam - t.mu) * t.u * t.u.T, r"1"),
+    "two vectors": (lambda t: t.lam * t.H.prev + t.u * t.w.T, r"u \* w.T isn't symmetric"),
+    "a channel's decay on one side": (lambda t: diag(t.a) * t.H.prev + t.u * t.u.T, r"isn't symmetric"),
+    "a diagonal without a sign": (lambda t: t.H.prev + diag(t.free), r"the diagonal free"),
+    "an entrywise product": (lambda t: hadamard(t.H.prev, t.u * t.u.T), r"isn't symmetric positive semidefinite"),
+}
+
+
+@pytest.mark.parametrize(("update", "said"), REFUSED.values(), ids=REFUSED)
+def test_refused(update, said):
+    t = Parts()
+    with pytest.raises(SpecError, match=said) as found:
+        t.solve(update(t))
+    assert "the solve x" in str(found.value)
+    assert found.value.where.text  # the line that says it
+
+
+def test_nothing_makes_it_definite():
+    t = Parts(initial=False)
+    with pytest.raises(SpecError, match=r"nothing in H\.next makes it positive definite"):
+        t.solve(t.lam * t.H.prev + t.u * t.u.T)
+
+
+def test_a_diagonal_makes_it_definite():
+    t = Parts(initial=False)
+    t.solve(t.lam * t.H.prev + t.u * t.u.T, t.H.next + diag(t.lamb))
+
+
+def test_a_diagonal_that_is_taken_away():
+    t = Parts()
+    with pytest.raises(SpecError, match="the factor -1"):
+        t.solve(t.lam * t.H.prev + t.u * t.u.T, t.H.next - diag(t.lamb))
+
+
+def test_right_sides_and_matrices_have_fitting_shapes():
+    t = Parts()
+    t.p.update(t.H, t.lam * t.H.prev + t.u * t.u.T)
+    with pytest.raises(DimensionError, match="must have the same dim"):
+        t.p.solve("x", t.H.next, t.v, cg(3))
+    with pytest.raises(SpecError, match="square matrix"):
+        t.p.solve("x", t.u, t.q, cg(3))
+    with pytest.raises(SpecError, match="method of the solve"):
+        t.p.solve("x", t.H.next, t.q, "cg")
+
+
+def test_a_state_must_be_updated_first():
+    t = Parts()
+    with pytest.raises(SpecError, match="before"):
+        t.p.solve("x", t.H.next, t.q, cg(3))
+
+
+def test_a_solve_cannot_feed_its_own_matrix():
+    t = Parts()
+    x = None
+    p = t.p
+    S = p.state("S", t.d, t.d, initial=eye(t.d))
+    p.update(S, t.lam * S.prev + t.u * t.u.T)
+    x = p.solve("x", S.prev, t.q, cg(3))
+    p.update(t.H, t.lam * t.H.prev + x * x.T)
+    p.output("o", p.solve("y", t.H.next, t.q, cg(3)))
+    assert [n.name for n in partition(p).nodes] == ["x", "y"]  # one feeds the other's matrix: two ops
+
+
+def test_a_solve_that_needs_itself_is_refused():
+    p = Program("ring")
+    d = p.dims("d")
+    q, u = p.inputs("q u", d)
+    H = p.state("H", d, d, initial=eye(d))
+    G = p.state("G", d, d, initial=eye(d))
+    p.update(G, G.prev + u * u.T)
+    x = p.solve("x", G.next + H.prev if False else G.next, q, cg(2))
+    p.update(H, H.prev + x * x.T)
+    y = p.solve("y", H.prev, q, cg(2))
+    p.step.updates[0] = type(p.step.updates[0])("G", G.prev + y * y.T, p.step.updates[0].where)
+    p.output("o", y)
+    with pytest.raises(SpecError, match="a step can't both solve and be solved for"):
+        partition(p)
+
+
+def test_sherman_morrison_names_what_it_cannot_invert():
+    t = Parts()
+    with pytest.raises(SpecError, match="written 2 times"):
+        t.solve(t.lam * t.H.prev + t.u * t.u.T + t.w * t.w.T, method=sherman_morrison())
+    t = Parts()
+    with pytest.raises(SpecError, match="decays by a scalar"):
+        t.solve(diag(t.a) * t.H.prev * diag(t.a) + t.u * t.u.T, method=sherman_morrison())
+    t = Parts(initial=False)
+    with pytest.raises(SpecError, match=r"inverts a state such as H\.next"):
+        t.solve(t.lam * t.H.prev + t.u * t.u.T, t.H.next + diag(t.lamb), sherman_morrison())
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: cg(0), "at least 1"),
+        (lambda: cg(2.5), "whole number"),
+        (lambda: cg(3, tolerance=-1), "tolerance"),
+        (lambda: neumann(3, backward="exact"), "unrolled, simplified or implicit"),
+        (lambda: neumann(3, start="q"), "start of neumann"),
+    ],
+)
+def test_methods_check_their_arguments(make, said):
+    with pytest.raises(SpecError, match=said):
+        make()
+
+
+def test_step_sizes():
+    t = Parts()
+    with pytest.raises(SpecError, match="step size of x"):
+        t.solve(t.lam * t.H.prev + t.u * t.u.T, method=neumann(3, step=-1))
+    t = Parts()
+    with pytest.raises(SpecError, match="has no recurrence of its own"):
+        t.solve(diag(t.a) * t.H.prev * diag(t.a) + t.u * t.u.T, method=neumann(3, step="trace"))
+    t = Parts()
+    x = t.solve(t.lam * t.H.prev + t.u * t.u.T, method=neumann(3, step=sigmoid(t.b)))
+    t.p.output("o", x)
+    assert partition(t.p).nodes[-1].step == "x_step"
+
+
+def test_apply_checks_what_it_is_given():
+    t = Parts()
+    with pytest.raises(NameError_, match="it takes k, lam, q, v"):
+        t.p.apply("lightning_attention", q=t.q, k=t.u, v=t.v)
+    with pytest.raises(DimensionError, match="in the place of"):
+        t.p.apply("lightning_attention", q=t.q, k=t.v, v=t.v, lam=t.lam)
+    with pytest.raises(SpecError, match="lam must be a decay"):
+        t.p.apply("lightning_attention", q=t.q, k=t.u, v=t.v, lam=t.b)
+
+
+def test_a_state_that_no_output_needs():
+    t = Parts()
+    t.p.update(t.H, t.lam * t.H.prev + t.u * t.u.T)
+    t.p.output("o", t.q)
+    with pytest.raises(SpecError, match="is never read"):
+        partition(t.p)
+
+
+def test_a_sign_that_is_none():
+    p = Program("signs")
+    with pytest.raises(SpecError, match='">= 0" or "> 0"'):
+        p.inputs("beta", sign="positive")
