@@ -30,7 +30,7 @@ def number(x: float | None, digits: int = 2) -> str:
 
 def sheets(results: dict[str, Any]) -> list[Sheet]:
     """Every table that isn't empty."""
-    made = (_speed, _goals, _means, _model, _resources, _errors, _host, _others, _missing)
+    made = (_speed, _goals, _means, _model, _kernels, _resources, _errors, _host, _others, _missing)
     return [s for s in (make(results) for make in made) if s.rows]
 
 
@@ -117,6 +117,26 @@ def _model(results: dict[str, Any]) -> Sheet:
             *("fwd floor", "predicted", "measured", "/ predicted", "TFLOP/s"),
             *("f+b floor", "predicted", "measured", "/ predicted", "TFLOP/s"),
         ),
+        rows,
+    )
+
+
+def _kernels(results: dict[str, Any]) -> Sheet:
+    rows, seen = [], set()
+    for row in (p.ours for p in pairs(results)):
+        profile = (row.get("kernels") or {}).get("forward_backward")
+        if profile is None or row["op"] in seen:
+            continue
+        seen.add(row["op"])
+        spent = sum(us for _, us in profile["by_name"].values())
+        for name, (times, us) in list(profile["by_name"].items())[:8]:
+            share = f"{us / spent:.0%}" if spent else ""
+            rows.append((row["op"], row["shape"], name[:60], str(times), number(us, 0), share))
+    return Sheet(
+        "Where our time goes",
+        "The longest kernels of one forward + backward at each op's first shape, by torch's profiler, with a warm cache; the JSON "
+        "has every row's, the peers' too.",
+        ("op", "shape", "kernel", "times", "us", "share"),
         rows,
     )
 

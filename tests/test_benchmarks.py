@@ -178,15 +178,24 @@ def test_errors_are_compared_only_where_both_compute_the_same():
 
 
 def test_tables_say_what_failed_and_mark_what_is_not_alike():
+    profile = {"launches": 3, "copies": 0, "by_name": {"sweep": [1, 75.0], "sums": [2, 25.0]}}
     rows = [
-        row(failures={"forward, graph": "RuntimeError: no"}),
+        row(failures={"forward, graph": "RuntimeError: no"}, kernels={"forward_backward": profile}),
         row("fla", "peer", same=False, earlier="2026-01-01"),
         row("sdpa", "reference"),
     ]
     host = [{"op": "x", "shape": "S4", "who": "chunkform", "host_us": {"forward": 50.0}, "graph": {}}]
     errors = [{"op": "x", "shape": "S1", "who": "chunkform", "computes": "x", "errors": {"o": 1e-3}}]
     text = report.markdown(everything(rows=rows, host=host, errors=errors, skipped={"later": "no time"}))
-    for said in ("fla (another function, an earlier run)", "RuntimeError: no", "no time", "lifted", "sdpa", "1.0e-03"):
+    for said in (
+        "fla (another function, an earlier run)",
+        "RuntimeError: no",
+        "no time",
+        "lifted",
+        "sdpa",
+        "1.0e-03",
+        "75%",
+    ):
         assert said in text
     for sheet in report.sheets(everything(rows=rows, host=host, errors=errors)):
         assert {len(r) for r in sheet.rows} == {len(sheet.columns)}
