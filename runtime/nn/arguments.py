@@ -1,14 +1,10 @@
 """From a model's activations to the arguments of an op, by the op's signature alone.
 
-| argument            | made by
-|
-|---------------------|------------------------------------------------------------------------------------------------|
-| an input with dims  | a projection, the short convolution and a SiLU; then, where it is a key, divided by its length
-| | a scalar input      | a projection and a sigmoid: a gate in (0, 1)
-| | a decay             | -softplus of a projection (of low rank where the decay has dims) and a learned offset
-| | a head's decay      | -softplus of a learned number
-| | a parameter         | itself, learned
-|
+    an input with dims   a projection, the short convolution and a SiLU; then, where it is a key, divided by its length
+    a scalar input       a projection and a sigmoid: a gate in (0, 1)
+    a decay              -softplus of a projection (of low rank where the decay has dims) and a learned offset
+    a head's decay       -softplus of a learned number
+    a parameter          itself, learned
 
 A key is an input over a dim that no output has, such as q and k of most recurrences: keys of length one are what
 keeps delta rules stable. Where every dim is an output's (a square state), each input with dims is a key.
@@ -90,10 +86,8 @@ class Arguments(nn.Module):
         for a in self.wide_decays:
             out[a.key] = self._mapped(a, self.widen[a.name](self.narrow[a.name](x)).unflatten(-1, self._shape(a)))
         for a in self.signature.arguments:
-            if a.kind == "parameter":
-                out[a.key] = self.values[a.name]
-            elif a.kind == "decay parameter":
-                out[a.key] = -F.softplus(self.values[a.name])
+            if a.kind in ("parameter", "decay parameter"):
+                out[a.key] = self._mapped(a, self.values[a.name])
         return out, tail
 
     def _mapped(self, a: Argument, x: Tensor) -> Tensor:
@@ -103,9 +97,9 @@ class Arguments(nn.Module):
             x = x.to(wide) + self.values[a.name]
         if a.name in self.maps:
             return self.maps[a.name](x)
-        if a.kind == "decay":
+        if a.kind.startswith("decay"):
             return -F.softplus(x)
-        if not a.dims:
+        if a.kind == "input" and not a.dims:
             return x.sigmoid()
         if a not in self.keys:
             return x

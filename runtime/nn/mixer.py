@@ -44,14 +44,16 @@ class Mixer(nn.Module):
 
     Args:
         op: a name of the catalogue, an op (of `chunkform.generated` or `chunkform.compile`), or a `Recurrence`.
-        width: the model's width. heads: how many heads. dims: the size of a head in each of the op's dims, such as
-        {"d": 64, "e": 128}; width // heads where not said. heads_of: arguments with fewer heads, such as {"q": 2,
-        "k": 2}; heads must be a multiple. convolution: taps of the short causal convolution before the recurrence; 0
-        for none. gate: multiply the output by SiLU(a projection of x). memory: how many steps the decays last at
-        initialisation, from the shortest to the longest. maps: for arguments by name, what makes them from their
-        projection, [B, T, heads, *dims] -> the same, in the place of the
-            usual map; for a decay it gives the log decay. A recurrence that takes a sigmoid itself wants {"b": lambda
-            x: x}.
+        width: the model's width.
+        heads: how many heads.
+        dims: the size of a head in each of the op's dims, such as {"d": 64, "e": 128}; width // heads where not said.
+        heads_of: arguments with fewer heads, such as {"q": 2, "k": 2}; heads must be a multiple.
+        convolution: taps of the short causal convolution before the recurrence; 0 for none.
+        gate: multiply the output by SiLU(a projection of x).
+        memory: how many steps the decays last at initialisation, from the shortest to the longest.
+        maps: for arguments by name, what makes them from their projection, [B, T, heads, *dims] -> the same, in the
+            place of the usual map; for a decay it gives the log decay, and of a parameter what the op gets. A recurrence
+            that takes a sigmoid itself wants {"b": lambda x: x}; one whose parameter must be positive {"u": F.softplus}.
         constants: values of the op's constants.
         backend: "torch" or "triton"; None for the best one.
 
@@ -83,7 +85,7 @@ class Mixer(nn.Module):
         self.width, self.heads, self.backend = width, heads, backend
         names = [a.name for a in s.arguments]
         _known("constants", constants, [a.name for a in s.arguments if a.kind == "constant"], s.name)
-        _known("maps", maps, [a.name for a in s.arguments if a.per_step], s.name)
+        _known("maps", maps, [a.name for a in s.arguments if a.kind != "constant"], s.name)
         _known("heads_of", heads_of, names, s.name)
         self.constants = dict(constants or {})
         missing = [a.name for a in s.arguments if a.kind == "constant" and a.default is None]
@@ -97,7 +99,8 @@ class Mixer(nn.Module):
             if count < 1 or heads % count:
                 raise ArgumentError(f"Mixer: heads_of[{n!r}] = {count} must divide heads = {heads}")
         self.arguments = Arguments(s, width, counts, self.sizes, convolution, memory, maps or {})
-        self.head_width = sum(math.prod(self.sizes[d] for d in dims) for _, dims in s.outputs)
+        self.outputs = returned(self.op, s)
+        self.head_width = sum(math.prod(self.sizes[d] for d in dims) for _, dims in self.outputs)
         self.norm = nn.Parameter(torch.ones(self.head_width))
         self.gate = nn.Linear(width, heads * self.head_width, bias=False) if gate else None
         self.out = nn.Linear(heads * self.head_width, width, bias=False)
@@ -198,6 +201,12 @@ def signature_of(op: Callable[..., Any]) -> Signature:
             f"Recurrence; got {op!r}"
         )
     return found
+
+
+def returned(op: Callable[..., Any], s: Signature) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """The outputs that an op returns without being asked: not the residuals of its solves, which its module names in WHY."""
+    solves = getattr(sys.modules[op.__module__], "WHY", ())
+    return tuple((n, dims) for n, dims in s.outputs if n not in {f"{x}_residual" for x in solves})
 
 
 def _sizes(s: Signature, width: int, heads: int, dims: Mapping[str, int] | None) -> dict[str, int]:

@@ -195,6 +195,12 @@ def test_fewer_heads_of_keys():
     assert all(p.grad.abs().max() > 0 for p in mixer.parameters())
 
 
+def test_a_parameter_with_a_map():
+    mixer = Mixer(op_named("rwkv6"), WIDTH, HEADS, maps={"u": F.softplus})
+    given, _ = mixer.arguments(torch.randn(1, 2, WIDTH))
+    close(given["u"], F.softplus(mixer.arguments.values["u"]))
+
+
 def test_rows_of_a_cache():
     mixer = Mixer("gradient_descent_squared_momentum", WIDTH, HEADS)
     x = torch.randn(3, 6, WIDTH)
