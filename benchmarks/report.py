@@ -134,8 +134,8 @@ def _kernels(results: dict[str, Any]) -> Sheet:
             rows.append((row["op"], row["shape"], name[:60], str(times), number(us, 0), share))
     return Sheet(
         "Where our time goes",
-        "The longest kernels of one forward + backward at each op's first shape, by torch's profiler, with a warm cache; the JSON "
-        "has every row's, the peers' too.",
+        "The longest kernels of one forward + backward at each op's first shape, by torch's profiler, with a warm cache; the "
+        "JSON has every row's, the peers' too.",
         ("op", "shape", "kernel", "times", "us", "share"),
         rows,
     )
