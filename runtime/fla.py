@@ -35,6 +35,7 @@ __all__ = [
     "chunk_kda",
     "chunk_lightning_attn",
     "chunk_linear_attn",
+    "chunk_mesa_net",
     "chunk_retention",
     "chunk_simple_gla",
     "fused_chunk_linear_attn",
@@ -55,6 +56,7 @@ __all__ = [
 
 HINTS = {"chunk_size", "chunk_indices", "cu_seqlens_cpu", "disable_recompute", "safe_gate"}
 L2_EPS, NORMALIZER_EPS = 1e-6, 1e-10
+PER_HEAD = {"log_gamma", "lamb"}  # arguments without a time axis
 
 Result = tuple[Tensor, Any]
 
@@ -75,8 +77,8 @@ def chunk_simple_gla(
 ) -> Result:
     """S_t = exp(g_t) S_{t-1} + k_t v_t^T.
 
-    With g [B, T, H] it is `lightning_attention`, with g_gamma [H] `retention`, with neither `linear_attention`. Options: reverse,
-    state_v_first, cu_seqlens.
+    With g [B, T, H] it is `lightning_attention`, with g_gamma [H] `retention`, with neither `linear_attention`.
+    Options: reverse, state_v_first, cu_seqlens.
     """
     if g is not None and g_gamma is not None:
         raise ArgumentError("simple_gla: give g or g_gamma, not both")
@@ -333,6 +335,37 @@ def fused_recurrent_kda(
     )
 
 
+def chunk_mesa_net(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    lamb: Tensor,
+    h_kk_init: Tensor | None = None,
+    h_kv_init: Tensor | None = None,
+    output_final_state: bool = False,
+    max_CG_iteration: int = 30,
+    use_qk_l2norm_in_kernel: bool = False,
+    **options: Any,
+) -> Result:
+    """o_t = S_t^T (H_t + diag(lamb))^-1 q_t, H and S decaying sums of beta k k^T and beta k v^T, by 30 steps of CG: `mesa_net`.
+
+    lamb [H, K]. Returns (o, (H, S)), or (o, (None, None)). Options: cu_seqlens. Another number of steps is another
+    spec: ArgumentError.
+    """
+    if max_CG_iteration != 30:
+        raise ArgumentError(
+            f"mesa_net: the catalogue's takes 30 steps of conjugate gradients, got max_CG_iteration = {max_CG_iteration}; "
+            "compile spec/mesa_net.py with another cg(..)"
+        )
+    given = {"log_lam": g, "beta": beta, "lamb": lamb}
+    first = None if h_kk_init is None and h_kv_init is None else (h_kk_init, h_kv_init)
+    options["l2norm"] = use_qk_l2norm_in_kernel
+    o, last = _run("mesa_net", "mesa_net", q, k, v, given, 1.0, first, output_final_state, options)
+    return o, last if output_final_state else (None, None)
+
+
 # --- the same under other names ---------------------------------------------------------------------------------------
 
 fused_chunk_simple_gla = fused_recurrent_simple_gla = chunk_simple_gla
@@ -376,7 +409,7 @@ def _run(
     v: Tensor,
     others: dict[str, Tensor],
     scale: float | None,
-    initial_state: Tensor | None,
+    initial_state: Any,
     output_final_state: bool,
     options: dict[str, Any],
 ) -> Result:
@@ -390,9 +423,9 @@ def _run(
         q = q * scale
     given = {"q": q, "k": k, "v": v} | others
     # Their kernels read each input in its own dtype; ours take one, which shouldn't be a gate's float32.
-    given = {n: x if n.startswith("log_") else x.to(v.dtype) for n, x in given.items()}
+    given = {n: x if n.startswith("log_") or n in PER_HEAD else x.to(v.dtype) for n, x in given.items()}
     if reverse:  # sequences and their order turn round
-        given = {n: x if n == "log_gamma" else x.flip(1) for n, x in given.items()}
+        given = {n: x if n in PER_HEAD else x.flip(1) for n, x in given.items()}
         starts = None if starts is None else v.shape[1] - starts.flip(0)
     state = initial_state
     if state is not None:
@@ -402,7 +435,7 @@ def _run(
     function = getattr(importlib.import_module(f"chunkform.generated.{op}"), op)
     step = getattr(function, "step", None)
     if step and v.shape[1] == 1 and output_final_state and not extra and not torch.is_grad_enabled():  # generation
-        o, last = step(state, **{n: x if n == "log_gamma" else x.squeeze(1) for n, x in given.items()})
+        o, last = step(state, **{n: x if n in PER_HEAD else x.squeeze(1) for n, x in given.items()})
         o = o.unsqueeze(1)
     else:
         o, last = function(**given, initial_state=state, output_final_state=output_final_state, **extra)

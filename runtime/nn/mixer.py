@@ -134,7 +134,7 @@ class Mixer(nn.Module):
     def step(self, x: Tensor, cache: Cache | None = None) -> tuple[Tensor, Cache]:
         """One step of generation: x [B, width] -> (y [B, width], cache). A cache of None is the sequence's start.
 
-        Under `torch.no_grad()` it is the op's own decoding step, one launch; otherwise the op on a sequence of one step, which has
+        Under `torch.no_grad()` it is the op's own decoding step, one launch; otherwise the op on one step, which has
         gradients.
         """
         self._check(x, 2, "[B, width]")

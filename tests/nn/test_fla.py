@@ -169,6 +169,22 @@ def test_kda(name):
     close(bounded, loop(unit(q), unit(k), v, gk=g, beta=beta))
 
 
+def test_mesa_net():
+    (q, k, v), g, beta = qkv(), gate(), torch.rand(B, T, H)
+    lamb, first, S = torch.rand(H, K) + 0.25, torch.randn(B, H, K, K), torch.randn(B, H, K, V)
+    first = first @ first.mT
+    found = fla.chunk_mesa_net(q, k, v, g, beta, lamb, first, S, True, use_qk_l2norm_in_kernel=True)
+    out, memory, unit_q, unit_k = [], first, unit(q), unit(k)
+    for t in range(T):
+        decay, write = g[:, t].exp()[..., None, None], (beta[:, t, :, None] * unit_k[:, t]).unsqueeze(-1)
+        memory = decay * memory + write * unit_k[:, t].unsqueeze(-2)
+        S = decay * S + write * v[:, t].unsqueeze(-2)
+        x = torch.linalg.solve(memory + torch.diag_embed(lamb), unit_q[:, t])
+        out.append(torch.einsum("bhkv,bhk->bhv", S, x))
+    close((found[0], *found[1]), (torch.stack(out, 1), memory, S), 1e-8)
+    assert fla.chunk_mesa_net(q, k, v, g, beta, lamb)[1] == (None, None)
+
+
 @pytest.mark.parametrize("name", ["parallel_simple_gla", "parallel_retention"])
 def test_parallel_forms(name):
     q, k, v = qkv()
@@ -254,6 +270,7 @@ def test_positions_of_arguments():
         "fused_recurrent_gated_delta_rule": "q k v g gk gv beta scale initial_state output_final_state",
         "chunk_kda": "q k v g beta scale initial_state output_final_state use_qk_l2norm_in_kernel use_gate_in_kernel",
         "fused_recurrent_kda": "q k v g beta A_log dt_bias scale initial_state output_final_state",
+        "chunk_mesa_net": "q k v g beta lamb h_kk_init h_kv_init output_final_state max_CG_iteration",
         "parallel_simple_gla": "q k v g scale output_attentions",
     }
     for name, order in orders.items():
@@ -272,6 +289,7 @@ MISTAKES = [
         "use_gate_in_kernel needs A_log",
     ),
     (lambda q, k, v: fla.chunk_kda(q, k, v, gate(K), gate(), allow_neg_eigval=True), "needs use_beta_sigmoid"),
+    (lambda q, k, v: fla.chunk_mesa_net(q, k, v, *[q] * 3, max_CG_iteration=9), "got max_CG_iteration = 9; compile"),
     (lambda q, k, v: fla.chunk_delta_rule(q, k, v, gate(V)), r"delta_rule: beta must have 3 axes"),
 ]
 

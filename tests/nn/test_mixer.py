@@ -12,9 +12,9 @@ from torch.nn import functional as F
 import chunkform
 from chunkform.errors import ArgumentError
 from chunkform.runtime.nn import Cache, Mixer
-from chunkform.spec.language import Recurrence, catalogue, load, sigmoid
+from chunkform.spec.language import Program, Recurrence, catalogue, load, sigmoid
 
-NAMES = [r.name for r in catalogue(Recurrence)]
+NAMES = [r.name for kind in (Recurrence, Program) for r in catalogue(kind)]
 STRANGERS = ["rwkv6", "gated_slot_attention", "mlstm", "scalar_rnn", "stacked"]
 SPECS = Path(__file__).parents[1] / "codegen" / "specs"
 WIDTH, HEADS, T = 12, 2, 11
