@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from .pipeline import Compiled
 from .print_segments import segments_source
-from .print_torch import torch_source
+from .print_torch import torch_saved, torch_source
 from .sequential import sequential_torch_source, sequential_triton_source, start_source
 from .sequential.initial import depends_on_parameters
 from .triton import IMPORTS as TRITON_IMPORTS
@@ -18,7 +18,7 @@ class Section:
     """The text of one backend. `modules` are the runtime modules whose names it may use: module -> names.
 
     `stepwise` says why a chunk-parallel recurrence goes step by step here, or is None. `features` are those of
-    `runtime.signature.Backend`: what the two functions take beyond the plain case.
+    `runtime.signature.Backend`: what the two functions take beyond the plain case; `saved` is its `saved`.
     """
 
     backend: str
@@ -27,6 +27,7 @@ class Section:
     stepwise: str | None = None
     features: tuple[str, ...] = ()
     states: bool = False  # has it functions for the states that enter a part of a sequence?
+    saved: dict[str, tuple[tuple[str, ...], str]] | None = None
 
 
 _TORCH = {
@@ -62,7 +63,7 @@ def torch_section(c: Compiled) -> Section:
         return Section("torch", sequential_torch_source(c), _SEQUENTIAL, features=("packed",))
     text = f"{torch_source(c)}\n\n\n{segments_source(c)}"
     features = ("packed", "own start") if depends_on_parameters(c) else ("packed",)
-    return Section("torch", text, _TORCH, features=features, states=True)
+    return Section("torch", text, _TORCH, features=features, states=True, saved=torch_saved(c))
 
 
 def triton_section(c: Compiled) -> Section:

@@ -150,6 +150,8 @@ def _backend(section: Section) -> str:
     told = f", frozenset(({features}))" if features else ""
     kinds = ("forward_states", "backward_states") if section.states else ()
     told += "".join(f", {kind}={section.backend}_{kind}" for kind in kinds)
+    if section.saved is not None:
+        told += f", saved={section.saved!r}"
     return f"Backend({section.backend}_forward, {section.backend}_backward{told})"
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from .adjoint import gradient_name
-from .ir import Node, dim_of, expand, leaf, total, walk
+from .ir import ROW, Node, dim_of, expand, leaf, total, walk
 from .log_decay import log_of
 from .pipeline import Compiled
 from .sequential.initial import initial_adjoints
@@ -30,6 +30,15 @@ class _Names:
             n = self.counts[stem]
             self.taken[kind, name] = stem if n == 1 and stem not in self.taken.values() else f"{stem}_{n}"
         return self.taken[kind, name]
+
+
+def torch_saved(c: Compiled) -> dict[str, tuple[tuple[str, ...], str]]:
+    """The layout of what `torch_forward` saves: the writes, as `Backend.saved` has it."""
+    assert c.forward is not None
+    return {
+        x.attrs[1]: (("B", "H", "T", *(dim_of(a) for a in x.axes if a != ROW)), "wide")
+        for x in c.forward.form.write_leaves()
+    }
 
 
 def packed_lines(c: Compiled, backward: bool) -> list[str]:

@@ -1477,6 +1477,7 @@ OP = Op(
             frozenset(("packed",)),
             forward_states=torch_forward_states,
             backward_states=torch_backward_states,
+            saved={"0c5684b44a": (("B", "H", "T", "e"), "wide")},
         ),
         "triton": Backend(triton_forward, triton_backward),
     },
@@ -1507,6 +1508,7 @@ OP = Op(
             smallest=1,
         ),
     ),
+    __name__,
 )
 
 

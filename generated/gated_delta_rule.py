@@ -1273,6 +1273,8 @@ def backward_sweep_2(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
         p = tl.dot(write1.to(DT), dS.to(DT), input_precision="tf32x3")  # write1 dS^T
+        if not EXACT:
+            p = tl.dot(write1.to(DT), (dS - dS.to(DT).to(tl.float32)).to(DT), p)
         t = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p2 = tl.dot(t.to(DT), k.to(DT), input_precision="tf32x3")  # matrix3 k
@@ -1286,7 +1288,7 @@ def backward_sweep_2(
         )  # dk
         tl.store(
             S_out_late__out + (step + i * H) * tl.cdiv(D, block_d) + tile,
-            tl.sum((-(beta.to(tl.float32) * since)[:, None] * (p * k.to(tl.float32))), axis=1),
+            tl.sum((-(beta.to(tl.float32) * since)[:, None] * k.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1),
             mask=i_ok,
         )  # S: out.late
         kept = power(alpha_a_end, alpha_r_end < 0)
@@ -1527,6 +1529,8 @@ def backward_sweep_3(
         since = power(alpha_a, alpha_r < 0)
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do S^T
+        if not EXACT:
+            p = tl.dot(do.to(DT), (S - S.to(DT).to(tl.float32)).to(DT), p)
         t = tl.load(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p2 = tl.dot(t.to(DT), k.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + matrix5 k
@@ -1535,6 +1539,8 @@ def backward_sweep_3(
             write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
         p3 = tl.dot(write2.to(DT), S.to(DT), input_precision="tf32x3")  # write2 S^T
+        if not EXACT:
+            p3 = tl.dot(write2.to(DT), (S - S.to(DT).to(tl.float32)).to(DT), p3)
         t2 = tl.load(matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p4 = tl.dot(t2.to(DT), k.to(DT), (since2[:, None] * p3), input_precision="tf32x3")  # ... + matrix6 k
         tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], p2, mask=i_ok[:, None] & d_ok[None, :])  # dq
@@ -1547,12 +1553,14 @@ def backward_sweep_3(
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         tl.store(
             S_in_late__out + (step + i * H) * tl.cdiv(D, block_d) + tile,
-            tl.sum((since[:, None] * (p * q.to(tl.float32))), axis=1),
+            tl.sum((since[:, None] * q.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1),
             mask=i_ok,
         )  # S: in.late
         tl.store(
             S_in_early__out + (step + i * H) * tl.cdiv(D, block_d) + tile,
-            tl.sum((-(alpha * since2 * beta.to(tl.float32))[:, None] * (k.to(tl.float32) * p3)), axis=1),
+            tl.sum(
+                (-(alpha * since2 * beta.to(tl.float32))[:, None] * k.to(tl.float32)).to(DT).to(tl.float32) * p3, axis=1
+            ),
             mask=i_ok,
         )  # S: in.early
         kept = power(alpha_a_end, alpha_r_end < 0)
@@ -1944,6 +1952,7 @@ OP = Op(
             frozenset(("packed",)),
             forward_states=torch_forward_states,
             backward_states=torch_backward_states,
+            saved={"101b56a880": (("B", "H", "T", "e"), "wide")},
         ),
         "triton": Backend(triton_forward, triton_backward),
     },
@@ -1975,6 +1984,7 @@ OP = Op(
             smallest=1,
         ),
     ),
+    __name__,
 )
 
 

@@ -1617,6 +1617,7 @@ OP = Op(
             frozenset(("packed",)),
             forward_states=torch_forward_states,
             backward_states=torch_backward_states,
+            saved={},
         ),
         "triton": Backend(triton_forward, triton_backward),
     },
@@ -1647,6 +1648,7 @@ OP = Op(
             smallest=1,
         ),
     ),
+    __name__,
 )
 
 

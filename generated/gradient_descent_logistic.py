@@ -579,6 +579,7 @@ OP = Op(
             smallest=1,
         ),
     ),
+    __name__,
 )
 
 

@@ -740,6 +740,7 @@ OP = Op(
             smallest=1,
         ),
     ),
+    __name__,
 )
 
 

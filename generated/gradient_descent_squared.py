@@ -1479,6 +1479,7 @@ OP = Op(
             frozenset(("packed",)),
             forward_states=torch_forward_states,
             backward_states=torch_backward_states,
+            saved={"f73806d84e": (("B", "H", "T", "m"), "wide")},
         ),
         "triton": Backend(triton_forward, triton_backward),
     },
@@ -1509,6 +1510,7 @@ OP = Op(
             smallest=1,
         ),
     ),
+    __name__,
 )
 
 

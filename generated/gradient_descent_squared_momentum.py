@@ -1989,6 +1989,7 @@ OP = Op(
             frozenset(("packed",)),
             forward_states=torch_forward_states,
             backward_states=torch_backward_states,
+            saved={"f73806d84e": (("B", "H", "T", "m"), "wide")},
         ),
         "triton": Backend(
             triton_forward,
@@ -2034,6 +2035,7 @@ OP = Op(
             smallest=1,
         ),
     ),
+    __name__,
 )
 
 

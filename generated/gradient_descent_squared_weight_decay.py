@@ -1311,6 +1311,8 @@ def backward_sweep_3(
             other=0.0,
         )
         p2 = tl.dot(write1.to(DT), dW.to(DT), input_precision="tf32x3")  # write1 dW
+        if not EXACT:
+            p2 = tl.dot(write1.to(DT), (dW - dW.to(DT).to(tl.float32)).to(DT), p2)
         t2 = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
         p3 = tl.dot(t2.to(DT), z.to(DT), ((-p) + (since[:, None] * p2)), input_precision="tf32x3")  # ... + matrix4 z
@@ -1326,7 +1328,7 @@ def backward_sweep_3(
         )  # deta
         tl.store(
             W_out_late__out + (step + i * H) * tl.cdiv(N, block_n_) + tile,
-            tl.sum(((since * eta.to(tl.float32))[:, None] * (x.to(tl.float32) * p2)), axis=1),
+            tl.sum(((since * eta.to(tl.float32))[:, None] * x.to(tl.float32)).to(DT).to(tl.float32) * p2, axis=1),
             mask=i_ok,
         )  # W: out.late
         write2 = tl.load(
@@ -1557,6 +1559,8 @@ def backward_sweep_4(
         keep_r_end = tl.load(keep_resets + at + last) if EXACT else -1
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
         p = tl.dot(do.to(DT), W.to(DT), input_precision="tf32x3")  # do W
+        if not EXACT:
+            p = tl.dot(do.to(DT), (W - W.to(DT).to(tl.float32)).to(DT), p)
         since = power(keep_a, keep_r < 0)
         t = tl.load(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
@@ -1569,6 +1573,8 @@ def backward_sweep_4(
             other=0.0,
         )
         p3 = tl.dot(write2.to(DT), W.to(DT), input_precision="tf32x3")  # write2 W
+        if not EXACT:
+            p3 = tl.dot(write2.to(DT), (W - W.to(DT).to(tl.float32)).to(DT), p3)
         t2 = tl.load(matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p4 = tl.dot(t2.to(DT), x.to(DT), input_precision="tf32x3")  # matrix6 x
         y2 = (since2[:, None] * p3) + (-p4)  # diag(since) write2 W - matrix6 x
@@ -1581,12 +1587,12 @@ def backward_sweep_4(
         z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
         tl.store(
             W_in_late__out + (step + i * H) * tl.cdiv(N, block_n_) + tile,
-            tl.sum((since[:, None] * (p * z.to(tl.float32))), axis=1),
+            tl.sum((since[:, None] * z.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1),
             mask=i_ok,
         )  # W: in.late
         tl.store(
             W_in_early__out + (step + i * H) * tl.cdiv(N, block_n_) + tile,
-            tl.sum((-(eta.to(tl.float32) * since2)[:, None] * (x.to(tl.float32) * p3)), axis=1),
+            tl.sum((-(eta.to(tl.float32) * since2)[:, None] * x.to(tl.float32)).to(DT).to(tl.float32) * p3, axis=1),
             mask=i_ok,
         )  # W: in.early
         kept = power(keep_a_end, keep_r_end < 0)
@@ -1989,6 +1995,7 @@ OP = Op(
             frozenset(("packed",)),
             forward_states=torch_forward_states,
             backward_states=torch_backward_states,
+            saved={"f73806d84e": (("B", "H", "T", "m"), "wide")},
         ),
         "triton": Backend(triton_forward, triton_backward),
     },
@@ -2020,6 +2027,7 @@ OP = Op(
             smallest=1,
         ),
     ),
+    __name__,
 )
 
 

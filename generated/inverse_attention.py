@@ -1053,6 +1053,8 @@ def backward_sweep_2(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
         p = tl.dot(write1.to(DT), ds.to(DT), input_precision="tf32x3")  # write1 ds^T
+        if not EXACT:
+            p = tl.dot(write1.to(DT), (ds - ds.to(DT).to(tl.float32)).to(DT), p)
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         write2 = tl.load(
             write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
@@ -1076,7 +1078,7 @@ def backward_sweep_2(
         x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
         tl.store(
             s_out_late__out + (step + i * H) * tl.cdiv(D, block_d) + tile,
-            tl.sum((-(since * x)[:, None] * (p * k.to(tl.float32))), axis=1),
+            tl.sum((-(since * x)[:, None] * k.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1),
             mask=i_ok,
         )  # s: out.late
         kept = power(lam_a_end, lam_r_end < 0)
@@ -1165,6 +1167,8 @@ def backward_sweep_3(
             write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
         p = tl.dot(write2.to(DT), s.to(DT), input_precision="tf32x3")  # write2 s^T
+        if not EXACT:
+            p = tl.dot(write2.to(DT), (s - s.to(DT).to(tl.float32)).to(DT), p)
         since = power(lam_a_before, lam_r_before < 0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         seen = i[:, None] > i[None, :]
@@ -1192,7 +1196,7 @@ def backward_sweep_3(
         )  # -diag(lam) ([order_{mask}]_{i,j} . (q k^T) . (write2 write1^T) . m) diag((1 - lam))
         tl.store(
             s_in_early__out + (step + i * H) * tl.cdiv(D, block_d) + tile,
-            tl.sum((-(since * lam)[:, None] * (p * q.to(tl.float32))), axis=1),
+            tl.sum((-(since * lam)[:, None] * q.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1),
             mask=i_ok,
         )  # s: in.early
         tl.store(
@@ -1484,6 +1488,7 @@ OP = Op(
             frozenset(("packed",)),
             forward_states=torch_forward_states,
             backward_states=torch_backward_states,
+            saved={"d91dd90777": (("B", "H", "T", "e"), "wide")},
         ),
         "triton": Backend(triton_forward, triton_backward),
     },
@@ -1514,6 +1519,7 @@ OP = Op(
             smallest=1,
         ),
     ),
+    __name__,
 )
 
 

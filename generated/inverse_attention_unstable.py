@@ -1113,13 +1113,15 @@ def backward_sweep_2(
         )  # ((write1 write2^T) . m) diag(lam) q
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         p3 = tl.dot(write1.to(DT), ds.to(DT), input_precision="tf32x3")  # write1 ds^T
+        if not EXACT:
+            p3 = tl.dot(write1.to(DT), (ds - ds.to(DT).to(tl.float32)).to(DT), p3)
         y = (-p2) + (since[:, None] * p3)  # diag(since) write1 ds^T - ((write1 write2^T) . m) diag(lam) q
         tl.store(read1_out + step * D + i[:, None] * (H * D) + d[None, :], y, mask=i_ok[:, None] & d_ok[None, :])
         ahead1 = tl.load(ahead1_p + t0 * ahead1_t + i * ahead1_t, mask=i_ok, other=0.0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         tl.store(
             s_out_late__out + (step + i * H) * tl.cdiv(D, block_d) + tile,
-            tl.sum((-(since * ahead1.to(tl.float32))[:, None] * (p3 * k.to(tl.float32))), axis=1),
+            tl.sum((-(since * ahead1.to(tl.float32))[:, None] * k.to(tl.float32)).to(DT).to(tl.float32) * p3, axis=1),
             mask=i_ok,
         )  # s: out.late
         kept = power(lam_a_end, lam_r_end < 0)
@@ -1214,6 +1216,8 @@ def backward_sweep_3(
             write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
         p = tl.dot(write2.to(DT), s.to(DT), input_precision="tf32x3")  # write2 s^T
+        if not EXACT:
+            p = tl.dot(write2.to(DT), (s - s.to(DT).to(tl.float32)).to(DT), p)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         seen = i[:, None] > i[None, :]
         if EXACT:
@@ -1240,7 +1244,7 @@ def backward_sweep_3(
         )  # -diag(lam) ([order_{mask}]_{i,j} . (q k^T) . (write2 write1^T) . m) diag((cd952cfd4723))
         tl.store(
             s_in_early__out + (step + i * H) * tl.cdiv(D, block_d) + tile,
-            tl.sum((-(since * lam)[:, None] * (q.to(tl.float32) * p)), axis=1),
+            tl.sum((-(since * lam)[:, None] * q.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1),
             mask=i_ok,
         )  # s: in.early
         tl.store(
@@ -1568,6 +1572,7 @@ OP = Op(
             frozenset(("packed",)),
             forward_states=torch_forward_states,
             backward_states=torch_backward_states,
+            saved={"d91dd90777": (("B", "H", "T", "e"), "wide")},
         ),
         "triton": Backend(triton_forward, triton_backward),
     },
@@ -1598,6 +1603,7 @@ OP = Op(
             smallest=1,
         ),
     ),
+    __name__,
 )
 
 

@@ -2239,6 +2239,7 @@ OP = Op(
             frozenset(("packed",)),
             forward_states=torch_forward_states,
             backward_states=torch_backward_states,
+            saved={"c0cc4e5ad4": (("B", "H", "T", "e"), "wide")},
         ),
         "triton": Backend(triton_forward, triton_backward),
     },
@@ -2270,6 +2271,7 @@ OP = Op(
             smallest=1,
         ),
     ),
+    __name__,
 )
 
 

@@ -862,6 +862,7 @@ OP = Op(
             frozenset(("packed",)),
             forward_states=torch_forward_states,
             backward_states=torch_backward_states,
+            saved={},
         ),
         "triton": Backend(triton_forward, triton_backward),
     },
@@ -891,6 +892,7 @@ OP = Op(
             smallest=1,
         ),
     ),
+    __name__,
 )
 
 

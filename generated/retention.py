@@ -677,6 +677,8 @@ def backward_sweep_1(
         gamma_r_end = tl.load(gamma_resets + at + last) if EXACT else -1
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do S^T
+        if not EXACT:
+            p = tl.dot(do.to(DT), (S - S.to(DT).to(tl.float32)).to(DT), p)
         since = power(gamma_a, gamma_r < 0)
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p2 = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do v^T
@@ -694,7 +696,7 @@ def backward_sweep_1(
         )  # [order_{mask}]_{i,j} . (q k^T) . (do v^T) . m
         tl.store(
             S_in_late__out + (step + i * H) * tl.cdiv(D, block_d) + tile,
-            tl.sum((since[:, None] * (p * q.to(tl.float32))), axis=1),
+            tl.sum((since[:, None] * q.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1),
             mask=i_ok,
         )  # S: in.late
         tl.store(
@@ -863,6 +865,8 @@ def backward_sweep_3(
         gamma_r_end = tl.load(gamma_resets + at + last) if EXACT else -1
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p = tl.dot(v.to(DT), dS.to(DT), input_precision="tf32x3")  # v dS^T
+        if not EXACT:
+            p = tl.dot(v.to(DT), (dS - dS.to(DT).to(tl.float32)).to(DT), p)
         since = power(gamma_a_end - gamma_a, gamma_r_end < i + 1)
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p2 = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
@@ -876,7 +880,7 @@ def backward_sweep_3(
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         tl.store(
             S_out_late__out + (step + i * H) * tl.cdiv(D, block_d) + tile,
-            tl.sum((-since[:, None] * (p * k.to(tl.float32))), axis=1),
+            tl.sum((-since[:, None] * k.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1),
             mask=i_ok,
         )  # S: out.late
         kept = power(gamma_a_end, gamma_r_end < 0)
@@ -1114,6 +1118,7 @@ OP = Op(
             frozenset(("packed",)),
             forward_states=torch_forward_states,
             backward_states=torch_backward_states,
+            saved={},
         ),
         "triton": Backend(triton_forward, triton_backward),
     },
@@ -1144,6 +1149,7 @@ OP = Op(
             smallest=1,
         ),
     ),
+    __name__,
 )
 
 

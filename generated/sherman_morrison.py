@@ -575,6 +575,7 @@ OP = Op(
         ),
         torch_start,
     ),
+    __name__,
 )
 
 

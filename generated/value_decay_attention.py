@@ -1894,6 +1894,7 @@ OP = Op(
             frozenset(("packed",)),
             forward_states=torch_forward_states,
             backward_states=torch_backward_states,
+            saved={},
         ),
         "triton": Backend(triton_forward, triton_backward),
     },
@@ -1924,6 +1925,7 @@ OP = Op(
             smallest=1,
         ),
     ),
+    __name__,
 )
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,24 +15,34 @@ from chunkform.errors import ArgumentError
 from .signature import Argument, Signature
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-Sizes = dict[str, int]
+Sizes = dict[str, Any]
 
 
-def checked(signature: Signature, given: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, float], Sizes]:
-    """Tensors in the types that the op computes with, the constants, and the size of each dim, B, T and H.
+@dataclass(frozen=True, eq=False)
+class Checked:
+    """What an op knows of a call whose arguments fit.
 
-    H is the largest number of heads; an argument may have fewer, where H is a multiple of them.
+    casts: the dtype that each argument and state is cast to, None where it stays. sizes: of each dim, and B, T and H; H is the
+    largest number of heads: an argument may have fewer, where H is a multiple of them.
     """
-    tensors: dict[str, Tensor] = {}
-    constants: dict[str, float] = {}
-    sizes: dict[str, tuple[int, str]] = {}
-    heads: dict[str, int] = {}
+
+    casts: tuple[torch.dtype | None, ...]
+    constants: dict[str, float]
+    sizes: Sizes
+    backend: str
+
+
+def check_call(signature: Signature, tensors: Sequence[Any], given: dict[str, Any], sequences: Any) -> Checked:
+    """Shapes, types and devices of arguments and states, in order; `sequences` is the number of packed ones, or None.
+
+    Raises:
+        ArgumentError: one doesn't fit; the message names it.
+    """
+    constants = {a.name: _constant(f"{signature.name}: {a.key}", a, given[a.name]) for a in signature.constants}
+    sizes: dict[str, tuple[Any, str]] = {}
+    heads: dict[str, Any] = {}
     first: Tensor | None = None
-    for a in signature.arguments:
-        value = given[a.name]
-        if a.kind == "constant":
-            constants[a.name] = _constant(f"{signature.name}: {a.key}", a, value)
-            continue
+    for a, value in zip(signature.tensors, tensors, strict=False):
         _check_tensor(signature, a, value)
         for dim, n in zip(a.layout, value.shape, strict=True):
             if dim == "H":
@@ -42,16 +54,43 @@ def checked(signature: Signature, given: dict[str, Any]) -> tuple[dict[str, Tens
                     f"{signature.name}: {a.key} has {dim} = {n}, but {known[1]} has {dim} = {known[0]}; {a.key} must be "
                     f"[{', '.join(a.layout)}], got {list(value.shape)}"
                 )
-            if n == 0 and dim not in ("B", "T"):
+            if dim not in ("B", "T") and n == 0:
                 raise ArgumentError(f"{signature.name}: {a.key} has {dim} = 0; widths must be at least 1")
         if first is None:
             first = value
         elif value.device != first.device:
-            key = next(iter(heads))
+            key = signature.tensors[0].key
             raise ArgumentError(f"{signature.name}: {a.key} is on {value.device}, but {key} is on {first.device}")
-        tensors[a.name] = value
     found = {dim: n for dim, (n, _) in sizes.items()} | {"H": _heads(signature, heads)}
-    return _same_type(signature, tensors), constants, found
+    kinds = _types(signature, tensors)
+    wide = torch.float64 if torch.float64 in kinds else torch.float32
+    states = tensors[len(kinds) :]
+    _check_states(signature, states, found if sequences is None else found | {"N": sequences}, sequences, first)
+    kinds += [wide for _ in states]
+    casts = tuple(None if x is None or x.dtype == kind else kind for x, kind in zip(tensors, kinds, strict=True))
+    return Checked(casts, constants, found, "")
+
+
+def checked(signature: Signature, given: dict[str, Any]) -> tuple[dict[str, Tensor], dict[str, float], Sizes]:
+    """Arguments by name, in the types that the op computes with; the constants; and sizes as in `Checked`."""
+    tensors = [given[a.name] for a in signature.tensors]
+    found = check_call(signature, [*tensors, *(None for _ in signature.states)], given, None)
+    cast = {
+        a.name: x if kind is None else x.to(kind)
+        for a, x, kind in zip(signature.tensors, tensors, found.casts, strict=False)
+    }
+    return cast, found.constants, found.sizes
+
+
+def checked_states(
+    signature: Signature, initial: Any, tensors: dict[str, Tensor], sizes: Sizes, sequences: int | None
+) -> dict[str, Tensor | None]:
+    """The initial states by name, in float32 (float64 where an argument is); `sequences` are packed, or None."""
+    states = states_of(signature, initial)
+    some = next(iter(tensors.values()))
+    _check_states(signature, states, sizes if sequences is None else sizes | {"N": sequences}, sequences, some)
+    wide = torch.float64 if some.dtype == torch.float64 else torch.float32
+    return {n: None if x is None else x.to(wide) for (n, _), x in zip(signature.states, states, strict=True)}
 
 
 def _check_tensor(signature: Signature, a: Argument, value: Any) -> None:
@@ -67,7 +106,10 @@ def _check_tensor(signature: Signature, a: Argument, value: Any) -> None:
 
 
 def _heads(signature: Signature, heads: dict[str, int]) -> int:
-    most = max(heads, key=lambda key: heads[key])
+    most = next(iter(heads))
+    for key, n in heads.items():
+        if n > heads[most]:
+            most = key
     for key, n in heads.items():
         if n != heads[most] and (n == 0 or heads[most] % n):
             raise ArgumentError(
@@ -79,65 +121,69 @@ def _heads(signature: Signature, heads: dict[str, int]) -> int:
 def _constant(what: str, a: Argument, value: Any) -> float:
     if value is None:
         value = a.default
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -math.inf < value < math.inf:
         raise ArgumentError(f"{what} must be a finite number, got {value!r}")
     return float(value)
 
 
-def _same_type(signature: Signature, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Inputs in their common dtype; log decays and parameters in float32 (float64 where an input is)."""
-    inputs = [tensors[a.name].dtype for a in signature.arguments if a.kind == "input"]
+def _types(signature: Signature, tensors: Sequence[Tensor]) -> list[torch.dtype]:
+    """Inputs in their common dtype, or autocast's; log decays and parameters in float32 (float64 where an argument is)."""
+    inputs = [x.dtype for a, x in zip(signature.tensors, tensors, strict=False) if a.kind == "input"]
     common = torch.float32
     if inputs:
         common = inputs[0]
         for dtype in inputs[1:]:
             common = torch.promote_types(common, dtype)
-    if any(x.dtype == torch.float64 for x in tensors.values()):
+    if any(x.dtype == torch.float64 for _, x in zip(signature.tensors, tensors, strict=False)):
         common = torch.float64
+    else:
+        common = autocast_dtype(tensors[0].device.type) or common
     wide = torch.float64 if common == torch.float64 else torch.float32
-    kinds = {a.name: a.kind for a in signature.arguments}
-    return {n: x.to(common if kinds[n] == "input" else wide) for n, x in tensors.items()}
+    return [common if a.kind == "input" else wide for a in signature.tensors]
 
 
-def checked_states(
-    signature: Signature, initial: Any, tensors: dict[str, Tensor], sizes: Sizes, sequences: int | None
-) -> dict[str, Tensor | None]:
-    """The initial states in float32 (float64 where an input is); `sequences` are packed, or None."""
-    names = [n for n, _ in signature.states]
+def autocast_dtype(device_type: str) -> torch.dtype | None:
+    """What autocast casts the operands of products to, where it is on."""
+    if device_type in ("cpu", "cuda") and torch.is_autocast_enabled(device_type):
+        return torch.get_autocast_dtype(device_type)
+    return None
+
+
+def states_of(signature: Signature, initial: Any) -> list[Any]:
+    """The initial states in order, None where the spec's own is meant."""
     if initial is None:
-        return dict.fromkeys(names)
-    values = initial if isinstance(initial, tuple | list) else (initial,)
-    if len(values) != len(names):
+        return [None] * len(signature.states)
+    values = list(initial) if isinstance(initial, tuple | list) else [initial]
+    if len(values) != len(signature.states):
+        names = ", ".join(n for n, _ in signature.states)
         raise ArgumentError(
-            f"{signature.name}: initial_state must hold {len(names)} states ({', '.join(names)}), got {len(values)}"
+            f"{signature.name}: initial_state must hold {len(signature.states)} states ({names}), got {len(values)}"
         )
-    any_tensor = next(iter(tensors.values()))
-    wide = torch.float64 if any_tensor.dtype == torch.float64 else torch.float32
-    known = sizes if sequences is None else sizes | {"N": sequences}
-    out: dict[str, Tensor | None] = {}
-    for (name, dims), value in zip(signature.states, values, strict=True):
-        what = f"{signature.name}: initial_state" + (f" of {name}" if len(names) > 1 else "")
+    return values
+
+
+def _check_states(signature: Signature, states: Sequence[Any], sizes: Sizes, sequences: Any, like: Any) -> None:
+    for (name, dims), value in zip(signature.states, states, strict=True):
         if value is None:
-            out[name] = None
             continue
+        what = f"{signature.name}: initial_state" + (f" of {name}" if len(states) > 1 else "")
         if not isinstance(value, Tensor) or value.dtype not in FLOATS:
             raise ArgumentError(f"{what} must be a floating-point tensor, got {_kind(value)}")
         layout = ("B" if sequences is None else "N", "H", *dims)
-        expected = [known.get(d) for d in layout]
+        expected = [sizes.get(d) for d in layout]
         if value.dim() != len(layout) or any(
             n is not None and n != m for n, m in zip(expected, value.shape, strict=True)
         ):
             raise ArgumentError(f"{what} must be [{', '.join(layout)}] = {expected}, got the shape {list(value.shape)}")
-        if value.device != any_tensor.device:
-            raise ArgumentError(f"{what} is on {value.device}, but the inputs are on {any_tensor.device}")
-        out[name] = value.to(wide)
-    return out
+        if value.device != like.device:
+            raise ArgumentError(f"{what} is on {value.device}, but the inputs are on {like.device}")
 
 
-def one_of(name: str, key: str, value: Any, allowed: tuple[str, ...]) -> None:
-    """Refuse an option that isn't one of `allowed`."""
-    if value not in allowed:
-        raise ArgumentError(f"{name}: {key} must be {' or '.join(map(repr, allowed))}, got {value!r}")
+def one_of(name: str, key: str, value: Any, allowed: tuple[str, ...], other: str = "") -> None:
+    """Refuse an option that isn't one of `allowed`; `other` is what else the caller takes."""
+    if not isinstance(value, str) or value not in allowed:
+        *most, last = [*map(repr, allowed), *([other] if other else [])]
+        raise ArgumentError(f"{name}: {key} must be {', '.join(most)} or {last}, got {value!r}")
 
 
 def _kind(value: Any) -> str:

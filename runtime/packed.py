@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from chunkform.errors import ArgumentError
 
@@ -41,32 +42,50 @@ class Packed:
         return list(by_length.values())
 
 
-def packed_of(name: str, cu_seqlens: Any, batch: int, steps: int, device: torch.device) -> Packed:
-    """The packed sequences of [batch, steps, ...], where `cu_seqlens` describes them.
-
-    Its values are checked on a CPU at once, and on another device by an assertion there, so that nothing waits for it.
+def check_starts(name: str, starts: Any, batch: Any, device: torch.device) -> None:
+    """Refuse what can't be the `cu_seqlens` of inputs [batch, T, ...] on `device`, whatever its values are.
 
     Raises:
-        ArgumentError: cu_seqlens isn't an int32 or int64 tensor [N + 1] on `device` that rises from 0 to T, or B isn't 1.
+        ArgumentError: it isn't an int32 or int64 tensor [N + 1] on `device`, or B isn't 1.
     """
     what = f"{name}: cu_seqlens"
-    if not isinstance(cu_seqlens, Tensor):
-        raise ArgumentError(f"{what} must be an int32 or int64 tensor [N + 1], got {type(cu_seqlens).__name__}")
-    if cu_seqlens.dtype not in (torch.int32, torch.int64):
-        raise ArgumentError(f"{what} must be int32 or int64, got {str(cu_seqlens.dtype).removeprefix('torch.')}")
-    if cu_seqlens.dim() != 1 or cu_seqlens.shape[0] < 2:
-        raise ArgumentError(f"{what} must be [N + 1] for N >= 1 sequences, got the shape {list(cu_seqlens.shape)}")
-    if cu_seqlens.device != device:
-        raise ArgumentError(f"{what} is on {cu_seqlens.device}, but the inputs are on {device}")
+    if not isinstance(starts, Tensor):
+        raise ArgumentError(f"{what} must be an int32 or int64 tensor [N + 1], got {type(starts).__name__}")
+    if starts.dtype not in (torch.int32, torch.int64):
+        raise ArgumentError(f"{what} must be int32 or int64, got {str(starts.dtype).removeprefix('torch.')}")
+    if starts.dim() != 1 or starts.shape[0] < 2:
+        raise ArgumentError(f"{what} must be [N + 1] for N >= 1 sequences, got the shape {list(starts.shape)}")
+    if starts.device != device:
+        raise ArgumentError(f"{what} is on {starts.device}, but the inputs are on {device}")
     if batch != 1:
         raise ArgumentError(
             f"{what}: packed sequences lie in one batch entry, [1, T, ...], but the inputs have B = {batch}"
         )
-    _check_values(what, cu_seqlens, steps)
-    return Packed(cu_seqlens.to(torch.int64), cu_seqlens.shape[0] - 1, steps)
 
 
-def _check_values(what: str, starts: Tensor, steps: int) -> None:
+def packed_of(name: str, starts: Tensor, steps: int) -> Packed:
+    """The sequences of [1, steps, ...] that `starts`, which passed `check_starts`, tells apart.
+
+    Its values are checked on a CPU at once, and on another device by an assertion there, so that nothing waits for it. What
+    was made of a tensor is remembered while it lives and isn't written to: most layers of a model share one.
+
+    Raises:
+        ArgumentError: on a CPU, the values don't rise from 0 to T.
+    """
+    found = _known.get(starts)
+    if found is not None and found[:2] == (starts._version, steps):
+        return found[2]
+    check_values(f"{name}: cu_seqlens", starts, steps)
+    packed = Packed(starts.to(torch.int64), starts.shape[0] - 1, steps)
+    _known[starts] = (starts._version, steps, packed)
+    return packed
+
+
+_known: Any = WeakTensorKeyDictionary()
+
+
+def check_values(what: str, starts: Tensor, steps: int) -> None:
+    """Refuse starts that don't rise from 0 to `steps`."""
     if starts.device.type != "cpu":
         rising = (starts[1:] >= starts[:-1]).all() & (starts[0] == 0) & (starts[-1] == steps)
         torch._assert_async(rising, f"{what} must rise from 0 to T = {steps}")

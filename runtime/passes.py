@@ -1,7 +1,9 @@
-"""Both passes of a call through its backend, which need not know of head groups and precisions."""
+"""Both passes of a call through its backend, which need not know of head groups, precisions and recomputation."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +16,10 @@ from .signature import Backend, Signature
 Tensors = dict[str, Tensor]
 Maybe = dict[str, Tensor | None]
 
+SMALL = 1 << 24  # bytes that "auto" keeps in any case
 
-@dataclass(frozen=True, eq=False)
+
+@dataclass(slots=True, eq=False)
 class Call:
     """What a call says beside its tensors. heads: H, the largest head count among the arguments."""
 
@@ -26,6 +30,7 @@ class Call:
     packed: Packed | None = None
     precision: str = "default"
     recompute: str = "auto"
+    computed: torch.dtype | None = None  # what the op casts arguments to, for a backend that knows no precisions
 
     @property
     def options(self) -> dict[str, Any]:
@@ -37,19 +42,14 @@ class Call:
             out["precision"] = self.precision
         return out
 
-    @property
-    def widens(self) -> bool:
-        """Does the op itself widen the numbers to float64?"""
-        return self.precision == "high" and "precision" not in self.backend.features
-
 
 def run_forward(call: Call, given: Tensors, states: Maybe) -> tuple[Tensors, Tensors, Tensors]:
-    """(outputs, finals, what the backward pass uses)."""
-    outputs, finals, saved = call.backend.forward(
-        _arguments(call, given), _states(call, states), call.constants, **call.options
-    )
-    if call.widens:
-        kind, wide = _types(call, given)
+    """(outputs, final states, what the backward pass uses), by name."""
+    own, first = _arguments(call, given), _states(call, states)
+    with _no_autocast(given):
+        outputs, finals, saved = call.backend.forward(own, first, call.constants, **call.options)
+    if call.computed is not None:
+        kind, wide = result_types(call.signature, given)
         outputs = {n: x.to(kind) for n, x in outputs.items()}
         finals = {n: x.to(wide) for n, x in finals.items()}
     return outputs, finals, saved
@@ -59,48 +59,104 @@ def run_backward(
     call: Call,
     given: Tensors,
     states: Maybe,
-    saved: Tensors,
+    saved: Tensors | None,
     cotangents: Maybe,
     final_cotangents: Maybe,
     needs: frozenset[str],
 ) -> tuple[Tensors, Tensors]:
-    """(gradients, gradients of the initial states), each shaped and typed like what it belongs to."""
-    arguments = _arguments(call, given)
-    gradients, initial = call.backend.backward(
-        arguments, _states(call, states), call.constants, saved, cotangents, final_cotangents, needs, **call.options
-    )
-    axis = {a.name: 2 if a.per_step else 0 for a in call.signature.arguments}
-    gradients = {
-        n: _reduced(g, axis[n], given[n].shape[axis[n]]).to(given[n].dtype) for n, g in gradients.items() if n in needs
-    }
-    wide = _types(call, given)[1]
-    return gradients, {n: g.to(wide) for n, g in initial.items() if n in needs}
+    """(gradients, gradients of the initial states) by name, each shaped and typed like what it belongs to.
+
+    Where `saved` is None, the forward pass is computed again.
+    """
+    own, first = _arguments(call, given), _states(call, states)
+    if call.computed is not None:
+        cotangents = {n: _cast(g, call.computed) for n, g in cotangents.items()}
+        final_cotangents = _states(call, final_cotangents)
+    with _no_autocast(given):
+        if saved is None:
+            saved = call.backend.forward(own, first, call.constants, **call.options)[2]
+        gradients, initial = call.backend.backward(
+            own, first, call.constants, saved, cotangents, final_cotangents, needs, **call.options
+        )
+        reduced = {}
+        for a in call.signature.tensors:
+            if a.name in needs and a.name in gradients:
+                axis, x = 2 if a.per_step else 0, given[a.name]
+                reduced[a.name] = _cast(_reduced(gradients[a.name], axis, x.shape[axis]), x.dtype)
+        wide = result_types(call.signature, given)[1]
+        return reduced, {n: _cast(g, wide) for n, g in initial.items() if n in needs}
+
+
+def forward_pass(call: Call, tensors: Sequence[Tensor | None]) -> tuple[list[Tensor], Tensors]:
+    """(outputs and final states in order, what the backward pass uses), from the arguments and states in order."""
+    outputs, finals, saved = run_forward(call, *_named(call.signature, tensors))
+    return [*(outputs[n] for n, _ in call.signature.outputs), *(finals[n] for n, _ in call.signature.states)], saved
+
+
+def backward_pass(
+    call: Call,
+    tensors: Sequence[Tensor | None],
+    saved: Tensors | None,
+    cotangents: Sequence[Tensor | None],
+    wanted: Sequence[bool],
+) -> list[Tensor | None]:
+    """The gradients of arguments and states in order, None where not `wanted`; see `run_backward`."""
+    s = call.signature
+    incoming = {n: g for (n, _), g in zip(s.outputs, cotangents, strict=False)}
+    finals = {n: g for (n, _), g in zip(s.states, cotangents[len(s.outputs) :], strict=True)}
+    needs = frozenset(n for n, w in zip(s.names, wanted, strict=True) if w)
+    with torch.no_grad():
+        gradients, initial = run_backward(call, *_named(s, tensors), saved, incoming, finals, needs)
+    found = gradients | initial
+    return [found.get(n) if w else None for n, w in zip(s.names, wanted, strict=True)]
+
+
+def _named(signature: Signature, tensors: Sequence[Tensor | None]) -> tuple[Tensors, Maybe]:
+    """Arguments and states in order, by name."""
+    given: Any = {a.name: x for a, x in zip(signature.tensors, tensors, strict=False)}
+    return given, {n: x for (n, _), x in zip(signature.states, tensors[len(given) :], strict=True)}
+
+
+def keeps(call: Call, tensors: Sequence[Tensor | None], saved: Tensors) -> bool:
+    """Does this call keep `saved` for its backward pass? "auto" keeps what is small, or no larger than the arguments."""
+    if call.recompute != "auto":
+        return call.recompute == "never"
+    size = sum(x.nbytes for x in saved.values())
+    return size <= SMALL or size <= sum(x.nbytes for x in tensors if x is not None)
+
+
+def result_types(signature: Signature, given: Tensors) -> tuple[torch.dtype, torch.dtype]:
+    """The dtypes of outputs, and of final states."""
+    first = next((a.name for a in signature.tensors if a.kind == "input"), signature.tensors[0].name)
+    kind = given[first].dtype
+    return kind, torch.promote_types(kind, torch.float32)
 
 
 def _arguments(call: Call, given: Tensors) -> Tensors:
-    """Arguments as the backend takes them: with H heads where it knows no groups, in float64 where the op widens."""
+    """Arguments as the backend takes them: with H heads where it knows no groups, cast where the op casts."""
+    repeat = "groups" not in call.backend.features
+    if not repeat and call.computed is None:
+        return given
     out = {}
-    for a in call.signature.arguments:
-        if a.name not in given:
-            continue
+    for a in call.signature.tensors:
         x = given[a.name]
-        if "groups" not in call.backend.features:
+        if repeat:
             x = repeated(x, 2 if a.per_step else 0, call.heads)
-        out[a.name] = x.to(torch.float64) if call.widens else x
+        if call.computed is not None:  # decays and parameters have at least float32
+            x = x.to(call.computed if a.kind == "input" else torch.promote_types(call.computed, torch.float32))
+        out[a.name] = x
     return out
 
 
 def _states(call: Call, states: Maybe) -> Maybe:
-    if not call.widens:
+    if call.computed is None:
         return states
-    return {n: None if x is None else x.to(torch.float64) for n, x in states.items()}
+    wide = torch.promote_types(call.computed, torch.float32)
+    return {n: _cast(x, wide) for n, x in states.items()}
 
 
-def _types(call: Call, given: Tensors) -> tuple[torch.dtype, torch.dtype]:
-    """The dtypes of outputs, and of states."""
-    first = next((a.name for a in call.signature.arguments if a.kind == "input"), next(iter(given)))
-    kind = given[first].dtype
-    return kind, torch.float64 if kind == torch.float64 else torch.float32
+def _cast(x: Any, kind: torch.dtype) -> Any:
+    return x if x is None or x.dtype == kind else x.to(kind)
 
 
 def repeated(x: Tensor, axis: int, heads: int) -> Tensor:
@@ -112,5 +168,12 @@ def _reduced(x: Tensor, axis: int, heads: int) -> Tensor:
     """The sums over the heads of each group, in float32 at least."""
     if x.shape[axis] == heads:
         return x
-    wide = x.dtype if x.dtype == torch.float64 else torch.float32
-    return x.unflatten(axis, (heads, -1)).sum(axis + 1, dtype=wide)
+    return x.unflatten(axis, (heads, -1)).sum(axis + 1, dtype=torch.promote_types(x.dtype, torch.float32))
+
+
+def _no_autocast(given: Tensors) -> Any:
+    """Inside, products are computed in the dtype of their operands. (Arguments were cast when the op was called.)"""
+    kind = next(iter(given.values())).device.type
+    if kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind):
+        return torch.autocast(kind, enabled=False)
+    return contextlib.nullcontext()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 
@@ -39,6 +40,31 @@ class Signature:
     states: tuple[tuple[str, tuple[str, ...]], ...]
     outputs: tuple[tuple[str, tuple[str, ...]], ...]
 
+    @cached_property
+    def tensors(self) -> tuple[Argument, ...]:
+        """The arguments that are tensors."""
+        return tuple(a for a in self.arguments if a.kind != "constant")
+
+    @cached_property
+    def constants(self) -> tuple[Argument, ...]:
+        """The arguments that are numbers."""
+        return tuple(a for a in self.arguments if a.kind == "constant")
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Everything that may have a gradient, in order: arguments, then states."""
+        return (*(a.name for a in self.tensors), *(n for n, _ in self.states))
+
+    @cached_property
+    def head_axes(self) -> tuple[int, ...]:
+        """Where the heads are in each of `names`."""
+        return (*(2 if a.per_step else 0 for a in self.tensors), *(1 for _ in self.states))
+
+    @cached_property
+    def result_head_axes(self) -> tuple[int, ...]:
+        """Where the heads are in each result: outputs, then final states."""
+        return (*(2 for _ in self.outputs), *(1 for _ in self.states))
+
 
 @dataclass(frozen=True)
 class Backend:
@@ -61,6 +87,10 @@ class Backend:
     backward_states(given, states, constants, saved, cotangents, final_cotangents, exchange) -> final cotangents
 
     `exchange` takes the maps of this part (`Segment`) and returns what enters it, for each its states.
+
+    `saved` is the layout of each tensor that the forward pass saves, over B, H, T and dims, with "input" or "wide" (float32, or
+    float64) for its dtype; so torch.compile knows it without a run. Where None, compiled code recomputes instead of saving.
+    With `saved_packed` it also holds for packed sequences.
     """
 
     forward: Callable[..., Any]
@@ -68,3 +98,5 @@ class Backend:
     features: frozenset[str] = frozenset()
     forward_states: Callable[..., Any] | None = None
     backward_states: Callable[..., Any] | None = None
+    saved: dict[str, tuple[tuple[str, ...], str]] | None = None
+    saved_packed: bool = False

@@ -88,5 +88,5 @@ def test_a_backend_without_packed_sequences_says_so(monkeypatch):
 
 
 def test_sequences_of_one_length_run_as_one_batch():
-    packed = packed_of("x", torch.tensor([0, 3, 6, 6, 8, 11]), 1, 11, torch.device("cpu"))
+    packed = packed_of("x", torch.tensor([0, 3, 6, 6, 8, 11]), 11)
     assert packed.batches == [[0, 1, 4], [2], [3]]

@@ -1,0 +1,181 @@
+"""A call of an op as a function that autograd and functorch differentiate and batch."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from chunkform.errors import DoubleBackwardError
+
+from .passes import Call, backward_pass, forward_pass, keeps
+from .signature import Signature
+
+
+def apply(call: Call, tensors: Sequence[Tensor | None]) -> Sequence[Tensor]:
+    """Outputs and final states of a call, with gradients."""
+    if torch._C._are_functorch_transforms_active():
+        return Functional.apply(call, *tensors)[: len(call.signature.result_head_axes)]
+    return Run.apply(call, *tensors)
+
+
+class Run(torch.autograd.Function):
+    """Both passes of a call."""
+
+    @staticmethod
+    def forward(ctx: Any, call: Call, *tensors: Tensor | None) -> Any:
+        results, saved = forward_pass(call, tensors)
+        ctx.call, ctx.kept = call, None
+        if keeps(call, tensors, saved):
+            ctx.kept = tuple(saved)
+            ctx.save_for_backward(*tensors, *saved.values())
+        else:
+            ctx.save_for_backward(*tensors)
+        ctx.set_materialize_grads(False)
+        return tuple(results)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
+        wanted = ctx.needs_input_grad[1:]
+        task = Task(ctx.call, ctx.kept, tuple(wanted))
+        if torch.is_grad_enabled():  # create_graph=True
+            return None, *_spread(Backward.apply(task, *ctx.saved_tensors, *cotangents), wanted)
+        return None, *task.gradients((*ctx.saved_tensors, *cotangents))
+
+    @staticmethod
+    def jvp(ctx: Any, *_: Any) -> Any:
+        raise _no_jvp(ctx.call.signature)
+
+
+class Functional(torch.autograd.Function):
+    """The same for functorch, which wants what is saved among the results."""
+
+    @staticmethod
+    def forward(call: Call, *tensors: Tensor | None) -> Any:
+        return tuple(forward_pass(call, tensors)[0])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.call, *tensors = inputs
+        ctx.save_for_backward(*tensors)
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
+        wanted = ctx.needs_input_grad[1:]
+        task = Task(ctx.call, None, tuple(wanted))
+        return None, *_spread(Backward.apply(task, *ctx.saved_tensors, *cotangents), wanted)
+
+    @staticmethod
+    def jvp(ctx: Any, *_: Any) -> Any:
+        raise _no_jvp(ctx.call.signature)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, call: Call, *tensors: Tensor | None) -> Any:
+        s, n = call.signature, info.batch_size
+        results = Functional.apply(batched(call, n), *_fold_all(tensors, in_dims[1:], n, s.head_axes))
+        return tuple(
+            unfold(x, n, axis) for x, axis in zip(results, s.result_head_axes, strict=True)
+        ), s.result_head_axes
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """A backward pass. kept: the names of what was saved, or None where the forward pass is computed again."""
+
+    call: Call
+    kept: tuple[str, ...] | None
+    wanted: tuple[bool, ...]
+
+    def gradients(self, flat: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """From arguments and states, what was kept, and cotangents."""
+        count, kept = len(self.call.signature.names), len(self.kept or ())
+        saved = None if self.kept is None else dict(zip(self.kept, flat[count : count + kept], strict=True))
+        return backward_pass(self.call, flat[:count], saved, flat[count + kept :], self.wanted)  # type: ignore[arg-type]
+
+
+class Backward(torch.autograd.Function):
+    """The backward pass where something may differentiate or batch it: the first is refused."""
+
+    @staticmethod
+    def forward(task: Task, *flat: Tensor | None) -> Any:
+        count = len(task.call.signature.names)
+        gradients = task.gradients(flat)
+        return tuple(
+            torch.zeros_like(x) if g is None else g
+            for g, x, w in zip(gradients, flat[:count], task.wanted, strict=True)
+            if w and x is not None
+        )
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.name = inputs[0].call.signature.name
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> Any:
+        raise no_second(ctx.name)
+
+    @staticmethod
+    def jvp(ctx: Any, *_: Any) -> Any:
+        raise no_second(ctx.name)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, task: Task, *flat: Tensor | None) -> Any:
+        s, n = task.call.signature, info.batch_size
+        count, kept = len(s.names), len(task.kept or ())
+        dims = in_dims[1:]
+        arguments = _fold_all(flat[:count], dims[:count], n, s.head_axes)
+        cotangents = _fold_all(flat[count + kept :], dims[count + kept :], n, s.result_head_axes)
+        found = Backward.apply(Task(batched(task.call, n), None, task.wanted), *arguments, *cotangents)
+        axes = [axis for axis, w, x in zip(s.head_axes, task.wanted, flat, strict=False) if w and x is not None]
+        return tuple(unfold(g, n, axis) for g, axis in zip(found, axes, strict=True)), tuple(axes)
+
+
+def _spread(found: Sequence[Tensor], wanted: Sequence[bool]) -> list[Tensor | None]:
+    rest = iter(found)
+    return [next(rest) if w else None for w in wanted]
+
+
+# --- batches of calls: one more axis becomes more heads -------------------------------------------------------------
+
+
+def batched(call: Call, size: int) -> Call:
+    """The call for `size` times the heads."""
+    return dataclasses.replace(call, heads=call.heads * size, recompute="always")
+
+
+def fold(x: Tensor | None, dim: int | None, size: int, axis: int) -> Tensor | None:
+    """x with its batch axis `dim` (None: the same for all) in front of its heads, as one axis with them."""
+    if x is None:
+        return None
+    if dim is None:
+        x = x.unsqueeze(axis).expand(*x.shape[:axis], size, *x.shape[axis:])
+    else:
+        x = x.movedim(dim, axis)
+    return x.flatten(axis, axis + 1)
+
+
+def unfold(x: Tensor, size: int, axis: int) -> Tensor:
+    """The reverse: the batch axis is axis `axis`."""
+    return x.unflatten(axis, (size, x.shape[axis] // size))
+
+
+def _fold_all(tensors: Sequence[Tensor | None], dims: Any, size: int, axes: Sequence[int]) -> list[Tensor | None]:
+    return [fold(x, dim, size, axis) for x, dim, axis in zip(tensors, dims, axes, strict=True)]
+
+
+# --- what isn't there -----------------------------------------------------------------------------------------------
+
+
+def no_second(name: str) -> DoubleBackwardError:
+    return DoubleBackwardError(
+        f"{name} has no second derivatives: its gradients were asked for their own gradient (double backward)"
+    )
+
+
+def _no_jvp(signature: Signature) -> DoubleBackwardError:
+    return DoubleBackwardError(f"{signature.name} has no forward-mode derivatives (jvp): use reverse mode")

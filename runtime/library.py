@@ -1,0 +1,266 @@
+"""Ops as torch knows them: `torch.ops.chunkform.<op>`, for torch.compile, torch.export and whoever else traces calls.
+
+    <op>(arguments, states, starts, constants, heads, backend, precision, keep) -> (outputs, final states, saved)
+    <op>_backward(the same, saved, cotangents, wanted) -> gradients
+
+A tracer sees one call with known shapes and an own backward pass, whatever the backend does inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.library import Library
+
+from chunkform.errors import BackendError
+
+from .autograd import fold, no_second, unfold
+from .packed import Packed, check_values
+from .passes import Call, backward_pass, forward_pass, result_types
+from .signature import Backend, Signature
+
+NAMESPACE = "chunkform"
+_libraries: dict[str, Library] = {}
+
+
+@dataclass(frozen=True, eq=False)
+class Registered:
+    """An op's two passes in torch's library."""
+
+    signature: Signature
+    forward: Any
+    backward: Any
+
+    def __call__(
+        self, tensors: Sequence[Any], starts: Any, constants: dict[str, float], heads: Any, *options: Any
+    ) -> Sequence[Tensor]:
+        """Outputs and final states. options: backend, precision, keep."""
+        values = [constants[a.name] for a in self.signature.constants]
+        found = self.forward(*tensors, starts, *values, heads, *options)
+        return found[: len(self.signature.outputs) + len(self.signature.states)]
+
+
+def register(name: str, signature: Signature, backends: dict[str, Backend]) -> Registered:
+    """Register an op under a name; a second time under the same name replaces the first."""
+    if name in _libraries:
+        _libraries.pop(name)._destroy()
+    library = _libraries[name] = Library(NAMESPACE, "FRAGMENT")
+    passes = _Passes(name, signature, backends)
+    for suffix, schema, run, fake in (
+        ("", _forward_schema(signature), passes.forward, passes.fake_forward),
+        ("_backward", _backward_schema(signature), passes.backward, passes.fake_backward),
+    ):
+        library.define(f"{name}{suffix}{schema}", tags=(torch.Tag.pt2_compliant_tag,))
+        library.impl(f"{name}{suffix}", run, "CompositeExplicitAutograd")
+        torch.library.register_fake(f"{NAMESPACE}::{name}{suffix}", fake, lib=library)
+    own = f"{NAMESPACE}::{name}"
+    torch.library.register_autograd(own, passes.gradients, setup_context=passes.setup_context, lib=library)
+    torch.library.register_vmap(own, passes.vmap_forward, lib=library)
+    torch.library.register_autograd(f"{own}_backward", passes.refuse, lib=library)
+    torch.library.register_vmap(f"{own}_backward", passes.vmap_backward, lib=library)
+    space = getattr(torch.ops, NAMESPACE)
+    found = [getattr(space, f"{name}{suffix}").default for suffix in ("", "_backward")]
+    passes.ops = Registered(signature, *found)
+    return passes.ops
+
+
+def _call_schema(s: Signature) -> str:
+    tensors = [f"Tensor given_{a.name}" for a in s.tensors] + [f"Tensor? initial_{n}" for n, _ in s.states]
+    constants = [f"float constant_{a.name}" for a in s.constants]
+    return ", ".join(
+        [*tensors, "Tensor? starts", *constants, "SymInt heads", "str backend", "str precision", "bool keep"]
+    )
+
+
+def _forward_schema(s: Signature) -> str:
+    results = [f"Tensor {n}" for n, _ in s.outputs] + [f"Tensor final_{n}" for n, _ in s.states]
+    return f"({_call_schema(s)}) -> ({', '.join([*results, 'Tensor[] saved'])})"
+
+
+def _backward_schema(s: Signature) -> str:
+    incoming = [f"Tensor? d_{n}" for n, _ in s.outputs] + [f"Tensor? d_final_{n}" for n, _ in s.states]
+    return f"({_call_schema(s)}, Tensor[] saved, {', '.join(incoming)}, bool[] wanted) -> Tensor[]"
+
+
+class _Passes:
+    """What is registered of one op. `flat` are the arguments of the schema, in order."""
+
+    ops: Registered
+
+    def __init__(self, name: str, signature: Signature, backends: dict[str, Backend]) -> None:
+        self.name, self.signature, self.backends = name, signature, backends
+        self.count = len(signature.names)
+        self.own = self.count + len(signature.constants) + 5  # arguments of the forward pass
+        self.results = len(signature.outputs) + len(signature.states)
+
+    # --- the passes themselves --------------------------------------------------------------------------------------
+
+    def forward(self, *flat: Any) -> Any:
+        call, tensors = self._call(flat)
+        if call.packed is not None:
+            check_values(f"{self.signature.name}: cu_seqlens", call.packed.starts, call.packed.longest)
+        results, saved = forward_pass(call, tensors)
+        kept = self._layout(flat)
+        found: list[Tensor] = []
+        if kept is not None:
+            if saved.keys() != kept.keys():
+                raise BackendError(f"{self.name} saves {sorted(saved)}, but its backend announces {sorted(kept)}")
+            found = [saved[n].to(kind).contiguous() for n, (_, kind) in kept.items()]
+        return (*_owned([x.contiguous() for x in results], tensors), _owned(found, (*tensors, *results)))
+
+    def backward(self, *flat: Any) -> list[Tensor]:
+        call, tensors = self._call(flat)
+        saved, *cotangents, wanted = flat[self.own :]
+        kept = self._layout(flat)
+        named = None if kept is None else dict(zip(kept, saved, strict=True))
+        found = backward_pass(call, tensors, named, cotangents, wanted)
+        filled = [
+            torch.zeros_like(x, memory_format=torch.contiguous_format) if g is None else g.contiguous()
+            for g, x, w in zip(found, tensors, wanted, strict=True)
+            if w
+        ]
+        return _owned(filled, (*tensors, *cotangents, *saved))
+
+    def _call(self, flat: Sequence[Any]) -> tuple[Call, Sequence[Any]]:
+        tensors, starts = flat[: self.count], flat[self.count]
+        *constants, heads, backend, precision, keep = flat[self.count + 1 : self.own]
+        packed = None
+        if starts is not None:
+            packed = Packed(starts.to(torch.int64), starts.shape[0] - 1, tensors[0].shape[1])
+        named = {a.name: x for a, x in zip(self.signature.constants, constants, strict=True)}
+        call = make_call(self.signature, self.backends, backend, named, heads, packed, precision, tensors)
+        call.recompute = "never" if keep else "always"
+        return call, tensors
+
+    def _layout(self, flat: Sequence[Any]) -> dict[str, tuple[tuple[Any, ...], torch.dtype]] | None:
+        """Shape and dtype of each tensor that is saved; None where the forward pass is computed again."""
+        tensors, starts = flat[: self.count], flat[self.count]
+        heads, name, precision, keep = flat[self.own - 4 : self.own]
+        backend = self.backends[name]
+        if not keep or backend.saved is None or (starts is not None and not backend.saved_packed):
+            return None
+        sizes = self._sizes(tensors, heads)
+        computed = computed_in(self.signature, backend, name, precision, tensors)
+        kind = self._types(tensors)[0] if computed is None else computed
+        kinds = {"input": kind, "wide": torch.promote_types(kind, torch.float32)}
+        return {n: (tuple(sizes[d] for d in dims), kinds[which]) for n, (dims, which) in backend.saved.items()}
+
+    def _types(self, tensors: Sequence[Any]) -> tuple[torch.dtype, torch.dtype]:
+        return result_types(self.signature, {a.name: x for a, x in zip(self.signature.tensors, tensors)})
+
+    def _sizes(self, tensors: Sequence[Any], heads: Any) -> dict[str, Any]:
+        sizes: dict[str, Any] = {}
+        for a, x in zip(self.signature.tensors, tensors, strict=False):
+            sizes |= dict(zip(a.layout, x.shape, strict=True))
+        return sizes | {"H": heads}
+
+    # --- shapes only ------------------------------------------------------------------------------------------------
+
+    def fake_forward(self, *flat: Any) -> Any:
+        tensors, starts, heads = flat[: self.count], flat[self.count], flat[self.own - 4]
+        sizes, some = self._sizes(tensors, heads), tensors[0]
+        sequences = sizes["B"] if starts is None else starts.shape[0] - 1
+        layouts = [("B", "T", "H", *dims) for _, dims in self.signature.outputs]
+        layouts += [("N", "H", *dims) for _, dims in self.signature.states]
+        sizes |= {"N": sequences}
+        kind, wide = self._types(tensors)
+        results = [
+            some.new_empty([sizes[d] for d in layout], dtype=wide if layout[0] == "N" else kind) for layout in layouts
+        ]
+        kept = self._layout(flat) or {}
+        return (*results, [some.new_empty(shape, dtype=kind) for shape, kind in kept.values()])
+
+    def fake_backward(self, *flat: Any) -> list[Tensor]:
+        return [x.new_empty(x.shape) for x, w in zip(flat[: self.count], flat[-1], strict=True) if w]
+
+    # --- differentiated ---------------------------------------------------------------------------------------------
+
+    def setup_context(self, ctx: Any, inputs: Any, output: Any) -> None:
+        tensors = [x for x in inputs if isinstance(x, Tensor)]
+        ctx.places = [isinstance(x, Tensor) for x in inputs]
+        ctx.rest = [x for x in inputs if not isinstance(x, Tensor)]
+        ctx.kept = len(output[-1])
+        ctx.save_for_backward(*tensors, *output[-1])
+        ctx.set_materialize_grads(False)
+
+    def gradients(self, ctx: Any, *cotangents: Any) -> Any:
+        tensors = iter(ctx.saved_tensors)
+        rest = iter(ctx.rest)
+        inputs = [next(tensors) if is_tensor else next(rest) for is_tensor in ctx.places]
+        wanted = list(ctx.needs_input_grad[: self.count])
+        found = iter(self.ops.backward(*inputs, list(tensors), *cotangents[:-1], wanted))
+        return tuple(next(found) if w else None for w in wanted) + (None,) * (self.own - self.count)
+
+    def refuse(self, ctx: Any, *_: Any) -> Any:
+        raise no_second(self.signature.name)
+
+    # --- batched ----------------------------------------------------------------------------------------------------
+
+    def vmap_forward(self, info: Any, in_dims: Any, *flat: Any) -> Any:
+        n, axes = info.batch_size, self.signature.result_head_axes
+        *results, saved = self.ops.forward(*self._folded(n, in_dims, flat, keep=False))
+        return (*(unfold(x, n, axis) for x, axis in zip(results, axes, strict=True)), saved), (
+            *axes,
+            [None] * len(saved),
+        )
+
+    def vmap_backward(self, info: Any, in_dims: Any, *flat: Any) -> Any:
+        n, s = info.batch_size, self.signature
+        _, *cotangents, wanted = flat[self.own :]
+        dims = in_dims[self.own + 1 :]
+        folded = [fold(g, dim, n, axis) for g, dim, axis in zip(cotangents, dims, s.result_head_axes, strict=False)]
+        found = self.ops.backward(*self._folded(n, in_dims, flat, keep=False), [], *folded, wanted)
+        axes = [axis for axis, w in zip(s.head_axes, wanted, strict=True) if w]
+        return [unfold(g, n, axis) for g, axis in zip(found, axes, strict=True)], axes
+
+    def _folded(self, n: int, in_dims: Any, flat: Sequence[Any], keep: bool) -> list[Any]:
+        tensors = [
+            fold(x, dim, n, axis)
+            for x, dim, axis in zip(flat[: self.count], in_dims, self.signature.head_axes, strict=False)
+        ]
+        rest = list(flat[self.count : self.own])
+        rest[-4], rest[-1] = rest[-4] * n, keep
+        return [*tensors, *rest]
+
+
+def computed_in(
+    signature: Signature, backend: Backend, name: str, precision: str, tensors: Sequence[Tensor | None]
+) -> torch.dtype | None:
+    """What the op casts a call's arguments to, for a backend that knows no precisions; None where they stay."""
+    if precision == "default" or "precision" in backend.features:
+        return None
+    kind = result_types(signature, {a.name: x for a, x in zip(signature.tensors, tensors)})[0]
+    if precision == "high":
+        return None if kind == torch.float64 else torch.float64
+    return torch.bfloat16 if name != "torch" and kind == torch.float32 else None
+
+
+def make_call(
+    signature: Signature,
+    backends: dict[str, Backend],
+    name: str,
+    constants: dict[str, float],
+    heads: int,
+    packed: Packed | None,
+    precision: str,
+    tensors: Sequence[Tensor | None],
+) -> Call:
+    """A call of a backend."""
+    computed = computed_in(signature, backends[name], name, precision, tensors)
+    return Call(signature, backends[name], constants, heads, packed, precision, computed=computed)
+
+
+def _owned(results: list[Tensor], others: Sequence[Tensor | None]) -> list[Tensor]:
+    """The results, each with memory of its own, as the library asks for it."""
+    taken = {x.untyped_storage()._cdata for x in others if x is not None}
+    out = []
+    for x in results:
+        if x.untyped_storage()._cdata in taken:
+            x = x.clone()
+        taken.add(x.untyped_storage()._cdata)
+        out.append(x)
+    return out
