@@ -85,6 +85,7 @@ class Op:
             self.signature, self.backends, call.backend, call.constants, call.sizes["H"], packed, precision, tensors
         )
         made.recompute = recompute
+        made.needs_backward = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
         return apply(made, tensors)
 
     def _traced(

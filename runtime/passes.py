@@ -30,6 +30,7 @@ class Call:
     packed: Packed | None = None
     precision: str = "default"
     recompute: str = "auto"
+    needs_backward: bool = True
     computed: torch.dtype | None = None  # what the op casts arguments to, for a backend that knows no precisions
 
     @property
@@ -43,11 +44,18 @@ class Call:
         return out
 
 
+def _forward_options(call: Call, again: bool = False) -> dict[str, Any]:
+    """`options`, and whether anything need be saved; `again` is the forward pass within the backward pass."""
+    if "inference" not in call.backend.features:
+        return call.options
+    return call.options | {"needs_backward": again or (call.needs_backward and call.recompute != "always")}
+
+
 def run_forward(call: Call, given: Tensors, states: Maybe) -> tuple[Tensors, Tensors, Tensors]:
     """(outputs, final states, what the backward pass uses), by name."""
     own, first = _arguments(call, given), _states(call, states)
     with _no_autocast(given):
-        outputs, finals, saved = call.backend.forward(own, first, call.constants, **call.options)
+        outputs, finals, saved = call.backend.forward(own, first, call.constants, **_forward_options(call))
     if call.computed is not None:
         kind, wide = result_types(call.signature, given)
         outputs = {n: x.to(kind) for n, x in outputs.items()}
@@ -74,7 +82,7 @@ def run_backward(
         final_cotangents = _states(call, final_cotangents)
     with _no_autocast(given):
         if saved is None:
-            saved = call.backend.forward(own, first, call.constants, **call.options)[2]
+            saved = call.backend.forward(own, first, call.constants, **_forward_options(call, again=True))[2]
         gradients, initial = call.backend.backward(
             own, first, call.constants, saved, cotangents, final_cotangents, needs, **call.options
         )

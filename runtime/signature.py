@@ -79,6 +79,7 @@ class Backend:
     - "packed": the argument `packed`, a `Packed`: tensors are [1, T, H, ...], states and finals [N, H, ...].
     - "groups": arguments with fewer heads than H. Gradients may have H heads; the op sums those of a group.
     - "precision": the argument `precision`, "fast" | "default" | "high".
+    - "inference": the argument `needs_backward` of forward; where it is False, nothing need be saved.
     - "own start": nothing to take; where no initial state is given, the state starts from what is made of parameters.
 
     Where sequences may be in parts (`parallel`), two more find what enters a part, without running it:
