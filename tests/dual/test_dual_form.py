@@ -91,6 +91,21 @@ def test_values_are_minus_the_rates_times_the_errors():
     close(run.errors, run.predictions() - y)
 
 
+def test_the_training_op_is_linear_attention_over_its_errors():
+    """At every step, not only the last: o_t = W_0 z_t + sum of <x_s, z_t> (-eta_s error_s) over s <= t."""
+    from chunkform.generated import gradient_descent_squared, linear_attention
+
+    x, y, W = problem()
+    z, rates = torch.randn(T, N), 0.1 * torch.rand(T)
+    run = train(x, y, rates, "squared", W)
+    first = W[None, None]
+    o, _ = gradient_descent_squared(
+        *(a[None, :, None] for a in (x, z, y)), rates[None, :, None], initial_state=first, output_final_state=False
+    )
+    a, _ = linear_attention(*(b[None, :, None] for b in (z, x, run.dual_form().values)))
+    close(o[0, :, 0], z @ W.T + a[0, :, 0])
+
+
 def test_many_layers_at_once():
     x, y, _ = problem(lead=(2, 4))
     W = torch.randn(4, M, N)
