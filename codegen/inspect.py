@@ -85,10 +85,14 @@ def _module(c: Compiled) -> Any:
     """The Triton section of the op as a module; Triton reads a kernel's source from its file."""
     from .emit import emit
 
+    return _module_of(c.name, emit(c, tidy=False))
+
+
+def _module_of(name: str, text: str) -> Any:
     folder = Path(tempfile.mkdtemp(prefix="chunkform_inspect_"))
-    path = folder / f"inspect_{c.name}.py"
-    path.write_text(emit(c, tidy=False))
-    spec = importlib.util.spec_from_file_location(f"chunkform_inspect_{c.name}", path)
+    path = folder / f"inspect_{name}.py"
+    path.write_text(text)
+    spec = importlib.util.spec_from_file_location(f"chunkform_inspect_{name}", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[module.__name__] = module

@@ -17,6 +17,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from chunkform.spec.language.attention import Attention
 from chunkform.spec.language.declaration import Declaration
 from chunkform.spec.language.program import Program
 from chunkform.spec.language.recurrence import Recurrence
@@ -24,6 +25,7 @@ from chunkform.spec.language.recurrence import Recurrence
 # One row for each kind. Modules are imported when a declaration of the kind is first met.
 KINDS: dict[type[Declaration], str] = {
     Recurrence: "chunkform.codegen.recurrence_kind",
+    Attention: "chunkform.codegen.attention.kind",
     Program: "chunkform.codegen.programs.kind",
 }
 

@@ -1,5 +1,6 @@
 """The language of specs: everything that a spec file imports."""
 
+from .attention import Attention, frequencies, rotate
 from .declaration import Declaration
 from .expression import Dim, Matrix, apply, diag, dot, eye, hadamard, latex, ones, text, total
 from .functions import (
@@ -25,6 +26,7 @@ from .program import Program
 from .recurrence import Equation, Recurrence, State, Variable
 
 __all__ = [
+    "Attention",
     "Declaration",
     "Dim",
     "Equation",
@@ -44,6 +46,7 @@ __all__ = [
     "exp",
     "eye",
     "find",
+    "frequencies",
     "hadamard",
     "latex",
     "load",
@@ -53,6 +56,7 @@ __all__ = [
     "normalize",
     "ones",
     "relu",
+    "rotate",
     "sherman_morrison",
     "sigmoid",
     "silu",

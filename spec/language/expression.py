@@ -108,6 +108,12 @@ class Matrix:
             and self.args == other.args
         )
 
+    def __lt__(self, other: Matrix) -> bool:  # SymPy sorts the terms of a sum
+        return (text(self), self._hash) < (text(other), other._hash)
+
+    def __gt__(self, other: Matrix) -> bool:
+        return (text(self), self._hash) > (text(other), other._hash)
+
     @property
     def shape(self) -> tuple[Dim, Dim]:
         return self.rows, self.cols

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from chunkform.codegen.attention.derivation import formulas
+from chunkform.codegen.attention.pipeline import compile_attention
 from chunkform.codegen.cli import app
 from chunkform.codegen.derivation import step_formulas
 from chunkform.codegen.pipeline import compile_spec
-from chunkform.spec.language import Recurrence, catalogue
+from chunkform.spec.language import Attention, Recurrence, catalogue
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
@@ -105,6 +107,10 @@ def catalogue_table() -> str:
         step = "<br>".join(f"`{f.plain}`" for f in step_formulas(c))
         family = "in parallel" if c.family == "chunk-parallel" else "step by step"
         rows.append(f"| [`{r.name}`](spec/{r.name}.py) | {step} | {family} |\n")
+    for a in catalogue(Attention):
+        energy, _, *rest = formulas(compile_attention(a))
+        shown = "<br>".join(f"`{x}`" for x in (energy, *rest)).replace("|", "\\|")
+        rows.append(f"| [`{a.name}`](spec/{a.name}.py) | {shown} | by pairs, in blocks |\n")
     return "".join(rows)
 
 

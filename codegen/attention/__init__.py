@@ -1,0 +1,1 @@
+"""The compiler of pairwise attention: an energy of pairs -> features, a tile function, gradients, kernels."""

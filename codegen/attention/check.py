@@ -1,0 +1,301 @@
+"""Compare an attention's op with its float64 oracle: outputs, log-sum-exp and every gradient, on fresh random inputs.
+
+The oracle evaluates the energy of all pairs at once, from the terms of the spec, with PyTorch's own gradients. It knows nothing
+of features, blocks or kernels.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from chunkform.spec.language.attention import Attention
+
+from ..check import AMPLIFIED, BOUND, relative_error
+from ..evaluate import Env, aligned, evaluate
+from ..ir import dim_of
+from ..oracle import TorchNumbers
+from .lower import KEY, QUERY, Lowered
+from .pipeline import CompiledAttention, compile_attention
+
+if TYPE_CHECKING:
+    from ..checks import Checked
+
+SPREAD = 8  # how much wider each dim is than the one before it
+
+
+@dataclass(frozen=True)
+class Case:
+    """What to run. `keys` is S where there is no stream; `key_heads` the heads of what belongs to keys alone."""
+
+    batch: int = 2
+    steps: int = 150
+    keys: int | None = None
+    heads: int = 2
+    key_heads: int | None = None
+    width: int = 32
+    nodes: int = 5
+    dtype: torch.dtype = torch.float32
+    device: str = "cpu"
+    seed: int = 0
+    causal: bool = False
+    scale: float = 1.0  # of inputs: energies grow with its square
+    same: bool = False  # are all dims of the same width?
+
+
+@dataclass(frozen=True)
+class Row:
+    """The error of one quantity, ||out - ref|| / ||ref||, against its bound; `rounding` what rounding alone makes of it."""
+
+    name: str
+    quantity: str
+    error: float
+    bound: float
+    rounding: float = 0.0
+
+    @property
+    def allowed(self) -> float:
+        return max(self.bound, AMPLIFIED * self.rounding)
+
+    @property
+    def ok(self) -> bool:
+        return self.error <= self.allowed  # NaN fails
+
+
+@dataclass(frozen=True)
+class Sample:
+    given: dict[str, Tensor]
+    constants: dict[str, float]
+    cotangents: dict[str, Tensor]
+
+
+def sample(c: CompiledAttention, case: Case) -> Sample:
+    """Random arguments, and incoming gradients of the outputs and of the log-sum-exp."""
+    g = torch.Generator().manual_seed(case.seed)
+    a = c.spec
+    dims = {
+        d.name: case.width + (0 if case.same else SPREAD * n)
+        for n, d in enumerate(x for x in a.dim_list if x != a.nodes)
+    }
+    if a.nodes is not None:
+        dims[a.nodes.name] = case.nodes
+    wide = torch.float64 if case.dtype == torch.float64 else torch.float32
+    aligned_ = any(v.kind == "stream" for v in a.variables)
+    S = case.steps if case.keys is None or aligned_ else case.keys
+    given: dict[str, Tensor] = {}
+    constants: dict[str, float] = {}
+    for v in a.variables:
+        own = [dims[d.name] for d in v.dims]
+        lead = {
+            "query": [case.batch, case.steps, case.heads],
+            "stream": [case.batch, case.steps, case.heads],
+            "key": [case.batch, S, case.key_heads or case.heads],
+        }.get(v.kind, [case.heads])
+        x = torch.randn(*lead, *own, generator=g)
+        match v.kind:
+            case "constant":
+                constants[v.name] = 1.0 if v.default is None else float(v.default)
+                continue
+            case "temperature":
+                x = x.exp() / dims[next(iter(dims))] ** 0.5
+            case "parameter" if len(own) == 2:
+                x = x / own[1] ** 0.5
+            case "fixed":
+                x = x / own[-1] ** 0.5
+            case "parameter":
+                x = x * 0.3
+        low = v.kind in ("query", "key", "stream")
+        given[v.name] = (x * case.scale if low else x).to(case.dtype if low else wide).to(case.device)
+    p = c.lowered
+    cotangents = {}
+    for n, axes in p.output_axes.items():
+        lead = [case.batch, case.steps, case.heads] if p.query == QUERY else [case.batch, case.heads]
+        own = [dims[dim_of(d)] for d in (axes[1:] if p.query == QUERY else axes)]
+        cotangents[n] = torch.randn(*lead, *own, generator=g).to(case.dtype).to(case.device)
+    if a.normaliser == "softmax":
+        shape = [case.batch, case.steps, case.heads] if p.query == QUERY else [case.batch, case.heads, case.nodes]
+        cotangents["lse"] = torch.randn(*shape, generator=g).to(wide).to(case.device)
+    return Sample(given, constants, cotangents)
+
+
+def oracle(c: CompiledAttention, s: Sample, causal: bool, dtype: torch.dtype = torch.float64) -> dict[str, Tensor]:
+    """Outputs, `lse`, and `d<name>` for each argument, from all pairs at once."""
+    p = c.lowered
+    leaves = {n: x.detach().to(dtype).requires_grad_() for n, x in s.given.items()}
+    found = definition(p, leaves, s.constants, causal, dtype)
+    loss = torch.zeros((), dtype=dtype, device=next(iter(leaves.values())).device)
+    for n, y in s.cotangents.items():
+        value = torch.where(found[n].isfinite(), found[n], 0) if n == "lse" else found[n]
+        loss = loss + (value * y.to(dtype)).sum()
+    names = list(leaves)
+    grads = (
+        torch.autograd.grad(loss, [leaves[n] for n in names], allow_unused=True)
+        if loss.requires_grad
+        else [None] * len(names)
+    )
+    out = {n: x.detach() for n, x in found.items()}
+    for n, g in zip(names, grads, strict=True):
+        out[f"d{n}"] = torch.zeros_like(leaves[n]) if g is None else g
+    return out
+
+
+def definition(
+    p: Lowered, given: dict[str, Tensor], constants: dict[str, float], causal: bool, dtype: torch.dtype
+) -> dict[str, Tensor]:
+    """Outputs and log-sum-exp, as the spec has them, of all pairs at once."""
+    a = p.spec
+    inputs = [v for v in a.variables if v.kind in ("query", "key", "stream")]
+    device = given[inputs[0].name].device
+    H = max(given[v.name].shape[2] for v in inputs)
+    m = TorchNumbers(device, dtype)
+    sizes: dict[str, int] = {}
+    env: Env = {}
+    for v in a.variables:
+        if v.kind == "constant":
+            env["constant", v.name] = torch.tensor(constants[v.name], dtype=dtype, device=device)
+            continue
+        x = given[v.name]
+        sizes |= {d.name: n for d, n in zip(v.dims, x.shape[x.ndim - len(v.dims) :], strict=True)}
+        if v in inputs:
+            x = x.transpose(1, 2).repeat_interleave(H // x.shape[2], 1)
+            if v.kind in ("query", "stream"):
+                env["query", f"{v.name}_i"], sizes[QUERY] = x, x.shape[2]
+            if v.kind in ("key", "stream"):
+                env["key", f"{v.name}_j"], sizes[KEY] = x, x.shape[2]
+        elif v.kind == "fixed":
+            env["fixed", f"{v.name}_k"] = x
+        else:
+            env["parameter", v.name] = x
+    B = given[inputs[0].name].shape[0]
+    T, S = sizes[p.query], sizes[KEY]
+    env["position", "i"] = torch.arange(S - T, S, dtype=dtype, device=device)
+    env["position", "j"] = torch.arange(S, dtype=dtype, device=device)
+
+    def over(x: Any, own: tuple[str, ...], axes: tuple[str, ...]) -> Tensor:
+        """A value over [B, H, *axes]."""
+        order = tuple(sorted(axes))
+        x = aligned(x, own, order)
+        shape = tuple(sizes[dim_of(b)] for b in order)
+        x = x.expand(B, H, *shape)
+        return x.permute(0, 1, *(2 + order.index(b) for b in axes))
+
+    pair = (p.query, KEY)
+    energy = over(evaluate(p.energy, env, m, sizes), p.energy.axes, pair)
+    seen = torch.ones(T, S, dtype=torch.bool, device=device)
+    if causal:
+        seen = torch.arange(S - T, S, device=device)[:, None] >= torch.arange(S, device=device)[None, :]
+    found: dict[str, Tensor] = {}
+    if a.normaliser == "linear":
+        weights = torch.where(seen, energy, 0)
+    elif a.normaliser == "exponential":
+        weights = torch.where(seen, energy, -math.inf).exp()
+    else:
+        energy = torch.where(seen, energy, -math.inf)
+        some = (energy > -math.inf).any(-1, keepdim=True)
+        safe = torch.where(some, energy, 0)
+        weights = torch.where(some, safe.softmax(-1), 0) if S else safe
+        lse = safe.logsumexp(-1) if S else safe.new_full(safe.shape[:-1], -math.inf)
+        found["lse"] = torch.where(some[..., 0], lse, -math.inf)
+    for name, node in p.averages.items():
+        axes = (*p.average_axes[name],)
+        value = over(evaluate(node, env, m, sizes), node.axes, (*pair, *axes))
+        flat = value.flatten(4) if value.ndim > 4 else value.unsqueeze(-1)
+        mean = (weights.unsqueeze(-1) * flat).sum(3)
+        env["average", name] = mean.reshape(*mean.shape[:3], *(sizes[dim_of(x)] for x in axes))
+    for name, node in p.outputs.items():
+        axes = p.output_axes[name]
+        x = over(evaluate(node, env, m, sizes), node.axes, axes)
+        found[name] = x.transpose(1, 2) if p.query == QUERY else x
+    if "lse" in found and p.query == QUERY:
+        found["lse"] = found["lse"].transpose(1, 2)
+    return found
+
+
+def run(
+    c: CompiledAttention, op: Callable[..., Any], s: Sample, causal: bool, backend: str | None
+) -> dict[str, Tensor]:
+    """What the op makes of a sample, by the names of the oracle's quantities."""
+    arguments = {n: x.detach().clone().requires_grad_() for n, x in s.given.items()}
+    options: dict[str, Any] = {} if c.spec.nodes is not None else {"causal": causal}
+    if c.spec.normaliser == "softmax":
+        options["output_lse"] = True
+    results = op(**arguments, **s.constants, **options, backend=backend)
+    names = [*c.lowered.outputs, *(["lse"] if "output_lse" in options else [])]
+    found = dict(zip(names, results if isinstance(results, tuple) else (results,), strict=True))
+    torch.autograd.backward(
+        [found[n] for n in names], [s.cotangents[n].to(found[n].dtype) for n in names], inputs=list(arguments.values())
+    )
+    return {**{n: x.detach() for n, x in found.items()}, **{f"d{n}": x.grad for n, x in arguments.items()}}
+
+
+def check_op(c: CompiledAttention, op: Callable[..., Any], case: Case, backend: str | None = None) -> list[Row]:
+    """The errors of one call, forward and backward."""
+    s = sample(c, case)
+    reference = oracle(c, s, case.causal)
+    got = run(c, op, s, case.causal, backend)
+    bound = BOUND[case.dtype]
+    rows = []
+    for n, ref in reference.items():
+        value = torch.zeros_like(ref) if got[n] is None else got[n]
+        rows.append(Row(c.name, n, difference(value, ref), bound))
+    if all(r.ok for r in rows):
+        return rows
+    others = [oracle(c, rounded(s, case), case.causal)]
+    if case.dtype != torch.float64:
+        others.append(oracle(c, s, case.causal, torch.float32))
+
+    def rounding(quantity: str) -> float:
+        return max(difference(x[quantity], reference[quantity]) for x in others)
+
+    return [r if r.ok else dataclasses.replace(r, rounding=rounding(r.quantity)) for r in rows]
+
+
+def difference(value: Tensor, reference: Tensor) -> float:
+    """||value - reference|| / ||reference||; infinite where they are not infinite at the same places."""
+    infinite = reference.isinf()
+    if not torch.equal(value.isinf(), infinite):
+        return math.inf
+    return relative_error(torch.where(infinite, 0, value), torch.where(infinite, 0, reference))
+
+
+def rounded(s: Sample, case: Case) -> Sample:
+    """The sample with each input off by half a unit in the last place."""
+    g = torch.Generator().manual_seed(case.seed + 1)
+    unit = torch.finfo(case.dtype).eps / 2
+
+    def off(x: Tensor) -> Tensor:
+        sign = torch.where(torch.rand(x.shape, generator=g) < 0.5, -1.0, 1.0).to(x.device, torch.float64)
+        return x.to(torch.float64) * (1 + unit * sign)
+
+    return dataclasses.replace(s, given={n: off(x) for n, x in s.given.items()})
+
+
+def check_one(a: Attention, seeds: int, steps: int, width: int, device: str) -> list[Checked]:
+    """The largest errors of an attention's op, causal and full."""
+    from ..checks import DTYPES, Checked
+    from ..compile import compile_module
+
+    c = compile_attention(a)
+    op = getattr(compile_module(a), a.name)
+    found: list[Checked] = []
+    for dtype in DTYPES[device]:
+        worst: dict[str, Checked] = {}
+        for seed in range(seeds):
+            for causal in (False, True) if a.nodes is None else (False,):
+                case = Case(steps=steps, width=width + width % 2, dtype=dtype, device=device, seed=seed, causal=causal)
+                for r in check_op(c, op, case):
+                    kind = str(dtype).removeprefix("torch.")
+                    made = Checked(a.name, r.quantity, kind, device, r.error, r.bound, r.allowed, r.ok)
+                    if r.quantity not in worst or made.badness > worst[r.quantity].badness:
+                        worst[r.quantity] = made
+        found += worst.values()
+    return found
+
+
+__all__ = ["Case", "Row", "Sample", "check_one", "check_op", "definition", "oracle", "run", "sample"]

@@ -1,0 +1,236 @@
+"""Pass 4, emit: a compiled attention -> the text of its generated file."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Any
+
+from ..emit import _title, _wrapped, environment, formatted
+from .derivation import derivation_lines, formulas
+from .lower import QUERY
+from .pipeline import CompiledAttention
+from .print_kernels import kernels_text
+from .print_maps import Printed, gradient_names, print_gradients, print_map
+from .print_tile import torch_functions
+
+IMPORTS = {
+    "chunkform.runtime.attention": (
+        "AttentionArgument AttentionBackend AttentionOp AttentionSignature Maps contract half_turn joined over_batch parted"
+    ),
+    "chunkform.runtime.attention_kernels": "finite load_block online shift_of store_block",
+    "chunkform.runtime.attention_triton": "Kernels backward forward",
+    "chunkform.runtime.torch_form": "expanded",
+}
+
+
+def emit(c: CompiledAttention, tidy: bool = True) -> str:
+    """The generated file of an attention, formatted where `tidy`."""
+    maps = {
+        "features": print_map(c.lowered, c.features),
+        "feature_gradients": print_gradients(c.lowered, c.features),
+        "outputs": print_map(c.lowered, c.outputs),
+        "output_gradients": print_gradients(c.lowered, c.outputs),
+    }
+    unpack_cotangents(c, maps["feature_gradients"])
+    results = {
+        "features": feature_results(c, maps["features"]),
+        "feature_gradients": list(maps["feature_gradients"].results.items()),
+        "outputs": list(maps["outputs"].results.items()),
+        "output_gradients": list(maps["output_gradients"].results.items()),
+    }
+    page: dict[str, Any] = {
+        **maps,
+        **{f"{n}_results": r for n, r in results.items()},
+        "title": _title(c),  # type: ignore[arg-type]
+        "command": f"chunkform build {c.name}",
+        "hash": spec_hash(c),
+        "derivation": _wrapped(derivation_lines(c)),
+        "tile": torch_functions(c.split, c.derivatives),
+        "kernels": kernels_text(c.split, c.derivatives, c.spec.normaliser),
+        "signature": signature_text(c),
+        "name": c.name,
+        "parameters": ", ".join(parameters(c)),
+        "docstring": docstring(c),
+        "given": "{" + ", ".join(f'"{v.name}": {v.name}' for v in c.spec.variables) + "}",
+        "causal": "causal" if c.spec.nodes is None else "False",
+    }
+    template = environment().get_template("attention.py.jinja")
+    body = template.render(**page, imports="")
+    out = template.render(**page, imports=imports(body))
+    return formatted(out) if tidy else out
+
+
+def imports(text: str) -> str:
+    used = set(re.findall(r"\w+", text))
+    lines = [
+        "import torch",
+        "import triton",
+        "import triton.language as tl",
+        "",
+        "from chunkform.runtime import attention_torch",
+    ]
+    for module, names in IMPORTS.items():
+        found = sorted(used & set(names.split()))
+        if found:
+            lines.append(f"from {module} import {', '.join(found)}")
+    return "\n".join(lines)
+
+
+def spec_hash(c: CompiledAttention) -> str:
+    """A hash of what the spec says, not of how its file is laid out."""
+    p = c.lowered
+    said = [p.name, repr(p.dims), c.spec.normaliser]
+    said += [repr((v.name, v.kind, tuple(map(str, v.dims)), str(v.default))) for v in c.spec.variables]
+    said += [p.energy.key] + [f"{n} {x.key}" for n, x in (*p.averages.items(), *p.outputs.items())]
+    return hashlib.sha256("\n".join(said).encode()).hexdigest()[:16]
+
+
+# --- features as the kernel takes them ----------------------------------------------------------------------------------
+
+
+def feature_results(c: CompiledAttention, printed: Printed) -> list[tuple[str, str]]:
+    """Blocks of a score's features joined, and everything in its shape."""
+    s, r = c.split, printed.results
+    out = []
+    for name, blocks in s.scores.items():
+        n = name.removeprefix("score")
+        own = [len(part.axes) for part in blocks]
+        for side in ("query", "key"):
+            parts = [r[f"{side}{n}_{m}"] for m in range(1, len(blocks) + 1)]
+            out.append((f"{side}{n}", f"at.wide({_joined(parts, own)})"))
+    parts = [r[v] for v in s.values]
+    out.append(("value", f"at.wide({_joined(parts, [len(axes) for _, axes in s.values.values()])})"))
+    out += [(n, f"at.per_position({r[n]}, at.keys)") for n in s.columns]
+    out += [(n, f"at.per_position({r[n]}, at.queries)") for n in s.rows]
+    out += [(n, f"at.per_head({r[n]})") for n in s.scalars]
+    if "row" in r:
+        out.append(("row", f"at.per_position({r['row']}, at.queries)"))
+    return out
+
+
+def _joined(parts: list[str], own: list[int]) -> str:
+    return parts[0] if len(parts) == 1 and own[0] == 1 else f"joined([{', '.join(parts)}], {own})"
+
+
+def unpack_cotangents(c: CompiledAttention, printed: Printed) -> None:
+    """The cotangents of joined features, apart again."""
+    s = c.split
+    joined: dict[str, tuple[str, list[tuple[str, ...]], list[int]]] = {}
+    for name, blocks in s.scores.items():
+        n = name.removeprefix("score")
+        for side in ("query", "key"):
+            for m in range(len(blocks)):
+                joined[f"{side}{n}_{m + 1}"] = (f"{side}{n}", [part.axes for part in blocks], [m])
+    for m, v in enumerate(s.values):
+        joined[v] = ("value", [axes for _, axes in s.values.values()], [m])
+    for k, line in enumerate(printed.setup):
+        found = re.fullmatch(r'(\w+) = cotangents\["(\w+)"\]', line)
+        if found and found[2] in joined:
+            source, widths, (m,) = joined[found[2]]
+            text = f'cotangents["{source}"]'
+            if len(widths) > 1 or len(widths[0]) != 1:
+                shapes = ", ".join("(" + "".join(f'at.sizes["{_dim(a)}"], ' for a in w).strip() + ")" for w in widths)
+                text = f"parted({text}, [{shapes}])[{m}]"
+            printed.setup[k] = f"{found[1]} = {text}"
+
+
+def _dim(axis: str) -> str:
+    return axis.rstrip("'")
+
+
+# --- signature and documentation ----------------------------------------------------------------------------------------
+
+
+def signature_text(c: CompiledAttention) -> str:
+    arguments = []
+    for v in c.spec.variables:
+        default = "" if v.default is None else f", default={default_text(v.default)}"
+        arguments.append(f'AttentionArgument("{v.name}", "{v.kind}", {_names(map(str, v.dims))}{default}),')
+    outputs = []
+    for n, axes in c.lowered.output_axes.items():
+        at_positions = c.lowered.query == QUERY
+        dims = axes[1:] if at_positions else axes
+        outputs.append(f'("{n}", {at_positions}, {_names(map(_dim, dims))}),')
+    values = "".join(f'("{n}", {_names(map(_dim, axes))}),' for n, (_, axes) in c.split.values.items())
+    names = gradient_names(c.lowered, c.features) | gradient_names(c.lowered, c.outputs)
+    nodes = "" if c.spec.nodes is None else f'nodes="{c.spec.nodes}", '
+    return (
+        f'AttentionSignature(name="{c.name}", arguments=({"".join(arguments)}), outputs=({"".join(outputs)}), values=({values}), '
+        f'normaliser="{c.spec.normaliser}", {nodes}gradient_of={names!r})'
+    )
+
+
+def default_text(default: Any) -> str:
+    """A number, or a function of the sizes of dims."""
+    if default.is_number:
+        return repr(float(default))
+    text = str(default)
+    for s in sorted(default.free_symbols, key=str):
+        text = re.sub(rf"\b{s}\b", f'sizes["{s}"]', text)
+    text = re.sub(r"sqrt\(([^()]*)\)", r"(\1) ** 0.5", text)
+    return f"lambda sizes: {text}"
+
+
+def _names(names: Any) -> str:
+    found = list(names)
+    return "(" + "".join(f'"{n}", ' for n in found).strip() + ")"
+
+
+def parameters(c: CompiledAttention) -> list[str]:
+    required = [v.name for v in c.spec.variables if v.kind not in ("constant",) and v.default is None]
+    defaulted = [v.name for v in c.spec.variables if v.kind == "temperature" and v.default is not None]
+    constants = [v for v in c.spec.variables if v.kind == "constant"]
+    out = [*required, *(f"{n}=None" for n in defaulted), "*"]
+    out += [f"{v.name}={float(v.default)!r}" if v.default is not None else v.name for v in constants]
+    if c.spec.nodes is None:
+        out.append("causal=False")
+    return [*out, "output_lse=False", "backend=None"]
+
+
+def docstring(c: CompiledAttention) -> str:
+    a = c.spec
+    lines = [f"{(a.doc or c.name.replace('_', ' ')).strip().rstrip('.')}.", ""]
+    lines += [f"    {line}" for line in formulas(c)]
+    lines += ["", "Args:"]
+    aligned = any(v.kind == "stream" for v in a.variables)
+    for v in a.variables:
+        own = [str(d) for d in v.dims]
+        match v.kind:
+            case "query" | "stream":
+                text = f"[{', '.join(['B', 'T', 'H', *own])}]."
+            case "key":
+                text = f"[{', '.join(['B', 'T' if aligned else 'S', 'H', *own])}]; H may be fewer, which divide the others'."
+            case "fixed":
+                text = f"[{', '.join(['H', *own])}], the fixed queries."
+            case "parameter":
+                text = f"[{', '.join(['H', *own])}], one a head."
+            case "temperature":
+                text = "a tensor [H] or a number, above 0" + (
+                    f"; {v.default} where None." if v.default is not None else "."
+                )
+            case _:
+                text = "a number."
+        lines.append(f"    {v.name}: {text}")
+    if a.nodes is None:
+        lines.append(
+            "    causal: let query i see keys up to its own position; the last query stands where the last key does."
+        )
+    if a.normaliser == "softmax":
+        what = "[B, H, nodes]" if a.nodes is not None else "[B, T, H]"
+        lines.append(f"    output_lse: also return the log-sum-exp of each row's energies, {what}, float32.")
+    lines += ["    backend: 'torch', 'triton', or None for the best one on the tensors' device.", "", "Returns:"]
+    lead = ["B", "T", "H"] if c.lowered.query == QUERY else ["B", "H"]
+    outs = ", ".join(
+        f"{n} [{', '.join([*lead, *map(_dim, axes[1:] if c.lowered.query == QUERY else axes)])}]"
+        for n, axes in c.lowered.output_axes.items()
+    )
+    lines.append(f"    {outs}, in the inputs' dtype; rows that see nothing average to 0.")
+    lines += [
+        "",
+        "Raises:",
+        "    chunkform.errors.ArgumentError: an argument has a wrong shape, dtype, device or value.",
+    ]
+    if a.source:
+        lines += ["", f"Source: {a.source}"]
+    return "\n    ".join(lines).replace("\n    \n", "\n\n") + "\n    "

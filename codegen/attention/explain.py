@@ -1,0 +1,67 @@
+"""`chunkform explain` of an attention: its split, features and gradients, for people and as JSON."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ..ir import ZERO
+from .derivation import formulas, sections, text
+from .pipeline import CompiledAttention
+
+
+def explanation(c: CompiledAttention, width: int = 64, chunk: int = 64) -> dict[str, Any]:
+    """What the compiler knows, as plain data."""
+    s = c.split
+    return {
+        "name": c.name,
+        "kind": "attention",
+        "doc": c.spec.doc,
+        "source": c.spec.source,
+        "normaliser": c.spec.normaliser,
+        "definition": formulas(c),
+        "split": {
+            "tile": text(s.tile),
+            "row": None if s.row is ZERO else text(s.row),
+            "scores": {
+                n: [{"query": text(p.query), "key": text(p.key)} for p in blocks] for n, blocks in s.scores.items()
+            },
+            "columns": {n: text(x) for n, x in s.columns.items()},
+            "rows": {n: text(x) for n, x in s.rows.items()},
+            "scalars": {n: text(x) for n, x in s.scalars.items()},
+            "values": {n: text(x) for n, (x, _) in s.values.items()},
+        },
+        "derivation": [{"title": title, "formulas": lines} for title, lines in sections(c)],
+        "gates": [{"name": g.name, "what": g.what, "points": g.points, "error_bound": g.error_bound} for g in c.gates],
+    }
+
+
+def show(c: CompiledAttention, console: Console, width: int = 64, chunk: int = 64) -> None:
+    """Print an explanation."""
+    console.print(Text.assemble((c.name, "bold"), "  ", ("pairwise", "green")))
+    if c.spec.doc:
+        console.print(Text(c.spec.doc, style="italic"))
+    for title, lines in sections(c):
+        console.print()
+        console.print(Text(title, style="bold"))
+        for line in lines:
+            console.print(Text(f"    {line}", style="cyan"))
+    gates = Table(header_style="dim", box=None, padding=(0, 3, 0, 0))
+    for name in ("after", "what was found equal", "points", "chance of an error"):
+        gates.add_column(name)
+    for g in c.gates:
+        gates.add_row(g.name, g.what, str(g.points), f"{g.error_bound:.0e}")
+    console.print()
+    console.print(Text("Gates that it passed", style="bold"))
+    console.print(gates)
+
+
+def latex_document(c: CompiledAttention) -> str:
+    """The derivation as LaTeX: verbatim formulas under headings."""
+    parts = []
+    for title, lines in sections(c):
+        parts += [rf"\subsection*{{{title}}}", r"\begin{verbatim}", *lines, r"\end{verbatim}"]
+    return "\n".join(parts) + "\n"

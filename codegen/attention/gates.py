@@ -1,0 +1,383 @@
+"""The gates: after each pass, both sides of it at random points, as for recurrences (see `points.py`).
+
+The other side never shares code with what is checked: terms are evaluated as the user wrote them (`run_spec.py`), and derivatives
+by dual numbers over the definition, which knows nothing of features.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..evaluate import Dual, Env, Pair, aligned, evaluate
+from ..ir import Node, dim_of, leaf, walk
+from ..points import Compared, GateResult, Point, compare
+from ..run_spec import _Step
+from ..step import StepProgram, Var
+from .lower import KEY, QUERY, Lowered
+from .maps import AVERAGED, incoming
+from .operations import frequency_values, turned
+
+if TYPE_CHECKING:
+    from .pipeline import CompiledAttention
+    from .split import Split
+
+QUERIES, KEYS = 3, 4  # how many of each a gate looks at; the last query stands at the last key
+
+
+def gate_lower(p: Lowered) -> GateResult:
+    """The nodes mean what the terms say, pair by pair."""
+
+    def check(point: Point) -> Compared:
+        m, given, sizes = setting(p, point)
+        a = p.spec
+        energy = _over_pairs(m, p, evaluate(p.energy, environment(p, given, m), m, sizes), p.energy.axes, sizes)
+        for i in range(queries(p, sizes)):
+            for j in range(KEYS):
+                terms = _Terms(p, given, m, sizes, i, j)
+                expected = m.mul(terms.number(a.beta), terms.number(a.energy.term))  # type: ignore[union-attr]
+                yield f"the energy of the pair ({i}, {j})", energy[i, j], np.asarray(expected, dtype=object).item()
+
+    return compare("lower", "nodes over pairs mean what the terms say", program(p), check)
+
+
+def gate_split(s: Split) -> GateResult:
+    """Features, put together in the tile, give the energy and what is averaged."""
+    p = s.lowered
+
+    def check(point: Point) -> Compared:
+        m, given, sizes = setting(p, point)
+        env = environment(p, given, m)
+        expected = _over_pairs(m, p, evaluate(p.energy, env, m, sizes), p.energy.axes, sizes)
+        features = feature_values(s, env, m, sizes)
+        tile = _over_pairs(m, p, evaluate(s.tile, features, m, sizes), s.tile.axes, sizes)
+        row = m.add(evaluate(s.row, env, m, sizes), m.const(Fraction(0)))
+        row = np.broadcast_to(np.asarray(row, dtype=object), (queries(p, sizes),))
+        yield "the energy", m.add(tile, row[:, None]), expected
+        weight = drawn(m, point.rng, s.pair, sizes)
+        for name, node in p.averages.items():
+            axes = (p.query, KEY, *p.average_axes[name])
+            whole = _spread(evaluate(node, env, m, sizes), node.axes, axes, sizes)
+            w = weight.reshape(*weight.shape, *(1 for _ in axes[2:]))
+            mean = m.sum(m.mul(whole, np.broadcast_to(w, whole.shape)), 1)
+            got = _average(s, name, weight, env, m, sizes)
+            yield f"the average of {name}", got, mean
+
+    return compare("split", "features put together give the energy, and what is averaged", program(p), check)
+
+
+def gate_gradients(c: CompiledAttention) -> GateResult:
+    """<F'x, y> = <x, F'^T y>, with F' by dual numbers over the definition, and F'^T by the derived passes."""
+    p = c.lowered
+
+    def check(point: Point) -> Compared:
+        m, given, sizes = setting(p, point)
+        rng = point.rng
+        outputs = {n: drawn(m, rng, x, sizes) for n, x in p.output_axes.items()}
+        dlse = drawn(m, rng, (p.query,), sizes) if c.spec.normaliser == "softmax" else None
+        values, gradients = run_derived(c, given, outputs, dlse, m, sizes)
+        for name, value in run_definition(p, given, m, sizes).items():
+            yield f"{name}", values[name], value
+        for v in p.variables:
+            if v.kind == "constant":
+                continue
+            tangent = m.random(rng, np.shape(given[v.name]))
+            still = m.const(Fraction(0))
+            moved = {n: Pair(x, tangent if n == v.name else m.mul(x, still)) for n, x in given.items()}
+            change = run_definition(p, moved, Dual(m), sizes)
+            expected = m.const(Fraction(0))
+            for n, y in outputs.items():
+                expected = m.add(expected, _inner(m, change[n].tangent, y))
+            if dlse is not None:
+                expected = m.add(expected, _inner(m, change["lse"].tangent, dlse))
+            yield f"the gradient of {v.name}", _inner(m, gradients[v.name], tangent), np.asarray(expected, dtype=object)
+
+    return compare("gradients", "<F'x, y> = <x, F'^T y>, with F'x by dual numbers", program(p), check, points=2)
+
+
+# --- the definition, over dual numbers too ----------------------------------------------------------------------------
+
+
+def run_definition(p: Lowered, given: dict[str, Any], m: Any, sizes: dict[str, int]) -> dict[str, Any]:
+    """Outputs, and the log-sum-exp, from all pairs at once."""
+    env = environment(p, given, m)
+    pair = (p.query, KEY)
+    zero = m.const(Fraction(0))
+    energy = _each(m.add(evaluate(p.energy, env, m, sizes), zero), lambda a: _spread(a, p.energy.axes, pair, sizes))
+    kind = p.spec.normaliser
+    weights = energy if kind == "linear" else m.fn("exp", energy)
+    mass = m.sum(weights, -1)
+    results: dict[str, Any] = {}
+    if kind == "softmax":
+        results["lse"] = m.fn("log", mass)
+        inverse = _each(m.pow(mass, Fraction(-1)), lambda a: np.asarray(a)[..., None])
+        weights = m.mul(weights, inverse)
+    for name, node in p.averages.items():
+        axes = (*p.average_axes[name], *pair)
+        value = _each(
+            m.add(evaluate(node, env, m, sizes), zero),
+            lambda a, node=node, axes=axes: _spread(a, node.axes, axes, sizes),
+        )
+        mean = m.sum(m.mul(weights, value), -1)  # own axes first, then the query's
+        env["average", name] = _each(mean, lambda a: np.moveaxis(a, -1, 0) if np.ndim(a) else a)
+    for name, node in p.outputs.items():
+        axes = p.output_axes[name]
+        value = m.add(evaluate(node, env, m, sizes), zero)
+        results[name] = _each(value, lambda a, node=node, axes=axes: _spread(a, node.axes, axes, sizes))
+    return results
+
+
+# --- the derived passes -----------------------------------------------------------------------------------------------
+
+
+def run_derived(
+    c: CompiledAttention, given: dict[str, Any], cotangents: dict[str, Any], dlse: Any, m: Any, sizes: dict[str, int]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(outputs and log-sum-exp, gradients), through features, tile, normaliser and maps, as the op computes them."""
+    p, s = c.lowered, c.split
+    env = environment(p, given, m)
+    features = feature_values(s, env, m, sizes)
+    energy = _over_pairs(m, p, evaluate(s.tile, features, m, sizes), s.tile.axes, sizes)
+    values: dict[str, Any] = {}
+    inner: Env = {("pair", "energy"): energy}
+    if c.normaliser.shifted:
+        lse = m.fn("log", m.sum(m.fn("exp", energy), 1))
+        inner["pair", "lse"] = lse
+        row = _spread(evaluate(s.row, env, m, sizes), s.row.axes, (p.query,), sizes)
+        values["lse"] = m.add(lse, row)
+    weight = _over_pairs(m, p, evaluate(c.normaliser.weight, inner, m, sizes), c.normaliser.weight.axes, sizes)
+    mass = m.sum(weight, 1)
+    averaged = {n: _averaged(weight, node, axes, env, m, sizes) for n, (node, axes) in s.values.items()}
+    post = env | {(AVERAGED, n): x for n, x in averaged.items()} | {("mass", "mass"): mass}
+    for n, node in c.outputs.results.items():
+        values[n] = _stored(m, node, c.outputs.axes[n], post, sizes)
+    # backwards
+    post |= {("cotangent", f"d{n}"): y for n, y in cotangents.items()}
+    gradients = {n: _stored(m, g, _axes(c.outputs, n), post, sizes) for n, g in c.outputs.gradients.items()}
+    zero = m.const(Fraction(0))
+    G: Any = m.mul(weight, zero)
+    D: Any = m.mul(mass, zero)
+    for n, (node, axes) in s.values.items():
+        if n not in gradients:
+            continue
+        d = gradients[n].reshape(gradients[n].shape[0], -1)
+        v = _spread(evaluate(node, env, m, sizes), node.axes, (KEY, *axes), sizes).reshape(KEYS, -1)
+        G = m.add(G, m.sum(m.mul(d[:, None, :], v[None, :, :]), 2))
+        if c.normaliser.shifted:
+            D = m.add(D, m.sum(m.mul(d, averaged[n].reshape(d.shape)), 1))
+        features["cotangent", f"d{n}"] = m.sum(m.mul(weight[:, :, None], d[:, None, :]), 0).reshape(
+            KEYS, *averaged[n].shape[1:]
+        )
+    if c.normaliser.shifted:
+        D = m.add(D, m.mul(dlse, m.const(Fraction(-1))))
+        features["cotangent", "drow"] = dlse
+    elif "mass" in gradients:
+        D = m.mul(gradients["mass"], m.const(Fraction(-1)))
+    inner = {("pair", "weight"): weight, ("pair", "G"): G, ("pair", "D"): D}
+    dE = evaluate(c.normaliser.gradient, inner, m, sizes)
+    features["gradient", "dE"] = _over_pairs(m, p, dE, c.normaliser.gradient.axes, sizes)
+    _tile_cotangents(c, features, env, m, sizes)
+    env |= {key: x for key, x in features.items() if key[0] == "cotangent"}
+    for name in c.features.results:
+        if ("cotangent", f"d{name}") not in env:
+            env["cotangent", f"d{name}"] = m.mul(point_zero(c, name, m, sizes), zero)
+    for n, g in c.features.gradients.items():
+        more = _stored(m, g, _axes(c.features, n), env, sizes)
+        gradients[n] = m.add(gradients[n], more) if n in gradients else more
+    for v in p.variables:
+        gradients.setdefault(v.name, m.mul(given[v.name], zero))
+    return values, gradients
+
+
+def point_zero(c: CompiledAttention, name: str, m: Any, sizes: dict[str, int]) -> Any:
+    shape = tuple(sizes[dim_of(a)] for a in c.features.axes[name])
+    return np.broadcast_to(np.asarray(m.const(Fraction(0)), dtype=object), shape)
+
+
+def _tile_cotangents(c: CompiledAttention, features: Env, env: Env, m: Any, sizes: dict[str, int]) -> None:
+    """From dE of each pair to the cotangent of each feature."""
+    s, p = c.split, c.lowered
+    for x, derivative in c.derivatives.items():
+        kind, name, _ = x.attrs
+        g = m.mul(
+            _over_pairs(m, p, evaluate(derivative.inner, features, m, sizes), derivative.inner.axes, sizes),
+            evaluate(derivative.factor, features, m, sizes),
+        )
+        if kind == "score":
+            n = name.removeprefix("score")
+            for k, part in enumerate(s.scores[name], 1):
+                q, key = (
+                    _spread(evaluate(f, env, m, sizes), f.axes, (axis, *part.axes), sizes)
+                    for f, axis in ((part.query, p.query), (part.key, KEY))
+                )
+                wide = g.reshape(*g.shape, *(1 for _ in part.axes))
+                features["cotangent", f"dquery{n}_{k}"] = m.sum(m.mul(wide, key[None]), 1)
+                features["cotangent", f"dkey{n}_{k}"] = m.sum(m.mul(wide, q[:, None]), 0)
+        else:
+            for axis in {"row": (1,), "column": (0,), "scalar": (1, 0)}[kind]:
+                g = m.sum(g, axis)
+            features["cotangent", f"d{name}"] = g
+
+
+# --- values -----------------------------------------------------------------------------------------------------------
+
+
+def setting(p: Lowered, point: Point) -> tuple[Any, dict[str, Any], dict[str, int]]:
+    """Random values for all that an attention is given, and the sizes; dims that are turned by halves are even."""
+    m, sizes = point.arithmetic, dict(point.sizes)
+    if p.query == QUERY:
+        sizes[QUERY] = QUERIES
+    sizes[KEY] = KEYS
+    for x in walk(p.energy, *p.averages.values(), *p.outputs.values()):
+        if x.op == "half_turn":  # of an even dim
+            axis = dim_of(x.attrs[0][0])
+            sizes[axis] = 2 * point.sizes[axis]
+    given = {}
+    for v in p.variables:
+        given[v.name] = m.random(_rng(point, v.name), tuple(sizes[dim_of(a)] for a in v.axes))
+    return m, given, sizes
+
+
+def drawn(m: Any, rng: Any, axes: tuple[str, ...], sizes: dict[str, int]) -> Any:
+    return m.random(rng, tuple(sizes[dim_of(a)] for a in axes))
+
+
+def _rng(point: Point, name: str) -> Any:
+    """Both sides of a stream are the same values at the same positions in no gate: each variable has its own."""
+    import random
+
+    return random.Random(f"{point.seed}/{point.attempt}/{name}")
+
+
+def environment(p: Lowered, given: dict[str, Any], m: Any) -> Env:
+    env: Env = {(v.kind, v.name): given[v.name] for v in p.variables}
+    first = KEYS - QUERIES
+    env["position", "i"] = _positions(m, first, QUERIES)
+    env["position", "j"] = _positions(m, 0, KEYS)
+    return env
+
+
+def _positions(m: Any, first: int, count: int) -> Any:
+    base = m.base if isinstance(m, Dual) else m
+    values = np.array(
+        [np.asarray(base.const(Fraction(first + n)), dtype=object).item() for n in range(count)] + [None], dtype=object
+    )[:-1]
+    return Pair(values, m.zero) if isinstance(m, Dual) else values
+
+
+def queries(p: Lowered, sizes: dict[str, int]) -> int:
+    return sizes[p.query]
+
+
+def feature_values(s: Split, env: Env, m: Any, sizes: dict[str, int]) -> Env:
+    """The leaves of the tile, from features."""
+    p = s.lowered
+    out: Env = {key: x for key, x in env.items() if key[0] == "position"}
+    for name, blocks in s.scores.items():
+        whole = None
+        for part in blocks:
+            q = _spread(evaluate(part.query, env, m, sizes), part.query.axes, (p.query, *part.axes), sizes)
+            k = _spread(evaluate(part.key, env, m, sizes), part.key.axes, (KEY, *part.axes), sizes)
+            q, k = q.reshape(q.shape[0], -1), k.reshape(k.shape[0], -1)
+            here = m.sum(m.mul(q[:, None, :], k[None, :, :]), 2)
+            whole = here if whole is None else m.add(whole, here)
+        out["score", name] = whole
+    for kind, table in (("row", s.rows), ("column", s.columns), ("scalar", s.scalars)):
+        for name, node in table.items():
+            out[kind, name] = evaluate(node, env, m, sizes)
+    return out
+
+
+def _average(s: Split, name: str, weight: Any, env: Env, m: Any, sizes: dict[str, int]) -> Any:
+    """The average by the split: over features, put together afterwards."""
+    p = s.lowered
+    own = dict(env)
+    for n, (node, axes) in s.values.items():
+        own[AVERAGED, n] = _averaged(weight, node, axes, env, m, sizes)
+    own["mass", "mass"] = m.sum(weight, 1)
+    node = s.averages[name]
+    axes = (p.query, *p.average_axes[name])
+    return _stored(m, node, axes, own, sizes)
+
+
+def _averaged(weight: Any, node: Node, axes: tuple[str, ...], env: Env, m: Any, sizes: dict[str, int]) -> Any:
+    value = _spread(evaluate(node, env, m, sizes), node.axes, (KEY, *axes), sizes)
+    flat = value.reshape(KEYS, -1)
+    mean = m.sum(m.mul(weight[:, :, None], flat[None]), 1)
+    return mean.reshape(weight.shape[0], *value.shape[1:])
+
+
+def program(p: Lowered) -> StepProgram:
+    """What points are drawn for: the sizes of dims, and whether functions matter."""
+    outputs = {"energy": p.energy, **p.averages, **p.outputs}
+    if p.spec.normaliser == "softmax":
+        from ..ir import fn
+
+        outputs["weight"] = fn("exp", p.energy)
+    return StepProgram(p.name, p.dims, p.variables, (), {}, outputs)
+
+
+def _axes(made: Any, name: str) -> tuple[str, ...]:
+    v: Var = next(v for v in made.variables if v.name == name)
+    return v.axes
+
+
+def _stored(m: Any, node: Node, axes: tuple[str, ...], env: Env, sizes: dict[str, int]) -> Any:
+    return _spread(evaluate(node, env, m, sizes), node.axes, axes, sizes)
+
+
+def _spread(value: Any, own: tuple[str, ...], axes: tuple[str, ...], sizes: dict[str, int]) -> Any:
+    """A value over `own` axes (sorted), repeated and permuted to be over `axes`."""
+    order = tuple(sorted(axes))
+    value = aligned(np.asarray(value, dtype=object), own, order)
+    if np.ndim(value) < len(order):  # a zero without axes
+        value = np.asarray(value, dtype=object)
+    value = np.broadcast_to(value, tuple(sizes[dim_of(a)] for a in order))
+    return value.transpose([order.index(a) for a in axes])
+
+
+def _over_pairs(m: Any, p: Lowered, value: Any, own: tuple[str, ...], sizes: dict[str, int]) -> Any:
+    return _spread(value, own, (p.query, KEY), sizes)
+
+
+def _each(value: Any, f: Any) -> Any:
+    return Pair(f(value.value), f(value.tangent)) if isinstance(value, Pair) else f(value)
+
+
+def _inner(m: Any, a: Any, b: Any) -> Any:
+    a, b = np.asarray(a, dtype=object), np.asarray(b, dtype=object)
+    shape = np.broadcast_shapes(a.shape, b.shape)
+    total = np.asarray(m.mul(np.broadcast_to(a, shape), np.broadcast_to(b, shape)), dtype=object).reshape(-1)
+    return m.sum(total, 0) if total.size else m.const(Fraction(0))
+
+
+class _Terms(_Step):
+    """The terms of one pair, as the user wrote them."""
+
+    def __init__(self, p: Lowered, given: dict[str, Any], m: Any, sizes: dict[str, int], i: int, j: int) -> None:
+        here = {}
+        for v in p.variables:
+            at = {"query": i, "fixed": i, "key": j}.get(v.kind)
+            here[v.name] = given[v.name] if at is None else given[v.name][at]
+        here["i"] = _positions(m, KEYS - QUERIES + i, 1)[0]
+        here["j"] = _positions(m, j, 1)[0]
+        here |= {d: np.asarray(m.const(Fraction(sizes[d])), dtype=object) for d in p.dims if d not in here}
+        super().__init__(SimpleNamespace(lets=[], updates=[]), here, {}, m, sizes)  # type: ignore[arg-type]
+
+    def number(self, x: Any) -> Any:
+        return self.scalar(x, {})
+
+    def matrix(self, x: Any) -> Any:
+        match x.op:
+            case "half_turn":
+                return turned(np.array(self.term(x.args[0])), 0, self.m)
+            case "frequencies":
+                base = Fraction(int(x.args[0].p), int(x.args[0].q))
+                return frequency_values(self.size(x.rows), base, self.m).reshape(-1, 1)
+        return super().matrix(x)
+
+
+__all__ = ["gate_gradients", "gate_lower", "gate_split", "incoming", "leaf", "run_definition"]

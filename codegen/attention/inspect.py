@@ -1,0 +1,67 @@
+"""Compile an attention's kernels without a GPU: registers, spills, shared memory, tensor-core instructions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..inspect import InspectRow, _Launch, _module_of, _row
+from .emit import emit
+from .pipeline import CompiledAttention
+
+
+def inspect_attention(
+    c: CompiledAttention,
+    arch: str,
+    dtypes: tuple[str, ...],
+    widths: tuple[int, ...],
+    module: Any = None,
+    causal: bool = True,
+) -> list[InspectRow]:
+    """Rows for each kernel that a call launches, in each dtype and width."""
+    module = module or _module_of(c.name, emit(c, tidy=False))
+    rows = []
+    for dtype in dtypes:
+        for width in widths:
+            for launched in launches(c, module, dtype, width, causal):
+                rows.append(_row(launched, arch, dtype, width, 0))
+    return rows
+
+
+def launches(c: CompiledAttention, module: Any, dtype: str, width: int, causal: bool = True) -> list[_Launch]:
+    """The launches of a forward and a backward call, on tensors without data."""
+    import torch
+
+    from chunkform.runtime import attention_triton
+    from chunkform.runtime.attention import Setting
+
+    kind, batch, count, heads = getattr(torch, dtype), 2, 1024, 4
+    found: list[_Launch] = []
+
+    def record(kernel: Any, grid: Any, *args: Any, **options: Any) -> None:
+        found.append(_Launch(kernel, args, options))
+
+    sizes = {d: width for d in c.lowered.dims}
+    at = Setting(
+        batch, count, count, heads, sizes, torch.float32, kind, torch.device("meta"), causal and c.spec.nodes is None
+    )
+    s = c.split
+    features: dict[str, Any] = {}
+
+    def wide(n: int = 1) -> Any:
+        return torch.empty((batch, count, heads, min(width * n, 256)), dtype=kind, device="meta").transpose(1, 2)
+
+    for name, blocks in s.scores.items():
+        n = name.removeprefix("score")
+        features |= {f"query{n}": wide(len(blocks)), f"key{n}": wide(len(blocks))}
+    features["value"] = wide(len(s.values))
+    rows = torch.empty((batch, heads, count), device="meta")
+    features |= dict.fromkeys((*s.columns, *s.rows), rows)
+    features |= dict.fromkeys(s.scalars, torch.empty((heads,), device="meta"))
+    before = attention_triton.launch
+    attention_triton.launch = record
+    try:
+        averages, lse, _ = module.triton_forward(None, features, at)
+        module.triton_backward(None, features, at, averages, lse, averages, rows)
+    finally:
+        attention_triton.launch = before
+    return found

@@ -1,0 +1,212 @@
+"""Maps around the kernel as torch statements.
+
+Values are [B, H, axes..], positions first. Products of matrices are computed in the inputs' dtype (`low`), everything else in
+`dtype`, float32 or wider; a value in `low` is widened where it enters anything but a product.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ..ir import Node, dim_of, factors_of, split_constant, terms_of, walk
+from ..torch_text import TorchText
+from .lower import KEY, Lowered
+from .maps import AVERAGED, Map
+
+LOW_RESULTS = ("query", "key", "value")  # features that products on tensor cores take
+
+
+@dataclass(frozen=True)
+class Printed:
+    """The body of a function: what it reads first, its statements, and the text of each result."""
+
+    setup: list[str]
+    lines: list[str]
+    results: dict[str, str]
+
+
+def is_low(name: str) -> bool:
+    return name.startswith(LOW_RESULTS)
+
+
+class MapText(TorchText):
+    def __init__(self, p: Lowered, lines: list[str]) -> None:
+        super().__init__(lambda x: x.attrs[1], lines, {}, prefix="t_")
+        self.p = p
+        self.products: set[Node] = set()
+        self.batch: set[Node] = set()
+
+    def low(self, x: Node) -> bool:
+        if x.op == "leaf":
+            kind, name, _ = x.attrs
+            return kind in ("query", "key", AVERAGED) or (kind == "cotangent" and is_low(name[1:]))
+        return x in self.products
+
+    def _atom(self, text: str) -> str:
+        return text if text.replace("_", "").isalnum() or in_brackets(text) else f"({text})"
+
+    def raw(self, x: Node) -> str:
+        return super().value(x)
+
+    def value(self, x: Node) -> str:
+        text = self.raw(x)
+        return f"{self._atom(text)}.to(dtype)" if self.low(x) else text
+
+    def expression(self, x: Node) -> str:
+        match x.op:
+            case "half_turn":
+                ((axis,),) = x.attrs
+                return f"half_turn({self.value(x.args[0])}, {x.axes.index(axis) - len(x.axes)})"
+            case "frequencies":
+                (axis,), base = x.attrs
+                return f"at.frequencies(size_{dim_of(axis)}, {float(base)!r})"
+            case "leaf" if len(x.attrs[2]) > 2:
+                return ordered(self.leaf_text(x), x.attrs[2], tuple(sorted(x.attrs[2])))
+            case "fn" if is_number(x.args[0]):
+                return f"at.number({super().expression(x).replace(self.value(x.args[0]), f'at.number({self.value(x.args[0])})')})"
+        return super().expression(x)
+
+    def _power_text(self, x: Node) -> str:
+        (base,), n = x.args, x.attrs[0]
+        if is_number(base):
+            return f"{self._atom(self.value(base))} ** {n.numerator if n.denominator == 1 else float(n)}"
+        return super()._power_text(x)
+
+    def _contraction(self, x: Node) -> str:
+        (b,), body = x.attrs, x.args[0]
+        groups = [([f], set(f.axes)) for f in factors_of(body)]
+        while len(groups) > 1:
+            pair = next(
+                (
+                    (i, j)
+                    for i, (_, a) in enumerate(groups)
+                    for j, (_, c) in enumerate(groups)
+                    if i != j and a <= c and not (len(groups) == 2 and (len(a | c) > len(c) or a == {b} != c))
+                ),
+                None,
+            )
+            if pair is None and len(groups) == 2:
+                break
+            i, j = pair or (0, 1)
+            groups[j] = (groups[i][0] + groups[j][0], groups[i][1] | groups[j][1])
+            del groups[i]
+        operands = []
+        for factors, axes in groups:
+            order = tuple(sorted(axes))
+            single = len(factors) == 1 and factors[0].axes == order
+            text = self.raw(factors[0]) if single else " * ".join(self.aligned(f, order) for f in factors)
+            operands.append((text, order, single and self.low(factors[0])))
+        if len(operands) == 1:
+            text, order, low = operands[0]
+            text = f"{self._atom(text)}.to(dtype)" if low else self._atom(text)
+            return f"{text}.sum({order.index(b) - len(order)})"
+        letters = {a: "abcdefgh"[n] for n, a in enumerate(sorted({a for _, order, _ in operands for a in order}))}
+        (left, a, _), (right, c, _) = operands
+        spec = (
+            f"{''.join(letters[y] for y in a)},{''.join(letters[y] for y in c)}->{''.join(letters[y] for y in x.axes)}"
+        )
+        self.products.add(x)
+        over = ", over_batch=True" if x in self.batch else ""
+        return f'contract("{spec}", {left}, {right}, low{over})'
+
+
+def in_brackets(text: str) -> bool:
+    """Is the whole text one pair of brackets?"""
+    depth = 0
+    for n, letter in enumerate(text):
+        depth += (letter in "([") - (letter in ")]")
+        if depth == 0:
+            return n == len(text) - 1 and letter == ")" and text.startswith("(")
+    return False
+
+
+def is_number(x: Node) -> bool:
+    """Is it a plain number in Python?"""
+    return all(
+        y.op in ("size", "const", "number", "add", "mul", "pow") or y.attrs[:1] == ("constant",) for y in walk(x)
+    )
+
+
+def ordered(text: str, own: tuple[str, ...], wanted: tuple[str, ...]) -> str:
+    """A tensor whose last axes are `own`, with these in another order."""
+    if own == wanted:
+        return text
+    if len(own) == 2:
+        return f"{text}.mT"
+    source = ", ".join(str(own.index(a) - len(own)) for a in wanted)
+    return f"{text}.movedim(({source}), ({', '.join(str(n - len(own)) for n in range(len(own)))}))"
+
+
+def print_map(p: Lowered, made: Map) -> Printed:
+    """The results of a map, each over the axes in which it is stored."""
+    text = MapText(p, [])
+    text.count(made.results.values())
+    results = {}
+    for name, node in made.results.items():
+        value = text.raw(node)
+        shown = ordered(text._atom(value), node.axes, made.axes[name]) if node.axes else value
+        results[name] = shown if text.low(node) or not is_low(name) else f"{text._atom(shown)}.to(low)"
+        if text.low(node) and not is_low(name):
+            results[name] = f"{text._atom(shown)}.to(dtype)"
+    return Printed(setup_lines(p, made, list(made.results.values())), text.lines, results)
+
+
+def print_gradients(p: Lowered, made: Map) -> Printed:
+    """The gradient of each variable, [B, H, ..], those of parameters [H, ..]: summed over the batch."""
+    text = MapText(p, [])
+    text.count(made.gradients.values())
+    results = {}
+    for name, node in made.gradients.items():
+        v = next(v for v in made.variables if v.name == name)
+        if v.kind in ("parameter", "fixed"):
+            terms = []
+            for term in terms_of(node) or (node,):
+                core = split_constant(term)[1]
+                if core.op == "sum" and core.attrs[0] in (KEY, p.query) and text.uses[core] <= 1:
+                    text.batch.add(core)
+                shown = ordered(text._atom(text.value(term)), term.axes, tuple(a for a in v.axes if a in term.axes))
+                terms.append(f"over_batch({shown}, {len(v.axes)})")
+            results[name] = " + ".join(terms)
+        else:
+            results[name] = ordered(text._atom(text.raw(node)), node.axes, v.axes)
+    return Printed(setup_lines(p, made, list(made.gradients.values())), text.lines, results)
+
+
+def setup_lines(p: Lowered, made: Map, nodes: list[Node]) -> list[str]:
+    """Statements that give each leaf below the nodes its name, and each size."""
+    found = {x.attrs[:2] for x in walk(*nodes) if x.op == "leaf"}
+    computed = {x.attrs[:2] for n in made.results.values() if n.op != "leaf" for x in walk(n) if x.op == "leaf"}
+    lines = ["dtype, low = at.dtype, at.low"]
+    dims = {dim_of(a) for x in walk(*nodes) for a in (*x.axes, *(x.attrs if x.op == "expand" else ()))}
+    dims |= {x.attrs[0] for x in walk(*nodes) if x.op == "size"}
+    for dim in sorted(dims):
+        source = {"0i": "at.queries", KEY: "at.keys"}.get(dim, f'at.sizes["{dim}"]')
+        lines.append(f"size_{dim} = {source}")
+    for kind, name in sorted(found):
+        base = name[:-2]
+        match kind:
+            case "query" | "key":
+                spread = ", spread=True" if (kind, name) in computed else ""
+                lines.append(f'{name} = at.rows(given["{base}"]{spread})')
+            case "fixed":
+                lines.append(f'{name} = given["{base}"]')
+            case "parameter":
+                lines.append(f'{name} = given["{name}"]')
+            case "constant":
+                lines.append(f'{name} = constants["{name}"]')
+            case "position":
+                lines.append(f'{name} = at.position("{name}")')
+            case "cotangent":
+                lines.append(f'{name} = cotangents["{name[1:]}"]')
+            case _:
+                lines.append(f'{name} = averaged["{name}"]')
+    return lines
+
+
+def gradient_names(p: Lowered, made: Map) -> dict[str, str]:
+    """Variable of a map -> the argument of the op that it is a side of."""
+    return {
+        v.name: v.name if v.kind == "parameter" else v.name[:-2]
+        for v in made.variables
+        if v.kind in ("query", "key", "fixed", "parameter")
+    }

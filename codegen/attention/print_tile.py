@@ -1,0 +1,127 @@
+"""The tile's function and its derivatives as functions in torch and in Triton.
+
+In torch a tile is [B, H, rows, keys]. In Triton it is two-dimensional: rows down and keys across (`energy`), or the other way
+(`energy_t`), as the kernels for keys have it. Triton's energies are in base 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ..ir import Node, add, leaf, leaves, mul, number, rename, terms_of, walk
+from ..print_dialects import Triton
+from ..print_nodes import NodePrinter
+from ..torch_text import TorchText
+from .lower import KEY, QUERY
+from .maps import Derivative
+from .split import Split
+
+PAIR = (QUERY, KEY)
+LOG2E = number("1/log(2)")
+
+
+def tile_of(s: Split) -> Node:
+    """The tile's function over `0i` and `0j`, whatever the axis of its queries is called."""
+    return rename(s.tile, {s.lowered.query: QUERY})
+
+
+def derivatives_of(s: Split, found: dict[Node, Derivative]) -> dict[str, Derivative]:
+    mapping = {s.lowered.query: QUERY}
+    return {x.attrs[1]: Derivative(d.factor, rename(d.inner, mapping)) for x, d in found.items()}
+
+
+def tile_arguments(s: Split) -> list[str]:
+    """What the tile's function may take, in order: scores, columns, rows, scalars."""
+    return [*s.scores, *s.columns, *s.rows, *s.scalars]
+
+
+def used_positions(*nodes: Node) -> list[str]:
+    return sorted({x.attrs[1] for x in leaves(*nodes) if x.attrs[0] == "position"})
+
+
+# --- torch ------------------------------------------------------------------------------------------------------------
+
+
+def torch_functions(s: Split, found: dict[Node, Derivative]) -> str:
+    tile, derivatives = tile_of(s), derivatives_of(s, found)
+    arguments = ", ".join([*tile_arguments(s), "i", "j"])
+    lines: list[str] = []
+    text = TorchText(lambda x: x.attrs[1], lines, {}, prefix="t_")
+    text.count([tile])
+    result = text.aligned(tile, PAIR)
+    out = [f"def torch_energy({arguments}):", '    """The energies of a block of pairs, [B, H, rows, keys]."""']
+    out += [f"    {line}" for line in lines] + [f"    return {_tensor(result, tile)}", "", ""]
+    lines = []
+    text = TorchText(lambda x: x.attrs[1], lines, {}, prefix="t_")
+    whole = {n: mul(d.factor, d.inner) for n, d in derivatives.items()}
+    text.count(whole.values())
+    results = {n: text.aligned(g, PAIR) for n, g in whole.items()}
+    out += [
+        f"def torch_energy_gradients(dE, {arguments}):",
+        '    """dE times the energy\'s derivative by each of its leaves, pair by pair."""',
+    ]
+    out += [f"    {line}" for line in lines]
+    out += ["    return {" + ", ".join(f'"{n}": {r}' for n, r in results.items()) + "}"]
+    return "\n".join(out)
+
+
+def _tensor(text: str, node: Node) -> str:
+    """The text of a tensor, where a tile's function may be a plain number."""
+    return text if node.axes or any(x.op == "leaf" for x in walk(node)) else f"torch.tensor({text})"
+
+
+# --- Triton -----------------------------------------------------------------------------------------------------------
+
+
+def triton_functions(s: Split, found: dict[Node, Derivative], normaliser: str) -> str:
+    tile, derivatives = tile_of(s), derivatives_of(s, found)
+    based = tile if normaliser == "linear" else add(*(mul(LOG2E, t) for t in terms_of(tile)))
+    out = []
+    for suffix, order in (("", PAIR), ("_t", (KEY, QUERY))):
+        wanted = "rows down, keys across" if not suffix else "keys down, rows across"
+        base = "" if normaliser == "linear" else " in base 2"
+        lines, results = _printed({"energy": _stored(based, order)}, order)
+        out += [
+            "@triton.jit",
+            f"def energy{suffix}({', '.join(arguments(s))}):",
+            f'    """The energies of a tile{base}; {wanted}."""',
+            *(f"    {line}" for line in lines),
+            f"    return {results['energy']}",
+            "",
+            "",
+        ]
+        for name in gradients_in(s, derivatives, suffix):
+            lines, results = _printed({name: _stored(derivatives[name].inner, order)}, order)
+            out += [
+                "@triton.jit",
+                f"def d{name}{suffix}(dE, {', '.join(arguments(s))}):",
+                f'    """What is to be summed for the cotangent of {name}; {wanted}."""',
+                *(f"    {line}" for line in lines),
+                f"    return {results[name]}",
+                "",
+                "",
+            ]
+    return "\n".join(out).rstrip()
+
+
+def gradients_in(s: Split, derivatives: Iterable[str], suffix: str) -> list[str]:
+    """The leaves whose cotangents the kernel for rows (no suffix), or the one for keys, sums."""
+    kinds = ("score", "column") if suffix else ("score", "row", "scalar")
+    return [n for n in derivatives if n.startswith(kinds)]
+
+
+def arguments(s: Split) -> list[str]:
+    return [*tile_arguments(s), "i", "j"]
+
+
+def _stored(x: Node, order: tuple[str, str]) -> Node:
+    """x with the leaves over pairs stored in this order."""
+    from ..ir import replace
+
+    return replace(x, {y: leaf(y.attrs[0], y.attrs[1], order) for y in leaves(x) if len(y.axes) == 2})
+
+
+def _printed(nodes: dict[str, Node], order: tuple[str, str]) -> tuple[list[str], dict[str, str]]:
+    dialect = Triton(lambda d: d, lambda d: d, lambda d: d, lambda d: d)
+    printer = NodePrinter(dialect, prefix="t_", taken={y.attrs[1] for x in nodes.values() for y in leaves(x)})
+    return printer.statements(nodes, lambda x: x.attrs[1], orders=dict.fromkeys(nodes, order))

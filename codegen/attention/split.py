@@ -1,0 +1,484 @@
+"""Pass 2: split the energy of a pair into what one tile of pairs computes from features of its rows and of its columns.
+
+The energy is written as a sum of products, each factor of which belongs to one side. Products of both sides, contracted over
+an axis, are *scores*: a feature of the query times a feature of the key. What belongs to one side only is a *row* or a *column*
+term; a softmax doesn't see row terms, only its log-sum-exp does. Positions, and functions of scalars of both sides, are computed
+in the tile. So the energy of a pair is
+
+    tile(score_ij, .., column_j, .., row_i, .., scalars, i, j) + row_i
+
+A function inside of a sum over an axis, such as the sum of |x_i - x_j| over channels, has no such form, and is refused with
+the term.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+
+from chunkform.errors import SpecError
+
+from ..ir import (
+    ONE,
+    ZERO,
+    Node,
+    add,
+    canonical_axis,
+    const,
+    depends,
+    dim_of,
+    factors_of,
+    fn,
+    leaf,
+    mul,
+    power,
+    rename,
+    size,
+    split_constant,
+    total,
+    walk,
+)
+from ..refusal import line_of
+from ..show import plain
+from .lower import KEY, QUERY, Lowered
+
+
+@dataclass(frozen=True)
+class Monomial:
+    """A product of factors, summed over the `bound` axes."""
+
+    factors: tuple[Node, ...]
+    bound: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Part:
+    """One block of a score's features: sum over `axes` of query times key."""
+
+    query: Node
+    key: Node
+    axes: tuple[str, ...]
+
+
+@dataclass
+class Split:
+    """What the tile computes, from which features. `tile` is over leaves of the kinds score, row, column, scalar, position.
+
+    scores: blocks of features, concatenated. values: what is averaged, a feature of the key each. outputs: over leaves
+    `averaged` (the average of a value), `mass` (the sum of a row's weights) and what belongs to position i.
+    """
+
+    lowered: Lowered
+    tile: Node = ZERO
+    row: Node = ZERO
+    scores: dict[str, tuple[Part, ...]] = field(default_factory=dict)
+    rows: dict[str, Node] = field(default_factory=dict)
+    columns: dict[str, Node] = field(default_factory=dict)
+    scalars: dict[str, Node] = field(default_factory=dict)
+    values: dict[str, tuple[Node, tuple[str, ...]]] = field(default_factory=dict)
+    averages: dict[str, Node] = field(default_factory=dict)
+
+    @property
+    def pair(self) -> tuple[str, str]:
+        return self.lowered.query, KEY
+
+
+def split(p: Lowered) -> Split:
+    """Split an attention's energy and what it averages."""
+    found = Split(p)
+    s = _Splitter(found)
+    found.tile, row = s.separate(p.energy)
+    if p.spec.normaliser == "softmax":
+        found.row = row
+    elif row is not ZERO:  # only a softmax is blind to it
+        found.tile = add(found.tile, s.named("rows", "row", row, (p.query,)))
+    for name, node in p.averages.items():
+        found.averages[name] = s.average(node, p.average_axes[name])
+    return found
+
+
+class _Splitter:
+    def __init__(self, found: Split) -> None:
+        self.found, self.p = found, found.lowered
+        self.side = self.p.side
+
+    # --- the energy -------------------------------------------------------------------------------------------------
+
+    def separate(self, x: Node) -> tuple[Node, Node]:
+        """(function of the tile, row term) of a scalar of a pair."""
+        if self.side(x) == "neither":
+            return ZERO, x  # the same for all keys: a row term
+        tile: list[Node] = []
+        rows: list[Node] = []
+        columns: list[Node] = []
+        bilinear: list[tuple[Node, Monomial]] = []
+        positions: list[tuple[Node, Node]] = []
+        for m in self.monomials(x):
+            sides = {self.side(f) for f in m.factors} - {"neither"}
+            if self.is_positional(m):
+                scalars, rest = self.apart(m.factors)
+                positions.append((scalars, mul(*rest)))
+            elif "both" in sides:
+                tile.append(self.mixed(m))
+            elif sides == {"query", "key"}:
+                bilinear.append(self.bilinear(m))
+            else:
+                (columns if "key" in sides else rows).append(total(mul(*m.factors), *m.bound))
+        tile += self.scores(bilinear)
+        for scalars, part in _grouped(positions):
+            tile.append(mul(self.scalar(scalars), self.in_tile(part)))
+        column = self.factored(columns)
+        if column is not ZERO:
+            tile.append(self.named("columns", "column", column, (KEY,)))
+        return add(*tile), self.factored(rows)
+
+    def nested(self, x: Node) -> Node:
+        """The tile's function of a scalar inside of another function: its row terms stay."""
+        if self.side(x) == "neither":
+            return self.scalar(x)
+        tile, row = self.separate(x)
+        if row is ZERO:
+            return tile
+        if self.side(row) == "neither":
+            return add(tile, self.scalar(row))
+        return add(tile, self.named("rows", "row", row, (self.p.query,)))
+
+    def mixed(self, m: Monomial) -> Node:
+        """A product with functions of scalars of both sides in it."""
+        inner = [f for f in m.factors if self.side(f) == "both"]
+        rest = [f for f in m.factors if self.side(f) != "both"]
+        if any(set(f.axes) - {*self.found.pair} for f in inner):
+            self.refuse(next(f for f in inner if set(f.axes) - {*self.found.pair}))
+        product = [self.function(f) for f in inner]
+        if rest:
+            other, row = self.separate(total(mul(*rest), *m.bound))
+            if row is not ZERO:
+                scalar = self.side(row) == "neither"
+                other = add(other, self.scalar(row) if scalar else self.named("rows", "row", row, (self.p.query,)))
+            product.append(other)
+        return mul(*product)
+
+    def function(self, x: Node) -> Node:
+        """A scalar of both sides that isn't a sum of products, as a function in the tile."""
+        if x.op == "fn":
+            return fn(x.attrs[0], self.nested(x.args[0]))
+        if x.op == "pow":
+            return power(self.nested(x.args[0]), x.attrs[0])
+        if x.op == "expand":
+            return self.function(x.args[0])
+        return self.nested(x)
+
+    def is_positional(self, m: Monomial) -> bool:
+        """Is a pair's product made of the two positions, and of numbers a head?"""
+        of_pair = [f for f in m.factors if self.side(f) != "neither"]
+        return (
+            not m.bound
+            and bool(of_pair)
+            and all(
+                not any(y.op == "leaf" and y.attrs[0] in ("query", "key", "fixed") for y in walk(f)) and f.op != "fn"
+                for f in of_pair
+                if self.side(f) != "both"
+            )
+            and all(self.side(f) != "both" for f in of_pair)
+            and any(depends(f, lambda y: y.op == "leaf" and y.attrs[0] == "position") for f in of_pair)
+        )
+
+    def in_tile(self, x: Node) -> Node:
+        """A term in positions, whose numbers a head become scalars of the tile."""
+        if x.op in ("add", "mul"):
+            parts = [self.in_tile(a) for a in x.args]
+            return add(*parts) if x.op == "add" else mul(*parts)
+        if x.op == "pow":
+            return power(self.in_tile(x.args[0]), x.attrs[0])
+        if self.side(x) == "neither":
+            return self.scalar(x)
+        return x
+
+    # --- scores -----------------------------------------------------------------------------------------------------
+
+    def bilinear(self, m: Monomial) -> tuple[Node, Monomial]:
+        scalars, rest = self.apart(m.factors)
+        return scalars, Monomial(rest, m.bound)
+
+    def apart(self, factors: Iterable[Node]) -> tuple[Node, tuple[Node, ...]]:
+        """(product of the numbers a head, other factors)."""
+        scalars: list[Node] = []
+        rest: list[Node] = []
+        for f in factors:
+            (scalars if self.side(f) == "neither" and not f.axes else rest).append(f)
+        return mul(*scalars), tuple(rest)
+
+    def scores(self, terms: list[tuple[Node, Monomial]]) -> list[Node]:
+        """Terms of the tile for products of both sides: one score, whose features are concatenated, and products of scalars."""
+        tile = []
+        parts: dict[tuple[Node, tuple[str, ...]], list[tuple[Node, Node]]] = {}
+        for scalars, m in terms:
+            part = self.cut(m)
+            if not part.axes:
+                row = self.named("rows", "row", part.query, (self.p.query,))
+                column = self.named("columns", "column", part.key, (KEY,))
+                tile.append(mul(self.scalar(scalars), row, column))
+            else:
+                parts.setdefault((part.key, part.axes), []).append((scalars, part.query))
+        if not parts:
+            return tile
+        everything = [s for group in parts.values() for s, _ in group]
+        common = _common(everything)
+        blocks = tuple(
+            Part(add(*(mul(_over(s, common), q) for s, q in group)), key, axes) for (key, axes), group in parts.items()
+        )
+        blocks = _merged(blocks)
+        name = f"score{len(self.found.scores) + 1}"
+        self.found.scores[name] = blocks
+        tile.append(mul(self.scalar(common), leaf("score", name, self.found.pair)))
+        return tile
+
+    def cut(self, m: Monomial) -> Part:
+        """Divide a chain of factors between query and key, so that they meet on an axis of parameters where there is one."""
+        factors, bound = self.flattened(m)
+        sides: dict[str, list[Node]] = {"query": [], "key": []}
+        loose = []
+        for f in factors:
+            sides[self.side(f)].append(f) if self.side(f) in sides else loose.append(f)
+        while loose:
+            reach = {n: {a for f in group for a in f.axes} & bound for n, group in sides.items()}
+            touching = [(f, [n for n in sides if reach[n] & set(f.axes)]) for f in loose]
+            ends = [(f, n[0]) for f, n in touching if len(n) == 1]  # all at once: the ends of a chain grow alike
+            for f, n in ends or [(touching[0][0], "query")]:
+                sides[n].append(f)
+                loose.remove(f)
+        axes = {n: {a for f in group for a in f.axes} & bound for n, group in sides.items()}
+        shared = tuple(sorted(axes["query"] & axes["key"]))
+        made = {n: total(mul(*group), *(axes[n] - set(shared))) for n, group in sides.items()}
+        return Part(made["query"], made["key"], shared)
+
+    def flattened(self, m: Monomial) -> tuple[list[Node], set[str]]:
+        """The factors of a monomial, with sums of products opened."""
+        factors, bound = list(m.factors), set(m.bound)
+        n = 0
+        while n < len(factors):
+            x = factors[n]
+            if x.op == "sum" or (x.op == "mul" and any(f.op == "sum" for f in x.args)):
+                body: Node = x
+                own: tuple[str, ...] = ()
+                if x.op == "sum":
+                    body, own = x.args[0], x.attrs
+                    taken = {a for f in factors for a in f.axes} | bound
+                    fresh = canonical_axis(own[0], taken | set(body.axes)) if own[0] in taken else own[0]
+                    body, own = rename(body, {own[0]: fresh}), (fresh,)
+                factors[n : n + 1] = factors_of(body)
+                bound |= set(own)
+            else:
+                n += 1
+        return factors, bound
+
+    # --- averages ---------------------------------------------------------------------------------------------------
+
+    def average(self, x: Node, axes: tuple[str, ...]) -> Node:
+        """sum_j A_ij x, as a term over averages of features of the key."""
+        i = self.p.query
+        mass = leaf("mass", "mass", (i,))
+        out = []
+        for m in self.monomials(x):
+            if any(self.side(f) == "both" for f in m.factors):
+                self.refuse(next(f for f in m.factors if self.side(f) == "both"), "the averaged term")
+            own = [f for f in m.factors if self.side(f) == "key"]
+            rest = [f for f in m.factors if self.side(f) != "key"]
+            if not own:
+                out.append(total(mul(mass, *rest), *m.bound))
+                continue
+            inside = set(m.bound) - {a for f in rest for a in f.axes}
+            value = total(mul(*own), *inside)
+            prefix: Node = mul(*rest)
+            shared = set(m.bound) - inside
+            opened = self.opened(value)
+            if opened is not None:
+                outer, value, more = opened
+                prefix, shared = mul(prefix, outer), shared | more
+            kept = tuple(a for a in value.axes if a != KEY)
+            out.append(_contracted(self.value(value, kept), list(factors_of(prefix)), shared))
+        from ..ir import expand
+
+        return expand(add(*out), axes if self.p.query != QUERY else (i, *axes))
+
+    def opened(self, value: Node) -> tuple[Node, Node, set[str]] | None:
+        """(matrix, feature, axis) where a value is a matrix a head times a feature that a score has anyway."""
+        c, core = split_constant(value)
+        if core.op != "sum":
+            return None
+        keys = {part.key for blocks in self.found.scores.values() for part in blocks}
+        outer = [f for f in factors_of(core.args[0]) if self.side(f) == "neither"]
+        inner = [f for f in factors_of(core.args[0]) if self.side(f) == "key"]
+        feature = mul(*inner)
+        for known in keys:
+            names = [a for a in known.axes if a != KEY]
+            fits = len(names) == 1 and len(feature.axes) == 2 and dim_of(names[0]) == dim_of(core.attrs[0])
+            if fits and rename(feature, {core.attrs[0]: "%spare"}) is rename(known, {names[0]: "%spare"}):
+                return mul(const(c), *outer), feature, {core.attrs[0]}
+        return None
+
+    def value(self, node: Node, axes: tuple[str, ...]) -> Node:
+        """The average of a feature, named; equal features are averaged once."""
+        own = tuple(canonical_axis(a, set()) for a in axes)
+        plainly = len(set(own)) == len(own)
+        renamed = rename(node, dict(zip(axes, own))) if plainly else node
+        own = own if plainly else axes
+        name = next((n for n, (v, _) in self.found.values.items() if v is renamed), None)
+        if name is None:
+            name = f"value{len(self.found.values) + 1}"
+            self.found.values[name] = (renamed, own)
+        return leaf("averaged", name, (self.p.query, *axes))
+
+    # --- sums of products -------------------------------------------------------------------------------------------
+
+    def monomials(self, x: Node) -> list[Monomial]:
+        """x as a sum of products whose factors belong to one side each, or are functions of scalars of both."""
+        if self.side(x) != "both":
+            return [Monomial(factors_of(x))] if self.side(x) == "neither" else [Monomial((x,))]
+        match x.op:
+            case "add":
+                return [m for a in x.args for m in self.monomials(a)]
+            case "mul":
+                mixed = [f for f in x.args if self.side(f) == "both"]
+                out = [Monomial(tuple(f for f in x.args if f not in mixed))]
+                for f in mixed:
+                    whole = len(mixed) > 1 and self.is_scalar(f)
+                    out = [_times(a, b) for a in out for b in ([Monomial((f,))] if whole else self.monomials(f))]
+                return out
+            case "sum":
+                (bound,) = x.attrs
+                return [self.summed(m, bound) for m in self.monomials(x.args[0])]
+            case "expand":
+                return self.monomials(x.args[0])
+            case "pow" if not self.is_scalar(x) and x.attrs[0].denominator == 1 and 1 < x.attrs[0] <= 4:
+                out = [Monomial(())]
+                for _ in range(x.attrs[0].numerator):
+                    out = [_times(a, b) for a in out for b in self.monomials(x.args[0])]
+                return out
+            case "half_turn":
+                from .operations import half_turn
+
+                ((axis,),) = x.attrs
+                turned = []
+                for m in self.monomials(x.args[0]):
+                    owners = [f for f in m.factors if axis in f.axes]
+                    if len(owners) != 1:
+                        self.refuse(x)
+                    turned.append(
+                        replace(m, factors=tuple(half_turn(f, axis) if f is owners[0] else f for f in m.factors))
+                    )
+                return turned
+        if self.is_scalar(x):
+            return [Monomial((x,))]
+        self.refuse(x)
+        raise AssertionError
+
+    def is_scalar(self, x: Node) -> bool:
+        return set(x.axes) <= {*self.found.pair}
+
+    def summed(self, m: Monomial, axis: str) -> Monomial:
+        if not any(axis in f.axes for f in m.factors):
+            return Monomial((size(dim_of(axis)), *m.factors), m.bound)
+        if any(axis in f.axes and self.side(f) == "both" for f in m.factors):
+            self.refuse(next(f for f in m.factors if axis in f.axes and self.side(f) == "both"))
+        return Monomial(m.factors, (*m.bound, axis))
+
+    # --- naming -----------------------------------------------------------------------------------------------------
+
+    def factored(self, terms: list[Node]) -> Node:
+        """A sum of terms of one side, with the numbers a head that all have taken out."""
+        apart = [self.apart(factors_of(t)) for t in terms]
+        return add(*(mul(scalars, mul(*rest)) for scalars, rest in _grouped_terms(apart)))
+
+    def scalar(self, x: Node) -> Node:
+        """A number a head. Rational numbers stay as they are."""
+        c, core = split_constant(x)
+        if core.op in ("const", "number"):
+            return x
+        return mul(c, self.named("scalars", "scalar", core, ()))
+
+    def named(self, table: str, kind: str, x: Node, axes: tuple[str, ...]) -> Node:
+        from ..ir import expand
+
+        known = getattr(self.found, table)
+        x = expand(x, axes)
+        name = next((n for n, y in known.items() if y is x), None)
+        if name is None:
+            name = f"{kind}{len(known) + 1}"
+            known[name] = x
+        return leaf(kind, name, axes)
+
+    def refuse(self, term: Node, what: str = "the energy") -> None:
+        where = line_of(term, self.p.origins.items()) or self.p.spec.energy.where  # type: ignore[union-attr]
+        raise SpecError(
+            f"{what} doesn't split into features of the query and of the key: the term {plain(term, step=False)} mixes both "
+            "inside of a sum over a dim; a function of both may stand around a sum, not inside of one",
+            where,
+        )
+
+
+def _times(a: Monomial, b: Monomial) -> Monomial:
+    """The product; bound axes of b that a has, too, get other names."""
+    taken = {x for f in (*a.factors, *b.factors) for x in f.axes} | set(a.bound)
+    clash = {x for x in b.bound if any(x in f.axes for f in a.factors) or x in a.bound}
+    names = {}
+    for x in sorted(clash):
+        names[x] = canonical_axis(x, taken)
+        taken.add(names[x])
+    factors = tuple(rename(f, names) for f in b.factors)
+    return Monomial((*a.factors, *factors), (*a.bound, *(names.get(x, x) for x in b.bound)))
+
+
+def _contracted(x: Node, factors: list[Node], bound: set[str]) -> Node:
+    """The sum over the bound axes of x times the factors, one axis after the other, so that matrices are applied in turn."""
+    while bound:
+        axis = next((a for a in x.axes if a in bound), None) or min(bound)
+        here = [f for f in factors if axis in f.axes]
+        factors = [f for f in factors if f not in here]
+        x, bound = total(mul(x, *here), axis), bound - {axis}
+    return mul(x, *factors)
+
+
+def _common(products: list[Node]) -> Node:
+    """The factors, without numbers, that all products have."""
+    first, *rest = products
+    common = [f for f in factors_of(first) if f.op != "const"]
+    for p in rest:
+        common = [f for f in common if f in factors_of(p)]
+    return mul(*common) if common else ONE
+
+
+def _over(product: Node, common: Node) -> Node:
+    """The product without the common factors."""
+    rest = list(factors_of(product))
+    for f in factors_of(common):
+        if f in rest:
+            rest.remove(f)
+    return mul(*rest)
+
+
+def _grouped(terms: list[tuple[Node, Node]]) -> list[tuple[Node, Node]]:
+    """Sums of the second entries by the first, numbers aside."""
+    groups: dict[Node, list[Node]] = {}
+    for scalars, part in terms:
+        c, core = split_constant(scalars)
+        groups.setdefault(core, []).append(mul(c, part))
+    return [(core, add(*parts)) for core, parts in groups.items()]
+
+
+def _grouped_terms(terms: list[tuple[Node, tuple[Node, ...]]]) -> list[tuple[Node, tuple[Node, ...]]]:
+    return [(core, (part,)) for core, part in _grouped([(s, mul(*rest)) for s, rest in terms])]
+
+
+def _merged(blocks: tuple[Part, ...]) -> tuple[Part, ...]:
+    """Blocks with the same query feature as one, whose key feature is the sum."""
+    groups: dict[tuple[Node, tuple[str, ...]], list[Node]] = {}
+    for b in blocks:
+        c, core = split_constant(b.query)
+        groups.setdefault((core, b.axes), []).append(mul(Fraction(c), b.key))
+    out = []
+    for (query, axes), keys in groups.items():
+        c, key = split_constant(add(*keys))
+        out.append(Part(mul(c, query), key, axes))
+    return tuple(out)

@@ -1,0 +1,70 @@
+"""What every generated attention kernel shares: blocks in and out, and the online softmax."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def load_block(
+    base, start, stride, count, D: tl.constexpr, BD: tl.constexpr, ROWS: tl.constexpr, MASKED: tl.constexpr
+):  # fmt: skip
+    """Rows [start, start + ROWS) of [count, D], padded with zeros to BD columns; and to ROWS rows, where MASKED."""
+    r = tl.arange(0, ROWS)
+    d = tl.arange(0, BD)
+    at = base + tl.cast(start, tl.int64) * stride + (r[:, None] * stride + d[None, :])
+    if MASKED:
+        if D == BD:
+            return tl.load(at, mask=(start + r < count)[:, None], other=0.0)
+        else:
+            return tl.load(at, mask=(start + r < count)[:, None] & (d < D)[None, :], other=0.0)
+    elif D == BD:
+        return tl.load(at)
+    else:
+        return tl.load(at, mask=(d < D)[None, :], other=0.0)
+
+
+@triton.jit
+def store_block(base, start, stride, count, D: tl.constexpr, BD: tl.constexpr, ROWS: tl.constexpr, block):
+    """Write rows [start, start + ROWS) of [count, D]."""
+    r = tl.arange(0, ROWS)
+    d = tl.arange(0, BD)
+    at = base + tl.cast(start, tl.int64) * stride + (r[:, None] * stride + d[None, :])
+    tl.store(at, block.to(base.dtype.element_ty), mask=(start + r < count)[:, None] & (d < D)[None, :])
+
+
+@triton.jit
+def shift_of(top):
+    """What is subtracted from energies: 0 for a row that has seen none above -inf, so that no inf - inf arises."""
+    return tl.where(top == float("-inf"), 0.0, top)
+
+
+@triton.jit
+def finite(x):
+    """0 for -inf: what is masked has weight 0, and 0 times it must be 0."""
+    return tl.where(x == float("-inf"), 0.0, x)
+
+
+@triton.jit
+def online(energy, top, mass):
+    """(weights of a tile, what to multiply earlier sums with, largest energy so far, sum of weights so far), base 2."""
+    highest = tl.maximum(top, tl.max(energy, 1))
+    shift = shift_of(highest)
+    weight = tl.exp2(energy - shift[:, None])
+    rescale = tl.exp2(top - shift)
+    return weight, rescale, highest, mass * rescale + tl.sum(weight, 1)
+
+
+@triton.jit(do_not_specialize=["T"])
+def inner_kernel(
+    a, a_b, a_t, a_h, b, b_b, b_t, b_h, out, T, H,
+    X: tl.constexpr, BX: tl.constexpr, BT: tl.constexpr,
+):  # fmt: skip
+    """out[b, h, t] = sum over x of a times b, for [B, H, T, X]."""
+    blocks = tl.cdiv(T, BT)
+    index = tl.program_id(0) // blocks
+    first = tl.program_id(0) % blocks * BT
+    batch, h = (index // H).to(tl.int64), index % H
+    left = load_block(a + batch * a_b + h * a_h, first, a_t, T, X, BX, BT, True).to(tl.float32)
+    right = load_block(b + batch * b_b + h * b_h, first, b_t, T, X, BX, BT, True).to(tl.float32)
+    t = first + tl.arange(0, BT)
+    tl.store(out + (batch * H + h) * T + t, tl.sum(left * right, 1), mask=t < T)

@@ -1,0 +1,208 @@
+"""Launching the generated kernels of an attention: block sizes by shape class, and what they read and write."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from chunkform.errors import BackendError
+
+from .attention import WIDEST, Setting
+from .launch import launch, padded
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """The kernels of one attention, and the features that they take, by name or number, in the order of their arguments."""
+
+    forward: Any
+    rows: Any
+    keys: Any
+    scores: tuple[str, ...]
+    columns: tuple[str, ...]
+    rows_: tuple[str, ...] = ()
+    scalars: tuple[str, ...] = ()
+    of_rows: tuple[str, ...] = ()
+    of_keys: tuple[str, ...] = ()
+    normaliser: str = "softmax"
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Rows and keys of a tile, warps and stages of a kernel."""
+
+    rows: int
+    keys: int
+    warps: int
+    stages: int
+
+
+def choose(kernel: str, itemsize: int, width: int) -> Blocks:
+    """The blocks of a kernel (forward | rows | keys), by the size of operands and the padded width; never keyed on T."""
+    if itemsize == 4:
+        if width <= 64:
+            return Blocks(64, 32, 4, 2)
+        return Blocks(32, 32, 4, 1) if width <= 128 else Blocks(16, 32, 8, 1)
+    table = {
+        "forward": {64: Blocks(128, 64, 4, 3), 128: Blocks(128, 64, 8, 3), 256: Blocks(128, 64, 8, 2)},
+        "rows": {64: Blocks(128, 64, 8, 3), 128: Blocks(128, 64, 8, 2), 256: Blocks(64, 32, 8, 2)},
+        "keys": {64: Blocks(64, 128, 8, 3), 128: Blocks(64, 128, 8, 2), 256: Blocks(32, 64, 8, 2)},
+    }[kernel]
+    return table[64 if width <= 64 else 128 if width <= 128 else 256]
+
+
+def forward(k: Kernels, features: dict[str, Tensor], at: Setting) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """(averages, log-sum-exp, mass), all [B, H, T, ..]."""
+    p = _Prepared(k, features, at, "forward")
+    E = p.width("value")
+    averages = torch.empty((at.batch, at.queries, at.heads, E), dtype=at.low, device=at.device).transpose(1, 2)
+    rows = torch.empty((at.batch, at.heads, at.queries), dtype=torch.float32, device=at.device)
+    shifted = k.normaliser == "softmax"
+    launch(
+        k.forward,
+        (at.batch * at.heads * triton.cdiv(at.queries, p.blocks.rows),),
+        *p.given(),
+        averages,
+        *strides(averages),
+        rows if shifted else None,
+        None if shifted else rows,
+        at.queries,
+        at.keys,
+        at.heads,
+        **p.options(),
+    )
+    if shifted:
+        return averages, rows, (rows > -torch.inf).to(torch.float32)
+    return averages, None, rows
+
+
+def backward(
+    k: Kernels,
+    features: dict[str, Tensor],
+    at: Setting,
+    averages: Tensor,
+    lse: Tensor | None,
+    d_averages: Tensor,
+    D: Tensor,
+) -> dict[str, Tensor]:
+    """The cotangent of each feature."""
+    d_averages, D = unit(d_averages), D.contiguous()
+    found: dict[str, Tensor] = {}
+    p = _Prepared(k, features, at, "rows")
+    outs: list[Any] = []
+    for name in k.of_rows:
+        if name.startswith("score"):
+            key = name.replace("score", "query")
+            found[key] = p.like(key, at.queries, at.heads)
+            outs += [found[key], *strides(found[key])]
+        else:
+            found[name] = torch.empty((at.batch, at.heads, at.queries), dtype=torch.float32, device=at.device)
+            outs.append(found[name])
+    incoming = (d_averages, *strides(d_averages), lse, D)
+    sizes = (at.queries, at.keys, at.heads)
+    if k.of_rows:
+        grid = (at.batch * at.heads * triton.cdiv(at.queries, p.blocks.rows),)
+        launch(k.rows, grid, *p.given(), *incoming, *outs, *sizes, **p.options())
+    for name in k.scalars:
+        if name in found:
+            found[name] = found[name].sum(-1)
+        else:
+            found[name] = torch.zeros((at.batch, at.heads), dtype=torch.float32, device=at.device)
+    p = _Prepared(k, features, at, "keys")
+    found["value"] = p.like("value", at.keys, p.key_heads)
+    outs = [found["value"], *strides(found["value"])]
+    for name in k.of_keys:
+        if name.startswith("score"):
+            key = name.replace("score", "key")
+            found[key] = p.like(key, at.keys, p.key_heads)
+            outs += [found[key], *strides(found[key])]
+        else:
+            found[name] = torch.empty((at.batch, p.key_heads, at.keys), dtype=torch.float32, device=at.device)
+            outs.append(found[name])
+    grid = (at.batch * p.key_heads * triton.cdiv(at.keys, p.blocks.keys),)
+    launch(k.keys, grid, *p.given(), *incoming, *outs, *sizes, **p.options())
+    for name, x in features.items():
+        if name != "row" and name not in found:
+            found[name] = torch.zeros_like(x)
+    return {n: p.as_feature(n, g, features[n]) for n, g in found.items()}
+
+
+class _Prepared:
+    """The features as one kernel takes them, its blocks and its options."""
+
+    def __init__(self, k: Kernels, features: dict[str, Tensor], at: Setting, kernel: str) -> None:
+        self.k, self.at = k, at
+        keyed = ["value", *(f"key{n}" for n in k.scores), *k.columns]
+        self.key_heads = max(features[n].shape[1] for n in keyed)
+        self.x: dict[str, Tensor] = {}
+        for name, x in features.items():
+            if name in keyed:
+                x = spread(x, self.key_heads)
+            elif name.startswith(("query", "row")) and name != "row":
+                x = spread(x, at.heads)
+            self.x[name] = x.to(torch.float32).contiguous() if x.ndim < 4 else unit(x)
+        self.blocks = choose(kernel, at.low.itemsize, max(padded(self.width(n)) for n in self.wide()))
+
+    def wide(self) -> list[str]:
+        return [n for m in self.k.scores for n in (f"query{m}", f"key{m}")] + ["value"]
+
+    def width(self, name: str) -> int:
+        n = self.x[name].shape[-1]
+        if n > WIDEST:
+            raise BackendError(
+                f"the triton backend takes features of at most {WIDEST} channels, got {n}: use backend='torch'"
+            )
+        return n
+
+    def given(self) -> list[Any]:
+        out: list[Any] = []
+        for n in self.wide():
+            out += [self.x[n], *strides(self.x[n])]
+        return out + [self.x[n] for n in (*self.k.columns, *self.k.rows_, *self.k.scalars)]
+
+    def options(self) -> dict[str, Any]:
+        b = self.blocks
+        widths: dict[str, int] = {}
+        for n in self.k.scores:
+            widths |= {f"D{n}": self.width(f"query{n}"), f"BD{n}": padded(self.width(f"query{n}"))}
+        E = self.width("value")
+        return {
+            "GROUP": self.at.heads // self.key_heads,
+            **widths,
+            "E": E,
+            "BE": padded(E),
+            "CAUSAL": self.at.causal,
+            "BM": b.rows,
+            "BN": b.keys,
+            "num_warps": b.warps,
+            "num_stages": b.stages,
+        }
+
+    def like(self, name: str, count: int, heads: int) -> Tensor:
+        """An empty cotangent of a feature, [B, H, T, width] over the memory of [B, T, H, width]."""
+        shape = (self.at.batch, count, heads, self.width(name))
+        return torch.empty(shape, dtype=self.at.low, device=self.at.device).transpose(1, 2)
+
+    def as_feature(self, name: str, g: Tensor, x: Tensor) -> Tensor:
+        """A cotangent with the heads of its feature."""
+        if x.ndim >= 3 and g.ndim == x.ndim and g.shape[1] != x.shape[1]:
+            g = g.unflatten(1, (x.shape[1], -1)).sum(2, dtype=torch.float32).to(g.dtype)
+        return g
+
+
+def strides(x: Tensor) -> tuple[int, int, int]:
+    """Strides of batch, position and head of [B, H, T, width]."""
+    return x.stride(0), x.stride(2), x.stride(1)
+
+
+def unit(x: Tensor) -> Tensor:
+    """With the last axis contiguous."""
+    return x if x.stride(-1) == 1 or x.shape[-1] == 1 else x.contiguous()
+
+
+def spread(x: Tensor, heads: int) -> Tensor:
+    return x if x.shape[1] == heads else x.repeat_interleave(heads // x.shape[1], 1)
