@@ -50,7 +50,7 @@ _SEQUENTIAL = {
     ),
     "chunkform.runtime.torch_form": "dtype_of",
 }
-_STEPWISE = ("packed", "groups")
+_STEPWISE = ("packed", "groups", "inference")
 
 
 def sections(c: Compiled) -> tuple[Section, Section]:

@@ -1437,9 +1437,6 @@ def step_kernel(
     at_n = tl.arange(0, block_n)
     wide_n = tl.cast(at_n, tl.int64)
     in_n = at_n < size_n
-    x = tl.load(x_at + wide_n * x_stride2, mask=in_n, other=0.0).to(tl.float32)
-    z = tl.load(z_at + wide_n * z_stride2, mask=in_n, other=0.0).to(tl.float32)
-    eta = tl.load(eta_at).to(tl.float32)
     for turn in tl.static_range(turns):
         tile = tl.program_id(0) % parts * turns + turn
         first = tile == 0
@@ -1448,14 +1445,22 @@ def step_kernel(
         in_m = at_m < size_m
         at_m_n = at_m[:, None] * size_n + at_n[None, :]
         in_m_n = in_m[:, None] & in_n[None, :]
-        W = tl.load(W_at + at_m_n, mask=in_m_n, other=0.0).to(tl.float32)
-        y = tl.load(y_at + wide_m * y_stride2, mask=in_m, other=0.0).to(tl.float32)
+        W = tl.load(W_at + at_m_n, mask=in_m_n, other=0.0)
+        x = tl.load(x_at + wide_n * x_stride2, mask=in_n, other=0.0)
+        z = tl.load(z_at + wide_n * z_stride2, mask=in_n, other=0.0)
+        y = tl.load(y_at + wide_m * y_stride2, mask=in_m, other=0.0)
+        eta = tl.load(eta_at)
         tl.debug_barrier()
+        W = W.to(tl.float32)
+        x = x.to(tl.float32)
+        z = z.to(tl.float32)
+        y = y.to(tl.float32)
+        eta = eta.to(tl.float32)
         t1 = tl.sum(x[None, :] * W, axis=1)
         error = t1 - y
         t2 = W - (eta * error)[:, None] * x[None, :]
-        t3 = tl.sum(z[None, :] * t2, axis=1)
         tl.store(next_W_at + at_m_n, t2, mask=in_m_n)
+        t3 = tl.sum(z[None, :] * t2, axis=1)
         tl.store(o_at + at_m, t3, mask=in_m)
 
 

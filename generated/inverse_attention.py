@@ -1448,9 +1448,6 @@ def step_kernel(
     at_d = tl.arange(0, block_d)
     wide_d = tl.cast(at_d, tl.int64)
     in_d = at_d < size_d
-    q = tl.load(q_at + wide_d * q_stride2, mask=in_d, other=0.0).to(tl.float32)
-    k = tl.load(k_at + wide_d * k_stride2, mask=in_d, other=0.0).to(tl.float32)
-    lam = tl.exp(tl.load(lam_at).to(tl.float32))
     for turn in tl.static_range(turns):
         tile = tl.program_id(0) % parts * turns + turn
         first = tile == 0
@@ -1459,9 +1456,17 @@ def step_kernel(
         in_e = at_e < size_e
         at_d_e = at_d[:, None] * size_e + at_e[None, :]
         in_d_e = in_d[:, None] & in_e[None, :]
-        s = tl.load(s_at + at_d_e, mask=in_d_e, other=0.0).to(tl.float32)
-        o = tl.load(o_at + wide_e * o_stride2, mask=in_e, other=0.0).to(tl.float32)
+        s = tl.load(s_at + at_d_e, mask=in_d_e, other=0.0)
+        q = tl.load(q_at + wide_d * q_stride2, mask=in_d, other=0.0)
+        k = tl.load(k_at + wide_d * k_stride2, mask=in_d, other=0.0)
+        o = tl.load(o_at + wide_e * o_stride2, mask=in_e, other=0.0)
+        lam = tl.load(lam_at)
         tl.debug_barrier()
+        s = s.to(tl.float32)
+        q = q.to(tl.float32)
+        k = k.to(tl.float32)
+        o = o.to(tl.float32)
+        lam = tl.exp(lam.to(tl.float32))
         t1 = tl.sum(q[:, None] * s, axis=0)
         w = o - lam * t1
         tl.store(next_s_at + at_d_e, lam * s + ((1.0 - lam) * k)[:, None] * w[None, :], mask=in_d_e)

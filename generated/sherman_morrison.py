@@ -511,18 +511,22 @@ def step_kernel(
     in_d = at_d < size_d
     at_d_d = at_d[:, None] * size_d + at_d[None, :]
     in_d_d = in_d[:, None] & in_d[None, :]
-    S = tl.load(S_at + at_d_d, mask=in_d_d, other=0.0).to(tl.float32)
-    q = tl.load(q_at + wide_d * q_stride2, mask=in_d, other=0.0).to(tl.float32)
-    u = tl.load(u_at + wide_d * u_stride2, mask=in_d, other=0.0).to(tl.float32)
-    lam = tl.exp(tl.load(lam_at).to(tl.float32))
+    S = tl.load(S_at + at_d_d, mask=in_d_d, other=0.0)
+    q = tl.load(q_at + wide_d * q_stride2, mask=in_d, other=0.0)
+    u = tl.load(u_at + wide_d * u_stride2, mask=in_d, other=0.0)
+    lam = tl.load(lam_at)
     tl.debug_barrier()
+    S = S.to(tl.float32)
+    q = q.to(tl.float32)
+    u = u.to(tl.float32)
+    lam = tl.exp(lam.to(tl.float32))
     t1 = 1.0 / lam
     Su = tl.sum(u[None, :] * S, axis=1)
     t2 = tl.sum(u * Su, axis=0)
     uS = tl.sum(u[:, None] * S, axis=0)
     t3 = S - (1.0 / (lam + t2) * Su)[:, None] * uS[None, :]
-    t4 = tl.sum(q[:, None] * t3, axis=0)
     tl.store(next_S_at + at_d_d, t1 * t3, mask=in_d_d)
+    t4 = tl.sum(q[:, None] * t3, axis=0)
     tl.store(o_at + at_d, t1 * t4, mask=in_d)
 
 
@@ -547,6 +551,7 @@ OP = Op(
                 (
                     "packed",
                     "groups",
+                    "inference",
                 )
             ),
         ),

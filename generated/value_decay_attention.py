@@ -1854,8 +1854,6 @@ def step_kernel(
     at_d = tl.arange(0, block_d)
     wide_d = tl.cast(at_d, tl.int64)
     in_d = at_d < size_d
-    q = tl.load(q_at + wide_d * q_stride2, mask=in_d, other=0.0).to(tl.float32)
-    k = tl.load(k_at + wide_d * k_stride2, mask=in_d, other=0.0).to(tl.float32)
     for turn in tl.static_range(turns):
         tile = tl.program_id(0) % parts * turns + turn
         first = tile == 0
@@ -1864,13 +1862,20 @@ def step_kernel(
         in_e = at_e < size_e
         at_d_e = at_d[:, None] * size_e + at_e[None, :]
         in_d_e = in_d[:, None] & in_e[None, :]
-        S = tl.load(S_at + at_d_e, mask=in_d_e, other=0.0).to(tl.float32)
-        v = tl.load(v_at + wide_e * v_stride2, mask=in_e, other=0.0).to(tl.float32)
-        beta = tl.exp(tl.load(beta_at + wide_e * beta_stride2, mask=in_e, other=0.0).to(tl.float32))
+        S = tl.load(S_at + at_d_e, mask=in_d_e, other=0.0)
+        q = tl.load(q_at + wide_d * q_stride2, mask=in_d, other=0.0)
+        k = tl.load(k_at + wide_d * k_stride2, mask=in_d, other=0.0)
+        v = tl.load(v_at + wide_e * v_stride2, mask=in_e, other=0.0)
+        beta = tl.load(beta_at + wide_e * beta_stride2, mask=in_e, other=0.0)
         tl.debug_barrier()
+        S = S.to(tl.float32)
+        q = q.to(tl.float32)
+        k = k.to(tl.float32)
+        v = v.to(tl.float32)
+        beta = tl.exp(beta.to(tl.float32))
         t1 = beta[None, :] * S + k[:, None] * v[None, :]
-        t2 = tl.sum(q[:, None] * t1, axis=0)
         tl.store(next_S_at + at_d_e, t1, mask=in_d_e)
+        t2 = tl.sum(q[:, None] * t1, axis=0)
         tl.store(o_at + at_e, t2, mask=in_e)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
@@ -25,7 +25,7 @@ from .signature import Argument, Signature
 
 PROGRAMS = 264  # two for each multiprocessor of an H200: with fewer, tiles are made narrower
 TILE = 8192  # entries of the states that one program holds
-PER_WARP = 2048  # entries that a warp holds: 64 in each thread
+PER_WARP = 4096  # entries that a warp holds: 128 in each thread, so that few warps have to meet in a sum
 NARROWEST = 16  # entries of a row that a tile takes at least: 32 bytes in bfloat16, what memory moves at once
 PLANS = 1024  # kept at once; shapes change with the batch
 
@@ -106,8 +106,11 @@ class Step:
             states = self._first(states, given, state_dtype)
         tensors = [given[n] for n in self._tensors]
         outs = _listed(out)
+        every = [*tensors, *states, *outs]
         try:
-            key: Any = (inplace, backend, len(states), *map(_look, tensors), *map(_look, states), *map(_look, outs))
+            places = [x.data_ptr() for x in every]
+            looks = [(x.shape, x.stride(), x.dtype, x.device) for x in every]
+            key: Any = (inplace, backend, len(states), *looks, *[p % 16 == 0 for p in places])
             plan = self._plans.get(key)
         except AttributeError:  # something isn't a tensor: the checks say what
             key = plan = None
@@ -116,14 +119,15 @@ class Step:
             if len(self._plans) >= PLANS:
                 self._plans.clear()
             self._plans[key] = plan
-        if torch.is_grad_enabled() and any(x.requires_grad for x in (*tensors, *states)):
+        if torch.is_grad_enabled() and any(x.requires_grad for x in every):
             raise ArgumentError(
                 f"{self.signature.name} has no gradient, but an argument requires one: decode under torch.no_grad(), or use "
                 "the op itself"
             )
-        following = states if inplace else [make() for make in plan.following]
-        outs = outs or [make() for make in plan.outputs]
-        constants = {n: default if given[n] is None else given[n] for n, default in self._constants.items()}
+        following = states if inplace else [torch.empty(x.shape, dtype=x.dtype, device=plan.device) for x in states]
+        if not outs:
+            outs = [torch.empty(shape, dtype=plan.dtype, device=plan.device) for shape in plan.shapes]
+        constants = self._constants and {n: x if given[n] is None else given[n] for n, x in self._constants.items()}
         plan.run(tensors, constants, states, following, outs)
         return (*outs, following[0] if len(following) == 1 else tuple(following))
 
@@ -158,16 +162,10 @@ class Step:
         _check_out(self.signature, outs, shapes, like)
         originals = [given[n] for n in self._tensors]
         backend = _backend(self, asked, [*originals, *states, *outs])
-        plan = _Plan(
-            self,
-            sizes["H"],
-            following=[_maker(tuple(x.shape), x.dtype, like.device) for x in states],
-            outputs=[_maker(shape, like.dtype, like.device) for shape in shapes],
-        )
+        plan = _Plan(self, sizes["H"], shapes, like.dtype, like.device)
         if backend == "triton":
             _check_inner(self.signature, {"state": states, "out": outs})
-            following = states if inplace else [make() for make in plan.following]
-            plan.launch = _launch(self, sizes, originals, states, following, outs or [make() for make in plan.outputs])
+            plan.launch = _launch(self, sizes, originals, states, outs, inplace)
         return plan
 
     def repeated(self, tensors: dict[str, Tensor], heads: int) -> dict[str, Tensor]:
@@ -190,12 +188,13 @@ class _Once(Argument):
 
 @dataclass
 class _Plan:
-    """One kind of call: what makes new states and outputs, and what computes them."""
+    """One kind of call: the shapes of outputs, their dtype and device, and the launch, where there is one."""
 
     step: Step
     heads: int
-    following: list[Callable[[], Tensor]]
-    outputs: list[Callable[[], Tensor]]
+    shapes: list[tuple[int, ...]]
+    dtype: torch.dtype
+    device: torch.device
     launch: _Launch | None = None
 
     def run(
@@ -206,10 +205,10 @@ class _Plan:
         following: list[Tensor],
         outputs: list[Tensor],
     ) -> None:
-        step = self.step
         if self.launch is not None:
-            self.launch(tensors, constants, states, following, outputs)
+            self.launch([*tensors, *states, *following, *outputs], constants)
             return
+        step = self.step
         names = [n for n, _ in step.signature.states]
         with torch.no_grad():
             step.torch_step(
@@ -225,46 +224,35 @@ class _Plan:
 class _Launch:
     """A launch of which all but addresses and constants is known. After the first one it goes past Triton's own look-up.
 
-    read: which of the tensors the kernel takes. fixed: the arguments after the constants.
+    order: the kernel's pointers among the arguments, states, next states and outputs. fixed: its arguments after the constants.
     """
 
     kernel: StepKernel
-    read: list[int]
+    order: list[int]
     strides: tuple[int, ...]
     fixed: tuple[int, ...]
     programs: int
     warps: int
     device: torch.device
-    ready: Callable[..., None] | None = field(default=None)
+    ready: Callable[..., None] | None = None
 
-    def __call__(
-        self,
-        tensors: list[Tensor],
-        constants: dict[str, float],
-        states: list[Tensor],
-        following: list[Tensor],
-        outputs: list[Tensor],
-    ) -> None:
+    def __call__(self, tensors: list[Tensor], constants: dict[str, float]) -> None:
         if not self.programs:
             return
-        pointers = [tensors[i] for i in self.read]
-        for old, new in zip(states, following, strict=True):
-            pointers += old, new
-        pointers += outputs
-        numbers = [constants[n] for n in self.kernel.constants]
         if self.device.type == "cuda" and self.device.index != torch.cuda.current_device():
             with torch.cuda.device(self.device):
-                self._run(pointers, numbers)
+                self._run(tensors, constants)
         else:
-            self._run(pointers, numbers)
+            self._run(tensors, constants)
 
-    def _run(self, pointers: list[Tensor], numbers: list[float]) -> None:
+    def _run(self, tensors: list[Tensor], constants: dict[str, float]) -> None:
+        numbers = [float(constants[n]) for n in self.kernel.constants]
         if self.ready is not None:
-            self.ready(*[x.data_ptr() for x in pointers], *self.strides, *numbers, *self.fixed)
+            self.ready(*[tensors[i].data_ptr() for i in self.order], *self.strides, *numbers, *self.fixed)
             return
-        kernel = self.kernel.kernel
-        numbers = [float(x) for x in numbers]
-        compiled = kernel[(self.programs,)](*pointers, *self.strides, *numbers, *self.fixed, num_warps=self.warps)
+        pointers = [tensors[i] for i in self.order]
+        kernel = self.kernel.kernel[(self.programs,)]
+        compiled = kernel(*pointers, *self.strides, *numbers, *self.fixed, num_warps=self.warps)
         if compiled is not None:  # None under Triton's interpreter
             self.ready = compiled[(self.programs, 1, 1)]
 
@@ -274,36 +262,30 @@ def _launch(
     sizes: dict[str, int],
     tensors: list[Tensor],
     states: list[Tensor],
-    following: list[Tensor],
-    outputs: list[Tensor],
+    outs: list[Tensor],
+    inplace: bool,
 ) -> _Launch:
     kernel = step.kernel
     assert kernel is not None
-    inplace = any(x is y for x, y in zip(states, following, strict=True))
     read = [step._tensors.index(n) for n in kernel.reads]
     axis = {a.name: 1 if a.per_step else 0 for a in step.signature.arguments}
-    heads = sizes["H"]
+    heads, dims = sizes["H"], dict(step.signature.outputs)
     groups = [heads // max(1, tensors[i].shape[axis[n]]) for i, n in zip(read, kernel.reads, strict=True)]
     constexprs, programs, warps = kernel.cut(sizes, sizes["B"] * heads, inplace)
-    strides = [s for i in read for s in tensors[i].stride()]
-    for old, new in zip(states, following, strict=True):
-        strides += *old.stride()[:2], *new.stride()[:2]
-    for x in outputs:
-        strides += x.stride()[:2]
-    return _Launch(kernel, read, tuple(strides), (heads, *groups, *constexprs), programs, warps, tensors[0].device)
-
-
-def _look(x: Tensor) -> Any:
-    """All of a tensor that a plan depends on."""
-    return x.shape, x.stride(), x.dtype, x.device, x.data_ptr() % 16 == 0
+    order, strides = list(read), [s for i in read for s in tensors[i].stride()]
+    for n, x in enumerate(states):
+        order += len(tensors) + n, len(tensors) + len(states) + n
+        own = math.prod(x.shape[2:])
+        strides += *x.stride()[:2], *(x.stride()[:2] if inplace else (heads * own, own))
+    order += range(len(tensors) + 2 * len(states), len(tensors) + 2 * len(states) + len(dims))
+    for n, axes in enumerate(dims.values()):
+        own = math.prod(sizes[d] for d in axes)
+        strides += outs[n].stride()[:2] if outs else (heads * own, own)
+    return _Launch(kernel, order, tuple(strides), (heads, *groups, *constexprs), programs, warps, tensors[0].device)
 
 
 def _listed(x: Any) -> list[Any]:
     return [] if x is None else list(x) if isinstance(x, tuple | list) else [x]
-
-
-def _maker(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Callable[[], Tensor]:
-    return lambda: torch.empty(shape, dtype=dtype, device=device)
 
 
 # --- checks beside those of the op ----------------------------------------------------------------------------------

@@ -7,13 +7,14 @@ program (`shared`), so that none reads what another has written.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from ..ir import Node, dim_of, leaves
 from ..pipeline import Compiled
 from ..sequential.kernel import Kernel, Pointer
 from ..sequential.names import tensors
-from ..sequential.tiling import OWN, WHOLE, tiling
+from ..sequential.tiling import WHOLE, tiling
 
 
 def step_kernel(c: Compiled) -> dict[str, Any]:
@@ -25,7 +26,6 @@ def step_kernel(c: Compiled) -> dict[str, Any]:
     read = {x.attrs[:2] for x in leaves(*nodes.values())}
     k.constants = [v for v in p.variables if v.kind == "constant" and (v.kind, v.name) in read]
     advances: list[str] = []
-    loads: dict[str, list[str]] = {WHOLE: [], OWN: []}
 
     def pointer(name: str, head: str = "head", batch: bool = True, own: int = 0) -> Pointer:
         x = k.strided(name, name, ("batch", head) if batch else (head,), own)
@@ -34,33 +34,44 @@ def step_kernel(c: Compiled) -> dict[str, Any]:
 
     reads = [v for v in tensors(p) if (v.kind, v.name) in read]
     inputs = [pointer(v.name, k.head_of(v.name), v.per_step, len(v.axes)) for v in reads]
-    states = [(pointer(s.name), pointer(f"next_{s.name}")) for s in p.states]
+    states = {s.name: (pointer(s.name), pointer(f"next_{s.name}")) for s in p.states}
     outputs = [pointer(n) for n in p.output_axes]
-    for s, (old, _) in zip(p.states, states, strict=True):
-        loads[k.kind(s.axes)].append(f"{k.names.of('state', s.name)} = {k.load(old.name, s.axes)}")
+    early: list[str] = []
+    loads: list[str] = []
+    settled: list[str] = []
+    for s in p.states:
+        name = k.names.of("state", s.name)
+        whole = k.tiling.dim is not None and k.kind(s.axes) == WHOLE
+        (early if whole else loads).append(f"{name} = {k.raw(states[s.name][0].name, s.axes)}")
+        settled.append(f"{name} = {k.value(name)}")
     for v, x in zip(reads, inputs, strict=True):
-        loads[k.kind(v.axes)].append(f"{k.names.of(v.kind, v.name)} = {k.load_strided(x, v.axes, v.is_decay)}")
+        name = k.names.of(v.kind, v.name)
+        loads.append(f"{name} = {k.raw_strided(x, v.axes)}")
+        settled.append(f"{name} = {k.value(name, v.is_decay)}")
     orders = {s.name: s.axes for s in p.states} | {f"out {n}": axes for n, axes in p.output_axes.items()}
     lines, results = k.print(p, nodes, orders, set(p.updates))
-    stores = [
-        k.store(new.name, s.axes, results[s.name], k.kind(s.axes)) for s, (_, new) in zip(p.states, states, strict=True)
-    ]
-    stores += [
+    for s in p.states:
+        text = results[s.name]
+        lines.insert(_known(lines, text), k.store(states[s.name][1].name, s.axes, text, k.kind(s.axes)))
+    lines += [
         k.store(x.name, axes, results[f"out {n}"], k.tiling.kinds[n])
         for (n, axes), x in zip(p.output_axes.items(), outputs, strict=True)
     ]
-    if k.tiling.dim is None:
-        loads = {WHOLE: loads[OWN] + loads[WHOLE], OWN: []}
     return k.launch(lines) | {
         "advances": advances,
-        "before": loads[WHOLE],
-        "loads": loads[OWN],
-        "lines": lines,
-        "stores": stores,
+        "before": early,
+        # everything is on its way before the first thing is waited for; states first, as they take longest
+        "lines": [*loads, "tl.debug_barrier()", *settled, *lines],
         "reads": [v.name for v in reads],
         "shared": k.tiling.dim is not None and any(k.kind(s.axes) == WHOLE for s in p.states),
         "held": [tuple(dim_of(a) for a in axes) for axes in _matrices(c)],
     }
+
+
+def _known(lines: list[str], text: str) -> int:
+    """The place after the last statement that a text needs: a state is on its way while outputs are still worked out."""
+    used = set(re.findall(r"\w+", text))
+    return max((i + 1 for i, line in enumerate(lines) if line.partition(" = ")[0] in used), default=0)
 
 
 def _matrices(c: Compiled) -> list[tuple[str, ...]]:

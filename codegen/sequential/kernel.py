@@ -87,17 +87,27 @@ class Kernel:
         return "(line + now) * heads + head" + (" + tile * lines * heads" if kind == PART else "")
 
     def load(self, address: str, axes: Axes, offsets: str | None = None) -> str:
+        return f"{self.raw(address, axes, offsets)}.to(tl.float32)"
+
+    def raw(self, address: str, axes: Axes, offsets: str | None = None) -> str:
+        """A load in the dtype of memory."""
         if not axes:
-            return f"tl.load({address}).to(tl.float32)"
+            return f"tl.load({address})"
         offsets = f"at_{self._block(axes)}" if offsets is None else offsets
-        return f"tl.load({address} + {offsets}, mask=in_{self._block(axes)}, other=0.0).to(tl.float32)"
+        return f"tl.load({address} + {offsets}, mask=in_{self._block(axes)}, other=0.0)"
 
     def load_strided(self, x: Pointer, axes: Axes, decay: bool = False) -> str:
         """The value of a variable, at step `now` where it has steps; a decay from its logarithm."""
+        return self.value(self.raw_strided(x, axes), decay)
+
+    def raw_strided(self, x: Pointer, axes: Axes) -> str:
         own = x.strides[len(x.lead) :]
         offsets = " + ".join(f"{at} * {s}" for at, s in zip(_over(axes, "wide_{}"), own, strict=True))
-        text = self.load(f"{x.name} + now * {x.strides[1]}" if len(x.lead) == 3 else x.name, axes, offsets)
-        return f"tl.exp({text})" if decay else text
+        return self.raw(f"{x.name} + now * {x.strides[1]}" if len(x.lead) == 3 else x.name, axes, offsets)
+
+    def value(self, raw: str, decay: bool = False) -> str:
+        """What was loaded as a number to compute with."""
+        return f"tl.exp({raw}.to(tl.float32))" if decay else f"{raw}.to(tl.float32)"
 
     def store(self, address: str, axes: Axes, value: str, kind: str = OWN) -> str:
         masks = ["first"] if kind == WHOLE and self.tiling.dim else []

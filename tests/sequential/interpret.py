@@ -18,6 +18,7 @@ import torch
 from sequential.programs import arguments, compare, compiled, printed, specs
 
 from chunkform.codegen.functions import TABLE
+from chunkform.runtime.packed import Packed
 
 SIZES = {"d": 5, "e": 3, "m": 3, "n": 5}
 TOLERANCE = 1e-5
@@ -86,6 +87,72 @@ def resets(c, module) -> None:
     compare(c, module.triton_forward, module.triton_backward, args, 5 * TOLERANCE)
 
 
+def same(left: dict, right: dict, what: str) -> None:
+    for n, x in right.items():
+        assert left[n].shape == x.shape, (what, n, left[n].shape, x.shape)
+        torch.testing.assert_close(left[n], x, rtol=1e-5, atol=1e-6, msg=f"{what} {n}")
+
+
+def packed(c, module) -> None:
+    """Sequences one after the other, some empty, give what each gives alone."""
+    lengths = [2, 0, 4]
+    starts = torch.tensor([0, *lengths]).cumsum(0)
+    given, _, constants, cotangents, _ = arguments(c, 1, sum(lengths), 2, SIZES)
+    _, states, _, _, finals = arguments(c, len(lengths), 1, 2, SIZES)
+    needs = frozenset({*given, *states})
+    together = Packed(starts, len(lengths), sum(lengths))
+    outputs, last, saved = module.triton_forward(given, states, constants, together)
+    gradients, initial = module.triton_backward(given, states, constants, saved, cotangents, finals, needs, together)
+    timeless = {v.name for v in c.step.variables if not v.per_step}
+    sums: dict = {}
+    for n in range(len(lengths)):
+        own = slice(int(starts[n]), int(starts[n + 1]))
+        args = {k: x if k in timeless else x[:, own] for k, x in given.items()}
+        some = {k: x[n : n + 1] for k, x in states.items()}
+        out, end, kept = module.triton_forward(args, some, constants)
+        incoming = {k: x[:, own] for k, x in cotangents.items()}
+        ends = {k: x[n : n + 1] for k, x in finals.items()}
+        grads, first = module.triton_backward(args, some, constants, kept, incoming, ends, needs)
+        same({k: x[:, own] for k, x in outputs.items()}, out, "packed output")
+        same({k: x[n : n + 1] for k, x in last.items()}, end, "packed final")
+        same({k: x[n : n + 1] for k, x in initial.items()}, first, "packed initial gradient")
+        same(
+            {k: gradients[k][:, own] for k in grads if k not in timeless},
+            {k: x for k, x in grads.items() if k not in timeless},
+            "packed gradient",
+        )
+        for k in timeless & grads.keys():
+            sums[k] = sums.get(k, 0.0) + grads[k]
+    same(gradients, sums, "packed gradient")
+
+
+def groups(c, module) -> None:
+    """Arguments with fewer heads are as good as repeated ones; their gradients have all heads, in float32."""
+    given, states, constants, cotangents, finals = arguments(c, 2, 3, 4, SIZES)
+    axis = {v.name: 2 if v.per_step else 0 for v in c.step.variables}
+    few = {n: x.narrow(axis[n], 0, (4, 2, 1)[i % 3]) for i, (n, x) in enumerate(given.items())}
+    full = {n: x.repeat_interleave(4 // x.shape[axis[n]], axis[n]) for n, x in few.items()}
+    needs = frozenset({*given, *states})
+    results = []
+    for args in (few, full):
+        outputs, last, saved = module.triton_forward(args, states, constants)
+        results.append(
+            (outputs, last, *module.triton_backward(args, states, constants, saved, cotangents, finals, needs))
+        )
+    for found, value in zip(*results, strict=True):
+        same(found, value, "groups")
+
+
+def inference(c, module) -> None:
+    """Without a backward pass to come nothing is kept, and the numbers are the same."""
+    given, states, constants, _, _ = arguments(c, 2, 7, 1, SIZES)
+    outputs, last, _ = module.triton_forward(given, states, constants)
+    out, end, saved = module.triton_forward(given, states, constants, needs_backward=False)
+    assert saved == {}
+    assert all(torch.equal(out[n], x) for n, x in outputs.items())
+    assert all(torch.equal(end[n], x) for n, x in last.items())
+
+
 def functions(folder: Path) -> dict[str, float]:
     """The largest relative error of each scalar function's printed form."""
     names = [n for n in TABLE]
@@ -114,6 +181,15 @@ def functions(folder: Path) -> dict[str, float]:
     return errors
 
 
+MORE = {  # dear ones, for a few recurrences that have between them all there is
+    "tanh_layer": (packed, groups),
+    "running_maximum": (packed, groups),
+    "channels": (packed, groups),
+    "momentum": (packed,),
+    "sherman_morrison": (packed, groups),
+}
+
+
 def main(folder: Path) -> None:
     report = {"functions": functions(folder)}
     for name in specs():
@@ -121,7 +197,7 @@ def main(folder: Path) -> None:
         c = compiled(name)
         module = printed(c, folder, triton=True)
         errors = agreement(c, module)
-        for check in (strides, half, missing_gradients, resets):
+        for check in (strides, half, missing_gradients, resets, inference, *MORE.get(name, ())):
             check(c, module)
         report[name] = {"error": max(errors.values()), "seconds": round(time.time() - began, 2)}
     print(json.dumps(report))

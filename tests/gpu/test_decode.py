@@ -1,0 +1,131 @@
+"""The decoding step on a GPU: against the oracle, after a prefill by the op, in a CUDA graph, and its bandwidth."""
+
+import importlib
+
+import pytest
+import torch
+from decode.programs import arguments, at, grouped, part, step_of
+
+from chunkform.codegen.check import AMPLIFIED
+from chunkform.codegen.oracle import oracle
+from chunkform.codegen.pipeline import Compiled
+from chunkform.spec.language import Recurrence, catalogue
+
+NAMES = [r.name for r in catalogue() if isinstance(r, Recurrence)]
+SIZES = dict.fromkeys("demn", 64)
+ODD = {"d": 40, "e": 24, "m": 24, "n": 40}
+BOUND = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}
+
+
+def op(name: str):
+    return getattr(importlib.import_module(f"chunkform.generated.{name}"), name)
+
+
+def listed(x):
+    return x if isinstance(x, tuple) else (x,)
+
+
+def error(found: torch.Tensor, value: torch.Tensor) -> float:
+    return ((found.double() - value.double()).norm() / value.double().norm()).item()
+
+
+def on_gpu(tensors: dict) -> dict:
+    return {n: x.cuda() for n, x in tensors.items()}
+
+
+def expected(name: str, tensors: dict, constants: dict, heads: int, dtype: torch.dtype = torch.float64):
+    """(outputs, finals) of all steps, by the oracle."""
+    given = {}
+    for v in step_of(name).variables:
+        if v.kind != "constant":
+            x = tensors[("log_" if v.is_decay else "") + v.name]
+            axis = 2 if v.per_step else 0
+            given[v.name] = x.repeat_interleave(heads // x.shape[axis], axis)
+    c = Compiled(None, step_of(name), None, "")  # type: ignore[arg-type]
+    return oracle(c, given, {}, constants, dtype=dtype)[:2]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=lambda x: str(x)[6:])
+@pytest.mark.parametrize("name", NAMES)
+def test_steps_agree_with_the_oracle(name, dtype):
+    """The state is in the inputs' dtype too, and is rounded at each step."""
+    steps, heads, sizes = 6, 4, ODD if dtype == torch.float16 else SIZES
+    tensors, constants = arguments(name, 3, steps, heads, sizes, dtype)
+    tensors = on_gpu(grouped(name, tensors, heads) if dtype == torch.float32 else tensors)
+    outputs, finals = expected(name, tensors, constants, heads)
+    state = None
+    worst = 0.0
+    with torch.no_grad():
+        for t in range(steps):
+            *found, state = op(name).step(
+                state, **at(name, tensors, t), **constants, state_dtype=dtype, inplace=t % 2 == 1
+            )
+            worst = max([worst, *(error(o, x[:, t]) for o, x in zip(found, outputs.values(), strict=True))])
+    worst = max([worst, *(error(s, x) for s, x in zip(listed(state), finals.values(), strict=True))])
+    if worst > BOUND[dtype]:  # ill-conditioned: what rounding makes of the definition
+        rounded = expected(name, tensors, constants, heads, torch.float32)
+        amplified = max(error(rounded[0][n], x) for n, x in outputs.items()) * BOUND[dtype] / 1e-6
+        assert worst <= AMPLIFIED * amplified, (worst, amplified)
+
+
+@pytest.mark.parametrize("name", ["lightning_attention", "gated_delta_rule", "sherman_morrison"])
+def test_prefill_then_steps_equals_the_whole(name):
+    tensors, constants = arguments(name, 2, 100, 4, SIZES)
+    tensors = on_gpu(tensors)
+    *whole, last = op(name)(**tensors, **constants, output_final_state=True)
+    *_, state = op(name)(**part(name, tensors, slice(0, 90)), **constants, output_final_state=True)
+    for t in range(90, 100):
+        *outputs, state = op(name).step(state, **at(name, tensors, t), **constants)
+        assert all(error(o, x[:, t]) < 2e-3 for o, x in zip(outputs, whole, strict=True))
+    assert error(state, last) < 2e-3
+
+
+def test_a_step_replays_in_a_cuda_graph():
+    name = "gated_delta_rule"
+    tensors, _ = arguments(name, 2, 8, 4, SIZES)
+    tensors = on_gpu(tensors)
+    now = {n: x.clone() for n, x in at(name, tensors, 0).items()}
+    o, state = op(name).step(None, **now)
+    op(name).step(state, **now, inplace=True, out=o)
+    state.zero_()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        op(name).step(state, **now, inplace=True, out=o)
+    state.zero_()
+    outputs, finals = expected(name, tensors, {}, 4)
+    for t in range(8):
+        for n, x in at(name, tensors, t).items():
+            now[n].copy_(x)
+        graph.replay()
+        assert error(o, outputs["o"][:, t]) < 1e-5
+    assert error(state, finals["S"]) < 1e-5
+
+
+def test_steps_are_bit_equal_when_run_twice_and_other_sequences_do_not_matter():
+    name = "kimi_delta_attention"
+    tensors, _ = arguments(name, 5, 1, 4, SIZES, torch.bfloat16)
+    now = at(name, on_gpu(tensors), 0)
+    state = torch.randn(5, 4, 64, 64, device="cuda")
+    first, second = op(name).step(state, **now), op(name).step(state, **now)
+    alone = op(name).step(state[2:3], **{n: x[2:3] for n, x in now.items()})
+    for x, y, z in zip(first, second, alone, strict=True):
+        assert torch.equal(x, y)
+        assert error(z[0], x[2]) < 4e-3  # other tiles, another order of sums
+
+
+def test_no_memory_is_allocated_on_the_hot_path():
+    name = "lightning_attention"
+    tensors, _ = arguments(name, 4, 1, 4, SIZES, torch.bfloat16)
+    now = at(name, on_gpu(tensors), 0)
+    o, state = op(name).step(None, **now)
+    op(name).step(state, **now, inplace=True, out=o)
+    before = torch.cuda.memory_stats()["allocation.all.allocated"]
+    op(name).step(state, **now, inplace=True, out=o)
+    assert torch.cuda.memory_stats()["allocation.all.allocated"] == before
+
+
+def test_the_state_moves_at_70_percent_of_the_copy_rate():
+    from benchmarks.decode import copy_rate, measure
+
+    row = measure("lightning_attention", 64, 16, 128, torch.bfloat16, copy_rate())
+    assert row.of_copy_rate >= 0.7, row
