@@ -71,7 +71,7 @@ def triton_section(c: Compiled) -> Section:
     if c.forward is None:
         return Section("triton", sequential_triton_source(c), _SEQUENTIAL, features=_STEPWISE)
     try:
-        return Section("triton", triton_source(c), TRITON_IMPORTS)
+        return Section("triton", triton_source(c), TRITON_IMPORTS, features=("packed", "groups"))
     except CannotPrint as why:
         text = f"{start_source(c)}\n\n\n{sequential_triton_source(c)}"
         return Section("triton", text, _SEQUENTIAL, stepwise=str(why), features=_STEPWISE)

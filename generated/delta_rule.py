@@ -63,10 +63,11 @@ import triton.language as tl
 
 from chunkform.runtime.decay import order_mask, triangular_inverse
 from chunkform.runtime.decode import Step, StepKernel
-from chunkform.runtime.kernels import inverse
+from chunkform.runtime.kernels import chained_matrix, inverse, part_of, place_of
 from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, padded, spread, steps, strides, whole
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
+from chunkform.runtime.places import parts_for, places
 from chunkform.runtime.segments import Segment, in_pieces, over_chunks
 from chunkform.runtime.torch_form import CHUNK, dtype_of, from_chunks, from_steps, in_segments, steps_first, to_chunks
 
@@ -463,24 +464,30 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     return {"S": dS_last}
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks"])
 def forward_prepare_1(
     matrix1,
     k_p,
     k_b,
     k_t,
     k_h,
+    k_g,
     beta_p,
     beta_b,
     beta_t,
     beta_h,
+    beta_g,
     matrix2,
     q_p,
     q_b,
     q_t,
     q_h,
+    q_g,
     T,
     H,
+    chunks,
+    begins,
+    stops,
     D: tl.constexpr,
     block_d: tl.constexpr,
     C: tl.constexpr,
@@ -490,7 +497,6 @@ def forward_prepare_1(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    chunks = tl.cdiv(T, C)
     c = tl.program_id(0) % chunks
     bh = (tl.program_id(0) // chunks).to(tl.int64)
     b = bh // H
@@ -498,14 +504,15 @@ def forward_prepare_1(
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
-    k_p += b * k_b + h * k_h
-    beta_p += b * beta_b + h * beta_h
-    q_p += b * q_b + h * q_h
-    t0 = tl.cast(c, tl.int64) * C
-    last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+    t0, last = place_of(c, T, begins, stops, C)
+    if last < 0:
+        return
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
+    k_p += b * k_b + h // k_g * k_h
+    beta_p += b * beta_b + h // beta_g * beta_h
+    q_p += b * q_b + h // q_g * q_h
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     p = tl.dot(k.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k k^T
     beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
@@ -520,7 +527,7 @@ def forward_prepare_1(
     )  # ([order_{mask}]_{i,j} . (q k^T)) diag(beta)
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def forward_sweep_1(
     S_first,
     S_last,
@@ -529,27 +536,36 @@ def forward_sweep_1(
     k_b,
     k_t,
     k_h,
+    k_g,
     v_p,
     v_b,
     v_t,
     v_h,
+    v_g,
     matrix2,
     q_p,
     q_b,
     q_t,
     q_h,
+    q_g,
     write1_out,
     o_out,
     beta_p,
     beta_b,
     beta_t,
     beta_h,
+    beta_g,
     T,
     H,
+    chunks,
+    starts,
+    parts,
+    length,
     D: tl.constexpr,
     E: tl.constexpr,
     block_d: tl.constexpr,
     block_e: tl.constexpr,
+    YIELD: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -558,10 +574,11 @@ def forward_sweep_1(
 ):
     """A walk forwards over chunks, carrying a tile of S."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
-    bh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
-    chunks = tl.cdiv(T, C)
-    b = bh // H
-    h = bh % H
+    sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
@@ -569,15 +586,16 @@ def forward_sweep_1(
     e_ok = e < E
     S = tl.zeros([block_d, block_e], tl.float32)
     if S_first is not None:
-        S += tl.load(S_first + bh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0)
-    k_p += b * k_b + h * k_h
-    v_p += b * v_b + h * v_h
-    q_p += b * q_b + h * q_h
-    beta_p += b * beta_b + h * beta_h
-    for n in range(chunks):
+        S += tl.load(S_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0)
+    k_p += b * k_b + h // k_g * k_h
+    v_p += b * v_b + h // v_g * v_h
+    q_p += b * q_b + h // q_g * q_h
+    beta_p += b * beta_b + h // beta_g * beta_h
+    for n in range(count):
         c = n
-        t0 = tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -591,108 +609,268 @@ def forward_sweep_1(
         p3 = tl.dot(t2.to(DT), p2.to(DT), input_precision="tf32x3")  # matrix2 p2
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p4 = tl.dot(q.to(DT), S.to(DT), p3, input_precision="tf32x3")  # ... + q S
-        tl.store(write1_out + step * E + i[:, None] * (H * E) + e[None, :], p2, mask=i_ok[:, None] & e_ok[None, :])
-        tl.store(o_out + step * E + i[:, None] * (H * E) + e[None, :], p4, mask=i_ok[:, None] & e_ok[None, :])  # o
+        if YIELD:
+            tl.store(write1_out + step * E + i[:, None] * (H * E) + e[None, :], p2, mask=i_ok[:, None] & e_ok[None, :])
+            tl.store(o_out + step * E + i[:, None] * (H * E) + e[None, :], p4, mask=i_ok[:, None] & e_ok[None, :])  # o
         beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
         p5 = tl.dot(
             tl.trans(k.to(DT)), (beta.to(tl.float32)[:, None] * p2).to(DT), S, input_precision="tf32x3"
         )  # ... + k^T diag(beta) p2
         S = p5  # S + k^T diag(beta) p2
-    tl.store(S_last + bh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
+    if YIELD:
+        if S_last is not None:
+            if part == parts - 1:
+                tl.store(
+                    S_last + (sh // H // parts * H + h) * D * E + d[:, None] * E + e[None, :],
+                    S,
+                    mask=d_ok[:, None] & e_ok[None, :],
+                )
+    else:
+        tl.store(S_last + sh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
 
 
-def triton_forward(given, states, constants):
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+def forward_ends_1(
+    S_last,
+    matrix1,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    k_g,
+    beta_p,
+    beta_b,
+    beta_t,
+    beta_h,
+    beta_g,
+    T,
+    H,
+    chunks,
+    starts,
+    parts,
+    length,
+    D: tl.constexpr,
+    block_d: tl.constexpr,
+    block_d_kept: tl.constexpr,
+    YIELD: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """A walk forwards over chunks, carrying a tile of S."""
+    tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
+    sh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
+    i = tl.arange(0, C)
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    d_kept = tile * block_d_kept + tl.arange(0, block_d_kept)
+    d_kept_ok = d_kept < D
+    S = tl.where(d[:, None] == d_kept[None, :], 1.0, 0.0)
+    k_p += b * k_b + h // k_g * k_h
+    beta_p += b * beta_b + h // beta_g * beta_h
+    for n in range(count):
+        c = n
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
+        i_ok = i <= last
+        at = bh * T + t0
+        step = (b * T + t0) * H + h
+        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p = tl.dot(k.to(DT), S.to(DT), input_precision="tf32x3")  # k S
+        w = -p
+        p2 = tl.dot(t.to(DT), w.to(DT), input_precision="tf32x3")  # matrix1 w
+        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+        p3 = tl.dot(
+            tl.trans(k.to(DT)), (beta.to(tl.float32)[:, None] * p2).to(DT), S, input_precision="tf32x3"
+        )  # ... + k^T diag(beta) p2
+        S = p3  # S + k^T diag(beta) p2
+    if YIELD:
+        if S_last is not None:
+            if part == parts - 1:
+                tl.store(
+                    S_last + (sh // H // parts * H + h) * D * D + d[:, None] * D + d_kept[None, :],
+                    S,
+                    mask=d_ok[:, None] & d_kept_ok[None, :],
+                )
+    else:
+        tl.store(S_last + sh * D * D + d[:, None] * D + d_kept[None, :], S, mask=d_ok[:, None] & d_kept_ok[None, :])
+
+
+def triton_forward(given, states, constants, packed=None):
     """Outputs, last states and what the backward pass uses."""
     q = steps(given["q"])
     k = steps(given["k"])
     v = steps(given["v"])
     beta = steps(given["beta"])
     some = q
-    B, T, H = q.shape[:3]
+    B, T = q.shape[:2]
+    H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
     config = choose(some.dtype, (D, E), heavy=True)
+    lay = places(packed, (B, T, H), config.chunk)
+    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
     S_first = whole(states.get("S"))
-    matrix1 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
-    matrix2 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
+    S_starts = S_first
+    matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+    matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
         forward_prepare_1,
-        (B * H * cdiv(T, config.chunk),),
+        (lay.programs,),
         matrix1,
         k,
-        *strides(k),
+        *strides(k, H),
         beta,
-        *strides(beta),
+        *strides(beta, H),
         matrix2,
         q,
-        *strides(q),
-        T,
-        H,
+        *strides(q, H),
+        *lay.at_once,
         D=D,
         block_d=padded(D),
         C=config.chunk,
         LEVELS=config.levels,
-        EVEN=T % config.chunk == 0,
+        EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=4,
         num_stages=1,
     )
+    if parts > 1:
+        S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
+        launch(
+            forward_sweep_1,
+            (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+            None,
+            S_ends,
+            matrix1,
+            k,
+            *strides(k, H),
+            v,
+            *strides(v, H),
+            matrix2,
+            q,
+            *strides(q, H),
+            None,
+            None,
+            beta,
+            *strides(beta, H),
+            *lay.walked,
+            parts,
+            lay.length(parts),
+            D=D,
+            E=E,
+            block_d=padded(D),
+            block_e=min(config.tile, padded(E)),
+            YIELD=False,
+            C=config.chunk,
+            LEVELS=config.levels,
+            EVEN=lay.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=config.stages,
+        )
+        S_linear = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
+        launch(
+            forward_ends_1,
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            S_linear,
+            matrix1,
+            k,
+            *strides(k, H),
+            beta,
+            *strides(beta, H),
+            *lay.walked,
+            parts,
+            lay.length(parts),
+            D=D,
+            block_d=padded(D),
+            block_d_kept=min(config.tile, padded(D)),
+            YIELD=False,
+            C=config.chunk,
+            LEVELS=config.levels,
+            EVEN=lay.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=config.stages,
+        )
+        S_starts = chained_matrix(S_first, S_ends, S_linear, lay, parts, True, along=0)
     write1 = some.new_empty((B, T, H, E), dtype=some.dtype)
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
-    S_last = some.new_empty((B, H, D, E), dtype=torch.float32)
+    S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
     launch(
         forward_sweep_1,
-        (B * H * cdiv(E, min(config.tile, padded(E))),),
-        S_first,
+        (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+        S_starts,
         S_last,
         matrix1,
         k,
-        *strides(k),
+        *strides(k, H),
         v,
-        *strides(v),
+        *strides(v, H),
         matrix2,
         q,
-        *strides(q),
+        *strides(q, H),
         write1,
         o,
         beta,
-        *strides(beta),
-        T,
-        H,
+        *strides(beta, H),
+        *lay.walked,
+        parts,
+        lay.length(parts),
         D=D,
         E=E,
         block_d=padded(D),
         block_e=min(config.tile, padded(E)),
+        YIELD=True,
         C=config.chunk,
         LEVELS=config.levels,
-        EVEN=T % config.chunk == 0,
+        EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=config.stages,
     )
-    return {"o": o}, {"S": S_last}, {"0c5684b44a": write1}
+    saved = {"0c5684b44a": write1}
+    if parts > 1:
+        saved |= {"S starts": S_starts}
+    return {"o": o}, {"S": S_last}, saved
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks"])
 def backward_prepare_1(
     matrix2,
     k_p,
     k_b,
     k_t,
     k_h,
+    k_g,
     q_p,
     q_b,
     q_t,
     q_h,
+    q_g,
     matrix1,
     beta_p,
     beta_b,
     beta_t,
     beta_h,
+    beta_g,
     T,
     H,
+    chunks,
+    begins,
+    stops,
     D: tl.constexpr,
     block_d: tl.constexpr,
     C: tl.constexpr,
@@ -702,7 +880,6 @@ def backward_prepare_1(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    chunks = tl.cdiv(T, C)
     c = tl.program_id(0) % chunks
     bh = (tl.program_id(0) // chunks).to(tl.int64)
     b = bh // H
@@ -710,14 +887,15 @@ def backward_prepare_1(
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
-    k_p += b * k_b + h * k_h
-    q_p += b * q_b + h * q_h
-    beta_p += b * beta_b + h * beta_h
-    t0 = tl.cast(c, tl.int64) * C
-    last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+    t0, last = place_of(c, T, begins, stops, C)
+    if last < 0:
+        return
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
+    k_p += b * k_b + h // k_g * k_h
+    q_p += b * q_b + h // q_g * q_h
+    beta_p += b * beta_b + h // beta_g * beta_h
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     p = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k q^T
@@ -732,7 +910,7 @@ def backward_prepare_1(
     tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # x
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_1(
     dS_first,
     dS_last,
@@ -741,19 +919,23 @@ def backward_sweep_1(
     k_b,
     k_t,
     k_h,
+    k_g,
     matrix2,
     do_p,
     do_b,
     do_t,
     do_h,
+    do_g,
     beta_p,
     beta_b,
     beta_t,
     beta_h,
+    beta_g,
     write1_p,
     write1_b,
     write1_t,
     write1_h,
+    write1_g,
     write2_out,
     dv_out,
     dbeta_0_out,
@@ -761,12 +943,18 @@ def backward_sweep_1(
     q_b,
     q_t,
     q_h,
+    q_g,
     T,
     H,
+    chunks,
+    starts,
+    parts,
+    length,
     D: tl.constexpr,
     E: tl.constexpr,
     block_d: tl.constexpr,
     block_e: tl.constexpr,
+    YIELD: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -775,10 +963,11 @@ def backward_sweep_1(
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
-    bh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
-    chunks = tl.cdiv(T, C)
-    b = bh // H
-    h = bh % H
+    sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
@@ -787,17 +976,18 @@ def backward_sweep_1(
     dS = tl.zeros([block_d, block_e], tl.float32)
     if dS_first is not None:
         dS += tl.load(
-            dS_first + bh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0
+            dS_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0
         )
-    k_p += b * k_b + h * k_h
-    do_p += b * do_b + h * do_h
-    beta_p += b * beta_b + h * beta_h
-    write1_p += b * write1_b + h * write1_h
-    q_p += b * q_b + h * q_h
-    for n in range(chunks):
-        c = chunks - 1 - n
-        t0 = tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+    k_p += b * k_b + h // k_g * k_h
+    do_p += b * do_b + h // do_g * do_h
+    beta_p += b * beta_b + h // beta_g * beta_h
+    write1_p += b * write1_b + h // write1_g * write1_h
+    q_p += b * q_b + h // q_g * q_h
+    for n in range(count):
+        c = count - 1 - n
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -812,48 +1002,139 @@ def backward_sweep_1(
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p2 = tl.dot(t2.to(DT), do.to(DT), p, input_precision="tf32x3")  # ... + matrix2 do
         p3 = tl.dot(t.to(DT), p2.to(DT), input_precision="tf32x3")  # matrix1 p2
-        tl.store(write2_out + step * E + i[:, None] * (H * E) + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :])
-        tl.store(
-            dv_out + step * E + i[:, None] * (H * E) + e[None, :],
-            (beta.to(tl.float32)[:, None] * p3),
-            mask=i_ok[:, None] & e_ok[None, :],
-        )  # dv
-        tl.store(
-            dbeta_0_out + (step + i * H) * tl.cdiv(E, block_e) + tile,
-            tl.sum(tl.where(e_ok[None, :], (p3 * write1.to(tl.float32)), 0.0), axis=1),
-            mask=i_ok,
-        )  # dbeta
+        if YIELD:
+            tl.store(write2_out + step * E + i[:, None] * (H * E) + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :])
+            tl.store(
+                dv_out + step * E + i[:, None] * (H * E) + e[None, :],
+                (beta.to(tl.float32)[:, None] * p3),
+                mask=i_ok[:, None] & e_ok[None, :],
+            )  # dv
+            tl.store(
+                dbeta_0_out + (step + i * H) * tl.cdiv(E, block_e) + tile,
+                tl.sum(tl.where(e_ok[None, :], (p3 * write1.to(tl.float32)), 0.0), axis=1),
+                mask=i_ok,
+            )  # dbeta
         p4 = tl.dot(
             tl.trans(k.to(DT)), (beta.to(tl.float32)[:, None] * p3).to(DT), input_precision="tf32x3"
         )  # k^T diag(beta) p3
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p5 = tl.dot(tl.trans(q.to(DT)), do.to(DT), (dS + (-p4)), input_precision="tf32x3")  # ... + q^T do
         dS = p5  # dS + q^T do - k^T diag(beta) p3
-    tl.store(dS_last + bh * D * E + d[:, None] * E + e[None, :], dS, mask=d_ok[:, None] & e_ok[None, :])
+    if YIELD:
+        if dS_last is not None:
+            if part == 0:
+                tl.store(
+                    dS_last + (sh // H // parts * H + h) * D * E + d[:, None] * E + e[None, :],
+                    dS,
+                    mask=d_ok[:, None] & e_ok[None, :],
+                )
+    else:
+        tl.store(dS_last + sh * D * E + d[:, None] * E + e[None, :], dS, mask=d_ok[:, None] & e_ok[None, :])
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+def backward_ends_1(
+    dS_last,
+    matrix1,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    k_g,
+    beta_p,
+    beta_b,
+    beta_t,
+    beta_h,
+    beta_g,
+    T,
+    H,
+    chunks,
+    starts,
+    parts,
+    length,
+    D: tl.constexpr,
+    block_d: tl.constexpr,
+    block_d_kept: tl.constexpr,
+    YIELD: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """A walk backwards over chunks, carrying a tile of dS."""
+    tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
+    sh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
+    i = tl.arange(0, C)
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    d_kept = tile * block_d_kept + tl.arange(0, block_d_kept)
+    d_kept_ok = d_kept < D
+    dS = tl.where(d[:, None] == d_kept[None, :], 1.0, 0.0)
+    k_p += b * k_b + h // k_g * k_h
+    beta_p += b * beta_b + h // beta_g * beta_h
+    for n in range(count):
+        c = count - 1 - n
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
+        i_ok = i <= last
+        at = bh * T + t0
+        step = (b * T + t0) * H + h
+        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p = tl.dot(k.to(DT), dS.to(DT), input_precision="tf32x3")  # k dS
+        p2 = tl.dot(t.to(DT), p.to(DT), input_precision="tf32x3")  # matrix1 p
+        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+        p3 = tl.dot(
+            tl.trans(k.to(DT)), (beta.to(tl.float32)[:, None] * p2).to(DT), input_precision="tf32x3"
+        )  # k^T diag(beta) p2
+        dS = (-p3) + dS  # dS - k^T diag(beta) p2
+    if YIELD:
+        if dS_last is not None:
+            if part == 0:
+                tl.store(
+                    dS_last + (sh // H // parts * H + h) * D * D + d[:, None] * D + d_kept[None, :],
+                    dS,
+                    mask=d_ok[:, None] & d_kept_ok[None, :],
+                )
+    else:
+        tl.store(dS_last + sh * D * D + d[:, None] * D + d_kept[None, :], dS, mask=d_ok[:, None] & d_kept_ok[None, :])
+
+
+@triton.jit(do_not_specialize=["T", "chunks"])
 def backward_prepare_2(
     matrix3,
     beta_p,
     beta_b,
     beta_t,
     beta_h,
+    beta_g,
     write1_p,
     write1_b,
     write1_t,
     write1_h,
+    write1_g,
     write2_p,
     write2_b,
     write2_t,
     write2_h,
+    write2_g,
     matrix4,
     do_p,
     do_b,
     do_t,
     do_h,
+    do_g,
     T,
     H,
+    chunks,
+    begins,
+    stops,
     E: tl.constexpr,
     block_e: tl.constexpr,
     C: tl.constexpr,
@@ -863,7 +1144,6 @@ def backward_prepare_2(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    chunks = tl.cdiv(T, C)
     c = tl.program_id(0) % chunks
     bh = (tl.program_id(0) // chunks).to(tl.int64)
     b = bh // H
@@ -871,15 +1151,16 @@ def backward_prepare_2(
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
     e_ok = e < E
-    beta_p += b * beta_b + h * beta_h
-    write1_p += b * write1_b + h * write1_h
-    write2_p += b * write2_b + h * write2_h
-    do_p += b * do_b + h * do_h
-    t0 = tl.cast(c, tl.int64) * C
-    last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+    t0, last = place_of(c, T, begins, stops, C)
+    if last < 0:
+        return
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
+    beta_p += b * beta_b + h // beta_g * beta_h
+    write1_p += b * write1_b + h // write1_g * write1_h
+    write2_p += b * write2_b + h // write2_g * write2_h
+    do_p += b * do_b + h // do_g * do_h
     beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
     write1 = tl.load(
         write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
@@ -900,7 +1181,7 @@ def backward_prepare_2(
     )  # [order_{mask}]_{i,j} . (write1 do^T)
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_2(
     dS_first,
     matrix3,
@@ -908,34 +1189,45 @@ def backward_sweep_2(
     k_b,
     k_t,
     k_h,
+    k_g,
     matrix4,
     q_p,
     q_b,
     q_t,
     q_h,
+    q_g,
     write1_p,
     write1_b,
     write1_t,
     write1_h,
+    write1_g,
     beta_p,
     beta_b,
     beta_t,
     beta_h,
+    beta_g,
     dk_1_out,
     write2_p,
     write2_b,
     write2_t,
     write2_h,
+    write2_g,
     do_p,
     do_b,
     do_t,
     do_h,
+    do_g,
     T,
     H,
+    chunks,
+    starts,
+    parts,
+    length,
     E: tl.constexpr,
     D: tl.constexpr,
     block_e: tl.constexpr,
     block_d: tl.constexpr,
+    YIELD: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -944,10 +1236,11 @@ def backward_sweep_2(
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
-    bh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
-    chunks = tl.cdiv(T, C)
-    b = bh // H
-    h = bh % H
+    sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
     e_ok = e < E
@@ -956,18 +1249,19 @@ def backward_sweep_2(
     dS = tl.zeros([block_e, block_d], tl.float32)
     if dS_first is not None:
         dS += tl.load(
-            dS_first + bh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0
+            dS_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0
         )
-    k_p += b * k_b + h * k_h
-    q_p += b * q_b + h * q_h
-    write1_p += b * write1_b + h * write1_h
-    beta_p += b * beta_b + h * beta_h
-    write2_p += b * write2_b + h * write2_h
-    do_p += b * do_b + h * do_h
-    for n in range(chunks):
-        c = chunks - 1 - n
-        t0 = tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+    k_p += b * k_b + h // k_g * k_h
+    q_p += b * q_b + h // q_g * q_h
+    write1_p += b * write1_b + h // write1_g * write1_h
+    beta_p += b * beta_b + h // beta_g * beta_h
+    write2_p += b * write2_b + h // write2_g * write2_h
+    do_p += b * do_b + h // do_g * do_h
+    for n in range(count):
+        c = count - 1 - n
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -982,11 +1276,12 @@ def backward_sweep_2(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
         p3 = tl.dot(write1.to(DT), dS.to(DT), p2, input_precision="tf32x3")  # ... + write1 dS^T
-        tl.store(
-            dk_1_out + step * D + i[:, None] * (H * D) + d[None, :],
-            (beta.to(tl.float32)[:, None] * p3),
-            mask=i_ok[:, None] & d_ok[None, :],
-        )  # dk
+        if YIELD:
+            tl.store(
+                dk_1_out + step * D + i[:, None] * (H * D) + d[None, :],
+                (beta.to(tl.float32)[:, None] * p3),
+                mask=i_ok[:, None] & d_ok[None, :],
+            )  # dk
         write2 = tl.load(
             write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
@@ -998,28 +1293,35 @@ def backward_sweep_2(
         dS = p5  # dS + q^T do - k^T diag(beta) write2
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks"])
 def backward_prepare_3(
     matrix5,
     beta_p,
     beta_b,
     beta_t,
     beta_h,
+    beta_g,
     do_p,
     do_b,
     do_t,
     do_h,
+    do_g,
     write1_p,
     write1_b,
     write1_t,
     write1_h,
+    write1_g,
     matrix6,
     write2_p,
     write2_b,
     write2_t,
     write2_h,
+    write2_g,
     T,
     H,
+    chunks,
+    begins,
+    stops,
     E: tl.constexpr,
     block_e: tl.constexpr,
     C: tl.constexpr,
@@ -1029,7 +1331,6 @@ def backward_prepare_3(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    chunks = tl.cdiv(T, C)
     c = tl.program_id(0) % chunks
     bh = (tl.program_id(0) // chunks).to(tl.int64)
     b = bh // H
@@ -1037,15 +1338,16 @@ def backward_prepare_3(
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
     e_ok = e < E
-    beta_p += b * beta_b + h * beta_h
-    do_p += b * do_b + h * do_h
-    write1_p += b * write1_b + h * write1_h
-    write2_p += b * write2_b + h * write2_h
-    t0 = tl.cast(c, tl.int64) * C
-    last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+    t0, last = place_of(c, T, begins, stops, C)
+    if last < 0:
+        return
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
+    beta_p += b * beta_b + h // beta_g * beta_h
+    do_p += b * do_b + h // do_g * do_h
+    write1_p += b * write1_b + h // write1_g * write1_h
+    write2_p += b * write2_b + h // write2_g * write2_h
     beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     write1 = tl.load(
@@ -1066,7 +1368,7 @@ def backward_prepare_3(
     )  # ([order_{mask}]_{i,j} . (write2 write1^T)) diag(beta)
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_3(
     S_first,
     S_last,
@@ -1075,35 +1377,46 @@ def backward_sweep_3(
     k_b,
     k_t,
     k_h,
+    k_g,
     do_p,
     do_b,
     do_t,
     do_h,
+    do_g,
     matrix6,
     write2_p,
     write2_b,
     write2_t,
     write2_h,
+    write2_g,
     beta_p,
     beta_b,
     beta_t,
     beta_h,
+    beta_g,
     dk_1_p,
     dk_1_b,
     dk_1_t,
     dk_1_h,
+    dk_1_g,
     dq_out,
     dk_out,
     write1_p,
     write1_b,
     write1_t,
     write1_h,
+    write1_g,
     T,
     H,
+    chunks,
+    starts,
+    parts,
+    length,
     E: tl.constexpr,
     D: tl.constexpr,
     block_e: tl.constexpr,
     block_d: tl.constexpr,
+    YIELD: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1112,10 +1425,11 @@ def backward_sweep_3(
 ):
     """A walk forwards over chunks, carrying a tile of S."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
-    bh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
-    chunks = tl.cdiv(T, C)
-    b = bh // H
-    h = bh % H
+    sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
     e_ok = e < E
@@ -1123,17 +1437,18 @@ def backward_sweep_3(
     d_ok = d < D
     S = tl.zeros([block_e, block_d], tl.float32)
     if S_first is not None:
-        S += tl.load(S_first + bh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
-    k_p += b * k_b + h * k_h
-    do_p += b * do_b + h * do_h
-    write2_p += b * write2_b + h * write2_h
-    beta_p += b * beta_b + h * beta_h
-    dk_1_p += b * dk_1_b + h * dk_1_h
-    write1_p += b * write1_b + h * write1_h
-    for n in range(chunks):
+        S += tl.load(S_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
+    k_p += b * k_b + h // k_g * k_h
+    do_p += b * do_b + h // do_g * do_h
+    write2_p += b * write2_b + h // write2_g * write2_h
+    beta_p += b * beta_b + h // beta_g * beta_h
+    dk_1_p += b * dk_1_b + h // dk_1_g * dk_1_h
+    write1_p += b * write1_b + h // write1_g * write1_h
+    for n in range(count):
         c = n
-        t0 = tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -1152,12 +1467,15 @@ def backward_sweep_3(
             write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
         p4 = tl.dot(write2.to(DT), S.to(DT), p3, input_precision="tf32x3")  # ... + write2 S^T
-        tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], p2, mask=i_ok[:, None] & d_ok[None, :])  # dq
-        tl.store(
-            dk_out + step * D + i[:, None] * (H * D) + d[None, :],
-            ((-beta.to(tl.float32)[:, None] * p4) + dk_1.to(tl.float32)),
-            mask=i_ok[:, None] & d_ok[None, :],
-        )  # dk
+        if YIELD:
+            tl.store(
+                dq_out + step * D + i[:, None] * (H * D) + d[None, :], p2, mask=i_ok[:, None] & d_ok[None, :]
+            )  # dq
+            tl.store(
+                dk_out + step * D + i[:, None] * (H * D) + d[None, :],
+                ((-beta.to(tl.float32)[:, None] * p4) + dk_1.to(tl.float32)),
+                mask=i_ok[:, None] & d_ok[None, :],
+            )  # dk
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
@@ -1168,210 +1486,292 @@ def backward_sweep_3(
             input_precision="tf32x3",
         )  # ... + k^T diag(beta) write1
         S = p5  # S + k^T diag(beta) write1
-    tl.store(S_last + bh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
+    if YIELD:
+        if S_last is not None:
+            if part == parts - 1:
+                tl.store(
+                    S_last + (sh // H // parts * H + h) * D * E + d[None, :] * E + e[:, None],
+                    S,
+                    mask=d_ok[None, :] & e_ok[:, None],
+                )
+    else:
+        tl.store(S_last + sh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
 
 
-def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs):
+def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
     """Gradients."""
     q = steps(given["q"])
     k = steps(given["k"])
     v = steps(given["v"])
     beta = steps(given["beta"])
     some = q
-    B, T, H = q.shape[:3]
+    B, T = q.shape[:2]
+    H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
     config = choose(some.dtype, (D, E), heavy=True)
+    lay = places(packed, (B, T, H), config.chunk)
+    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
     S_first = whole(states.get("S"))
-    dS_first = whole(final_cotangents.get("S"))
+    dS_first = dS_starts = whole(final_cotangents.get("S"))
+    S_starts = saved["S starts"] if parts > 1 else S_first
     write1 = saved["0c5684b44a"]
     do = cotangent(cotangents.get("o"), some, (B, T, H, E))
-    matrix2 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
-    matrix1 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
+    matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+    matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
         backward_prepare_1,
-        (B * H * cdiv(T, config.chunk),),
+        (lay.programs,),
         matrix2,
         k,
-        *strides(k),
+        *strides(k, H),
         q,
-        *strides(q),
+        *strides(q, H),
         matrix1,
         beta,
-        *strides(beta),
-        T,
-        H,
+        *strides(beta, H),
+        *lay.at_once,
         D=D,
         block_d=padded(D),
         C=config.chunk,
         LEVELS=config.levels,
-        EVEN=T % config.chunk == 0,
+        EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=4,
         num_stages=1,
     )
+    if parts > 1:
+        dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
+        launch(
+            backward_sweep_1,
+            (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+            None,
+            dS_ends,
+            matrix1,
+            k,
+            *strides(k, H),
+            matrix2,
+            do,
+            *strides(do, H),
+            beta,
+            *strides(beta, H),
+            write1,
+            *strides(write1, H),
+            None,
+            None,
+            None,
+            q,
+            *strides(q, H),
+            *lay.walked,
+            parts,
+            lay.length(parts),
+            D=D,
+            E=E,
+            block_d=padded(D),
+            block_e=min(config.tile, padded(E)),
+            YIELD=False,
+            C=config.chunk,
+            LEVELS=config.levels,
+            EVEN=lay.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=config.stages,
+        )
+        dS_linear = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
+        launch(
+            backward_ends_1,
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            dS_linear,
+            matrix1,
+            k,
+            *strides(k, H),
+            beta,
+            *strides(beta, H),
+            *lay.walked,
+            parts,
+            lay.length(parts),
+            D=D,
+            block_d=padded(D),
+            block_d_kept=min(config.tile, padded(D)),
+            YIELD=False,
+            C=config.chunk,
+            LEVELS=config.levels,
+            EVEN=lay.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=config.stages,
+        )
+        dS_starts = chained_matrix(dS_first, dS_ends, dS_linear, lay, parts, False, along=0)
     write2 = some.new_empty((B, T, H, E), dtype=some.dtype)
     dv = some.new_empty((B, T, H, E), dtype=some.dtype)
     dbeta_0 = some.new_empty((B, T, H, cdiv(E, min(config.tile, padded(E)))), dtype=torch.float32)
-    dS_last = some.new_empty((B, H, D, E), dtype=torch.float32)
+    dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
     launch(
         backward_sweep_1,
-        (B * H * cdiv(E, min(config.tile, padded(E))),),
-        dS_first,
+        (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+        dS_starts,
         dS_last,
         matrix1,
         k,
-        *strides(k),
+        *strides(k, H),
         matrix2,
         do,
-        *strides(do),
+        *strides(do, H),
         beta,
-        *strides(beta),
+        *strides(beta, H),
         write1,
-        *strides(write1),
+        *strides(write1, H),
         write2,
         dv,
         dbeta_0,
         q,
-        *strides(q),
-        T,
-        H,
+        *strides(q, H),
+        *lay.walked,
+        parts,
+        lay.length(parts),
         D=D,
         E=E,
         block_d=padded(D),
         block_e=min(config.tile, padded(E)),
+        YIELD=True,
         C=config.chunk,
         LEVELS=config.levels,
-        EVEN=T % config.chunk == 0,
+        EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=config.stages,
     )
     if needs & {"k", "q"}:
-        matrix3 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
-        matrix4 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
+        matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+        matrix4 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
             backward_prepare_2,
-            (B * H * cdiv(T, config.chunk),),
+            (lay.programs,),
             matrix3,
             beta,
-            *strides(beta),
+            *strides(beta, H),
             write1,
-            *strides(write1),
+            *strides(write1, H),
             write2,
-            *strides(write2),
+            *strides(write2, H),
             matrix4,
             do,
-            *strides(do),
-            T,
-            H,
+            *strides(do, H),
+            *lay.at_once,
             E=E,
             block_e=padded(E),
             C=config.chunk,
             LEVELS=config.levels,
-            EVEN=T % config.chunk == 0,
+            EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=4,
             num_stages=1,
         )
+    if needs & {"k", "q"}:
         dk_1 = some.new_empty((B, T, H, D), dtype=torch.float32)
         launch(
             backward_sweep_2,
-            (B * H * cdiv(D, min(config.tile, padded(D))),),
-            dS_first,
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            dS_starts,
             matrix3,
             k,
-            *strides(k),
+            *strides(k, H),
             matrix4,
             q,
-            *strides(q),
+            *strides(q, H),
             write1,
-            *strides(write1),
+            *strides(write1, H),
             beta,
-            *strides(beta),
+            *strides(beta, H),
             dk_1,
             write2,
-            *strides(write2),
+            *strides(write2, H),
             do,
-            *strides(do),
-            T,
-            H,
+            *strides(do, H),
+            *lay.walked,
+            parts,
+            lay.length(parts),
             E=E,
             D=D,
             block_e=padded(E),
             block_d=min(config.tile, padded(D)),
+            YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
-            EVEN=T % config.chunk == 0,
+            EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,
         )
     if needs & {"k", "q"}:
-        matrix5 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
-        matrix6 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
+        matrix5 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+        matrix6 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
             backward_prepare_3,
-            (B * H * cdiv(T, config.chunk),),
+            (lay.programs,),
             matrix5,
             beta,
-            *strides(beta),
+            *strides(beta, H),
             do,
-            *strides(do),
+            *strides(do, H),
             write1,
-            *strides(write1),
+            *strides(write1, H),
             matrix6,
             write2,
-            *strides(write2),
-            T,
-            H,
+            *strides(write2, H),
+            *lay.at_once,
             E=E,
             block_e=padded(E),
             C=config.chunk,
             LEVELS=config.levels,
-            EVEN=T % config.chunk == 0,
+            EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=4,
             num_stages=1,
         )
+    if needs & {"k", "q"}:
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
-        S_last = some.new_empty((B, H, D, E), dtype=torch.float32)
+        S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
         launch(
             backward_sweep_3,
-            (B * H * cdiv(D, min(config.tile, padded(D))),),
-            S_first,
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            S_starts,
             S_last,
             matrix5,
             k,
-            *strides(k),
+            *strides(k, H),
             do,
-            *strides(do),
+            *strides(do, H),
             matrix6,
             write2,
-            *strides(write2),
+            *strides(write2, H),
             beta,
-            *strides(beta),
+            *strides(beta, H),
             dk_1,
-            *strides(dk_1),
+            *strides(dk_1, H),
             dq,
             dk,
             write1,
-            *strides(write1),
-            T,
-            H,
+            *strides(write1, H),
+            *lay.walked,
+            parts,
+            lay.length(parts),
             E=E,
             D=D,
             block_e=padded(E),
             block_d=min(config.tile, padded(D)),
+            YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
-            EVEN=T % config.chunk == 0,
+            EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
@@ -1484,7 +1884,16 @@ OP = Op(
             backward_states=torch_backward_states,
             saved={"0c5684b44a": (("B", "H", "T", "e"), "wide")},
         ),
-        "triton": Backend(triton_forward, triton_backward),
+        "triton": Backend(
+            triton_forward,
+            triton_backward,
+            frozenset(
+                (
+                    "packed",
+                    "groups",
+                )
+            ),
+        ),
     },
     Step(
         SIGNATURE,

@@ -71,7 +71,7 @@ import triton.language as tl
 
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out, triangular_inverse
 from chunkform.runtime.decode import Step, StepKernel
-from chunkform.runtime.kernels import border_sums, cumulate, inverse, power
+from chunkform.runtime.kernels import border_sums, chained_matrix, cumulate, inverse, part_of, place_of, power
 from chunkform.runtime.launch import (
     DTYPES,
     cdiv,
@@ -87,6 +87,7 @@ from chunkform.runtime.launch import (
 )
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
+from chunkform.runtime.places import parts_for, places
 from chunkform.runtime.segments import Segment, in_pieces, over_chunks
 from chunkform.runtime.torch_form import (
     CHUNK,
@@ -619,30 +620,37 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     return {"S": dS_last}
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks"])
 def forward_prepare_1(
     matrix1,
     alpha_p,
     alpha_b,
     alpha_t,
     alpha_h,
+    alpha_g,
     alpha_sums,
     alpha_resets,
     k_p,
     k_b,
     k_t,
     k_h,
+    k_g,
     beta_p,
     beta_b,
     beta_t,
     beta_h,
+    beta_g,
     matrix2,
     q_p,
     q_b,
     q_t,
     q_h,
+    q_g,
     T,
     H,
+    chunks,
+    begins,
+    stops,
     D: tl.constexpr,
     block_d: tl.constexpr,
     C: tl.constexpr,
@@ -652,7 +660,6 @@ def forward_prepare_1(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    chunks = tl.cdiv(T, C)
     c = tl.program_id(0) % chunks
     bh = (tl.program_id(0) // chunks).to(tl.int64)
     b = bh // H
@@ -660,15 +667,16 @@ def forward_prepare_1(
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
-    alpha_p += b * alpha_b + h * alpha_h
-    k_p += b * k_b + h * k_h
-    beta_p += b * beta_b + h * beta_h
-    q_p += b * q_b + h * q_h
-    t0 = tl.cast(c, tl.int64) * C
-    last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+    t0, last = place_of(c, T, begins, stops, C)
+    if last < 0:
+        return
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
+    alpha_p += b * alpha_b + h // alpha_g * alpha_h
+    k_p += b * k_b + h // k_g * k_h
+    beta_p += b * beta_b + h // beta_g * beta_h
+    q_p += b * q_b + h // q_g * q_h
     alpha_a_before = tl.load(alpha_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
     alpha_r_before = tl.load(alpha_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
     alpha_a = tl.load(alpha_sums + at + tl.minimum(i, last))
@@ -695,7 +703,7 @@ def forward_prepare_1(
     )  # ((q k^T) . m) diag(beta)
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def forward_sweep_1(
     S_first,
     S_last,
@@ -704,20 +712,24 @@ def forward_sweep_1(
     k_b,
     k_t,
     k_h,
+    k_g,
     alpha_p,
     alpha_b,
     alpha_t,
     alpha_h,
+    alpha_g,
     alpha_sums,
     alpha_resets,
     v_p,
     v_b,
     v_t,
     v_h,
+    v_g,
     q_p,
     q_b,
     q_t,
     q_h,
+    q_g,
     matrix2,
     write1_out,
     o_out,
@@ -725,12 +737,18 @@ def forward_sweep_1(
     beta_b,
     beta_t,
     beta_h,
+    beta_g,
     T,
     H,
+    chunks,
+    starts,
+    parts,
+    length,
     D: tl.constexpr,
     E: tl.constexpr,
     block_d: tl.constexpr,
     block_e: tl.constexpr,
+    YIELD: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -739,10 +757,11 @@ def forward_sweep_1(
 ):
     """A walk forwards over chunks, carrying a tile of S."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
-    bh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
-    chunks = tl.cdiv(T, C)
-    b = bh // H
-    h = bh % H
+    sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
@@ -750,16 +769,17 @@ def forward_sweep_1(
     e_ok = e < E
     S = tl.zeros([block_d, block_e], tl.float32)
     if S_first is not None:
-        S += tl.load(S_first + bh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0)
-    k_p += b * k_b + h * k_h
-    alpha_p += b * alpha_b + h * alpha_h
-    v_p += b * v_b + h * v_h
-    q_p += b * q_b + h * q_h
-    beta_p += b * beta_b + h * beta_h
-    for n in range(chunks):
+        S += tl.load(S_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0)
+    k_p += b * k_b + h // k_g * k_h
+    alpha_p += b * alpha_b + h // alpha_g * alpha_h
+    v_p += b * v_b + h // v_g * v_h
+    q_p += b * q_b + h // q_g * q_h
+    beta_p += b * beta_b + h // beta_g * beta_h
+    for n in range(count):
         c = n
-        t0 = tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -782,8 +802,9 @@ def forward_sweep_1(
         p3 = tl.dot(q.to(DT), S.to(DT), input_precision="tf32x3")  # q S
         t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p4 = tl.dot(t2.to(DT), p2.to(DT), (since2[:, None] * p3), input_precision="tf32x3")  # ... + matrix2 p2
-        tl.store(write1_out + step * E + i[:, None] * (H * E) + e[None, :], p2, mask=i_ok[:, None] & e_ok[None, :])
-        tl.store(o_out + step * E + i[:, None] * (H * E) + e[None, :], p4, mask=i_ok[:, None] & e_ok[None, :])  # o
+        if YIELD:
+            tl.store(write1_out + step * E + i[:, None] * (H * E) + e[None, :], p2, mask=i_ok[:, None] & e_ok[None, :])
+            tl.store(o_out + step * E + i[:, None] * (H * E) + e[None, :], p4, mask=i_ok[:, None] & e_ok[None, :])  # o
         kept = power(alpha_a_end, alpha_r_end < 0)
         beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
         until = power(alpha_a_end - alpha_a, alpha_r_end < i + 1)
@@ -794,10 +815,115 @@ def forward_sweep_1(
             input_precision="tf32x3",
         )  # ... + k^T diag(beta . until) p2
         S = p5  # kept S + k^T diag(beta . until) p2
-    tl.store(S_last + bh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
+    if YIELD:
+        if S_last is not None:
+            if part == parts - 1:
+                tl.store(
+                    S_last + (sh // H // parts * H + h) * D * E + d[:, None] * E + e[None, :],
+                    S,
+                    mask=d_ok[:, None] & e_ok[None, :],
+                )
+    else:
+        tl.store(S_last + sh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
 
 
-def triton_forward(given, states, constants):
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+def forward_ends_1(
+    S_last,
+    matrix1,
+    alpha_p,
+    alpha_b,
+    alpha_t,
+    alpha_h,
+    alpha_g,
+    alpha_sums,
+    alpha_resets,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    k_g,
+    beta_p,
+    beta_b,
+    beta_t,
+    beta_h,
+    beta_g,
+    T,
+    H,
+    chunks,
+    starts,
+    parts,
+    length,
+    D: tl.constexpr,
+    block_d: tl.constexpr,
+    block_d_kept: tl.constexpr,
+    YIELD: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """A walk forwards over chunks, carrying a tile of S."""
+    tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
+    sh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
+    i = tl.arange(0, C)
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    d_kept = tile * block_d_kept + tl.arange(0, block_d_kept)
+    d_kept_ok = d_kept < D
+    S = tl.where(d[:, None] == d_kept[None, :], 1.0, 0.0)
+    alpha_p += b * alpha_b + h // alpha_g * alpha_h
+    k_p += b * k_b + h // k_g * k_h
+    beta_p += b * beta_b + h // beta_g * beta_h
+    for n in range(count):
+        c = n
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
+        i_ok = i <= last
+        at = bh * T + t0
+        step = (b * T + t0) * H + h
+        alpha_a_before = tl.load(alpha_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
+        alpha_r_before = tl.load(alpha_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
+        alpha_a_end = tl.load(alpha_sums + at + last)
+        alpha_r_end = tl.load(alpha_resets + at + last) if EXACT else -1
+        alpha_a = tl.load(alpha_sums + at + tl.minimum(i, last))
+        alpha_r = tl.load(alpha_resets + at + tl.minimum(i, last)) if EXACT else -1
+        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        alpha = tl.exp(tl.load(alpha_p + t0 * alpha_t + i * alpha_t, mask=i_ok, other=0.0).to(tl.float32))
+        since = power(alpha_a_before, alpha_r_before < 0)
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p = tl.dot(k.to(DT), S.to(DT), input_precision="tf32x3")  # k S
+        w = -(alpha * since)[:, None] * p
+        p2 = tl.dot(t.to(DT), w.to(DT), input_precision="tf32x3")  # matrix1 w
+        kept = power(alpha_a_end, alpha_r_end < 0)
+        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+        until = power(alpha_a_end - alpha_a, alpha_r_end < i + 1)
+        p3 = tl.dot(
+            tl.trans(k.to(DT)),
+            ((beta.to(tl.float32) * until)[:, None] * p2).to(DT),
+            (kept * S),
+            input_precision="tf32x3",
+        )  # ... + k^T diag(beta . until) p2
+        S = p3  # kept S + k^T diag(beta . until) p2
+    if YIELD:
+        if S_last is not None:
+            if part == parts - 1:
+                tl.store(
+                    S_last + (sh // H // parts * H + h) * D * D + d[:, None] * D + d_kept[None, :],
+                    S,
+                    mask=d_ok[:, None] & d_kept_ok[None, :],
+                )
+    else:
+        tl.store(S_last + sh * D * D + d[:, None] * D + d_kept[None, :], S, mask=d_ok[:, None] & d_kept_ok[None, :])
+
+
+def triton_forward(given, states, constants, packed=None):
     """Outputs, last states and what the backward pass uses."""
     q = steps(given["q"])
     k = steps(given["k"])
@@ -805,93 +931,172 @@ def triton_forward(given, states, constants):
     beta = steps(given["beta"])
     alpha = steps(given["alpha"])
     some = q
-    B, T, H = q.shape[:3]
+    B, T = q.shape[:2]
+    H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
     config = choose(some.dtype, (D, E), heavy=True)
+    lay = places(packed, (B, T, H), config.chunk)
+    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
     S_first = whole(states.get("S"))
-    alpha_sums, alpha_resets, alpha_extents = cumulate(alpha, config.chunk, config.exact)
-    matrix1 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
-    matrix2 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
+    S_starts = S_first
+    alpha_sums, alpha_resets, alpha_extents = cumulate(alpha, lay, config.exact)
+    matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+    matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
         forward_prepare_1,
-        (B * H * cdiv(T, config.chunk),),
+        (lay.programs,),
         matrix1,
         alpha,
-        *strides(alpha),
+        *strides(alpha, H),
         alpha_sums,
         alpha_resets,
         k,
-        *strides(k),
+        *strides(k, H),
         beta,
-        *strides(beta),
+        *strides(beta, H),
         matrix2,
         q,
-        *strides(q),
-        T,
-        H,
+        *strides(q, H),
+        *lay.at_once,
         D=D,
         block_d=padded(D),
         C=config.chunk,
         LEVELS=config.levels,
-        EVEN=T % config.chunk == 0,
+        EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=4,
         num_stages=1,
     )
+    if parts > 1:
+        S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
+        launch(
+            forward_sweep_1,
+            (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+            None,
+            S_ends,
+            matrix1,
+            k,
+            *strides(k, H),
+            alpha,
+            *strides(alpha, H),
+            alpha_sums,
+            alpha_resets,
+            v,
+            *strides(v, H),
+            q,
+            *strides(q, H),
+            matrix2,
+            None,
+            None,
+            beta,
+            *strides(beta, H),
+            *lay.walked,
+            parts,
+            lay.length(parts),
+            D=D,
+            E=E,
+            block_d=padded(D),
+            block_e=min(config.tile, padded(E)),
+            YIELD=False,
+            C=config.chunk,
+            LEVELS=config.levels,
+            EVEN=lay.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=config.stages,
+        )
+        S_linear = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
+        launch(
+            forward_ends_1,
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            S_linear,
+            matrix1,
+            alpha,
+            *strides(alpha, H),
+            alpha_sums,
+            alpha_resets,
+            k,
+            *strides(k, H),
+            beta,
+            *strides(beta, H),
+            *lay.walked,
+            parts,
+            lay.length(parts),
+            D=D,
+            block_d=padded(D),
+            block_d_kept=min(config.tile, padded(D)),
+            YIELD=False,
+            C=config.chunk,
+            LEVELS=config.levels,
+            EVEN=lay.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=config.stages,
+        )
+        S_starts = chained_matrix(S_first, S_ends, S_linear, lay, parts, True, along=0)
     write1 = some.new_empty((B, T, H, E), dtype=some.dtype)
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
-    S_last = some.new_empty((B, H, D, E), dtype=torch.float32)
+    S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
     launch(
         forward_sweep_1,
-        (B * H * cdiv(E, min(config.tile, padded(E))),),
-        S_first,
+        (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+        S_starts,
         S_last,
         matrix1,
         k,
-        *strides(k),
+        *strides(k, H),
         alpha,
-        *strides(alpha),
+        *strides(alpha, H),
         alpha_sums,
         alpha_resets,
         v,
-        *strides(v),
+        *strides(v, H),
         q,
-        *strides(q),
+        *strides(q, H),
         matrix2,
         write1,
         o,
         beta,
-        *strides(beta),
-        T,
-        H,
+        *strides(beta, H),
+        *lay.walked,
+        parts,
+        lay.length(parts),
         D=D,
         E=E,
         block_d=padded(D),
         block_e=min(config.tile, padded(E)),
+        YIELD=True,
         C=config.chunk,
         LEVELS=config.levels,
-        EVEN=T % config.chunk == 0,
+        EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=config.stages,
     )
-    return {"o": o}, {"S": S_last}, {"101b56a880": write1}
+    saved = {"101b56a880": write1}
+    if parts > 1:
+        saved |= {"S starts": S_starts}
+    return {"o": o}, {"S": S_last}, saved
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks"])
 def backward_prepare_1(
     matrix2,
     k_p,
     k_b,
     k_t,
     k_h,
+    k_g,
     q_p,
     q_b,
     q_t,
     q_h,
+    q_g,
     alpha_sums,
     alpha_resets,
     matrix1,
@@ -899,12 +1104,17 @@ def backward_prepare_1(
     alpha_b,
     alpha_t,
     alpha_h,
+    alpha_g,
     beta_p,
     beta_b,
     beta_t,
     beta_h,
+    beta_g,
     T,
     H,
+    chunks,
+    begins,
+    stops,
     D: tl.constexpr,
     block_d: tl.constexpr,
     C: tl.constexpr,
@@ -914,7 +1124,6 @@ def backward_prepare_1(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    chunks = tl.cdiv(T, C)
     c = tl.program_id(0) % chunks
     bh = (tl.program_id(0) // chunks).to(tl.int64)
     b = bh // H
@@ -922,15 +1131,16 @@ def backward_prepare_1(
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
-    k_p += b * k_b + h * k_h
-    q_p += b * q_b + h * q_h
-    alpha_p += b * alpha_b + h * alpha_h
-    beta_p += b * beta_b + h * beta_h
-    t0 = tl.cast(c, tl.int64) * C
-    last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+    t0, last = place_of(c, T, begins, stops, C)
+    if last < 0:
+        return
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
+    k_p += b * k_b + h // k_g * k_h
+    q_p += b * q_b + h // q_g * q_h
+    alpha_p += b * alpha_b + h // alpha_g * alpha_h
+    beta_p += b * beta_b + h // beta_g * beta_h
     alpha_a = tl.load(alpha_sums + at + tl.minimum(i, last))
     alpha_r = tl.load(alpha_resets + at + tl.minimum(i, last)) if EXACT else -1
     alpha_a_before = tl.load(alpha_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
@@ -955,7 +1165,7 @@ def backward_prepare_1(
     tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # x
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_1(
     dS_first,
     dS_last,
@@ -964,6 +1174,7 @@ def backward_sweep_1(
     k_b,
     k_t,
     k_h,
+    k_g,
     alpha_sums,
     alpha_resets,
     matrix2,
@@ -971,18 +1182,22 @@ def backward_sweep_1(
     do_b,
     do_t,
     do_h,
+    do_g,
     beta_p,
     beta_b,
     beta_t,
     beta_h,
+    beta_g,
     write1_p,
     write1_b,
     write1_t,
     write1_h,
+    write1_g,
     v_p,
     v_b,
     v_t,
     v_h,
+    v_g,
     write2_out,
     dv_out,
     dbeta_0_out,
@@ -991,16 +1206,23 @@ def backward_sweep_1(
     alpha_b,
     alpha_t,
     alpha_h,
+    alpha_g,
     q_p,
     q_b,
     q_t,
     q_h,
+    q_g,
     T,
     H,
+    chunks,
+    starts,
+    parts,
+    length,
     D: tl.constexpr,
     E: tl.constexpr,
     block_d: tl.constexpr,
     block_e: tl.constexpr,
+    YIELD: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1009,10 +1231,11 @@ def backward_sweep_1(
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
-    bh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
-    chunks = tl.cdiv(T, C)
-    b = bh // H
-    h = bh % H
+    sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
@@ -1021,19 +1244,20 @@ def backward_sweep_1(
     dS = tl.zeros([block_d, block_e], tl.float32)
     if dS_first is not None:
         dS += tl.load(
-            dS_first + bh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0
+            dS_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0
         )
-    k_p += b * k_b + h * k_h
-    do_p += b * do_b + h * do_h
-    beta_p += b * beta_b + h * beta_h
-    write1_p += b * write1_b + h * write1_h
-    v_p += b * v_b + h * v_h
-    alpha_p += b * alpha_b + h * alpha_h
-    q_p += b * q_b + h * q_h
-    for n in range(chunks):
-        c = chunks - 1 - n
-        t0 = tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+    k_p += b * k_b + h // k_g * k_h
+    do_p += b * do_b + h // do_g * do_h
+    beta_p += b * beta_b + h // beta_g * beta_h
+    write1_p += b * write1_b + h // write1_g * write1_h
+    v_p += b * v_b + h // v_g * v_h
+    alpha_p += b * alpha_b + h // alpha_g * alpha_h
+    q_p += b * q_b + h // q_g * q_h
+    for n in range(count):
+        c = count - 1 - n
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -1056,29 +1280,30 @@ def backward_sweep_1(
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p2 = tl.dot(t2.to(DT), do.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + matrix2 do
         p3 = tl.dot(t.to(DT), p2.to(DT), input_precision="tf32x3")  # matrix1 p2
-        tl.store(write2_out + step * E + i[:, None] * (H * E) + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :])
-        tl.store(
-            dv_out + step * E + i[:, None] * (H * E) + e[None, :],
-            (beta.to(tl.float32)[:, None] * p3),
-            mask=i_ok[:, None] & e_ok[None, :],
-        )  # dv
-        tl.store(
-            dbeta_0_out + (step + i * H) * tl.cdiv(E, block_e) + tile,
-            tl.sum(tl.where(e_ok[None, :], (write1.to(tl.float32) * p3), 0.0), axis=1),
-            mask=i_ok,
-        )  # dbeta
-        tl.store(
-            dlog_alpha_0_out + (step + i * H) * tl.cdiv(E, block_e) + tile,
-            tl.sum(
-                tl.where(
-                    e_ok[None, :],
-                    (beta.to(tl.float32)[:, None] * (p3 * ((-v.to(tl.float32)) + write1.to(tl.float32)))),
-                    0.0,
+        if YIELD:
+            tl.store(write2_out + step * E + i[:, None] * (H * E) + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :])
+            tl.store(
+                dv_out + step * E + i[:, None] * (H * E) + e[None, :],
+                (beta.to(tl.float32)[:, None] * p3),
+                mask=i_ok[:, None] & e_ok[None, :],
+            )  # dv
+            tl.store(
+                dbeta_0_out + (step + i * H) * tl.cdiv(E, block_e) + tile,
+                tl.sum(tl.where(e_ok[None, :], (write1.to(tl.float32) * p3), 0.0), axis=1),
+                mask=i_ok,
+            )  # dbeta
+            tl.store(
+                dlog_alpha_0_out + (step + i * H) * tl.cdiv(E, block_e) + tile,
+                tl.sum(
+                    tl.where(
+                        e_ok[None, :],
+                        (beta.to(tl.float32)[:, None] * (p3 * ((-v.to(tl.float32)) + write1.to(tl.float32)))),
+                        0.0,
+                    ),
+                    axis=1,
                 ),
-                axis=1,
-            ),
-            mask=i_ok,
-        )  # dlog_alpha
+                mask=i_ok,
+            )  # dlog_alpha
         kept = power(alpha_a_end, alpha_r_end < 0)
         alpha = tl.exp(tl.load(alpha_p + t0 * alpha_t + i * alpha_t, mask=i_ok, other=0.0).to(tl.float32))
         until = power(alpha_a_before, alpha_r_before < 0)
@@ -1094,10 +1319,112 @@ def backward_sweep_1(
             input_precision="tf32x3",
         )  # ... + q^T diag(until) do
         dS = p5  # kept dS + q^T diag(until) do - k^T diag(beta . alpha . until) p3
-    tl.store(dS_last + bh * D * E + d[:, None] * E + e[None, :], dS, mask=d_ok[:, None] & e_ok[None, :])
+    if YIELD:
+        if dS_last is not None:
+            if part == 0:
+                tl.store(
+                    dS_last + (sh // H // parts * H + h) * D * E + d[:, None] * E + e[None, :],
+                    dS,
+                    mask=d_ok[:, None] & e_ok[None, :],
+                )
+    else:
+        tl.store(dS_last + sh * D * E + d[:, None] * E + e[None, :], dS, mask=d_ok[:, None] & e_ok[None, :])
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+def backward_ends_1(
+    dS_last,
+    matrix1,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    k_g,
+    alpha_sums,
+    alpha_resets,
+    alpha_p,
+    alpha_b,
+    alpha_t,
+    alpha_h,
+    alpha_g,
+    beta_p,
+    beta_b,
+    beta_t,
+    beta_h,
+    beta_g,
+    T,
+    H,
+    chunks,
+    starts,
+    parts,
+    length,
+    D: tl.constexpr,
+    block_d: tl.constexpr,
+    block_d_kept: tl.constexpr,
+    YIELD: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """A walk backwards over chunks, carrying a tile of dS."""
+    tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
+    sh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
+    i = tl.arange(0, C)
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    d_kept = tile * block_d_kept + tl.arange(0, block_d_kept)
+    d_kept_ok = d_kept < D
+    dS = tl.where(d[:, None] == d_kept[None, :], 1.0, 0.0)
+    k_p += b * k_b + h // k_g * k_h
+    alpha_p += b * alpha_b + h // alpha_g * alpha_h
+    beta_p += b * beta_b + h // beta_g * beta_h
+    for n in range(count):
+        c = count - 1 - n
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
+        i_ok = i <= last
+        at = bh * T + t0
+        step = (b * T + t0) * H + h
+        alpha_a = tl.load(alpha_sums + at + tl.minimum(i, last))
+        alpha_r = tl.load(alpha_resets + at + tl.minimum(i, last)) if EXACT else -1
+        alpha_a_end = tl.load(alpha_sums + at + last)
+        alpha_r_end = tl.load(alpha_resets + at + last) if EXACT else -1
+        alpha_a_before = tl.load(alpha_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
+        alpha_r_before = tl.load(alpha_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
+        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p = tl.dot(k.to(DT), dS.to(DT), input_precision="tf32x3")  # k dS
+        since = power(alpha_a_end - alpha_a, alpha_r_end < i + 1)
+        w = since[:, None] * p
+        p2 = tl.dot(t.to(DT), w.to(DT), input_precision="tf32x3")  # matrix1 w
+        alpha = tl.exp(tl.load(alpha_p + t0 * alpha_t + i * alpha_t, mask=i_ok, other=0.0).to(tl.float32))
+        until = power(alpha_a_before, alpha_r_before < 0)
+        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+        p3 = tl.dot(
+            tl.trans(k.to(DT)), ((alpha * until * beta.to(tl.float32))[:, None] * p2).to(DT), input_precision="tf32x3"
+        )  # k^T diag(beta . alpha . until) p2
+        kept = power(alpha_a_end, alpha_r_end < 0)
+        dS = (-p3) + (kept * dS)  # kept dS - k^T diag(beta . alpha . until) p2
+    if YIELD:
+        if dS_last is not None:
+            if part == 0:
+                tl.store(
+                    dS_last + (sh // H // parts * H + h) * D * D + d[:, None] * D + d_kept[None, :],
+                    dS,
+                    mask=d_ok[:, None] & d_kept_ok[None, :],
+                )
+    else:
+        tl.store(dS_last + sh * D * D + d[:, None] * D + d_kept[None, :], dS, mask=d_ok[:, None] & d_kept_ok[None, :])
+
+
+@triton.jit(do_not_specialize=["T", "chunks"])
 def backward_prepare_2(
     matrix3,
     alpha_sums,
@@ -1106,25 +1433,33 @@ def backward_prepare_2(
     alpha_b,
     alpha_t,
     alpha_h,
+    alpha_g,
     write1_p,
     write1_b,
     write1_t,
     write1_h,
+    write1_g,
     write2_p,
     write2_b,
     write2_t,
     write2_h,
+    write2_g,
     beta_p,
     beta_b,
     beta_t,
     beta_h,
+    beta_g,
     matrix4,
     do_p,
     do_b,
     do_t,
     do_h,
+    do_g,
     T,
     H,
+    chunks,
+    begins,
+    stops,
     E: tl.constexpr,
     block_e: tl.constexpr,
     C: tl.constexpr,
@@ -1134,7 +1469,6 @@ def backward_prepare_2(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    chunks = tl.cdiv(T, C)
     c = tl.program_id(0) % chunks
     bh = (tl.program_id(0) // chunks).to(tl.int64)
     b = bh // H
@@ -1142,16 +1476,17 @@ def backward_prepare_2(
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
     e_ok = e < E
-    alpha_p += b * alpha_b + h * alpha_h
-    write1_p += b * write1_b + h * write1_h
-    write2_p += b * write2_b + h * write2_h
-    beta_p += b * beta_b + h * beta_h
-    do_p += b * do_b + h * do_h
-    t0 = tl.cast(c, tl.int64) * C
-    last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+    t0, last = place_of(c, T, begins, stops, C)
+    if last < 0:
+        return
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
+    alpha_p += b * alpha_b + h // alpha_g * alpha_h
+    write1_p += b * write1_b + h // write1_g * write1_h
+    write2_p += b * write2_b + h // write2_g * write2_h
+    beta_p += b * beta_b + h // beta_g * beta_h
+    do_p += b * do_b + h // do_g * do_h
     alpha_a_before = tl.load(alpha_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
     alpha_r_before = tl.load(alpha_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
     alpha_a = tl.load(alpha_sums + at + tl.minimum(i, last))
@@ -1182,7 +1517,7 @@ def backward_prepare_2(
     tl.store(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m2 * p2))  # (write1 do^T) . m
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_2(
     dS_first,
     alpha_sums,
@@ -1191,40 +1526,52 @@ def backward_sweep_2(
     write1_b,
     write1_t,
     write1_h,
+    write1_g,
     matrix3,
     k_p,
     k_b,
     k_t,
     k_h,
+    k_g,
     matrix4,
     q_p,
     q_b,
     q_t,
     q_h,
+    q_g,
     beta_p,
     beta_b,
     beta_t,
     beta_h,
+    beta_g,
     dk_1_out,
     S_out_late__out,
     write2_p,
     write2_b,
     write2_t,
     write2_h,
+    write2_g,
     alpha_p,
     alpha_b,
     alpha_t,
     alpha_h,
+    alpha_g,
     do_p,
     do_b,
     do_t,
     do_h,
+    do_g,
     T,
     H,
+    chunks,
+    starts,
+    parts,
+    length,
     E: tl.constexpr,
     D: tl.constexpr,
     block_e: tl.constexpr,
     block_d: tl.constexpr,
+    YIELD: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1233,10 +1580,11 @@ def backward_sweep_2(
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
-    bh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
-    chunks = tl.cdiv(T, C)
-    b = bh // H
-    h = bh % H
+    sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
     e_ok = e < E
@@ -1245,19 +1593,20 @@ def backward_sweep_2(
     dS = tl.zeros([block_e, block_d], tl.float32)
     if dS_first is not None:
         dS += tl.load(
-            dS_first + bh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0
+            dS_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0
         )
-    write1_p += b * write1_b + h * write1_h
-    k_p += b * k_b + h * k_h
-    q_p += b * q_b + h * q_h
-    beta_p += b * beta_b + h * beta_h
-    write2_p += b * write2_b + h * write2_h
-    alpha_p += b * alpha_b + h * alpha_h
-    do_p += b * do_b + h * do_h
-    for n in range(chunks):
-        c = chunks - 1 - n
-        t0 = tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+    write1_p += b * write1_b + h // write1_g * write1_h
+    k_p += b * k_b + h // k_g * k_h
+    q_p += b * q_b + h // q_g * q_h
+    beta_p += b * beta_b + h // beta_g * beta_h
+    write2_p += b * write2_b + h // write2_g * write2_h
+    alpha_p += b * alpha_b + h // alpha_g * alpha_h
+    do_p += b * do_b + h // do_g * do_h
+    for n in range(count):
+        c = count - 1 - n
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -1281,16 +1630,17 @@ def backward_sweep_2(
         t2 = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p3 = tl.dot(t2.to(DT), q.to(DT), ((since[:, None] * p) + (-p2)), input_precision="tf32x3")  # ... + matrix4 q
-        tl.store(
-            dk_1_out + step * D + i[:, None] * (H * D) + d[None, :],
-            (beta.to(tl.float32)[:, None] * p3),
-            mask=i_ok[:, None] & d_ok[None, :],
-        )  # dk
-        tl.store(
-            S_out_late__out + (step + i * H) * tl.cdiv(D, block_d) + tile,
-            tl.sum((-(beta.to(tl.float32) * since)[:, None] * k.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1),
-            mask=i_ok,
-        )  # S: out.late
+        if YIELD:
+            tl.store(
+                dk_1_out + step * D + i[:, None] * (H * D) + d[None, :],
+                (beta.to(tl.float32)[:, None] * p3),
+                mask=i_ok[:, None] & d_ok[None, :],
+            )  # dk
+            tl.store(
+                S_out_late__out + (step + i * H) * tl.cdiv(D, block_d) + tile,
+                tl.sum((-(beta.to(tl.float32) * since)[:, None] * k.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1),
+                mask=i_ok,
+            )  # S: out.late
         kept = power(alpha_a_end, alpha_r_end < 0)
         write2 = tl.load(
             write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
@@ -1313,44 +1663,54 @@ def backward_sweep_2(
         dS = p5  # kept dS + q^T diag(until) do - k^T diag(beta . alpha . until) write2
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks"])
 def backward_prepare_3(
     matrix5,
     do_p,
     do_b,
     do_t,
     do_h,
+    do_g,
     write1_p,
     write1_b,
     write1_t,
     write1_h,
+    write1_g,
     alpha_sums,
     alpha_resets,
     beta_p,
     beta_b,
     beta_t,
     beta_h,
+    beta_g,
     matrix6,
     write2_p,
     write2_b,
     write2_t,
     write2_h,
+    write2_g,
     q_p,
     q_b,
     q_t,
     q_h,
+    q_g,
     k_p,
     k_b,
     k_t,
     k_h,
+    k_g,
     alpha_p,
     alpha_b,
     alpha_t,
     alpha_h,
+    alpha_g,
     own1_out,
     own2_out,
     T,
     H,
+    chunks,
+    begins,
+    stops,
     E: tl.constexpr,
     D: tl.constexpr,
     block_e: tl.constexpr,
@@ -1362,7 +1722,6 @@ def backward_prepare_3(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    chunks = tl.cdiv(T, C)
     c = tl.program_id(0) % chunks
     bh = (tl.program_id(0) // chunks).to(tl.int64)
     b = bh // H
@@ -1372,18 +1731,19 @@ def backward_prepare_3(
     e_ok = e < E
     d = tl.arange(0, block_d)
     d_ok = d < D
-    do_p += b * do_b + h * do_h
-    write1_p += b * write1_b + h * write1_h
-    beta_p += b * beta_b + h * beta_h
-    write2_p += b * write2_b + h * write2_h
-    q_p += b * q_b + h * q_h
-    k_p += b * k_b + h * k_h
-    alpha_p += b * alpha_b + h * alpha_h
-    t0 = tl.cast(c, tl.int64) * C
-    last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+    t0, last = place_of(c, T, begins, stops, C)
+    if last < 0:
+        return
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
+    do_p += b * do_b + h // do_g * do_h
+    write1_p += b * write1_b + h // write1_g * write1_h
+    beta_p += b * beta_b + h // beta_g * beta_h
+    write2_p += b * write2_b + h // write2_g * write2_h
+    q_p += b * q_b + h // q_g * q_h
+    k_p += b * k_b + h // k_g * k_h
+    alpha_p += b * alpha_b + h // alpha_g * alpha_h
     alpha_a = tl.load(alpha_sums + at + tl.minimum(i, last))
     alpha_r = tl.load(alpha_resets + at + tl.minimum(i, last)) if EXACT else -1
     alpha_a_before = tl.load(alpha_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
@@ -1431,7 +1791,7 @@ def backward_prepare_3(
     tl.store(own2_out + step + i * H, tl.sum(pairs2, axis=1), mask=i_ok)  # S: own.early
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_3(
     S_first,
     S_last,
@@ -1441,46 +1801,59 @@ def backward_sweep_3(
     do_b,
     do_t,
     do_h,
+    do_g,
     matrix5,
     k_p,
     k_b,
     k_t,
     k_h,
+    k_g,
     write2_p,
     write2_b,
     write2_t,
     write2_h,
+    write2_g,
     matrix6,
     beta_p,
     beta_b,
     beta_t,
     beta_h,
+    beta_g,
     dk_1_p,
     dk_1_b,
     dk_1_t,
     dk_1_h,
+    dk_1_g,
     dq_out,
     alpha_p,
     alpha_b,
     alpha_t,
     alpha_h,
+    alpha_g,
     dk_out,
     q_p,
     q_b,
     q_t,
     q_h,
+    q_g,
     S_in_late__out,
     S_in_early__out,
     write1_p,
     write1_b,
     write1_t,
     write1_h,
+    write1_g,
     T,
     H,
+    chunks,
+    starts,
+    parts,
+    length,
     E: tl.constexpr,
     D: tl.constexpr,
     block_e: tl.constexpr,
     block_d: tl.constexpr,
+    YIELD: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1489,10 +1862,11 @@ def backward_sweep_3(
 ):
     """A walk forwards over chunks, carrying a tile of S."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
-    bh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
-    chunks = tl.cdiv(T, C)
-    b = bh // H
-    h = bh % H
+    sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
     e_ok = e < E
@@ -1500,19 +1874,20 @@ def backward_sweep_3(
     d_ok = d < D
     S = tl.zeros([block_e, block_d], tl.float32)
     if S_first is not None:
-        S += tl.load(S_first + bh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
-    do_p += b * do_b + h * do_h
-    k_p += b * k_b + h * k_h
-    write2_p += b * write2_b + h * write2_h
-    beta_p += b * beta_b + h * beta_h
-    dk_1_p += b * dk_1_b + h * dk_1_h
-    alpha_p += b * alpha_b + h * alpha_h
-    q_p += b * q_b + h * q_h
-    write1_p += b * write1_b + h * write1_h
-    for n in range(chunks):
+        S += tl.load(S_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
+    do_p += b * do_b + h // do_g * do_h
+    k_p += b * k_b + h // k_g * k_h
+    write2_p += b * write2_b + h // write2_g * write2_h
+    beta_p += b * beta_b + h // beta_g * beta_h
+    dk_1_p += b * dk_1_b + h // dk_1_g * dk_1_h
+    alpha_p += b * alpha_b + h // alpha_g * alpha_h
+    q_p += b * q_b + h // q_g * q_h
+    write1_p += b * write1_b + h // write1_g * write1_h
+    for n in range(count):
         c = n
-        t0 = tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -1543,26 +1918,30 @@ def backward_sweep_3(
             p3 = tl.dot(write2.to(DT), (S - S.to(DT).to(tl.float32)).to(DT), p3)
         t2 = tl.load(matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p4 = tl.dot(t2.to(DT), k.to(DT), (since2[:, None] * p3), input_precision="tf32x3")  # ... + matrix6 k
-        tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], p2, mask=i_ok[:, None] & d_ok[None, :])  # dq
         alpha = tl.exp(tl.load(alpha_p + t0 * alpha_t + i * alpha_t, mask=i_ok, other=0.0).to(tl.float32))
-        tl.store(
-            dk_out + step * D + i[:, None] * (H * D) + d[None, :],
-            ((-(alpha * beta.to(tl.float32))[:, None] * p4) + dk_1.to(tl.float32)),
-            mask=i_ok[:, None] & d_ok[None, :],
-        )  # dk
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        tl.store(
-            S_in_late__out + (step + i * H) * tl.cdiv(D, block_d) + tile,
-            tl.sum((since[:, None] * q.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1),
-            mask=i_ok,
-        )  # S: in.late
-        tl.store(
-            S_in_early__out + (step + i * H) * tl.cdiv(D, block_d) + tile,
-            tl.sum(
-                (-(alpha * since2 * beta.to(tl.float32))[:, None] * k.to(tl.float32)).to(DT).to(tl.float32) * p3, axis=1
-            ),
-            mask=i_ok,
-        )  # S: in.early
+        if YIELD:
+            tl.store(
+                dq_out + step * D + i[:, None] * (H * D) + d[None, :], p2, mask=i_ok[:, None] & d_ok[None, :]
+            )  # dq
+            tl.store(
+                dk_out + step * D + i[:, None] * (H * D) + d[None, :],
+                ((-(alpha * beta.to(tl.float32))[:, None] * p4) + dk_1.to(tl.float32)),
+                mask=i_ok[:, None] & d_ok[None, :],
+            )  # dk
+            tl.store(
+                S_in_late__out + (step + i * H) * tl.cdiv(D, block_d) + tile,
+                tl.sum((since[:, None] * q.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1),
+                mask=i_ok,
+            )  # S: in.late
+            tl.store(
+                S_in_early__out + (step + i * H) * tl.cdiv(D, block_d) + tile,
+                tl.sum(
+                    (-(alpha * since2 * beta.to(tl.float32))[:, None] * k.to(tl.float32)).to(DT).to(tl.float32) * p3,
+                    axis=1,
+                ),
+                mask=i_ok,
+            )  # S: in.early
         kept = power(alpha_a_end, alpha_r_end < 0)
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
@@ -1575,10 +1954,19 @@ def backward_sweep_3(
             input_precision="tf32x3",
         )  # ... + k^T diag(beta . until) write1
         S = p5  # kept S + k^T diag(beta . until) write1
-    tl.store(S_last + bh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
+    if YIELD:
+        if S_last is not None:
+            if part == parts - 1:
+                tl.store(
+                    S_last + (sh // H // parts * H + h) * D * E + d[None, :] * E + e[:, None],
+                    S,
+                    mask=d_ok[None, :] & e_ok[:, None],
+                )
+    else:
+        tl.store(S_last + sh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
 
 
-def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs):
+def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
     """Gradients."""
     q = steps(given["q"])
     k = steps(given["k"])
@@ -1586,247 +1974,331 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     beta = steps(given["beta"])
     alpha = steps(given["alpha"])
     some = q
-    B, T, H = q.shape[:3]
+    B, T = q.shape[:2]
+    H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
     config = choose(some.dtype, (D, E), heavy=True)
+    lay = places(packed, (B, T, H), config.chunk)
+    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
     S_first = whole(states.get("S"))
-    dS_first = whole(final_cotangents.get("S"))
+    dS_first = dS_starts = whole(final_cotangents.get("S"))
+    S_starts = saved["S starts"] if parts > 1 else S_first
     write1 = saved["101b56a880"]
     do = cotangent(cotangents.get("o"), some, (B, T, H, E))
-    alpha_sums, alpha_resets, alpha_extents = cumulate(alpha, config.chunk, config.exact)
-    matrix2 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
-    matrix1 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
+    alpha_sums, alpha_resets, alpha_extents = cumulate(alpha, lay, config.exact)
+    matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+    matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
         backward_prepare_1,
-        (B * H * cdiv(T, config.chunk),),
+        (lay.programs,),
         matrix2,
         k,
-        *strides(k),
+        *strides(k, H),
         q,
-        *strides(q),
+        *strides(q, H),
         alpha_sums,
         alpha_resets,
         matrix1,
         alpha,
-        *strides(alpha),
+        *strides(alpha, H),
         beta,
-        *strides(beta),
-        T,
-        H,
+        *strides(beta, H),
+        *lay.at_once,
         D=D,
         block_d=padded(D),
         C=config.chunk,
         LEVELS=config.levels,
-        EVEN=T % config.chunk == 0,
+        EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=4,
         num_stages=1,
     )
+    if parts > 1:
+        dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
+        launch(
+            backward_sweep_1,
+            (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+            None,
+            dS_ends,
+            matrix1,
+            k,
+            *strides(k, H),
+            alpha_sums,
+            alpha_resets,
+            matrix2,
+            do,
+            *strides(do, H),
+            beta,
+            *strides(beta, H),
+            write1,
+            *strides(write1, H),
+            v,
+            *strides(v, H),
+            None,
+            None,
+            None,
+            None,
+            alpha,
+            *strides(alpha, H),
+            q,
+            *strides(q, H),
+            *lay.walked,
+            parts,
+            lay.length(parts),
+            D=D,
+            E=E,
+            block_d=padded(D),
+            block_e=min(config.tile, padded(E)),
+            YIELD=False,
+            C=config.chunk,
+            LEVELS=config.levels,
+            EVEN=lay.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=config.stages,
+        )
+        dS_linear = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
+        launch(
+            backward_ends_1,
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            dS_linear,
+            matrix1,
+            k,
+            *strides(k, H),
+            alpha_sums,
+            alpha_resets,
+            alpha,
+            *strides(alpha, H),
+            beta,
+            *strides(beta, H),
+            *lay.walked,
+            parts,
+            lay.length(parts),
+            D=D,
+            block_d=padded(D),
+            block_d_kept=min(config.tile, padded(D)),
+            YIELD=False,
+            C=config.chunk,
+            LEVELS=config.levels,
+            EVEN=lay.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=config.stages,
+        )
+        dS_starts = chained_matrix(dS_first, dS_ends, dS_linear, lay, parts, False, along=0)
     write2 = some.new_empty((B, T, H, E), dtype=some.dtype)
     dv = some.new_empty((B, T, H, E), dtype=some.dtype)
     dbeta_0 = some.new_empty((B, T, H, cdiv(E, min(config.tile, padded(E)))), dtype=torch.float32)
     dlog_alpha_0 = some.new_empty((B, T, H, cdiv(E, min(config.tile, padded(E)))), dtype=torch.float32)
-    dS_last = some.new_empty((B, H, D, E), dtype=torch.float32)
+    dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
     launch(
         backward_sweep_1,
-        (B * H * cdiv(E, min(config.tile, padded(E))),),
-        dS_first,
+        (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+        dS_starts,
         dS_last,
         matrix1,
         k,
-        *strides(k),
+        *strides(k, H),
         alpha_sums,
         alpha_resets,
         matrix2,
         do,
-        *strides(do),
+        *strides(do, H),
         beta,
-        *strides(beta),
+        *strides(beta, H),
         write1,
-        *strides(write1),
+        *strides(write1, H),
         v,
-        *strides(v),
+        *strides(v, H),
         write2,
         dv,
         dbeta_0,
         dlog_alpha_0,
         alpha,
-        *strides(alpha),
+        *strides(alpha, H),
         q,
-        *strides(q),
-        T,
-        H,
+        *strides(q, H),
+        *lay.walked,
+        parts,
+        lay.length(parts),
         D=D,
         E=E,
         block_d=padded(D),
         block_e=min(config.tile, padded(E)),
+        YIELD=True,
         C=config.chunk,
         LEVELS=config.levels,
-        EVEN=T % config.chunk == 0,
+        EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=config.stages,
     )
     if needs & {"alpha", "k", "q"}:
-        matrix3 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
-        matrix4 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
+        matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+        matrix4 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
             backward_prepare_2,
-            (B * H * cdiv(T, config.chunk),),
+            (lay.programs,),
             matrix3,
             alpha_sums,
             alpha_resets,
             alpha,
-            *strides(alpha),
+            *strides(alpha, H),
             write1,
-            *strides(write1),
+            *strides(write1, H),
             write2,
-            *strides(write2),
+            *strides(write2, H),
             beta,
-            *strides(beta),
+            *strides(beta, H),
             matrix4,
             do,
-            *strides(do),
-            T,
-            H,
+            *strides(do, H),
+            *lay.at_once,
             E=E,
             block_e=padded(E),
             C=config.chunk,
             LEVELS=config.levels,
-            EVEN=T % config.chunk == 0,
+            EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=4,
             num_stages=1,
         )
+    if needs & {"alpha", "k", "q"}:
         dk_1 = some.new_empty((B, T, H, D), dtype=torch.float32)
         S_out_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
         launch(
             backward_sweep_2,
-            (B * H * cdiv(D, min(config.tile, padded(D))),),
-            dS_first,
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            dS_starts,
             alpha_sums,
             alpha_resets,
             write1,
-            *strides(write1),
+            *strides(write1, H),
             matrix3,
             k,
-            *strides(k),
+            *strides(k, H),
             matrix4,
             q,
-            *strides(q),
+            *strides(q, H),
             beta,
-            *strides(beta),
+            *strides(beta, H),
             dk_1,
             S_out_late_,
             write2,
-            *strides(write2),
+            *strides(write2, H),
             alpha,
-            *strides(alpha),
+            *strides(alpha, H),
             do,
-            *strides(do),
-            T,
-            H,
+            *strides(do, H),
+            *lay.walked,
+            parts,
+            lay.length(parts),
             E=E,
             D=D,
             block_e=padded(E),
             block_d=min(config.tile, padded(D)),
+            YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
-            EVEN=T % config.chunk == 0,
+            EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,
         )
     if needs & {"alpha", "k", "q"}:
-        matrix5 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
-        matrix6 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
+        matrix5 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+        matrix6 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         own1 = some.new_empty((B, T, H, 1), dtype=torch.float32)
         own2 = some.new_empty((B, T, H, 1), dtype=torch.float32)
         launch(
             backward_prepare_3,
-            (B * H * cdiv(T, config.chunk),),
+            (lay.programs,),
             matrix5,
             do,
-            *strides(do),
+            *strides(do, H),
             write1,
-            *strides(write1),
+            *strides(write1, H),
             alpha_sums,
             alpha_resets,
             beta,
-            *strides(beta),
+            *strides(beta, H),
             matrix6,
             write2,
-            *strides(write2),
+            *strides(write2, H),
             q,
-            *strides(q),
+            *strides(q, H),
             k,
-            *strides(k),
+            *strides(k, H),
             alpha,
-            *strides(alpha),
+            *strides(alpha, H),
             own1,
             own2,
-            T,
-            H,
+            *lay.at_once,
             E=E,
             D=D,
             block_e=padded(E),
             block_d=padded(D),
             C=config.chunk,
             LEVELS=config.levels,
-            EVEN=T % config.chunk == 0,
+            EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=4,
             num_stages=1,
         )
+    if needs & {"alpha", "k", "q"}:
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
         S_in_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
         S_in_early_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
-        S_last = some.new_empty((B, H, D, E), dtype=torch.float32)
+        S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
         launch(
             backward_sweep_3,
-            (B * H * cdiv(D, min(config.tile, padded(D))),),
-            S_first,
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            S_starts,
             S_last,
             alpha_sums,
             alpha_resets,
             do,
-            *strides(do),
+            *strides(do, H),
             matrix5,
             k,
-            *strides(k),
+            *strides(k, H),
             write2,
-            *strides(write2),
+            *strides(write2, H),
             matrix6,
             beta,
-            *strides(beta),
+            *strides(beta, H),
             dk_1,
-            *strides(dk_1),
+            *strides(dk_1, H),
             dq,
             alpha,
-            *strides(alpha),
+            *strides(alpha, H),
             dk,
             q,
-            *strides(q),
+            *strides(q, H),
             S_in_late_,
             S_in_early_,
             write1,
-            *strides(write1),
-            T,
-            H,
+            *strides(write1, H),
+            *lay.walked,
+            parts,
+            lay.length(parts),
             E=E,
             D=D,
             block_e=padded(E),
             block_d=min(config.tile, padded(D)),
+            YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
-            EVEN=T % config.chunk == 0,
+            EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
@@ -1838,7 +2310,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             alpha_sums,
             alpha_resets,
             pair(S_last, dS_first, (-2, -1)),
-            config.chunk,
+            lay,
             config.exact,
             out_late=S_out_late_,
             in_late=S_in_late_,
@@ -1960,7 +2432,16 @@ OP = Op(
             backward_states=torch_backward_states,
             saved={"101b56a880": (("B", "H", "T", "e"), "wide")},
         ),
-        "triton": Backend(triton_forward, triton_backward),
+        "triton": Backend(
+            triton_forward,
+            triton_backward,
+            frozenset(
+                (
+                    "packed",
+                    "groups",
+                )
+            ),
+        ),
     },
     Step(
         SIGNATURE,

@@ -64,7 +64,17 @@ import triton.language as tl
 
 from chunkform.runtime.decay import channel_apply, channel_product, chunk_for, decay_all, decay_in, decay_out
 from chunkform.runtime.decode import Step, StepKernel
-from chunkform.runtime.kernels import cumulate, decayed_product, decayed_sum, is_flat, span, suffix_sum
+from chunkform.runtime.kernels import (
+    chained,
+    cumulate,
+    decayed_product,
+    decayed_sum,
+    is_flat,
+    part_of,
+    place_of,
+    span,
+    suffix_sum,
+)
 from chunkform.runtime.launch import (
     DTYPES,
     cdiv,
@@ -80,6 +90,7 @@ from chunkform.runtime.launch import (
 )
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
+from chunkform.runtime.places import parts_for, places
 from chunkform.runtime.segments import PIECE, Segment, in_pieces, over_chunks
 from chunkform.runtime.torch_form import (
     after_chunks,
@@ -449,16 +460,18 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     return {"S": dS_last}
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks"])
 def forward_prepare_1(
     q_p,
     q_b,
     q_t,
     q_h,
+    q_g,
     k_p,
     k_b,
     k_t,
     k_h,
+    k_g,
     alpha_sums,
     alpha_resets,
     alpha_extents,
@@ -467,6 +480,9 @@ def forward_prepare_1(
     matrix1,
     T,
     H,
+    chunks,
+    begins,
+    stops,
     D: tl.constexpr,
     part_d: tl.constexpr,
     FLAT: tl.constexpr,
@@ -477,19 +493,19 @@ def forward_prepare_1(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    chunks = tl.cdiv(T, C)
     c = tl.program_id(0) % chunks
     bh = (tl.program_id(0) // chunks).to(tl.int64)
     b = bh // H
     h = bh % H
     i = tl.arange(0, C)
-    q_p += b * q_b + h * q_h
-    k_p += b * k_b + h * k_h
-    t0 = tl.cast(c, tl.int64) * C
-    last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+    t0, last = place_of(c, T, begins, stops, C)
+    if last < 0:
+        return
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
+    q_p += b * q_b + h // q_g * q_h
+    k_p += b * k_b + h // k_g * k_h
     extent = tl.load(alpha_extents + bh * chunks + c)
     if is_flat(extent, DT) != FLAT:
         return
@@ -551,7 +567,7 @@ def forward_prepare_1(
     tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t)  # t
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def forward_sweep_1(
     S_first,
     S_last,
@@ -560,6 +576,7 @@ def forward_sweep_1(
     v_b,
     v_t,
     v_h,
+    v_g,
     scaled1_p,
     o_out,
     alpha_sums,
@@ -567,10 +584,15 @@ def forward_sweep_1(
     scaled2_p,
     T,
     H,
+    chunks,
+    starts,
+    parts,
+    length,
     D: tl.constexpr,
     E: tl.constexpr,
     block_d: tl.constexpr,
     block_e: tl.constexpr,
+    YIELD: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -579,10 +601,11 @@ def forward_sweep_1(
 ):
     """A walk forwards over chunks, carrying a tile of S."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
-    bh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
-    chunks = tl.cdiv(T, C)
-    b = bh // H
-    h = bh % H
+    sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
@@ -590,12 +613,13 @@ def forward_sweep_1(
     e_ok = e < E
     S = tl.zeros([block_d, block_e], tl.float32)
     if S_first is not None:
-        S += tl.load(S_first + bh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0)
-    v_p += b * v_b + h * v_h
-    for n in range(chunks):
+        S += tl.load(S_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0)
+    v_p += b * v_b + h // v_g * v_h
+    for n in range(count):
         c = n
-        t0 = tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -610,7 +634,8 @@ def forward_sweep_1(
             scaled1_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
         )
         p2 = tl.dot(scaled1.to(DT), S.to(DT), p, input_precision="tf32x3")  # ... + scaled1 S
-        tl.store(o_out + step * E + i[:, None] * (H * E) + e[None, :], p2, mask=i_ok[:, None] & e_ok[None, :])  # o
+        if YIELD:
+            tl.store(o_out + step * E + i[:, None] * (H * E) + e[None, :], p2, mask=i_ok[:, None] & e_ok[None, :])  # o
         kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
         scaled2 = tl.load(
             scaled2_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
@@ -619,85 +644,134 @@ def forward_sweep_1(
             tl.trans(scaled2.to(DT)), v.to(DT), (kept[:, None] * S), input_precision="tf32x3"
         )  # ... + scaled2^T v
         S = p3  # diag(kept) S + scaled2^T v
-    tl.store(S_last + bh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
+    if YIELD:
+        if S_last is not None:
+            if part == parts - 1:
+                tl.store(
+                    S_last + (sh // H // parts * H + h) * D * E + d[:, None] * E + e[None, :],
+                    S,
+                    mask=d_ok[:, None] & e_ok[None, :],
+                )
+    else:
+        tl.store(S_last + sh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
 
 
-def triton_forward(given, states, constants):
+def triton_forward(given, states, constants, packed=None):
     """Outputs, last states and what the backward pass uses."""
     q = steps(given["q"])
     k = steps(given["k"])
     v = steps(given["v"])
     alpha = steps(given["alpha"])
     some = q
-    B, T, H = q.shape[:3]
+    B, T = q.shape[:2]
+    H = max(q.shape[2], k.shape[2], v.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
     config = choose(some.dtype, (D, E), heavy=True)
+    lay = places(packed, (B, T, H), config.chunk)
+    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
     S_first = whole(states.get("S"))
-    alpha_sums, alpha_resets, alpha_extents = cumulate(alpha, config.chunk, config.exact)
-    matrix1 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
+    S_starts = S_first
+    alpha_sums, alpha_resets, alpha_extents = cumulate(alpha, lay, config.exact)
+    matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     scaled1 = some.new_empty((B, H, T, D))
     scaled2 = some.new_empty((B, H, T, D))
     for flat in (True, False):
         launch(
             forward_prepare_1,
-            (B * H * cdiv(T, config.chunk),),
+            (lay.programs,),
             q,
-            *strides(q),
+            *strides(q, H),
             k,
-            *strides(k),
+            *strides(k, H),
             alpha_sums,
             alpha_resets,
             alpha_extents,
             scaled1,
             scaled2,
             matrix1,
-            T,
-            H,
+            *lay.at_once,
             D=D,
             part_d=min(config.block, padded(D)),
             FLAT=flat,
             C=config.chunk,
             LEVELS=config.levels,
-            EVEN=T % config.chunk == 0,
+            EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=4,
             num_stages=1,
         )
+    if parts > 1:
+        S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
+        launch(
+            forward_sweep_1,
+            (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+            None,
+            S_ends,
+            matrix1,
+            v,
+            *strides(v, H),
+            scaled1,
+            None,
+            alpha_sums,
+            alpha_resets,
+            scaled2,
+            *lay.walked,
+            parts,
+            lay.length(parts),
+            D=D,
+            E=E,
+            block_d=padded(D),
+            block_e=min(config.tile, padded(E)),
+            YIELD=False,
+            C=config.chunk,
+            LEVELS=config.levels,
+            EVEN=lay.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=config.stages,
+        )
+        S_starts = chained(S_first, S_ends, lay, parts, True, (alpha_sums, alpha_resets), 0, config.exact)
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
-    S_last = some.new_empty((B, H, D, E), dtype=torch.float32)
+    S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
     launch(
         forward_sweep_1,
-        (B * H * cdiv(E, min(config.tile, padded(E))),),
-        S_first,
+        (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+        S_starts,
         S_last,
         matrix1,
         v,
-        *strides(v),
+        *strides(v, H),
         scaled1,
         o,
         alpha_sums,
         alpha_resets,
         scaled2,
-        T,
-        H,
+        *lay.walked,
+        parts,
+        lay.length(parts),
         D=D,
         E=E,
         block_d=padded(D),
         block_e=min(config.tile, padded(E)),
+        YIELD=True,
         C=config.chunk,
         LEVELS=config.levels,
-        EVEN=T % config.chunk == 0,
+        EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=config.stages,
     )
-    return {"o": o}, {"S": S_last}, {}
+    saved = {}
+    if parts > 1:
+        saved |= {"S starts": S_starts}
+    return {"o": o}, {"S": S_last}, saved
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks"])
 def backward_prepare_1(
     scaled1_p,
     alpha_sums,
@@ -706,18 +780,24 @@ def backward_prepare_1(
     k_b,
     k_t,
     k_h,
+    k_g,
     intra1_p,
     do_p,
     do_b,
     do_t,
     do_h,
+    do_g,
     v_p,
     v_b,
     v_t,
     v_h,
+    v_g,
     alpha_extents,
     T,
     H,
+    chunks,
+    begins,
+    stops,
     E: tl.constexpr,
     D: tl.constexpr,
     block_e: tl.constexpr,
@@ -730,7 +810,6 @@ def backward_prepare_1(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    chunks = tl.cdiv(T, C)
     c = tl.program_id(0) % chunks
     bh = (tl.program_id(0) // chunks).to(tl.int64)
     b = bh // H
@@ -738,14 +817,15 @@ def backward_prepare_1(
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
     e_ok = e < E
-    k_p += b * k_b + h * k_h
-    do_p += b * do_b + h * do_h
-    v_p += b * v_b + h * v_h
-    t0 = tl.cast(c, tl.int64) * C
-    last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+    t0, last = place_of(c, T, begins, stops, C)
+    if last < 0:
+        return
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
+    k_p += b * k_b + h // k_g * k_h
+    do_p += b * do_b + h // do_g * do_h
+    v_p += b * v_b + h // v_g * v_h
     extent = tl.load(alpha_extents + bh * chunks + c)
     if is_flat(extent, DT) != FLAT:
         return
@@ -815,7 +895,7 @@ def backward_prepare_1(
         tl.store(intra1_p + at * D + i[:, None] * D + d[None, :], p3, mask=i_ok[:, None] & d_ok[None, :])
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_1(
     S_first,
     S_last,
@@ -826,23 +906,31 @@ def backward_sweep_1(
     do_b,
     do_t,
     do_h,
+    do_g,
     q_p,
     q_b,
     q_t,
     q_h,
+    q_g,
     S_late_0_out,
     dq_out,
     v_p,
     v_b,
     v_t,
     v_h,
+    v_g,
     scaled1_p,
     T,
     H,
+    chunks,
+    starts,
+    parts,
+    length,
     E: tl.constexpr,
     D: tl.constexpr,
     block_e: tl.constexpr,
     block_d: tl.constexpr,
+    YIELD: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -851,10 +939,11 @@ def backward_sweep_1(
 ):
     """A walk forwards over chunks, carrying a tile of S."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
-    bh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
-    chunks = tl.cdiv(T, C)
-    b = bh // H
-    h = bh % H
+    sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
     e_ok = e < E
@@ -862,14 +951,15 @@ def backward_sweep_1(
     d_ok = d < D
     S = tl.zeros([block_e, block_d], tl.float32)
     if S_first is not None:
-        S += tl.load(S_first + bh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
-    do_p += b * do_b + h * do_h
-    q_p += b * q_b + h * q_h
-    v_p += b * v_b + h * v_h
-    for n in range(chunks):
+        S += tl.load(S_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
+    do_p += b * do_b + h // do_g * do_h
+    q_p += b * q_b + h // q_g * q_h
+    v_p += b * v_b + h // v_g * v_h
+    for n in range(count):
         c = n
-        t0 = tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -893,12 +983,13 @@ def backward_sweep_1(
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do S^T
         y = intra1.to(tl.float32) + (since * p)  # (do S^T) . since + intra1
-        tl.store(
-            S_late_0_out + step * D + i[:, None] * (H * D) + d[None, :],
-            (y * q.to(tl.float32)),
-            mask=i_ok[:, None] & d_ok[None, :],
-        )  # S.late
-        tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], y, mask=i_ok[:, None] & d_ok[None, :])  # dq
+        if YIELD:
+            tl.store(
+                S_late_0_out + step * D + i[:, None] * (H * D) + d[None, :],
+                (y * q.to(tl.float32)),
+                mask=i_ok[:, None] & d_ok[None, :],
+            )  # S.late
+            tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], y, mask=i_ok[:, None] & d_ok[None, :])  # dq
         kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         scaled1 = tl.load(
@@ -908,19 +999,30 @@ def backward_sweep_1(
             tl.trans(v.to(DT)), scaled1.to(DT), (kept[None, :] * S), input_precision="tf32x3"
         )  # ... + scaled1^T v
         S = p2  # diag(kept) S + scaled1^T v
-    tl.store(S_last + bh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
+    if YIELD:
+        if S_last is not None:
+            if part == parts - 1:
+                tl.store(
+                    S_last + (sh // H // parts * H + h) * D * E + d[None, :] * E + e[:, None],
+                    S,
+                    mask=d_ok[None, :] & e_ok[:, None],
+                )
+    else:
+        tl.store(S_last + sh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks"])
 def backward_prepare_2(
     k_p,
     k_b,
     k_t,
     k_h,
+    k_g,
     q_p,
     q_b,
     q_t,
     q_h,
+    q_g,
     alpha_sums,
     alpha_resets,
     alpha_extents,
@@ -929,6 +1031,9 @@ def backward_prepare_2(
     matrix1,
     T,
     H,
+    chunks,
+    begins,
+    stops,
     D: tl.constexpr,
     part_d: tl.constexpr,
     FLAT: tl.constexpr,
@@ -939,19 +1044,19 @@ def backward_prepare_2(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    chunks = tl.cdiv(T, C)
     c = tl.program_id(0) % chunks
     bh = (tl.program_id(0) // chunks).to(tl.int64)
     b = bh // H
     h = bh % H
     i = tl.arange(0, C)
-    k_p += b * k_b + h * k_h
-    q_p += b * q_b + h * q_h
-    t0 = tl.cast(c, tl.int64) * C
-    last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+    t0, last = place_of(c, T, begins, stops, C)
+    if last < 0:
+        return
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
+    k_p += b * k_b + h // k_g * k_h
+    q_p += b * q_b + h // q_g * q_h
     extent = tl.load(alpha_extents + bh * chunks + c)
     if is_flat(extent, DT) != FLAT:
         return
@@ -1013,7 +1118,7 @@ def backward_prepare_2(
     tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t)  # t
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_2(
     dS_first,
     dS_last,
@@ -1023,16 +1128,22 @@ def backward_sweep_2(
     do_b,
     do_t,
     do_h,
+    do_g,
     dv_out,
     alpha_sums,
     alpha_resets,
     scaled3_p,
     T,
     H,
+    chunks,
+    starts,
+    parts,
+    length,
     D: tl.constexpr,
     E: tl.constexpr,
     block_d: tl.constexpr,
     block_e: tl.constexpr,
+    YIELD: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1041,10 +1152,11 @@ def backward_sweep_2(
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
-    bh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
-    chunks = tl.cdiv(T, C)
-    b = bh // H
-    h = bh % H
+    sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
@@ -1053,13 +1165,14 @@ def backward_sweep_2(
     dS = tl.zeros([block_d, block_e], tl.float32)
     if dS_first is not None:
         dS += tl.load(
-            dS_first + bh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0
+            dS_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0
         )
-    do_p += b * do_b + h * do_h
-    for n in range(chunks):
-        c = chunks - 1 - n
-        t0 = tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+    do_p += b * do_b + h // do_g * do_h
+    for n in range(count):
+        c = count - 1 - n
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -1074,7 +1187,10 @@ def backward_sweep_2(
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p2 = tl.dot(t.to(DT), do.to(DT), p, input_precision="tf32x3")  # ... + matrix1 do
-        tl.store(dv_out + step * E + i[:, None] * (H * E) + e[None, :], p2, mask=i_ok[:, None] & e_ok[None, :])  # dv
+        if YIELD:
+            tl.store(
+                dv_out + step * E + i[:, None] * (H * E) + e[None, :], p2, mask=i_ok[:, None] & e_ok[None, :]
+            )  # dv
         kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
         scaled3 = tl.load(
             scaled3_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
@@ -1083,30 +1199,44 @@ def backward_sweep_2(
             tl.trans(scaled3.to(DT)), do.to(DT), (kept[:, None] * dS), input_precision="tf32x3"
         )  # ... + scaled3^T do
         dS = p3  # diag(kept) dS + scaled3^T do
-    tl.store(dS_last + bh * D * E + d[:, None] * E + e[None, :], dS, mask=d_ok[:, None] & e_ok[None, :])
+    if YIELD:
+        if dS_last is not None:
+            if part == 0:
+                tl.store(
+                    dS_last + (sh // H // parts * H + h) * D * E + d[:, None] * E + e[None, :],
+                    dS,
+                    mask=d_ok[:, None] & e_ok[None, :],
+                )
+    else:
+        tl.store(dS_last + sh * D * E + d[:, None] * E + e[None, :], dS, mask=d_ok[:, None] & e_ok[None, :])
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks"])
 def backward_prepare_3(
-    scaled3_p,
-    alpha_sums,
-    alpha_resets,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
     intra2_p,
     v_p,
     v_b,
     v_t,
     v_h,
+    v_g,
     do_p,
     do_b,
     do_t,
     do_h,
+    do_g,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    q_g,
+    alpha_sums,
+    alpha_resets,
     alpha_extents,
     T,
     H,
+    chunks,
+    begins,
+    stops,
     E: tl.constexpr,
     D: tl.constexpr,
     block_e: tl.constexpr,
@@ -1119,7 +1249,6 @@ def backward_prepare_3(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    chunks = tl.cdiv(T, C)
     c = tl.program_id(0) % chunks
     bh = (tl.program_id(0) // chunks).to(tl.int64)
     b = bh // H
@@ -1127,37 +1256,18 @@ def backward_prepare_3(
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
     e_ok = e < E
-    q_p += b * q_b + h * q_h
-    v_p += b * v_b + h * v_h
-    do_p += b * do_b + h * do_h
-    t0 = tl.cast(c, tl.int64) * C
-    last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+    t0, last = place_of(c, T, begins, stops, C)
+    if last < 0:
+        return
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
+    v_p += b * v_b + h // v_g * v_h
+    do_p += b * do_b + h // do_g * do_h
+    q_p += b * q_b + h // q_g * q_h
     extent = tl.load(alpha_extents + bh * chunks + c)
     if is_flat(extent, DT) != FLAT:
         return
-    for d_start in range(0, D, part_d):
-        d = d_start + tl.arange(0, part_d)
-        d_ok = d < D
-        alpha_a = tl.load(
-            alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
-        )
-        alpha_n = (
-            tl.load(
-                alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
-            )
-            if EXACT
-            else 0
-        )
-        until = span(alpha_a, alpha_n, 0.0, 0)
-        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        tl.store(
-            scaled3_p + at * D + i[:, None] * D + d[None, :],
-            (until * q.to(tl.float32)),
-            mask=i_ok[:, None] & d_ok[None, :],
-        )  # q . until
     v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     p = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
@@ -1165,7 +1275,7 @@ def backward_prepare_3(
     for d_start in range(0, D, part_d):
         d = d_start + tl.arange(0, part_d)
         d_ok = d < D
-        q2 = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         alpha_a = tl.load(
             alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
         )
@@ -1178,7 +1288,7 @@ def backward_prepare_3(
         )
         p3 = decayed_sum(
             p2,
-            q2.to(tl.float32),
+            q.to(tl.float32),
             alpha_sums + at * D,
             alpha_resets + at * D if EXACT else None,
             alpha_a,
@@ -1200,7 +1310,7 @@ def backward_prepare_3(
         tl.store(intra2_p + at * D + i[:, None] * D + d[None, :], p3, mask=i_ok[:, None] & d_ok[None, :])
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_3(
     dS_first,
     intra2_p,
@@ -1208,29 +1318,38 @@ def backward_sweep_3(
     v_b,
     v_t,
     v_h,
+    v_g,
     alpha_sums,
     alpha_resets,
     k_p,
     k_b,
     k_t,
     k_h,
+    k_g,
     S_late_0_p,
     S_late_0_b,
     S_late_0_t,
     S_late_0_h,
+    S_late_0_g,
     S_late__out,
     dk_out,
     do_p,
     do_b,
     do_t,
     do_h,
+    do_g,
     scaled3_p,
     T,
     H,
+    chunks,
+    starts,
+    parts,
+    length,
     E: tl.constexpr,
     D: tl.constexpr,
     block_e: tl.constexpr,
     block_d: tl.constexpr,
+    YIELD: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1239,10 +1358,11 @@ def backward_sweep_3(
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
-    bh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
-    chunks = tl.cdiv(T, C)
-    b = bh // H
-    h = bh % H
+    sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
     e_ok = e < E
@@ -1251,16 +1371,17 @@ def backward_sweep_3(
     dS = tl.zeros([block_e, block_d], tl.float32)
     if dS_first is not None:
         dS += tl.load(
-            dS_first + bh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0
+            dS_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0
         )
-    v_p += b * v_b + h * v_h
-    k_p += b * k_b + h * k_h
-    S_late_0_p += b * S_late_0_b + h * S_late_0_h
-    do_p += b * do_b + h * do_h
-    for n in range(chunks):
-        c = chunks - 1 - n
-        t0 = tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+    v_p += b * v_b + h // v_g * v_h
+    k_p += b * k_b + h // k_g * k_h
+    S_late_0_p += b * S_late_0_b + h // S_late_0_g * S_late_0_h
+    do_p += b * do_b + h // do_g * do_h
+    for n in range(count):
+        c = count - 1 - n
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -1289,12 +1410,13 @@ def backward_sweep_3(
         )
         since = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
         y = intra2.to(tl.float32) + (p * since)  # (v dS^T) . since + intra2
-        tl.store(
-            S_late__out + step * D + i[:, None] * (H * D) + d[None, :],
-            ((-(y * k.to(tl.float32))) + S_late_0.to(tl.float32)),
-            mask=i_ok[:, None] & d_ok[None, :],
-        )  # S.late
-        tl.store(dk_out + step * D + i[:, None] * (H * D) + d[None, :], y, mask=i_ok[:, None] & d_ok[None, :])  # dk
+        if YIELD:
+            tl.store(
+                S_late__out + step * D + i[:, None] * (H * D) + d[None, :],
+                ((-(y * k.to(tl.float32))) + S_late_0.to(tl.float32)),
+                mask=i_ok[:, None] & d_ok[None, :],
+            )  # S.late
+            tl.store(dk_out + step * D + i[:, None] * (H * D) + d[None, :], y, mask=i_ok[:, None] & d_ok[None, :])  # dk
         kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         scaled3 = tl.load(
@@ -1306,41 +1428,44 @@ def backward_sweep_3(
         dS = p2  # diag(kept) dS + scaled3^T do
 
 
-def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs):
+def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
     """Gradients."""
     q = steps(given["q"])
     k = steps(given["k"])
     v = steps(given["v"])
     alpha = steps(given["alpha"])
     some = q
-    B, T, H = q.shape[:3]
+    B, T = q.shape[:2]
+    H = max(q.shape[2], k.shape[2], v.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
     config = choose(some.dtype, (D, E), heavy=True)
+    lay = places(packed, (B, T, H), config.chunk)
+    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
     S_first = whole(states.get("S"))
-    dS_first = whole(final_cotangents.get("S"))
+    dS_first = dS_starts = whole(final_cotangents.get("S"))
+    S_starts = saved["S starts"] if parts > 1 else S_first
     do = cotangent(cotangents.get("o"), some, (B, T, H, E))
-    alpha_sums, alpha_resets, alpha_extents = cumulate(alpha, config.chunk, config.exact)
+    alpha_sums, alpha_resets, alpha_extents = cumulate(alpha, lay, config.exact)
     if needs & {"alpha", "k", "q"}:
         scaled1 = some.new_empty((B, H, T, D))
         intra1 = some.new_empty((B, H, T, D), dtype=torch.float32)
         for flat in (True, False):
             launch(
                 backward_prepare_1,
-                (B * H * cdiv(T, config.chunk),),
+                (lay.programs,),
                 scaled1,
                 alpha_sums,
                 alpha_resets,
                 k,
-                *strides(k),
+                *strides(k, H),
                 intra1,
                 do,
-                *strides(do),
+                *strides(do, H),
                 v,
-                *strides(v),
+                *strides(v, H),
                 alpha_extents,
-                T,
-                H,
+                *lay.at_once,
                 E=E,
                 D=D,
                 block_e=padded(E),
@@ -1348,126 +1473,161 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 FLAT=flat,
                 C=config.chunk,
                 LEVELS=config.levels,
-                EVEN=T % config.chunk == 0,
+                EVEN=lay.even,
                 EXACT=config.exact,
                 DT=DTYPES[some.dtype],
                 num_warps=4,
                 num_stages=1,
             )
+    if needs & {"alpha", "k", "q"}:
         S_late_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
-        S_last = some.new_empty((B, H, D, E), dtype=torch.float32)
+        S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
         launch(
             backward_sweep_1,
-            (B * H * cdiv(D, min(config.tile, padded(D))),),
-            S_first,
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            S_starts,
             S_last,
             intra1,
             alpha_sums,
             alpha_resets,
             do,
-            *strides(do),
+            *strides(do, H),
             q,
-            *strides(q),
+            *strides(q, H),
             S_late_0,
             dq,
             v,
-            *strides(v),
+            *strides(v, H),
             scaled1,
-            T,
-            H,
+            *lay.walked,
+            parts,
+            lay.length(parts),
             E=E,
             D=D,
             block_e=padded(E),
             block_d=min(config.tile, padded(D)),
+            YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
-            EVEN=T % config.chunk == 0,
+            EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,
         )
-    if needs & {"S", "v"}:
-        matrix1 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
+    if needs & {"S", "alpha", "k", "v"}:
+        matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         scaled2 = some.new_empty((B, H, T, D))
         scaled3 = some.new_empty((B, H, T, D))
         for flat in (True, False):
             launch(
                 backward_prepare_2,
-                (B * H * cdiv(T, config.chunk),),
+                (lay.programs,),
                 k,
-                *strides(k),
+                *strides(k, H),
                 q,
-                *strides(q),
+                *strides(q, H),
                 alpha_sums,
                 alpha_resets,
                 alpha_extents,
                 scaled2,
                 scaled3,
                 matrix1,
-                T,
-                H,
+                *lay.at_once,
                 D=D,
                 part_d=min(config.block, padded(D)),
                 FLAT=flat,
                 C=config.chunk,
                 LEVELS=config.levels,
-                EVEN=T % config.chunk == 0,
+                EVEN=lay.even,
                 EXACT=config.exact,
                 DT=DTYPES[some.dtype],
                 num_warps=4,
                 num_stages=1,
             )
+    if needs & {"S", "alpha", "k", "v"}:
+        if parts > 1:
+            dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
+            launch(
+                backward_sweep_2,
+                (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+                None,
+                dS_ends,
+                scaled2,
+                matrix1,
+                do,
+                *strides(do, H),
+                None,
+                alpha_sums,
+                alpha_resets,
+                scaled3,
+                *lay.walked,
+                parts,
+                lay.length(parts),
+                D=D,
+                E=E,
+                block_d=padded(D),
+                block_e=min(config.tile, padded(E)),
+                YIELD=False,
+                C=config.chunk,
+                LEVELS=config.levels,
+                EVEN=lay.even,
+                EXACT=config.exact,
+                DT=DTYPES[some.dtype],
+                num_warps=config.warps,
+                num_stages=config.stages,
+            )
+            dS_starts = chained(dS_first, dS_ends, lay, parts, False, (alpha_sums, alpha_resets), 0, config.exact)
+    if needs & {"S", "v"}:
         dv = some.new_empty((B, T, H, E), dtype=some.dtype)
-        dS_last = some.new_empty((B, H, D, E), dtype=torch.float32)
+        dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
         launch(
             backward_sweep_2,
-            (B * H * cdiv(E, min(config.tile, padded(E))),),
-            dS_first,
+            (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+            dS_starts,
             dS_last,
             scaled2,
             matrix1,
             do,
-            *strides(do),
+            *strides(do, H),
             dv,
             alpha_sums,
             alpha_resets,
             scaled3,
-            T,
-            H,
+            *lay.walked,
+            parts,
+            lay.length(parts),
             D=D,
             E=E,
             block_d=padded(D),
             block_e=min(config.tile, padded(E)),
+            YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
-            EVEN=T % config.chunk == 0,
+            EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,
         )
     if needs & {"alpha", "k"}:
-        scaled3 = some.new_empty((B, H, T, D))
         intra2 = some.new_empty((B, H, T, D), dtype=torch.float32)
         for flat in (True, False):
             launch(
                 backward_prepare_3,
-                (B * H * cdiv(T, config.chunk),),
-                scaled3,
-                alpha_sums,
-                alpha_resets,
-                q,
-                *strides(q),
+                (lay.programs,),
                 intra2,
                 v,
-                *strides(v),
+                *strides(v, H),
                 do,
-                *strides(do),
+                *strides(do, H),
+                q,
+                *strides(q, H),
+                alpha_sums,
+                alpha_resets,
                 alpha_extents,
-                T,
-                H,
+                *lay.at_once,
                 E=E,
                 D=D,
                 block_e=padded(E),
@@ -1475,41 +1635,44 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 FLAT=flat,
                 C=config.chunk,
                 LEVELS=config.levels,
-                EVEN=T % config.chunk == 0,
+                EVEN=lay.even,
                 EXACT=config.exact,
                 DT=DTYPES[some.dtype],
                 num_warps=4,
                 num_stages=1,
             )
+    if needs & {"alpha", "k"}:
         S_late_ = some.new_empty((B, T, H, D), dtype=torch.float32)
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
         launch(
             backward_sweep_3,
-            (B * H * cdiv(D, min(config.tile, padded(D))),),
-            dS_first,
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            dS_starts,
             intra2,
             v,
-            *strides(v),
+            *strides(v, H),
             alpha_sums,
             alpha_resets,
             k,
-            *strides(k),
+            *strides(k, H),
             S_late_0,
-            *strides(S_late_0),
+            *strides(S_late_0, H),
             S_late_,
             dk,
             do,
-            *strides(do),
+            *strides(do, H),
             scaled3,
-            T,
-            H,
+            *lay.walked,
+            parts,
+            lay.length(parts),
             E=E,
             D=D,
             block_e=padded(E),
             block_d=min(config.tile, padded(D)),
+            YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
-            EVEN=T % config.chunk == 0,
+            EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
@@ -1519,7 +1682,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"alpha"}:  # the decay times <S_(t-1), dS_t>
         late = spread(S_late_.float(), (B, T, H, D), some)
         early = None
-        S_pairing = suffix_sum(late, early, pair(S_last, dS_first, (-1,)))
+        S_pairing = suffix_sum(late, early, pair(S_last, dS_first, (-1,)), lay)
     if "q" in needs:
         gradients["q"] = dq.to(given["q"].dtype)
     if "k" in needs:
@@ -1624,7 +1787,16 @@ OP = Op(
             backward_states=torch_backward_states,
             saved={},
         ),
-        "triton": Backend(triton_forward, triton_backward),
+        "triton": Backend(
+            triton_forward,
+            triton_backward,
+            frozenset(
+                (
+                    "packed",
+                    "groups",
+                )
+            ),
+        ),
     },
     Step(
         SIGNATURE,

@@ -65,10 +65,11 @@ import triton.language as tl
 
 from chunkform.runtime.decay import order_mask, triangular_inverse
 from chunkform.runtime.decode import Step, StepKernel
-from chunkform.runtime.kernels import inverse
+from chunkform.runtime.kernels import chained_matrix, inverse, part_of, place_of
 from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, padded, spread, steps, strides, whole
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
+from chunkform.runtime.places import parts_for, places
 from chunkform.runtime.segments import Segment, in_pieces, over_chunks
 from chunkform.runtime.torch_form import CHUNK, dtype_of, from_chunks, from_steps, in_segments, steps_first, to_chunks
 
@@ -465,24 +466,30 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     return {"W": dW_last}
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks"])
 def forward_prepare_1(
     matrix1,
     x_p,
     x_b,
     x_t,
     x_h,
+    x_g,
     eta_p,
     eta_b,
     eta_t,
     eta_h,
+    eta_g,
     matrix2,
     z_p,
     z_b,
     z_t,
     z_h,
+    z_g,
     T,
     H,
+    chunks,
+    begins,
+    stops,
     N: tl.constexpr,
     block_n_: tl.constexpr,
     C: tl.constexpr,
@@ -492,7 +499,6 @@ def forward_prepare_1(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    chunks = tl.cdiv(T, C)
     c = tl.program_id(0) % chunks
     bh = (tl.program_id(0) // chunks).to(tl.int64)
     b = bh // H
@@ -500,14 +506,15 @@ def forward_prepare_1(
     i = tl.arange(0, C)
     n_ = tl.arange(0, block_n_)
     n__ok = n_ < N
-    x_p += b * x_b + h * x_h
-    eta_p += b * eta_b + h * eta_h
-    z_p += b * z_b + h * z_h
-    t0 = tl.cast(c, tl.int64) * C
-    last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+    t0, last = place_of(c, T, begins, stops, C)
+    if last < 0:
+        return
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
+    x_p += b * x_b + h // x_g * x_h
+    eta_p += b * eta_b + h // eta_g * eta_h
+    z_p += b * z_b + h // z_g * z_h
     x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
     p = tl.dot(x.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x x^T
     eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
@@ -522,7 +529,7 @@ def forward_prepare_1(
     )  # ([order_{mask}]_{i,j} . (z x^T)) diag(eta)
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def forward_sweep_1(
     W_first,
     W_last,
@@ -531,27 +538,36 @@ def forward_sweep_1(
     y_b,
     y_t,
     y_h,
+    y_g,
     x_p,
     x_b,
     x_t,
     x_h,
+    x_g,
     matrix2,
     z_p,
     z_b,
     z_t,
     z_h,
+    z_g,
     write1_out,
     o_out,
     eta_p,
     eta_b,
     eta_t,
     eta_h,
+    eta_g,
     T,
     H,
+    chunks,
+    starts,
+    parts,
+    length,
     N: tl.constexpr,
     M: tl.constexpr,
     block_n_: tl.constexpr,
     block_m_: tl.constexpr,
+    YIELD: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -560,10 +576,11 @@ def forward_sweep_1(
 ):
     """A walk forwards over chunks, carrying a tile of W."""
     tile = tl.program_id(0) % tl.cdiv(M, block_m_)
-    bh = (tl.program_id(0) // tl.cdiv(M, block_m_)).to(tl.int64)
-    chunks = tl.cdiv(T, C)
-    b = bh // H
-    h = bh % H
+    sh = (tl.program_id(0) // tl.cdiv(M, block_m_)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     n_ = tl.arange(0, block_n_)
     n__ok = n_ < N
@@ -572,16 +589,17 @@ def forward_sweep_1(
     W = tl.zeros([block_n_, block_m_], tl.float32)
     if W_first is not None:
         W += tl.load(
-            W_first + bh * M * N + m_[None, :] * N + n_[:, None], mask=m__ok[None, :] & n__ok[:, None], other=0.0
+            W_first + sh * M * N + m_[None, :] * N + n_[:, None], mask=m__ok[None, :] & n__ok[:, None], other=0.0
         )
-    y_p += b * y_b + h * y_h
-    x_p += b * x_b + h * x_h
-    z_p += b * z_b + h * z_h
-    eta_p += b * eta_b + h * eta_h
-    for n in range(chunks):
+    y_p += b * y_b + h // y_g * y_h
+    x_p += b * x_b + h // x_g * x_h
+    z_p += b * z_b + h // z_g * z_h
+    eta_p += b * eta_b + h // eta_g * eta_h
+    for n in range(count):
         c = n
-        t0 = tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -594,108 +612,271 @@ def forward_sweep_1(
         p3 = tl.dot(t2.to(DT), p2.to(DT), input_precision="tf32x3")  # matrix2 p2
         z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
         p4 = tl.dot(z.to(DT), W.to(DT), (-p3), input_precision="tf32x3")  # ... + z W^T
-        tl.store(write1_out + step * M + i[:, None] * (H * M) + m_[None, :], p2, mask=i_ok[:, None] & m__ok[None, :])
-        tl.store(o_out + step * M + i[:, None] * (H * M) + m_[None, :], p4, mask=i_ok[:, None] & m__ok[None, :])  # o
+        if YIELD:
+            tl.store(
+                write1_out + step * M + i[:, None] * (H * M) + m_[None, :], p2, mask=i_ok[:, None] & m__ok[None, :]
+            )
+            tl.store(
+                o_out + step * M + i[:, None] * (H * M) + m_[None, :], p4, mask=i_ok[:, None] & m__ok[None, :]
+            )  # o
         eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
         p5 = tl.dot(
             tl.trans(x.to(DT)), (eta.to(tl.float32)[:, None] * p2).to(DT), input_precision="tf32x3"
         )  # p2^T diag(eta) x
         W = (-p5) + W  # W - p2^T diag(eta) x
-    tl.store(W_last + bh * M * N + m_[None, :] * N + n_[:, None], W, mask=m__ok[None, :] & n__ok[:, None])
+    if YIELD:
+        if W_last is not None:
+            if part == parts - 1:
+                tl.store(
+                    W_last + (sh // H // parts * H + h) * M * N + m_[None, :] * N + n_[:, None],
+                    W,
+                    mask=m__ok[None, :] & n__ok[:, None],
+                )
+    else:
+        tl.store(W_last + sh * M * N + m_[None, :] * N + n_[:, None], W, mask=m__ok[None, :] & n__ok[:, None])
 
 
-def triton_forward(given, states, constants):
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+def forward_ends_1(
+    W_last,
+    matrix1,
+    x_p,
+    x_b,
+    x_t,
+    x_h,
+    x_g,
+    eta_p,
+    eta_b,
+    eta_t,
+    eta_h,
+    eta_g,
+    T,
+    H,
+    chunks,
+    starts,
+    parts,
+    length,
+    N: tl.constexpr,
+    block_n_: tl.constexpr,
+    block_n__kept: tl.constexpr,
+    YIELD: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """A walk forwards over chunks, carrying a tile of W."""
+    tile = tl.program_id(0) % tl.cdiv(N, block_n__kept)
+    sh = (tl.program_id(0) // tl.cdiv(N, block_n__kept)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
+    i = tl.arange(0, C)
+    n_ = tl.arange(0, block_n_)
+    n__ok = n_ < N
+    n__kept = tile * block_n__kept + tl.arange(0, block_n__kept)
+    n__kept_ok = n__kept < N
+    W = tl.where(n_[:, None] == n__kept[None, :], 1.0, 0.0)
+    x_p += b * x_b + h // x_g * x_h
+    eta_p += b * eta_b + h // eta_g * eta_h
+    for n in range(count):
+        c = n
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
+        i_ok = i <= last
+        at = bh * T + t0
+        step = (b * T + t0) * H + h
+        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
+        p = tl.dot(x.to(DT), W.to(DT), input_precision="tf32x3")  # x W
+        p2 = tl.dot(t.to(DT), p.to(DT), input_precision="tf32x3")  # matrix1 p
+        eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
+        p3 = tl.dot(
+            tl.trans(x.to(DT)), (eta.to(tl.float32)[:, None] * p2).to(DT), input_precision="tf32x3"
+        )  # x^T diag(eta) p2
+        W = (-p3) + W  # W - x^T diag(eta) p2
+    if YIELD:
+        if W_last is not None:
+            if part == parts - 1:
+                tl.store(
+                    W_last + (sh // H // parts * H + h) * N * N + n_[:, None] * N + n__kept[None, :],
+                    W,
+                    mask=n__ok[:, None] & n__kept_ok[None, :],
+                )
+    else:
+        tl.store(W_last + sh * N * N + n_[:, None] * N + n__kept[None, :], W, mask=n__ok[:, None] & n__kept_ok[None, :])
+
+
+def triton_forward(given, states, constants, packed=None):
     """Outputs, last states and what the backward pass uses."""
     x = steps(given["x"])
     z = steps(given["z"])
     y = steps(given["y"])
     eta = steps(given["eta"])
     some = x
-    B, T, H = x.shape[:3]
+    B, T = x.shape[:2]
+    H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
     config = choose(some.dtype, (N, M), heavy=True)
+    lay = places(packed, (B, T, H), config.chunk)
+    parts = parts_for(lay, B * H * cdiv(M, min(config.tile, padded(M))))
     W_first = whole(states.get("W"))
-    matrix1 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
-    matrix2 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
+    W_starts = W_first
+    matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+    matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
         forward_prepare_1,
-        (B * H * cdiv(T, config.chunk),),
+        (lay.programs,),
         matrix1,
         x,
-        *strides(x),
+        *strides(x, H),
         eta,
-        *strides(eta),
+        *strides(eta, H),
         matrix2,
         z,
-        *strides(z),
-        T,
-        H,
+        *strides(z, H),
+        *lay.at_once,
         N=N,
         block_n_=padded(N),
         C=config.chunk,
         LEVELS=config.levels,
-        EVEN=T % config.chunk == 0,
+        EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=4,
         num_stages=1,
     )
+    if parts > 1:
+        W_ends = some.new_empty((B * parts, H, M, N), dtype=torch.float32)
+        launch(
+            forward_sweep_1,
+            (lay.sequences * parts * H * cdiv(M, min(config.tile, padded(M))),),
+            None,
+            W_ends,
+            matrix1,
+            y,
+            *strides(y, H),
+            x,
+            *strides(x, H),
+            matrix2,
+            z,
+            *strides(z, H),
+            None,
+            None,
+            eta,
+            *strides(eta, H),
+            *lay.walked,
+            parts,
+            lay.length(parts),
+            N=N,
+            M=M,
+            block_n_=padded(N),
+            block_m_=min(config.tile, padded(M)),
+            YIELD=False,
+            C=config.chunk,
+            LEVELS=config.levels,
+            EVEN=lay.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=config.stages,
+        )
+        W_linear = some.new_empty((B * parts, H, N, N), dtype=torch.float32)
+        launch(
+            forward_ends_1,
+            (lay.sequences * parts * H * cdiv(N, min(config.tile, padded(N))),),
+            W_linear,
+            matrix1,
+            x,
+            *strides(x, H),
+            eta,
+            *strides(eta, H),
+            *lay.walked,
+            parts,
+            lay.length(parts),
+            N=N,
+            block_n_=padded(N),
+            block_n__kept=min(config.tile, padded(N)),
+            YIELD=False,
+            C=config.chunk,
+            LEVELS=config.levels,
+            EVEN=lay.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=config.stages,
+        )
+        W_starts = chained_matrix(W_first, W_ends, W_linear, lay, parts, True, along=1)
     write1 = some.new_empty((B, T, H, M), dtype=some.dtype)
     o = some.new_empty((B, T, H, M), dtype=some.dtype)
-    W_last = some.new_empty((B, H, M, N), dtype=torch.float32)
+    W_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32)
     launch(
         forward_sweep_1,
-        (B * H * cdiv(M, min(config.tile, padded(M))),),
-        W_first,
+        (lay.sequences * parts * H * cdiv(M, min(config.tile, padded(M))),),
+        W_starts,
         W_last,
         matrix1,
         y,
-        *strides(y),
+        *strides(y, H),
         x,
-        *strides(x),
+        *strides(x, H),
         matrix2,
         z,
-        *strides(z),
+        *strides(z, H),
         write1,
         o,
         eta,
-        *strides(eta),
-        T,
-        H,
+        *strides(eta, H),
+        *lay.walked,
+        parts,
+        lay.length(parts),
         N=N,
         M=M,
         block_n_=padded(N),
         block_m_=min(config.tile, padded(M)),
+        YIELD=True,
         C=config.chunk,
         LEVELS=config.levels,
-        EVEN=T % config.chunk == 0,
+        EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=config.stages,
     )
-    return {"o": o}, {"W": W_last}, {"f73806d84e": write1}
+    saved = {"f73806d84e": write1}
+    if parts > 1:
+        saved |= {"W starts": W_starts}
+    return {"o": o}, {"W": W_last}, saved
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks"])
 def backward_prepare_1(
     matrix2,
     x_p,
     x_b,
     x_t,
     x_h,
+    x_g,
     z_p,
     z_b,
     z_t,
     z_h,
+    z_g,
     matrix1,
     eta_p,
     eta_b,
     eta_t,
     eta_h,
+    eta_g,
     T,
     H,
+    chunks,
+    begins,
+    stops,
     N: tl.constexpr,
     block_n_: tl.constexpr,
     C: tl.constexpr,
@@ -705,7 +886,6 @@ def backward_prepare_1(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    chunks = tl.cdiv(T, C)
     c = tl.program_id(0) % chunks
     bh = (tl.program_id(0) // chunks).to(tl.int64)
     b = bh // H
@@ -713,14 +893,15 @@ def backward_prepare_1(
     i = tl.arange(0, C)
     n_ = tl.arange(0, block_n_)
     n__ok = n_ < N
-    x_p += b * x_b + h * x_h
-    z_p += b * z_b + h * z_h
-    eta_p += b * eta_b + h * eta_h
-    t0 = tl.cast(c, tl.int64) * C
-    last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+    t0, last = place_of(c, T, begins, stops, C)
+    if last < 0:
+        return
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
+    x_p += b * x_b + h // x_g * x_h
+    z_p += b * z_b + h // z_g * z_h
+    eta_p += b * eta_b + h // eta_g * eta_h
     x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
     z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
     p = tl.dot(x.to(DT), tl.trans(z.to(DT)), input_precision="tf32x3")  # x z^T
@@ -735,7 +916,7 @@ def backward_prepare_1(
     tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2)  # x2
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_1(
     dW_first,
     dW_last,
@@ -744,27 +925,36 @@ def backward_sweep_1(
     x_b,
     x_t,
     x_h,
+    x_g,
     matrix2,
     do_p,
     do_b,
     do_t,
     do_h,
+    do_g,
     eta_p,
     eta_b,
     eta_t,
     eta_h,
+    eta_g,
     write2_out,
     dy_out,
     z_p,
     z_b,
     z_t,
     z_h,
+    z_g,
     T,
     H,
+    chunks,
+    starts,
+    parts,
+    length,
     N: tl.constexpr,
     M: tl.constexpr,
     block_n_: tl.constexpr,
     block_m_: tl.constexpr,
+    YIELD: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -773,10 +963,11 @@ def backward_sweep_1(
 ):
     """A walk backwards over chunks, carrying a tile of dW."""
     tile = tl.program_id(0) % tl.cdiv(M, block_m_)
-    bh = (tl.program_id(0) // tl.cdiv(M, block_m_)).to(tl.int64)
-    chunks = tl.cdiv(T, C)
-    b = bh // H
-    h = bh % H
+    sh = (tl.program_id(0) // tl.cdiv(M, block_m_)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     n_ = tl.arange(0, block_n_)
     n__ok = n_ < N
@@ -785,16 +976,17 @@ def backward_sweep_1(
     dW = tl.zeros([block_n_, block_m_], tl.float32)
     if dW_first is not None:
         dW += tl.load(
-            dW_first + bh * M * N + m_[None, :] * N + n_[:, None], mask=m__ok[None, :] & n__ok[:, None], other=0.0
+            dW_first + sh * M * N + m_[None, :] * N + n_[:, None], mask=m__ok[None, :] & n__ok[:, None], other=0.0
         )
-    x_p += b * x_b + h * x_h
-    do_p += b * do_b + h * do_h
-    eta_p += b * eta_b + h * eta_h
-    z_p += b * z_b + h * z_h
-    for n in range(chunks):
-        c = chunks - 1 - n
-        t0 = tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+    x_p += b * x_b + h // x_g * x_h
+    do_p += b * do_b + h // do_g * do_h
+    eta_p += b * eta_b + h // eta_g * eta_h
+    z_p += b * z_b + h // z_g * z_h
+    for n in range(count):
+        c = count - 1 - n
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -806,43 +998,138 @@ def backward_sweep_1(
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
         p2 = tl.dot(t2.to(DT), do.to(DT), p, input_precision="tf32x3")  # ... + matrix2 do
         p3 = tl.dot(t.to(DT), p2.to(DT), input_precision="tf32x3")  # matrix1 p2
-        tl.store(write2_out + step * M + i[:, None] * (H * M) + m_[None, :], p3, mask=i_ok[:, None] & m__ok[None, :])
-        tl.store(
-            dy_out + step * M + i[:, None] * (H * M) + m_[None, :],
-            (eta.to(tl.float32)[:, None] * p3),
-            mask=i_ok[:, None] & m__ok[None, :],
-        )  # dy
+        if YIELD:
+            tl.store(
+                write2_out + step * M + i[:, None] * (H * M) + m_[None, :], p3, mask=i_ok[:, None] & m__ok[None, :]
+            )
+            tl.store(
+                dy_out + step * M + i[:, None] * (H * M) + m_[None, :],
+                (eta.to(tl.float32)[:, None] * p3),
+                mask=i_ok[:, None] & m__ok[None, :],
+            )  # dy
         p4 = tl.dot(
             tl.trans(x.to(DT)), (eta.to(tl.float32)[:, None] * p3).to(DT), input_precision="tf32x3"
         )  # p3^T diag(eta) x
         z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
         p5 = tl.dot(tl.trans(z.to(DT)), do.to(DT), ((-p4) + dW), input_precision="tf32x3")  # ... + do^T z
         dW = p5  # dW + do^T z - p3^T diag(eta) x
-    tl.store(dW_last + bh * M * N + m_[None, :] * N + n_[:, None], dW, mask=m__ok[None, :] & n__ok[:, None])
+    if YIELD:
+        if dW_last is not None:
+            if part == 0:
+                tl.store(
+                    dW_last + (sh // H // parts * H + h) * M * N + m_[None, :] * N + n_[:, None],
+                    dW,
+                    mask=m__ok[None, :] & n__ok[:, None],
+                )
+    else:
+        tl.store(dW_last + sh * M * N + m_[None, :] * N + n_[:, None], dW, mask=m__ok[None, :] & n__ok[:, None])
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+def backward_ends_1(
+    dW_last,
+    matrix1,
+    x_p,
+    x_b,
+    x_t,
+    x_h,
+    x_g,
+    eta_p,
+    eta_b,
+    eta_t,
+    eta_h,
+    eta_g,
+    T,
+    H,
+    chunks,
+    starts,
+    parts,
+    length,
+    N: tl.constexpr,
+    block_n_: tl.constexpr,
+    block_n__kept: tl.constexpr,
+    YIELD: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """A walk backwards over chunks, carrying a tile of dW."""
+    tile = tl.program_id(0) % tl.cdiv(N, block_n__kept)
+    sh = (tl.program_id(0) // tl.cdiv(N, block_n__kept)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
+    i = tl.arange(0, C)
+    n_ = tl.arange(0, block_n_)
+    n__ok = n_ < N
+    n__kept = tile * block_n__kept + tl.arange(0, block_n__kept)
+    n__kept_ok = n__kept < N
+    dW = tl.where(n_[:, None] == n__kept[None, :], 1.0, 0.0)
+    x_p += b * x_b + h // x_g * x_h
+    eta_p += b * eta_b + h // eta_g * eta_h
+    for n in range(count):
+        c = count - 1 - n
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
+        i_ok = i <= last
+        at = bh * T + t0
+        step = (b * T + t0) * H + h
+        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
+        p = tl.dot(x.to(DT), dW.to(DT), input_precision="tf32x3")  # x dW
+        p2 = tl.dot(t.to(DT), p.to(DT), input_precision="tf32x3")  # matrix1 p
+        eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
+        p3 = tl.dot(
+            tl.trans(x.to(DT)), (eta.to(tl.float32)[:, None] * p2).to(DT), input_precision="tf32x3"
+        )  # x^T diag(eta) p2
+        dW = dW + (-p3)  # dW - x^T diag(eta) p2
+    if YIELD:
+        if dW_last is not None:
+            if part == 0:
+                tl.store(
+                    dW_last + (sh // H // parts * H + h) * N * N + n_[:, None] * N + n__kept[None, :],
+                    dW,
+                    mask=n__ok[:, None] & n__kept_ok[None, :],
+                )
+    else:
+        tl.store(
+            dW_last + sh * N * N + n_[:, None] * N + n__kept[None, :], dW, mask=n__ok[:, None] & n__kept_ok[None, :]
+        )
+
+
+@triton.jit(do_not_specialize=["T", "chunks"])
 def backward_prepare_2(
     matrix4,
     write1_p,
     write1_b,
     write1_t,
     write1_h,
+    write1_g,
     do_p,
     do_b,
     do_t,
     do_h,
+    do_g,
     matrix3,
     eta_p,
     eta_b,
     eta_t,
     eta_h,
+    eta_g,
     write2_p,
     write2_b,
     write2_t,
     write2_h,
+    write2_g,
     T,
     H,
+    chunks,
+    begins,
+    stops,
     M: tl.constexpr,
     block_m_: tl.constexpr,
     C: tl.constexpr,
@@ -852,7 +1139,6 @@ def backward_prepare_2(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    chunks = tl.cdiv(T, C)
     c = tl.program_id(0) % chunks
     bh = (tl.program_id(0) // chunks).to(tl.int64)
     b = bh // H
@@ -860,15 +1146,16 @@ def backward_prepare_2(
     i = tl.arange(0, C)
     m_ = tl.arange(0, block_m_)
     m__ok = m_ < M
-    write1_p += b * write1_b + h * write1_h
-    do_p += b * do_b + h * do_h
-    eta_p += b * eta_b + h * eta_h
-    write2_p += b * write2_b + h * write2_h
-    t0 = tl.cast(c, tl.int64) * C
-    last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+    t0, last = place_of(c, T, begins, stops, C)
+    if last < 0:
+        return
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
+    write1_p += b * write1_b + h // write1_g * write1_h
+    do_p += b * do_b + h // do_g * do_h
+    eta_p += b * eta_b + h // eta_g * eta_h
+    write2_p += b * write2_b + h // write2_g * write2_h
     write1 = tl.load(
         write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
     )
@@ -889,7 +1176,7 @@ def backward_prepare_2(
     )  # ([order_{mask}]_{i,j} . (write1 write2^T)) diag(eta)
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_2(
     dW_first,
     matrix3,
@@ -897,35 +1184,46 @@ def backward_sweep_2(
     x_b,
     x_t,
     x_h,
+    x_g,
     matrix4,
     z_p,
     z_b,
     z_t,
     z_h,
+    z_g,
     write1_p,
     write1_b,
     write1_t,
     write1_h,
+    write1_g,
     eta_p,
     eta_b,
     eta_t,
     eta_h,
+    eta_g,
     dx_1_out,
     deta_1_out,
     write2_p,
     write2_b,
     write2_t,
     write2_h,
+    write2_g,
     do_p,
     do_b,
     do_t,
     do_h,
+    do_g,
     T,
     H,
+    chunks,
+    starts,
+    parts,
+    length,
     M: tl.constexpr,
     N: tl.constexpr,
     block_m_: tl.constexpr,
     block_n_: tl.constexpr,
+    YIELD: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -934,10 +1232,11 @@ def backward_sweep_2(
 ):
     """A walk backwards over chunks, carrying a tile of dW."""
     tile = tl.program_id(0) % tl.cdiv(N, block_n_)
-    bh = (tl.program_id(0) // tl.cdiv(N, block_n_)).to(tl.int64)
-    chunks = tl.cdiv(T, C)
-    b = bh // H
-    h = bh % H
+    sh = (tl.program_id(0) // tl.cdiv(N, block_n_)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     m_ = tl.arange(0, block_m_)
     m__ok = m_ < M
@@ -946,18 +1245,19 @@ def backward_sweep_2(
     dW = tl.zeros([block_m_, block_n_], tl.float32)
     if dW_first is not None:
         dW += tl.load(
-            dW_first + bh * M * N + m_[:, None] * N + n_[None, :], mask=m__ok[:, None] & n__ok[None, :], other=0.0
+            dW_first + sh * M * N + m_[:, None] * N + n_[None, :], mask=m__ok[:, None] & n__ok[None, :], other=0.0
         )
-    x_p += b * x_b + h * x_h
-    z_p += b * z_b + h * z_h
-    write1_p += b * write1_b + h * write1_h
-    eta_p += b * eta_b + h * eta_h
-    write2_p += b * write2_b + h * write2_h
-    do_p += b * do_b + h * do_h
-    for n in range(chunks):
-        c = chunks - 1 - n
-        t0 = tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+    x_p += b * x_b + h // x_g * x_h
+    z_p += b * z_b + h // z_g * z_h
+    write1_p += b * write1_b + h // write1_g * write1_h
+    eta_p += b * eta_b + h // eta_g * eta_h
+    write2_p += b * write2_b + h // write2_g * write2_h
+    do_p += b * do_b + h // do_g * do_h
+    for n in range(count):
+        c = count - 1 - n
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -974,16 +1274,17 @@ def backward_sweep_2(
             other=0.0,
         )
         p3 = tl.dot(write1.to(DT), dW.to(DT), p2, input_precision="tf32x3")  # ... + write1 dW
-        tl.store(
-            dx_1_out + step * N + i[:, None] * (H * N) + n_[None, :],
-            (-eta.to(tl.float32)[:, None] * p3),
-            mask=i_ok[:, None] & n__ok[None, :],
-        )  # dx
-        tl.store(
-            deta_1_out + (step + i * H) * tl.cdiv(N, block_n_) + tile,
-            tl.sum(tl.where(n__ok[None, :], (-(x.to(tl.float32) * p3)), 0.0), axis=1),
-            mask=i_ok,
-        )  # deta
+        if YIELD:
+            tl.store(
+                dx_1_out + step * N + i[:, None] * (H * N) + n_[None, :],
+                (-eta.to(tl.float32)[:, None] * p3),
+                mask=i_ok[:, None] & n__ok[None, :],
+            )  # dx
+            tl.store(
+                deta_1_out + (step + i * H) * tl.cdiv(N, block_n_) + tile,
+                tl.sum(tl.where(n__ok[None, :], (-(x.to(tl.float32) * p3)), 0.0), axis=1),
+                mask=i_ok,
+            )  # deta
         write2 = tl.load(
             write2_p + t0 * write2_t + i[:, None] * write2_t + m_[None, :],
             mask=i_ok[:, None] & m__ok[None, :],
@@ -997,28 +1298,35 @@ def backward_sweep_2(
         dW = p5  # dW + do^T z - write2^T diag(eta) x
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks"])
 def backward_prepare_3(
     matrix5,
     do_p,
     do_b,
     do_t,
     do_h,
+    do_g,
     write1_p,
     write1_b,
     write1_t,
     write1_h,
+    write1_g,
     eta_p,
     eta_b,
     eta_t,
     eta_h,
+    eta_g,
     matrix6,
     write2_p,
     write2_b,
     write2_t,
     write2_h,
+    write2_g,
     T,
     H,
+    chunks,
+    begins,
+    stops,
     M: tl.constexpr,
     block_m_: tl.constexpr,
     C: tl.constexpr,
@@ -1028,7 +1336,6 @@ def backward_prepare_3(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    chunks = tl.cdiv(T, C)
     c = tl.program_id(0) % chunks
     bh = (tl.program_id(0) // chunks).to(tl.int64)
     b = bh // H
@@ -1036,15 +1343,16 @@ def backward_prepare_3(
     i = tl.arange(0, C)
     m_ = tl.arange(0, block_m_)
     m__ok = m_ < M
-    do_p += b * do_b + h * do_h
-    write1_p += b * write1_b + h * write1_h
-    eta_p += b * eta_b + h * eta_h
-    write2_p += b * write2_b + h * write2_h
-    t0 = tl.cast(c, tl.int64) * C
-    last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+    t0, last = place_of(c, T, begins, stops, C)
+    if last < 0:
+        return
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
+    do_p += b * do_b + h // do_g * do_h
+    write1_p += b * write1_b + h // write1_g * write1_h
+    eta_p += b * eta_b + h // eta_g * eta_h
+    write2_p += b * write2_b + h // write2_g * write2_h
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
     write1 = tl.load(
         write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
@@ -1065,7 +1373,7 @@ def backward_prepare_3(
     )  # ([order_{mask}]_{i,j} . (write2 write1^T)) diag(eta)
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_3(
     W_first,
     W_last,
@@ -1074,35 +1382,46 @@ def backward_sweep_3(
     x_b,
     x_t,
     x_h,
+    x_g,
     do_p,
     do_b,
     do_t,
     do_h,
+    do_g,
     matrix6,
     write2_p,
     write2_b,
     write2_t,
     write2_h,
+    write2_g,
     eta_p,
     eta_b,
     eta_t,
     eta_h,
+    eta_g,
     dx_1_p,
     dx_1_b,
     dx_1_t,
     dx_1_h,
+    dx_1_g,
     dx_out,
     dz_out,
     write1_p,
     write1_b,
     write1_t,
     write1_h,
+    write1_g,
     T,
     H,
+    chunks,
+    starts,
+    parts,
+    length,
     M: tl.constexpr,
     N: tl.constexpr,
     block_m_: tl.constexpr,
     block_n_: tl.constexpr,
+    YIELD: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1111,10 +1430,11 @@ def backward_sweep_3(
 ):
     """A walk forwards over chunks, carrying a tile of W."""
     tile = tl.program_id(0) % tl.cdiv(N, block_n_)
-    bh = (tl.program_id(0) // tl.cdiv(N, block_n_)).to(tl.int64)
-    chunks = tl.cdiv(T, C)
-    b = bh // H
-    h = bh % H
+    sh = (tl.program_id(0) // tl.cdiv(N, block_n_)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     m_ = tl.arange(0, block_m_)
     m__ok = m_ < M
@@ -1123,18 +1443,19 @@ def backward_sweep_3(
     W = tl.zeros([block_m_, block_n_], tl.float32)
     if W_first is not None:
         W += tl.load(
-            W_first + bh * M * N + m_[:, None] * N + n_[None, :], mask=m__ok[:, None] & n__ok[None, :], other=0.0
+            W_first + sh * M * N + m_[:, None] * N + n_[None, :], mask=m__ok[:, None] & n__ok[None, :], other=0.0
         )
-    x_p += b * x_b + h * x_h
-    do_p += b * do_b + h * do_h
-    write2_p += b * write2_b + h * write2_h
-    eta_p += b * eta_b + h * eta_h
-    dx_1_p += b * dx_1_b + h * dx_1_h
-    write1_p += b * write1_b + h * write1_h
-    for n in range(chunks):
+    x_p += b * x_b + h // x_g * x_h
+    do_p += b * do_b + h // do_g * do_h
+    write2_p += b * write2_b + h // write2_g * write2_h
+    eta_p += b * eta_b + h // eta_g * eta_h
+    dx_1_p += b * dx_1_b + h // dx_1_g * dx_1_h
+    write1_p += b * write1_b + h // write1_g * write1_h
+    for n in range(count):
         c = n
-        t0 = tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -1155,12 +1476,15 @@ def backward_sweep_3(
             other=0.0,
         )
         p4 = tl.dot(write2.to(DT), W.to(DT), (-p3), input_precision="tf32x3")  # ... + write2 W
-        tl.store(
-            dx_out + step * N + i[:, None] * (H * N) + n_[None, :],
-            ((-eta.to(tl.float32)[:, None] * p4) + dx_1.to(tl.float32)),
-            mask=i_ok[:, None] & n__ok[None, :],
-        )  # dx
-        tl.store(dz_out + step * N + i[:, None] * (H * N) + n_[None, :], p2, mask=i_ok[:, None] & n__ok[None, :])  # dz
+        if YIELD:
+            tl.store(
+                dx_out + step * N + i[:, None] * (H * N) + n_[None, :],
+                ((-eta.to(tl.float32)[:, None] * p4) + dx_1.to(tl.float32)),
+                mask=i_ok[:, None] & n__ok[None, :],
+            )  # dx
+            tl.store(
+                dz_out + step * N + i[:, None] * (H * N) + n_[None, :], p2, mask=i_ok[:, None] & n__ok[None, :]
+            )  # dz
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :],
             mask=i_ok[:, None] & m__ok[None, :],
@@ -1170,208 +1494,287 @@ def backward_sweep_3(
             tl.trans(write1.to(DT)), (eta.to(tl.float32)[:, None] * x.to(tl.float32)).to(DT), input_precision="tf32x3"
         )  # write1^T diag(eta) x
         W = W + (-p5)  # W - write1^T diag(eta) x
-    tl.store(W_last + bh * M * N + m_[:, None] * N + n_[None, :], W, mask=m__ok[:, None] & n__ok[None, :])
+    if YIELD:
+        if W_last is not None:
+            if part == parts - 1:
+                tl.store(
+                    W_last + (sh // H // parts * H + h) * M * N + m_[:, None] * N + n_[None, :],
+                    W,
+                    mask=m__ok[:, None] & n__ok[None, :],
+                )
+    else:
+        tl.store(W_last + sh * M * N + m_[:, None] * N + n_[None, :], W, mask=m__ok[:, None] & n__ok[None, :])
 
 
-def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs):
+def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
     """Gradients."""
     x = steps(given["x"])
     z = steps(given["z"])
     y = steps(given["y"])
     eta = steps(given["eta"])
     some = x
-    B, T, H = x.shape[:3]
+    B, T = x.shape[:2]
+    H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
     config = choose(some.dtype, (N, M), heavy=True)
+    lay = places(packed, (B, T, H), config.chunk)
+    parts = parts_for(lay, B * H * cdiv(N, min(config.tile, padded(N))))
     W_first = whole(states.get("W"))
-    dW_first = whole(final_cotangents.get("W"))
+    dW_first = dW_starts = whole(final_cotangents.get("W"))
+    W_starts = saved["W starts"] if parts > 1 else W_first
     write1 = saved["f73806d84e"]
     do = cotangent(cotangents.get("o"), some, (B, T, H, M))
-    matrix2 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
-    matrix1 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
+    matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+    matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
         backward_prepare_1,
-        (B * H * cdiv(T, config.chunk),),
+        (lay.programs,),
         matrix2,
         x,
-        *strides(x),
+        *strides(x, H),
         z,
-        *strides(z),
+        *strides(z, H),
         matrix1,
         eta,
-        *strides(eta),
-        T,
-        H,
+        *strides(eta, H),
+        *lay.at_once,
         N=N,
         block_n_=padded(N),
         C=config.chunk,
         LEVELS=config.levels,
-        EVEN=T % config.chunk == 0,
+        EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=4,
         num_stages=1,
     )
+    if parts > 1:
+        dW_ends = some.new_empty((B * parts, H, M, N), dtype=torch.float32)
+        launch(
+            backward_sweep_1,
+            (lay.sequences * parts * H * cdiv(M, min(config.tile, padded(M))),),
+            None,
+            dW_ends,
+            matrix1,
+            x,
+            *strides(x, H),
+            matrix2,
+            do,
+            *strides(do, H),
+            eta,
+            *strides(eta, H),
+            None,
+            None,
+            z,
+            *strides(z, H),
+            *lay.walked,
+            parts,
+            lay.length(parts),
+            N=N,
+            M=M,
+            block_n_=padded(N),
+            block_m_=min(config.tile, padded(M)),
+            YIELD=False,
+            C=config.chunk,
+            LEVELS=config.levels,
+            EVEN=lay.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=config.stages,
+        )
+        dW_linear = some.new_empty((B * parts, H, N, N), dtype=torch.float32)
+        launch(
+            backward_ends_1,
+            (lay.sequences * parts * H * cdiv(N, min(config.tile, padded(N))),),
+            dW_linear,
+            matrix1,
+            x,
+            *strides(x, H),
+            eta,
+            *strides(eta, H),
+            *lay.walked,
+            parts,
+            lay.length(parts),
+            N=N,
+            block_n_=padded(N),
+            block_n__kept=min(config.tile, padded(N)),
+            YIELD=False,
+            C=config.chunk,
+            LEVELS=config.levels,
+            EVEN=lay.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=config.stages,
+        )
+        dW_starts = chained_matrix(dW_first, dW_ends, dW_linear, lay, parts, False, along=1)
     write2 = some.new_empty((B, T, H, M), dtype=some.dtype)
     dy = some.new_empty((B, T, H, M), dtype=some.dtype)
-    dW_last = some.new_empty((B, H, M, N), dtype=torch.float32)
+    dW_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32)
     launch(
         backward_sweep_1,
-        (B * H * cdiv(M, min(config.tile, padded(M))),),
-        dW_first,
+        (lay.sequences * parts * H * cdiv(M, min(config.tile, padded(M))),),
+        dW_starts,
         dW_last,
         matrix1,
         x,
-        *strides(x),
+        *strides(x, H),
         matrix2,
         do,
-        *strides(do),
+        *strides(do, H),
         eta,
-        *strides(eta),
+        *strides(eta, H),
         write2,
         dy,
         z,
-        *strides(z),
-        T,
-        H,
+        *strides(z, H),
+        *lay.walked,
+        parts,
+        lay.length(parts),
         N=N,
         M=M,
         block_n_=padded(N),
         block_m_=min(config.tile, padded(M)),
+        YIELD=True,
         C=config.chunk,
         LEVELS=config.levels,
-        EVEN=T % config.chunk == 0,
+        EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=config.stages,
     )
     if needs & {"eta", "x", "z"}:
-        matrix4 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
-        matrix3 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
+        matrix4 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+        matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
             backward_prepare_2,
-            (B * H * cdiv(T, config.chunk),),
+            (lay.programs,),
             matrix4,
             write1,
-            *strides(write1),
+            *strides(write1, H),
             do,
-            *strides(do),
+            *strides(do, H),
             matrix3,
             eta,
-            *strides(eta),
+            *strides(eta, H),
             write2,
-            *strides(write2),
-            T,
-            H,
+            *strides(write2, H),
+            *lay.at_once,
             M=M,
             block_m_=padded(M),
             C=config.chunk,
             LEVELS=config.levels,
-            EVEN=T % config.chunk == 0,
+            EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=4,
             num_stages=1,
         )
+    if needs & {"eta", "x", "z"}:
         dx_1 = some.new_empty((B, T, H, N), dtype=torch.float32)
         deta_1 = some.new_empty((B, T, H, cdiv(N, min(config.tile, padded(N)))), dtype=torch.float32)
         launch(
             backward_sweep_2,
-            (B * H * cdiv(N, min(config.tile, padded(N))),),
-            dW_first,
+            (lay.sequences * parts * H * cdiv(N, min(config.tile, padded(N))),),
+            dW_starts,
             matrix3,
             x,
-            *strides(x),
+            *strides(x, H),
             matrix4,
             z,
-            *strides(z),
+            *strides(z, H),
             write1,
-            *strides(write1),
+            *strides(write1, H),
             eta,
-            *strides(eta),
+            *strides(eta, H),
             dx_1,
             deta_1,
             write2,
-            *strides(write2),
+            *strides(write2, H),
             do,
-            *strides(do),
-            T,
-            H,
+            *strides(do, H),
+            *lay.walked,
+            parts,
+            lay.length(parts),
             M=M,
             N=N,
             block_m_=padded(M),
             block_n_=min(config.tile, padded(N)),
+            YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
-            EVEN=T % config.chunk == 0,
+            EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,
         )
     if needs & {"x", "z"}:
-        matrix5 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
-        matrix6 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
+        matrix5 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+        matrix6 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
             backward_prepare_3,
-            (B * H * cdiv(T, config.chunk),),
+            (lay.programs,),
             matrix5,
             do,
-            *strides(do),
+            *strides(do, H),
             write1,
-            *strides(write1),
+            *strides(write1, H),
             eta,
-            *strides(eta),
+            *strides(eta, H),
             matrix6,
             write2,
-            *strides(write2),
-            T,
-            H,
+            *strides(write2, H),
+            *lay.at_once,
             M=M,
             block_m_=padded(M),
             C=config.chunk,
             LEVELS=config.levels,
-            EVEN=T % config.chunk == 0,
+            EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=4,
             num_stages=1,
         )
+    if needs & {"x", "z"}:
         dx = some.new_empty((B, T, H, N), dtype=some.dtype)
         dz = some.new_empty((B, T, H, N), dtype=some.dtype)
-        W_last = some.new_empty((B, H, M, N), dtype=torch.float32)
+        W_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32)
         launch(
             backward_sweep_3,
-            (B * H * cdiv(N, min(config.tile, padded(N))),),
-            W_first,
+            (lay.sequences * parts * H * cdiv(N, min(config.tile, padded(N))),),
+            W_starts,
             W_last,
             matrix5,
             x,
-            *strides(x),
+            *strides(x, H),
             do,
-            *strides(do),
+            *strides(do, H),
             matrix6,
             write2,
-            *strides(write2),
+            *strides(write2, H),
             eta,
-            *strides(eta),
+            *strides(eta, H),
             dx_1,
-            *strides(dx_1),
+            *strides(dx_1, H),
             dx,
             dz,
             write1,
-            *strides(write1),
-            T,
-            H,
+            *strides(write1, H),
+            *lay.walked,
+            parts,
+            lay.length(parts),
             M=M,
             N=N,
             block_m_=padded(M),
             block_n_=min(config.tile, padded(N)),
+            YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
-            EVEN=T % config.chunk == 0,
+            EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
@@ -1486,7 +1889,16 @@ OP = Op(
             backward_states=torch_backward_states,
             saved={"f73806d84e": (("B", "H", "T", "m"), "wide")},
         ),
-        "triton": Backend(triton_forward, triton_backward),
+        "triton": Backend(
+            triton_forward,
+            triton_backward,
+            frozenset(
+                (
+                    "packed",
+                    "groups",
+                )
+            ),
+        ),
     },
     Step(
         SIGNATURE,

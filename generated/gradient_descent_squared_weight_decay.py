@@ -75,7 +75,7 @@ import triton.language as tl
 
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out, triangular_inverse
 from chunkform.runtime.decode import Step, StepKernel
-from chunkform.runtime.kernels import border_sums, cumulate, inverse, power
+from chunkform.runtime.kernels import border_sums, chained_matrix, cumulate, inverse, part_of, place_of, power
 from chunkform.runtime.launch import (
     DTYPES,
     cdiv,
@@ -91,6 +91,7 @@ from chunkform.runtime.launch import (
 )
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
+from chunkform.runtime.places import parts_for, places
 from chunkform.runtime.segments import Segment, in_pieces, over_chunks
 from chunkform.runtime.torch_form import (
     CHUNK,
@@ -633,7 +634,7 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     return {"W": dW_last}
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks"])
 def forward_prepare_1(
     matrix1,
     keep_sums,
@@ -642,17 +643,23 @@ def forward_prepare_1(
     x_b,
     x_t,
     x_h,
+    x_g,
     eta_p,
     eta_b,
     eta_t,
     eta_h,
+    eta_g,
     matrix2,
     z_p,
     z_b,
     z_t,
     z_h,
+    z_g,
     T,
     H,
+    chunks,
+    begins,
+    stops,
     N: tl.constexpr,
     block_n_: tl.constexpr,
     C: tl.constexpr,
@@ -662,7 +669,6 @@ def forward_prepare_1(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    chunks = tl.cdiv(T, C)
     c = tl.program_id(0) % chunks
     bh = (tl.program_id(0) // chunks).to(tl.int64)
     b = bh // H
@@ -670,14 +676,15 @@ def forward_prepare_1(
     i = tl.arange(0, C)
     n_ = tl.arange(0, block_n_)
     n__ok = n_ < N
-    x_p += b * x_b + h * x_h
-    eta_p += b * eta_b + h * eta_h
-    z_p += b * z_b + h * z_h
-    t0 = tl.cast(c, tl.int64) * C
-    last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+    t0, last = place_of(c, T, begins, stops, C)
+    if last < 0:
+        return
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
+    x_p += b * x_b + h // x_g * x_h
+    eta_p += b * eta_b + h // eta_g * eta_h
+    z_p += b * z_b + h // z_g * z_h
     keep_a_before = tl.load(keep_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
     keep_r_before = tl.load(keep_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
     keep_a = tl.load(keep_sums + at + tl.minimum(i, last))
@@ -703,7 +710,7 @@ def forward_prepare_1(
     )  # ((z x^T) . m) diag(eta)
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def forward_sweep_1(
     W_first,
     W_last,
@@ -714,14 +721,17 @@ def forward_sweep_1(
     x_b,
     x_t,
     x_h,
+    x_g,
     y_p,
     y_b,
     y_t,
     y_h,
+    y_g,
     z_p,
     z_b,
     z_t,
     z_h,
+    z_g,
     matrix2,
     write1_out,
     o_out,
@@ -729,12 +739,18 @@ def forward_sweep_1(
     eta_b,
     eta_t,
     eta_h,
+    eta_g,
     T,
     H,
+    chunks,
+    starts,
+    parts,
+    length,
     N: tl.constexpr,
     M: tl.constexpr,
     block_n_: tl.constexpr,
     block_m_: tl.constexpr,
+    YIELD: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -743,10 +759,11 @@ def forward_sweep_1(
 ):
     """A walk forwards over chunks, carrying a tile of W."""
     tile = tl.program_id(0) % tl.cdiv(M, block_m_)
-    bh = (tl.program_id(0) // tl.cdiv(M, block_m_)).to(tl.int64)
-    chunks = tl.cdiv(T, C)
-    b = bh // H
-    h = bh % H
+    sh = (tl.program_id(0) // tl.cdiv(M, block_m_)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     n_ = tl.arange(0, block_n_)
     n__ok = n_ < N
@@ -755,16 +772,17 @@ def forward_sweep_1(
     W = tl.zeros([block_n_, block_m_], tl.float32)
     if W_first is not None:
         W += tl.load(
-            W_first + bh * M * N + m_[None, :] * N + n_[:, None], mask=m__ok[None, :] & n__ok[:, None], other=0.0
+            W_first + sh * M * N + m_[None, :] * N + n_[:, None], mask=m__ok[None, :] & n__ok[:, None], other=0.0
         )
-    x_p += b * x_b + h * x_h
-    y_p += b * y_b + h * y_h
-    z_p += b * z_b + h * z_h
-    eta_p += b * eta_b + h * eta_h
-    for n in range(chunks):
+    x_p += b * x_b + h // x_g * x_h
+    y_p += b * y_b + h // y_g * y_h
+    z_p += b * z_b + h // z_g * z_h
+    eta_p += b * eta_b + h // eta_g * eta_h
+    for n in range(count):
         c = n
-        t0 = tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -787,8 +805,13 @@ def forward_sweep_1(
         t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p4 = tl.dot(t2.to(DT), p2.to(DT), input_precision="tf32x3")  # matrix2 p2
         y2 = (since2[:, None] * p3) + (-p4)  # diag(since) z W^T - matrix2 p2
-        tl.store(write1_out + step * M + i[:, None] * (H * M) + m_[None, :], p2, mask=i_ok[:, None] & m__ok[None, :])
-        tl.store(o_out + step * M + i[:, None] * (H * M) + m_[None, :], y2, mask=i_ok[:, None] & m__ok[None, :])  # o
+        if YIELD:
+            tl.store(
+                write1_out + step * M + i[:, None] * (H * M) + m_[None, :], p2, mask=i_ok[:, None] & m__ok[None, :]
+            )
+            tl.store(
+                o_out + step * M + i[:, None] * (H * M) + m_[None, :], y2, mask=i_ok[:, None] & m__ok[None, :]
+            )  # o
         kept = power(keep_a_end, keep_r_end < 0)
         until = power(keep_a_end - keep_a, keep_r_end < i + 1)
         eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
@@ -796,10 +819,105 @@ def forward_sweep_1(
             tl.trans(x.to(DT)), ((until * eta.to(tl.float32))[:, None] * p2).to(DT), input_precision="tf32x3"
         )  # p2^T diag(eta . until) x
         W = (kept * W) + (-p5)  # kept W - p2^T diag(eta . until) x
-    tl.store(W_last + bh * M * N + m_[None, :] * N + n_[:, None], W, mask=m__ok[None, :] & n__ok[:, None])
+    if YIELD:
+        if W_last is not None:
+            if part == parts - 1:
+                tl.store(
+                    W_last + (sh // H // parts * H + h) * M * N + m_[None, :] * N + n_[:, None],
+                    W,
+                    mask=m__ok[None, :] & n__ok[:, None],
+                )
+    else:
+        tl.store(W_last + sh * M * N + m_[None, :] * N + n_[:, None], W, mask=m__ok[None, :] & n__ok[:, None])
 
 
-def triton_forward(given, states, constants):
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+def forward_ends_1(
+    W_last,
+    matrix1,
+    keep_sums,
+    keep_resets,
+    x_p,
+    x_b,
+    x_t,
+    x_h,
+    x_g,
+    eta_p,
+    eta_b,
+    eta_t,
+    eta_h,
+    eta_g,
+    T,
+    H,
+    chunks,
+    starts,
+    parts,
+    length,
+    N: tl.constexpr,
+    block_n_: tl.constexpr,
+    block_n__kept: tl.constexpr,
+    YIELD: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """A walk forwards over chunks, carrying a tile of W."""
+    tile = tl.program_id(0) % tl.cdiv(N, block_n__kept)
+    sh = (tl.program_id(0) // tl.cdiv(N, block_n__kept)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
+    i = tl.arange(0, C)
+    n_ = tl.arange(0, block_n_)
+    n__ok = n_ < N
+    n__kept = tile * block_n__kept + tl.arange(0, block_n__kept)
+    n__kept_ok = n__kept < N
+    W = tl.where(n_[:, None] == n__kept[None, :], 1.0, 0.0)
+    x_p += b * x_b + h // x_g * x_h
+    eta_p += b * eta_b + h // eta_g * eta_h
+    for n in range(count):
+        c = n
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
+        i_ok = i <= last
+        at = bh * T + t0
+        step = (b * T + t0) * H + h
+        keep_a_before = tl.load(keep_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
+        keep_r_before = tl.load(keep_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
+        keep_a_end = tl.load(keep_sums + at + last)
+        keep_r_end = tl.load(keep_resets + at + last) if EXACT else -1
+        keep_a = tl.load(keep_sums + at + tl.minimum(i, last))
+        keep_r = tl.load(keep_resets + at + tl.minimum(i, last)) if EXACT else -1
+        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        since = power(keep_a_before, keep_r_before < 0)
+        x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
+        p = tl.dot(x.to(DT), W.to(DT), input_precision="tf32x3")  # x W
+        w = since[:, None] * p
+        p2 = tl.dot(t.to(DT), w.to(DT), input_precision="tf32x3")  # matrix1 w
+        kept = power(keep_a_end, keep_r_end < 0)
+        until = power(keep_a_end - keep_a, keep_r_end < i + 1)
+        eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
+        p3 = tl.dot(
+            tl.trans(x.to(DT)), ((until * eta.to(tl.float32))[:, None] * p2).to(DT), input_precision="tf32x3"
+        )  # x^T diag(eta . until) p2
+        W = (kept * W) + (-p3)  # kept W - x^T diag(eta . until) p2
+    if YIELD:
+        if W_last is not None:
+            if part == parts - 1:
+                tl.store(
+                    W_last + (sh // H // parts * H + h) * N * N + n_[:, None] * N + n__kept[None, :],
+                    W,
+                    mask=n__ok[:, None] & n__kept_ok[None, :],
+                )
+    else:
+        tl.store(W_last + sh * N * N + n_[:, None] * N + n__kept[None, :], W, mask=n__ok[:, None] & n__kept_ok[None, :])
+
+
+def triton_forward(given, states, constants, packed=None):
     """Outputs, last states and what the backward pass uses."""
     x = steps(given["x"])
     z = steps(given["z"])
@@ -807,79 +925,152 @@ def triton_forward(given, states, constants):
     eta = steps(given["eta"])
     keep = steps(given["keep"])
     some = x
-    B, T, H = x.shape[:3]
+    B, T = x.shape[:2]
+    H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], keep.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
     config = choose(some.dtype, (N, M), heavy=True)
+    lay = places(packed, (B, T, H), config.chunk)
+    parts = parts_for(lay, B * H * cdiv(M, min(config.tile, padded(M))))
     W_first = whole(states.get("W"))
-    keep_sums, keep_resets, keep_extents = cumulate(keep, config.chunk, config.exact)
-    matrix1 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
-    matrix2 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
+    W_starts = W_first
+    keep_sums, keep_resets, keep_extents = cumulate(keep, lay, config.exact)
+    matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+    matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
         forward_prepare_1,
-        (B * H * cdiv(T, config.chunk),),
+        (lay.programs,),
         matrix1,
         keep_sums,
         keep_resets,
         x,
-        *strides(x),
+        *strides(x, H),
         eta,
-        *strides(eta),
+        *strides(eta, H),
         matrix2,
         z,
-        *strides(z),
-        T,
-        H,
+        *strides(z, H),
+        *lay.at_once,
         N=N,
         block_n_=padded(N),
         C=config.chunk,
         LEVELS=config.levels,
-        EVEN=T % config.chunk == 0,
+        EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=4,
         num_stages=1,
     )
+    if parts > 1:
+        W_ends = some.new_empty((B * parts, H, M, N), dtype=torch.float32)
+        launch(
+            forward_sweep_1,
+            (lay.sequences * parts * H * cdiv(M, min(config.tile, padded(M))),),
+            None,
+            W_ends,
+            matrix1,
+            keep_sums,
+            keep_resets,
+            x,
+            *strides(x, H),
+            y,
+            *strides(y, H),
+            z,
+            *strides(z, H),
+            matrix2,
+            None,
+            None,
+            eta,
+            *strides(eta, H),
+            *lay.walked,
+            parts,
+            lay.length(parts),
+            N=N,
+            M=M,
+            block_n_=padded(N),
+            block_m_=min(config.tile, padded(M)),
+            YIELD=False,
+            C=config.chunk,
+            LEVELS=config.levels,
+            EVEN=lay.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=config.stages,
+        )
+        W_linear = some.new_empty((B * parts, H, N, N), dtype=torch.float32)
+        launch(
+            forward_ends_1,
+            (lay.sequences * parts * H * cdiv(N, min(config.tile, padded(N))),),
+            W_linear,
+            matrix1,
+            keep_sums,
+            keep_resets,
+            x,
+            *strides(x, H),
+            eta,
+            *strides(eta, H),
+            *lay.walked,
+            parts,
+            lay.length(parts),
+            N=N,
+            block_n_=padded(N),
+            block_n__kept=min(config.tile, padded(N)),
+            YIELD=False,
+            C=config.chunk,
+            LEVELS=config.levels,
+            EVEN=lay.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=config.stages,
+        )
+        W_starts = chained_matrix(W_first, W_ends, W_linear, lay, parts, True, along=1)
     write1 = some.new_empty((B, T, H, M), dtype=some.dtype)
     o = some.new_empty((B, T, H, M), dtype=some.dtype)
-    W_last = some.new_empty((B, H, M, N), dtype=torch.float32)
+    W_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32)
     launch(
         forward_sweep_1,
-        (B * H * cdiv(M, min(config.tile, padded(M))),),
-        W_first,
+        (lay.sequences * parts * H * cdiv(M, min(config.tile, padded(M))),),
+        W_starts,
         W_last,
         matrix1,
         keep_sums,
         keep_resets,
         x,
-        *strides(x),
+        *strides(x, H),
         y,
-        *strides(y),
+        *strides(y, H),
         z,
-        *strides(z),
+        *strides(z, H),
         matrix2,
         write1,
         o,
         eta,
-        *strides(eta),
-        T,
-        H,
+        *strides(eta, H),
+        *lay.walked,
+        parts,
+        lay.length(parts),
         N=N,
         M=M,
         block_n_=padded(N),
         block_m_=min(config.tile, padded(M)),
+        YIELD=True,
         C=config.chunk,
         LEVELS=config.levels,
-        EVEN=T % config.chunk == 0,
+        EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=config.stages,
     )
-    return {"o": o}, {"W": W_last}, {"f73806d84e": write1}
+    saved = {"f73806d84e": write1}
+    if parts > 1:
+        saved |= {"W starts": W_starts}
+    return {"o": o}, {"W": W_last}, saved
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_1(
     W_first,
     W_last,
@@ -889,20 +1080,28 @@ def backward_sweep_1(
     x_b,
     x_t,
     x_h,
+    x_g,
     write1_p,
     write1_b,
     write1_t,
     write1_h,
+    write1_g,
     eta_p,
     eta_b,
     eta_t,
     eta_h,
+    eta_g,
     T,
     H,
+    chunks,
+    starts,
+    parts,
+    length,
     N: tl.constexpr,
     M: tl.constexpr,
     block_n_: tl.constexpr,
     block_m_: tl.constexpr,
+    YIELD: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -911,10 +1110,11 @@ def backward_sweep_1(
 ):
     """A walk forwards over chunks, carrying a tile of W."""
     tile = tl.program_id(0) % tl.cdiv(M, block_m_)
-    bh = (tl.program_id(0) // tl.cdiv(M, block_m_)).to(tl.int64)
-    chunks = tl.cdiv(T, C)
-    b = bh // H
-    h = bh % H
+    sh = (tl.program_id(0) // tl.cdiv(M, block_m_)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     n_ = tl.arange(0, block_n_)
     n__ok = n_ < N
@@ -923,15 +1123,16 @@ def backward_sweep_1(
     W = tl.zeros([block_n_, block_m_], tl.float32)
     if W_first is not None:
         W += tl.load(
-            W_first + bh * M * N + m_[None, :] * N + n_[:, None], mask=m__ok[None, :] & n__ok[:, None], other=0.0
+            W_first + sh * M * N + m_[None, :] * N + n_[:, None], mask=m__ok[None, :] & n__ok[:, None], other=0.0
         )
-    x_p += b * x_b + h * x_h
-    write1_p += b * write1_b + h * write1_h
-    eta_p += b * eta_b + h * eta_h
-    for n in range(chunks):
+    x_p += b * x_b + h // x_g * x_h
+    write1_p += b * write1_b + h // write1_g * write1_h
+    eta_p += b * eta_b + h // eta_g * eta_h
+    for n in range(count):
         c = n
-        t0 = tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -967,10 +1168,19 @@ def backward_sweep_1(
             input_precision="tf32x3",
         )  # write1^T diag(eta . until) x
         W = (kept * W) + (-p4)  # kept W - write1^T diag(eta . until) x
-    tl.store(W_last + bh * M * N + m_[None, :] * N + n_[:, None], W, mask=m__ok[None, :] & n__ok[:, None])
+    if YIELD:
+        if W_last is not None:
+            if part == parts - 1:
+                tl.store(
+                    W_last + (sh // H // parts * H + h) * M * N + m_[None, :] * N + n_[:, None],
+                    W,
+                    mask=m__ok[None, :] & n__ok[:, None],
+                )
+    else:
+        tl.store(W_last + sh * M * N + m_[None, :] * N + n_[:, None], W, mask=m__ok[None, :] & n__ok[:, None])
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks"])
 def backward_prepare_2(
     matrix2,
     keep_sums,
@@ -979,17 +1189,23 @@ def backward_prepare_2(
     x_b,
     x_t,
     x_h,
+    x_g,
     z_p,
     z_b,
     z_t,
     z_h,
+    z_g,
     matrix1,
     eta_p,
     eta_b,
     eta_t,
     eta_h,
+    eta_g,
     T,
     H,
+    chunks,
+    begins,
+    stops,
     N: tl.constexpr,
     block_n_: tl.constexpr,
     C: tl.constexpr,
@@ -999,7 +1215,6 @@ def backward_prepare_2(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    chunks = tl.cdiv(T, C)
     c = tl.program_id(0) % chunks
     bh = (tl.program_id(0) // chunks).to(tl.int64)
     b = bh // H
@@ -1007,14 +1222,15 @@ def backward_prepare_2(
     i = tl.arange(0, C)
     n_ = tl.arange(0, block_n_)
     n__ok = n_ < N
-    x_p += b * x_b + h * x_h
-    z_p += b * z_b + h * z_h
-    eta_p += b * eta_b + h * eta_h
-    t0 = tl.cast(c, tl.int64) * C
-    last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+    t0, last = place_of(c, T, begins, stops, C)
+    if last < 0:
+        return
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
+    x_p += b * x_b + h // x_g * x_h
+    z_p += b * z_b + h // z_g * z_h
+    eta_p += b * eta_b + h // eta_g * eta_h
     keep_a = tl.load(keep_sums + at + tl.minimum(i, last))
     keep_r = tl.load(keep_resets + at + tl.minimum(i, last)) if EXACT else -1
     keep_a_before = tl.load(keep_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
@@ -1038,7 +1254,7 @@ def backward_prepare_2(
     tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2)  # x2
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_2(
     dW_first,
     dW_last,
@@ -1047,6 +1263,7 @@ def backward_sweep_2(
     x_b,
     x_t,
     x_h,
+    x_g,
     keep_sums,
     keep_resets,
     matrix2,
@@ -1054,22 +1271,30 @@ def backward_sweep_2(
     do_b,
     do_t,
     do_h,
+    do_g,
     eta_p,
     eta_b,
     eta_t,
     eta_h,
+    eta_g,
     write2_out,
     dy_out,
     z_p,
     z_b,
     z_t,
     z_h,
+    z_g,
     T,
     H,
+    chunks,
+    starts,
+    parts,
+    length,
     N: tl.constexpr,
     M: tl.constexpr,
     block_n_: tl.constexpr,
     block_m_: tl.constexpr,
+    YIELD: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1078,10 +1303,11 @@ def backward_sweep_2(
 ):
     """A walk backwards over chunks, carrying a tile of dW."""
     tile = tl.program_id(0) % tl.cdiv(M, block_m_)
-    bh = (tl.program_id(0) // tl.cdiv(M, block_m_)).to(tl.int64)
-    chunks = tl.cdiv(T, C)
-    b = bh // H
-    h = bh % H
+    sh = (tl.program_id(0) // tl.cdiv(M, block_m_)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     n_ = tl.arange(0, block_n_)
     n__ok = n_ < N
@@ -1090,16 +1316,17 @@ def backward_sweep_2(
     dW = tl.zeros([block_n_, block_m_], tl.float32)
     if dW_first is not None:
         dW += tl.load(
-            dW_first + bh * M * N + m_[None, :] * N + n_[:, None], mask=m__ok[None, :] & n__ok[:, None], other=0.0
+            dW_first + sh * M * N + m_[None, :] * N + n_[:, None], mask=m__ok[None, :] & n__ok[:, None], other=0.0
         )
-    x_p += b * x_b + h * x_h
-    do_p += b * do_b + h * do_h
-    eta_p += b * eta_b + h * eta_h
-    z_p += b * z_b + h * z_h
-    for n in range(chunks):
-        c = chunks - 1 - n
-        t0 = tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+    x_p += b * x_b + h // x_g * x_h
+    do_p += b * do_b + h // do_g * do_h
+    eta_p += b * eta_b + h // eta_g * eta_h
+    z_p += b * z_b + h // z_g * z_h
+    for n in range(count):
+        c = count - 1 - n
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -1118,12 +1345,15 @@ def backward_sweep_2(
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
         p2 = tl.dot(t2.to(DT), do.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + matrix2 do
         p3 = tl.dot(t.to(DT), p2.to(DT), input_precision="tf32x3")  # matrix1 p2
-        tl.store(write2_out + step * M + i[:, None] * (H * M) + m_[None, :], p3, mask=i_ok[:, None] & m__ok[None, :])
-        tl.store(
-            dy_out + step * M + i[:, None] * (H * M) + m_[None, :],
-            (eta.to(tl.float32)[:, None] * p3),
-            mask=i_ok[:, None] & m__ok[None, :],
-        )  # dy
+        if YIELD:
+            tl.store(
+                write2_out + step * M + i[:, None] * (H * M) + m_[None, :], p3, mask=i_ok[:, None] & m__ok[None, :]
+            )
+            tl.store(
+                dy_out + step * M + i[:, None] * (H * M) + m_[None, :],
+                (eta.to(tl.float32)[:, None] * p3),
+                mask=i_ok[:, None] & m__ok[None, :],
+            )  # dy
         kept = power(keep_a_end, keep_r_end < 0)
         until = power(keep_a_before, keep_r_before < 0)
         p4 = tl.dot(
@@ -1138,10 +1368,107 @@ def backward_sweep_2(
             input_precision="tf32x3",
         )  # ... + do^T diag(until) z
         dW = p5  # kept dW + do^T diag(until) z - p3^T diag(eta . until) x
-    tl.store(dW_last + bh * M * N + m_[None, :] * N + n_[:, None], dW, mask=m__ok[None, :] & n__ok[:, None])
+    if YIELD:
+        if dW_last is not None:
+            if part == 0:
+                tl.store(
+                    dW_last + (sh // H // parts * H + h) * M * N + m_[None, :] * N + n_[:, None],
+                    dW,
+                    mask=m__ok[None, :] & n__ok[:, None],
+                )
+    else:
+        tl.store(dW_last + sh * M * N + m_[None, :] * N + n_[:, None], dW, mask=m__ok[None, :] & n__ok[:, None])
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+def backward_ends_2(
+    dW_last,
+    matrix1,
+    keep_sums,
+    keep_resets,
+    x_p,
+    x_b,
+    x_t,
+    x_h,
+    x_g,
+    eta_p,
+    eta_b,
+    eta_t,
+    eta_h,
+    eta_g,
+    T,
+    H,
+    chunks,
+    starts,
+    parts,
+    length,
+    N: tl.constexpr,
+    block_n_: tl.constexpr,
+    block_n__kept: tl.constexpr,
+    YIELD: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """A walk backwards over chunks, carrying a tile of dW."""
+    tile = tl.program_id(0) % tl.cdiv(N, block_n__kept)
+    sh = (tl.program_id(0) // tl.cdiv(N, block_n__kept)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
+    i = tl.arange(0, C)
+    n_ = tl.arange(0, block_n_)
+    n__ok = n_ < N
+    n__kept = tile * block_n__kept + tl.arange(0, block_n__kept)
+    n__kept_ok = n__kept < N
+    dW = tl.where(n_[:, None] == n__kept[None, :], 1.0, 0.0)
+    x_p += b * x_b + h // x_g * x_h
+    eta_p += b * eta_b + h // eta_g * eta_h
+    for n in range(count):
+        c = count - 1 - n
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
+        i_ok = i <= last
+        at = bh * T + t0
+        step = (b * T + t0) * H + h
+        keep_a = tl.load(keep_sums + at + tl.minimum(i, last))
+        keep_r = tl.load(keep_resets + at + tl.minimum(i, last)) if EXACT else -1
+        keep_a_end = tl.load(keep_sums + at + last)
+        keep_r_end = tl.load(keep_resets + at + last) if EXACT else -1
+        keep_a_before = tl.load(keep_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
+        keep_r_before = tl.load(keep_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
+        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        since = power(keep_a_end - keep_a, keep_r_end < i + 1)
+        x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
+        p = tl.dot(x.to(DT), dW.to(DT), input_precision="tf32x3")  # x dW
+        w = since[:, None] * p
+        p2 = tl.dot(t.to(DT), w.to(DT), input_precision="tf32x3")  # matrix1 w
+        kept = power(keep_a_end, keep_r_end < 0)
+        eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
+        until = power(keep_a_before, keep_r_before < 0)
+        p3 = tl.dot(
+            tl.trans(x.to(DT)), ((eta.to(tl.float32) * until)[:, None] * p2).to(DT), input_precision="tf32x3"
+        )  # x^T diag(eta . until) p2
+        dW = (kept * dW) + (-p3)  # kept dW - x^T diag(eta . until) p2
+    if YIELD:
+        if dW_last is not None:
+            if part == 0:
+                tl.store(
+                    dW_last + (sh // H // parts * H + h) * N * N + n_[:, None] * N + n__kept[None, :],
+                    dW,
+                    mask=n__ok[:, None] & n__kept_ok[None, :],
+                )
+    else:
+        tl.store(
+            dW_last + sh * N * N + n_[:, None] * N + n__kept[None, :], dW, mask=n__ok[:, None] & n__kept_ok[None, :]
+        )
+
+
+@triton.jit(do_not_specialize=["T", "chunks"])
 def backward_prepare_3(
     matrix4,
     keep_sums,
@@ -1150,21 +1477,28 @@ def backward_prepare_3(
     write1_b,
     write1_t,
     write1_h,
+    write1_g,
     do_p,
     do_b,
     do_t,
     do_h,
+    do_g,
     matrix3,
     eta_p,
     eta_b,
     eta_t,
     eta_h,
+    eta_g,
     write2_p,
     write2_b,
     write2_t,
     write2_h,
+    write2_g,
     T,
     H,
+    chunks,
+    begins,
+    stops,
     M: tl.constexpr,
     block_m_: tl.constexpr,
     C: tl.constexpr,
@@ -1174,7 +1508,6 @@ def backward_prepare_3(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    chunks = tl.cdiv(T, C)
     c = tl.program_id(0) % chunks
     bh = (tl.program_id(0) // chunks).to(tl.int64)
     b = bh // H
@@ -1182,15 +1515,16 @@ def backward_prepare_3(
     i = tl.arange(0, C)
     m_ = tl.arange(0, block_m_)
     m__ok = m_ < M
-    write1_p += b * write1_b + h * write1_h
-    do_p += b * do_b + h * do_h
-    eta_p += b * eta_b + h * eta_h
-    write2_p += b * write2_b + h * write2_h
-    t0 = tl.cast(c, tl.int64) * C
-    last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+    t0, last = place_of(c, T, begins, stops, C)
+    if last < 0:
+        return
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
+    write1_p += b * write1_b + h // write1_g * write1_h
+    do_p += b * do_b + h // do_g * do_h
+    eta_p += b * eta_b + h // eta_g * eta_h
+    write2_p += b * write2_b + h // write2_g * write2_h
     keep_a = tl.load(keep_sums + at + tl.minimum(i, last))
     keep_r = tl.load(keep_resets + at + tl.minimum(i, last)) if EXACT else -1
     keep_a_before = tl.load(keep_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
@@ -1219,7 +1553,7 @@ def backward_prepare_3(
     )  # ((write1 write2^T) . m) diag(eta)
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_3(
     dW_first,
     matrix3,
@@ -1227,21 +1561,25 @@ def backward_sweep_3(
     x_b,
     x_t,
     x_h,
+    x_g,
     keep_sums,
     keep_resets,
     write1_p,
     write1_b,
     write1_t,
     write1_h,
+    write1_g,
     matrix4,
     z_p,
     z_b,
     z_t,
     z_h,
+    z_g,
     eta_p,
     eta_b,
     eta_t,
     eta_h,
+    eta_g,
     dx_2_out,
     deta_2_out,
     W_out_late__out,
@@ -1249,16 +1587,23 @@ def backward_sweep_3(
     write2_b,
     write2_t,
     write2_h,
+    write2_g,
     do_p,
     do_b,
     do_t,
     do_h,
+    do_g,
     T,
     H,
+    chunks,
+    starts,
+    parts,
+    length,
     M: tl.constexpr,
     N: tl.constexpr,
     block_m_: tl.constexpr,
     block_n_: tl.constexpr,
+    YIELD: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1267,10 +1612,11 @@ def backward_sweep_3(
 ):
     """A walk backwards over chunks, carrying a tile of dW."""
     tile = tl.program_id(0) % tl.cdiv(N, block_n_)
-    bh = (tl.program_id(0) // tl.cdiv(N, block_n_)).to(tl.int64)
-    chunks = tl.cdiv(T, C)
-    b = bh // H
-    h = bh % H
+    sh = (tl.program_id(0) // tl.cdiv(N, block_n_)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     m_ = tl.arange(0, block_m_)
     m__ok = m_ < M
@@ -1279,18 +1625,19 @@ def backward_sweep_3(
     dW = tl.zeros([block_m_, block_n_], tl.float32)
     if dW_first is not None:
         dW += tl.load(
-            dW_first + bh * M * N + m_[:, None] * N + n_[None, :], mask=m__ok[:, None] & n__ok[None, :], other=0.0
+            dW_first + sh * M * N + m_[:, None] * N + n_[None, :], mask=m__ok[:, None] & n__ok[None, :], other=0.0
         )
-    x_p += b * x_b + h * x_h
-    write1_p += b * write1_b + h * write1_h
-    z_p += b * z_b + h * z_h
-    eta_p += b * eta_b + h * eta_h
-    write2_p += b * write2_b + h * write2_h
-    do_p += b * do_b + h * do_h
-    for n in range(chunks):
-        c = chunks - 1 - n
-        t0 = tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+    x_p += b * x_b + h // x_g * x_h
+    write1_p += b * write1_b + h // write1_g * write1_h
+    z_p += b * z_b + h // z_g * z_h
+    eta_p += b * eta_b + h // eta_g * eta_h
+    write2_p += b * write2_b + h // write2_g * write2_h
+    do_p += b * do_b + h // do_g * do_h
+    for n in range(count):
+        c = count - 1 - n
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -1316,21 +1663,22 @@ def backward_sweep_3(
         t2 = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
         p3 = tl.dot(t2.to(DT), z.to(DT), ((-p) + (since[:, None] * p2)), input_precision="tf32x3")  # ... + matrix4 z
-        tl.store(
-            dx_2_out + step * N + i[:, None] * (H * N) + n_[None, :],
-            (-eta.to(tl.float32)[:, None] * p3),
-            mask=i_ok[:, None] & n__ok[None, :],
-        )  # dx
-        tl.store(
-            deta_2_out + (step + i * H) * tl.cdiv(N, block_n_) + tile,
-            tl.sum(tl.where(n__ok[None, :], (-(x.to(tl.float32) * p3)), 0.0), axis=1),
-            mask=i_ok,
-        )  # deta
-        tl.store(
-            W_out_late__out + (step + i * H) * tl.cdiv(N, block_n_) + tile,
-            tl.sum(((since * eta.to(tl.float32))[:, None] * x.to(tl.float32)).to(DT).to(tl.float32) * p2, axis=1),
-            mask=i_ok,
-        )  # W: out.late
+        if YIELD:
+            tl.store(
+                dx_2_out + step * N + i[:, None] * (H * N) + n_[None, :],
+                (-eta.to(tl.float32)[:, None] * p3),
+                mask=i_ok[:, None] & n__ok[None, :],
+            )  # dx
+            tl.store(
+                deta_2_out + (step + i * H) * tl.cdiv(N, block_n_) + tile,
+                tl.sum(tl.where(n__ok[None, :], (-(x.to(tl.float32) * p3)), 0.0), axis=1),
+                mask=i_ok,
+            )  # deta
+            tl.store(
+                W_out_late__out + (step + i * H) * tl.cdiv(N, block_n_) + tile,
+                tl.sum(((since * eta.to(tl.float32))[:, None] * x.to(tl.float32)).to(DT).to(tl.float32) * p2, axis=1),
+                mask=i_ok,
+            )  # W: out.late
         write2 = tl.load(
             write2_p + t0 * write2_t + i[:, None] * write2_t + m_[None, :],
             mask=i_ok[:, None] & m__ok[None, :],
@@ -1354,7 +1702,7 @@ def backward_sweep_3(
         dW = p5  # kept dW + do^T diag(until) z - write2^T diag(eta . until) x
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks"])
 def backward_prepare_4(
     matrix5,
     keep_sums,
@@ -1363,31 +1711,40 @@ def backward_prepare_4(
     do_b,
     do_t,
     do_h,
+    do_g,
     write1_p,
     write1_b,
     write1_t,
     write1_h,
+    write1_g,
     eta_p,
     eta_b,
     eta_t,
     eta_h,
+    eta_g,
     matrix6,
     write2_p,
     write2_b,
     write2_t,
     write2_h,
+    write2_g,
     z_p,
     z_b,
     z_t,
     z_h,
+    z_g,
     x_p,
     x_b,
     x_t,
     x_h,
+    x_g,
     own1_out,
     own2_out,
     T,
     H,
+    chunks,
+    begins,
+    stops,
     M: tl.constexpr,
     N: tl.constexpr,
     block_m_: tl.constexpr,
@@ -1399,7 +1756,6 @@ def backward_prepare_4(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    chunks = tl.cdiv(T, C)
     c = tl.program_id(0) % chunks
     bh = (tl.program_id(0) // chunks).to(tl.int64)
     b = bh // H
@@ -1409,17 +1765,18 @@ def backward_prepare_4(
     m__ok = m_ < M
     n_ = tl.arange(0, block_n_)
     n__ok = n_ < N
-    do_p += b * do_b + h * do_h
-    write1_p += b * write1_b + h * write1_h
-    eta_p += b * eta_b + h * eta_h
-    write2_p += b * write2_b + h * write2_h
-    z_p += b * z_b + h * z_h
-    x_p += b * x_b + h * x_h
-    t0 = tl.cast(c, tl.int64) * C
-    last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+    t0, last = place_of(c, T, begins, stops, C)
+    if last < 0:
+        return
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
+    do_p += b * do_b + h // do_g * do_h
+    write1_p += b * write1_b + h // write1_g * write1_h
+    eta_p += b * eta_b + h // eta_g * eta_h
+    write2_p += b * write2_b + h // write2_g * write2_h
+    z_p += b * z_b + h // z_g * z_h
+    x_p += b * x_b + h // x_g * x_h
     keep_a = tl.load(keep_sums + at + tl.minimum(i, last))
     keep_r = tl.load(keep_resets + at + tl.minimum(i, last)) if EXACT else -1
     keep_a_before = tl.load(keep_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
@@ -1466,13 +1823,14 @@ def backward_prepare_4(
     tl.store(own2_out + step + i * H, tl.sum(pairs2, axis=1), mask=i_ok)  # W: own.early
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_4(
     W_first,
     do_p,
     do_b,
     do_t,
     do_h,
+    do_g,
     keep_sums,
     keep_resets,
     matrix5,
@@ -1480,37 +1838,48 @@ def backward_sweep_4(
     x_b,
     x_t,
     x_h,
+    x_g,
     write2_p,
     write2_b,
     write2_t,
     write2_h,
+    write2_g,
     matrix6,
     eta_p,
     eta_b,
     eta_t,
     eta_h,
+    eta_g,
     dx_2_p,
     dx_2_b,
     dx_2_t,
     dx_2_h,
+    dx_2_g,
     dx_out,
     dz_out,
     z_p,
     z_b,
     z_t,
     z_h,
+    z_g,
     W_in_late__out,
     W_in_early__out,
     write1_p,
     write1_b,
     write1_t,
     write1_h,
+    write1_g,
     T,
     H,
+    chunks,
+    starts,
+    parts,
+    length,
     M: tl.constexpr,
     N: tl.constexpr,
     block_m_: tl.constexpr,
     block_n_: tl.constexpr,
+    YIELD: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1519,10 +1888,11 @@ def backward_sweep_4(
 ):
     """A walk forwards over chunks, carrying a tile of W."""
     tile = tl.program_id(0) % tl.cdiv(N, block_n_)
-    bh = (tl.program_id(0) // tl.cdiv(N, block_n_)).to(tl.int64)
-    chunks = tl.cdiv(T, C)
-    b = bh // H
-    h = bh % H
+    sh = (tl.program_id(0) // tl.cdiv(N, block_n_)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     m_ = tl.arange(0, block_m_)
     m__ok = m_ < M
@@ -1531,19 +1901,20 @@ def backward_sweep_4(
     W = tl.zeros([block_m_, block_n_], tl.float32)
     if W_first is not None:
         W += tl.load(
-            W_first + bh * M * N + m_[:, None] * N + n_[None, :], mask=m__ok[:, None] & n__ok[None, :], other=0.0
+            W_first + sh * M * N + m_[:, None] * N + n_[None, :], mask=m__ok[:, None] & n__ok[None, :], other=0.0
         )
-    do_p += b * do_b + h * do_h
-    x_p += b * x_b + h * x_h
-    write2_p += b * write2_b + h * write2_h
-    eta_p += b * eta_b + h * eta_h
-    dx_2_p += b * dx_2_b + h * dx_2_h
-    z_p += b * z_b + h * z_h
-    write1_p += b * write1_b + h * write1_h
-    for n in range(chunks):
+    do_p += b * do_b + h // do_g * do_h
+    x_p += b * x_b + h // x_g * x_h
+    write2_p += b * write2_b + h // write2_g * write2_h
+    eta_p += b * eta_b + h // eta_g * eta_h
+    dx_2_p += b * dx_2_b + h // dx_2_g * dx_2_h
+    z_p += b * z_b + h // z_g * z_h
+    write1_p += b * write1_b + h // write1_g * write1_h
+    for n in range(count):
         c = n
-        t0 = tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -1578,23 +1949,26 @@ def backward_sweep_4(
         t2 = tl.load(matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p4 = tl.dot(t2.to(DT), x.to(DT), input_precision="tf32x3")  # matrix6 x
         y2 = (since2[:, None] * p3) + (-p4)  # diag(since) write2 W - matrix6 x
-        tl.store(
-            dx_out + step * N + i[:, None] * (H * N) + n_[None, :],
-            ((-eta.to(tl.float32)[:, None] * y2) + dx_2.to(tl.float32)),
-            mask=i_ok[:, None] & n__ok[None, :],
-        )  # dx
-        tl.store(dz_out + step * N + i[:, None] * (H * N) + n_[None, :], y, mask=i_ok[:, None] & n__ok[None, :])  # dz
         z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-        tl.store(
-            W_in_late__out + (step + i * H) * tl.cdiv(N, block_n_) + tile,
-            tl.sum((since[:, None] * z.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1),
-            mask=i_ok,
-        )  # W: in.late
-        tl.store(
-            W_in_early__out + (step + i * H) * tl.cdiv(N, block_n_) + tile,
-            tl.sum((-(eta.to(tl.float32) * since2)[:, None] * x.to(tl.float32)).to(DT).to(tl.float32) * p3, axis=1),
-            mask=i_ok,
-        )  # W: in.early
+        if YIELD:
+            tl.store(
+                dx_out + step * N + i[:, None] * (H * N) + n_[None, :],
+                ((-eta.to(tl.float32)[:, None] * y2) + dx_2.to(tl.float32)),
+                mask=i_ok[:, None] & n__ok[None, :],
+            )  # dx
+            tl.store(
+                dz_out + step * N + i[:, None] * (H * N) + n_[None, :], y, mask=i_ok[:, None] & n__ok[None, :]
+            )  # dz
+            tl.store(
+                W_in_late__out + (step + i * H) * tl.cdiv(N, block_n_) + tile,
+                tl.sum((since[:, None] * z.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1),
+                mask=i_ok,
+            )  # W: in.late
+            tl.store(
+                W_in_early__out + (step + i * H) * tl.cdiv(N, block_n_) + tile,
+                tl.sum((-(eta.to(tl.float32) * since2)[:, None] * x.to(tl.float32)).to(DT).to(tl.float32) * p3, axis=1),
+                mask=i_ok,
+            )  # W: in.early
         kept = power(keep_a_end, keep_r_end < 0)
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :],
@@ -1610,7 +1984,7 @@ def backward_sweep_4(
         W = (kept * W) + (-p5)  # kept W - write1^T diag(eta . until) x
 
 
-def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs):
+def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
     """Gradients."""
     x = steps(given["x"])
     z = steps(given["z"])
@@ -1618,256 +1992,332 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     eta = steps(given["eta"])
     keep = steps(given["keep"])
     some = x
-    B, T, H = x.shape[:3]
+    B, T = x.shape[:2]
+    H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], keep.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
     config = choose(some.dtype, (N, M), heavy=True)
+    lay = places(packed, (B, T, H), config.chunk)
+    parts = parts_for(lay, B * H * cdiv(N, min(config.tile, padded(N))))
     W_first = whole(states.get("W"))
-    dW_first = whole(final_cotangents.get("W"))
+    dW_first = dW_starts = whole(final_cotangents.get("W"))
+    W_starts = saved["W starts"] if parts > 1 else W_first
     write1 = saved["f73806d84e"]
     do = cotangent(cotangents.get("o"), some, (B, T, H, M))
-    keep_sums, keep_resets, keep_extents = cumulate(keep, config.chunk, config.exact)
+    keep_sums, keep_resets, keep_extents = cumulate(keep, lay, config.exact)
     if needs & {"keep"}:
-        W_last = some.new_empty((B, H, M, N), dtype=torch.float32)
+        W_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32)
         launch(
             backward_sweep_1,
-            (B * H * cdiv(M, min(config.tile, padded(M))),),
-            W_first,
+            (lay.sequences * parts * H * cdiv(M, min(config.tile, padded(M))),),
+            W_starts,
             W_last,
             keep_sums,
             keep_resets,
             x,
-            *strides(x),
+            *strides(x, H),
             write1,
-            *strides(write1),
+            *strides(write1, H),
             eta,
-            *strides(eta),
-            T,
-            H,
+            *strides(eta, H),
+            *lay.walked,
+            parts,
+            lay.length(parts),
             N=N,
             M=M,
             block_n_=padded(N),
             block_m_=min(config.tile, padded(M)),
+            YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
-            EVEN=T % config.chunk == 0,
+            EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,
         )
-    matrix2 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
-    matrix1 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
+    matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+    matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
         backward_prepare_2,
-        (B * H * cdiv(T, config.chunk),),
+        (lay.programs,),
         matrix2,
         keep_sums,
         keep_resets,
         x,
-        *strides(x),
+        *strides(x, H),
         z,
-        *strides(z),
+        *strides(z, H),
         matrix1,
         eta,
-        *strides(eta),
-        T,
-        H,
+        *strides(eta, H),
+        *lay.at_once,
         N=N,
         block_n_=padded(N),
         C=config.chunk,
         LEVELS=config.levels,
-        EVEN=T % config.chunk == 0,
+        EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=4,
         num_stages=1,
     )
+    if parts > 1:
+        dW_ends = some.new_empty((B * parts, H, M, N), dtype=torch.float32)
+        launch(
+            backward_sweep_2,
+            (lay.sequences * parts * H * cdiv(M, min(config.tile, padded(M))),),
+            None,
+            dW_ends,
+            matrix1,
+            x,
+            *strides(x, H),
+            keep_sums,
+            keep_resets,
+            matrix2,
+            do,
+            *strides(do, H),
+            eta,
+            *strides(eta, H),
+            None,
+            None,
+            z,
+            *strides(z, H),
+            *lay.walked,
+            parts,
+            lay.length(parts),
+            N=N,
+            M=M,
+            block_n_=padded(N),
+            block_m_=min(config.tile, padded(M)),
+            YIELD=False,
+            C=config.chunk,
+            LEVELS=config.levels,
+            EVEN=lay.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=config.stages,
+        )
+        dW_linear = some.new_empty((B * parts, H, N, N), dtype=torch.float32)
+        launch(
+            backward_ends_2,
+            (lay.sequences * parts * H * cdiv(N, min(config.tile, padded(N))),),
+            dW_linear,
+            matrix1,
+            keep_sums,
+            keep_resets,
+            x,
+            *strides(x, H),
+            eta,
+            *strides(eta, H),
+            *lay.walked,
+            parts,
+            lay.length(parts),
+            N=N,
+            block_n_=padded(N),
+            block_n__kept=min(config.tile, padded(N)),
+            YIELD=False,
+            C=config.chunk,
+            LEVELS=config.levels,
+            EVEN=lay.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=config.stages,
+        )
+        dW_starts = chained_matrix(dW_first, dW_ends, dW_linear, lay, parts, False, along=1)
     write2 = some.new_empty((B, T, H, M), dtype=some.dtype)
     dy = some.new_empty((B, T, H, M), dtype=some.dtype)
-    dW_last = some.new_empty((B, H, M, N), dtype=torch.float32)
+    dW_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32)
     launch(
         backward_sweep_2,
-        (B * H * cdiv(M, min(config.tile, padded(M))),),
-        dW_first,
+        (lay.sequences * parts * H * cdiv(M, min(config.tile, padded(M))),),
+        dW_starts,
         dW_last,
         matrix1,
         x,
-        *strides(x),
+        *strides(x, H),
         keep_sums,
         keep_resets,
         matrix2,
         do,
-        *strides(do),
+        *strides(do, H),
         eta,
-        *strides(eta),
+        *strides(eta, H),
         write2,
         dy,
         z,
-        *strides(z),
-        T,
-        H,
+        *strides(z, H),
+        *lay.walked,
+        parts,
+        lay.length(parts),
         N=N,
         M=M,
         block_n_=padded(N),
         block_m_=min(config.tile, padded(M)),
+        YIELD=True,
         C=config.chunk,
         LEVELS=config.levels,
-        EVEN=T % config.chunk == 0,
+        EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=config.stages,
     )
     if needs & {"eta", "keep", "x", "z"}:
-        matrix4 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
-        matrix3 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
+        matrix4 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+        matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
             backward_prepare_3,
-            (B * H * cdiv(T, config.chunk),),
+            (lay.programs,),
             matrix4,
             keep_sums,
             keep_resets,
             write1,
-            *strides(write1),
+            *strides(write1, H),
             do,
-            *strides(do),
+            *strides(do, H),
             matrix3,
             eta,
-            *strides(eta),
+            *strides(eta, H),
             write2,
-            *strides(write2),
-            T,
-            H,
+            *strides(write2, H),
+            *lay.at_once,
             M=M,
             block_m_=padded(M),
             C=config.chunk,
             LEVELS=config.levels,
-            EVEN=T % config.chunk == 0,
+            EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=4,
             num_stages=1,
         )
+    if needs & {"eta", "keep", "x", "z"}:
         dx_2 = some.new_empty((B, T, H, N), dtype=torch.float32)
         deta_2 = some.new_empty((B, T, H, cdiv(N, min(config.tile, padded(N)))), dtype=torch.float32)
         W_out_late_ = some.new_empty((B, T, H, cdiv(N, min(config.tile, padded(N)))), dtype=torch.float32)
         launch(
             backward_sweep_3,
-            (B * H * cdiv(N, min(config.tile, padded(N))),),
-            dW_first,
+            (lay.sequences * parts * H * cdiv(N, min(config.tile, padded(N))),),
+            dW_starts,
             matrix3,
             x,
-            *strides(x),
+            *strides(x, H),
             keep_sums,
             keep_resets,
             write1,
-            *strides(write1),
+            *strides(write1, H),
             matrix4,
             z,
-            *strides(z),
+            *strides(z, H),
             eta,
-            *strides(eta),
+            *strides(eta, H),
             dx_2,
             deta_2,
             W_out_late_,
             write2,
-            *strides(write2),
+            *strides(write2, H),
             do,
-            *strides(do),
-            T,
-            H,
+            *strides(do, H),
+            *lay.walked,
+            parts,
+            lay.length(parts),
             M=M,
             N=N,
             block_m_=padded(M),
             block_n_=min(config.tile, padded(N)),
+            YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
-            EVEN=T % config.chunk == 0,
+            EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,
         )
     if needs & {"keep", "x", "z"}:
-        matrix5 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
-        matrix6 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
+        matrix5 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+        matrix6 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         own1 = some.new_empty((B, T, H, 1), dtype=torch.float32)
         own2 = some.new_empty((B, T, H, 1), dtype=torch.float32)
         launch(
             backward_prepare_4,
-            (B * H * cdiv(T, config.chunk),),
+            (lay.programs,),
             matrix5,
             keep_sums,
             keep_resets,
             do,
-            *strides(do),
+            *strides(do, H),
             write1,
-            *strides(write1),
+            *strides(write1, H),
             eta,
-            *strides(eta),
+            *strides(eta, H),
             matrix6,
             write2,
-            *strides(write2),
+            *strides(write2, H),
             z,
-            *strides(z),
+            *strides(z, H),
             x,
-            *strides(x),
+            *strides(x, H),
             own1,
             own2,
-            T,
-            H,
+            *lay.at_once,
             M=M,
             N=N,
             block_m_=padded(M),
             block_n_=padded(N),
             C=config.chunk,
             LEVELS=config.levels,
-            EVEN=T % config.chunk == 0,
+            EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=4,
             num_stages=1,
         )
+    if needs & {"keep", "x", "z"}:
         dx = some.new_empty((B, T, H, N), dtype=some.dtype)
         dz = some.new_empty((B, T, H, N), dtype=some.dtype)
         W_in_late_ = some.new_empty((B, T, H, cdiv(N, min(config.tile, padded(N)))), dtype=torch.float32)
         W_in_early_ = some.new_empty((B, T, H, cdiv(N, min(config.tile, padded(N)))), dtype=torch.float32)
         launch(
             backward_sweep_4,
-            (B * H * cdiv(N, min(config.tile, padded(N))),),
-            W_first,
+            (lay.sequences * parts * H * cdiv(N, min(config.tile, padded(N))),),
+            W_starts,
             do,
-            *strides(do),
+            *strides(do, H),
             keep_sums,
             keep_resets,
             matrix5,
             x,
-            *strides(x),
+            *strides(x, H),
             write2,
-            *strides(write2),
+            *strides(write2, H),
             matrix6,
             eta,
-            *strides(eta),
+            *strides(eta, H),
             dx_2,
-            *strides(dx_2),
+            *strides(dx_2, H),
             dx,
             dz,
             z,
-            *strides(z),
+            *strides(z, H),
             W_in_late_,
             W_in_early_,
             write1,
-            *strides(write1),
-            T,
-            H,
+            *strides(write1, H),
+            *lay.walked,
+            parts,
+            lay.length(parts),
             M=M,
             N=N,
             block_m_=padded(M),
             block_n_=min(config.tile, padded(N)),
+            YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
-            EVEN=T % config.chunk == 0,
+            EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
@@ -1879,7 +2329,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             keep_sums,
             keep_resets,
             pair(W_last, dW_first, (-2, -1)),
-            config.chunk,
+            lay,
             config.exact,
             out_late=W_out_late_,
             in_late=W_in_late_,
@@ -2003,7 +2453,16 @@ OP = Op(
             backward_states=torch_backward_states,
             saved={"f73806d84e": (("B", "H", "T", "m"), "wide")},
         ),
-        "triton": Backend(triton_forward, triton_backward),
+        "triton": Backend(
+            triton_forward,
+            triton_backward,
+            frozenset(
+                (
+                    "packed",
+                    "groups",
+                )
+            ),
+        ),
     },
     Step(
         SIGNATURE,

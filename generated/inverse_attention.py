@@ -68,7 +68,7 @@ import triton.language as tl
 
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out, triangular_inverse
 from chunkform.runtime.decode import Step, StepKernel
-from chunkform.runtime.kernels import border_sums, cumulate, inverse, power
+from chunkform.runtime.kernels import border_sums, chained_matrix, cumulate, inverse, part_of, place_of, power
 from chunkform.runtime.launch import (
     DTYPES,
     cdiv,
@@ -84,6 +84,7 @@ from chunkform.runtime.launch import (
 )
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
+from chunkform.runtime.places import parts_for, places
 from chunkform.runtime.segments import Segment, in_pieces, over_chunks
 from chunkform.runtime.torch_form import (
     CHUNK,
@@ -557,7 +558,7 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     return {"s": ds_last}
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks"])
 def forward_prepare_1(
     matrix1,
     lam_sums,
@@ -566,16 +567,22 @@ def forward_prepare_1(
     lam_b,
     lam_t,
     lam_h,
+    lam_g,
     q_p,
     q_b,
     q_t,
     q_h,
+    q_g,
     k_p,
     k_b,
     k_t,
     k_h,
+    k_g,
     T,
     H,
+    chunks,
+    begins,
+    stops,
     D: tl.constexpr,
     block_d: tl.constexpr,
     C: tl.constexpr,
@@ -585,7 +592,6 @@ def forward_prepare_1(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    chunks = tl.cdiv(T, C)
     c = tl.program_id(0) % chunks
     bh = (tl.program_id(0) // chunks).to(tl.int64)
     b = bh // H
@@ -593,14 +599,15 @@ def forward_prepare_1(
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
-    lam_p += b * lam_b + h * lam_h
-    q_p += b * q_b + h * q_h
-    k_p += b * k_b + h * k_h
-    t0 = tl.cast(c, tl.int64) * C
-    last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+    t0, last = place_of(c, T, begins, stops, C)
+    if last < 0:
+        return
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
+    lam_p += b * lam_b + h // lam_g * lam_h
+    q_p += b * q_b + h // q_g * q_h
+    k_p += b * k_b + h // k_g * k_h
     lam_a_before = tl.load(lam_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
     lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
     lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
@@ -619,7 +626,7 @@ def forward_prepare_1(
     tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2)  # x2
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def forward_sweep_1(
     s_first,
     s_last,
@@ -628,28 +635,37 @@ def forward_sweep_1(
     q_b,
     q_t,
     q_h,
+    q_g,
     lam_sums,
     lam_resets,
     lam_p,
     lam_b,
     lam_t,
     lam_h,
+    lam_g,
     o_p,
     o_b,
     o_t,
     o_h,
+    o_g,
     write1_out,
     v_out,
     k_p,
     k_b,
     k_t,
     k_h,
+    k_g,
     T,
     H,
+    chunks,
+    starts,
+    parts,
+    length,
     D: tl.constexpr,
     E: tl.constexpr,
     block_d: tl.constexpr,
     block_e: tl.constexpr,
+    YIELD: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -658,10 +674,11 @@ def forward_sweep_1(
 ):
     """A walk forwards over chunks, carrying a tile of s."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
-    bh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
-    chunks = tl.cdiv(T, C)
-    b = bh // H
-    h = bh % H
+    sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
@@ -669,15 +686,16 @@ def forward_sweep_1(
     e_ok = e < E
     s = tl.zeros([block_d, block_e], tl.float32)
     if s_first is not None:
-        s += tl.load(s_first + bh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0)
-    q_p += b * q_b + h * q_h
-    lam_p += b * lam_b + h * lam_h
-    o_p += b * o_b + h * o_h
-    k_p += b * k_b + h * k_h
-    for n in range(chunks):
+        s += tl.load(s_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0)
+    q_p += b * q_b + h // q_g * q_h
+    lam_p += b * lam_b + h // lam_g * lam_h
+    o_p += b * o_b + h // o_g * o_h
+    k_p += b * k_b + h // k_g * k_h
+    for n in range(count):
         c = n
-        t0 = tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -695,8 +713,9 @@ def forward_sweep_1(
         o = tl.load(o_p + t0 * o_t + i[:, None] * o_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         w = (-(since * lam)[:, None] * p) + o.to(tl.float32)
         p2 = tl.dot(t.to(DT), w.to(DT), input_precision="tf32x3")  # matrix1 w
-        tl.store(write1_out + step * E + i[:, None] * (H * E) + e[None, :], p2, mask=i_ok[:, None] & e_ok[None, :])
-        tl.store(v_out + step * E + i[:, None] * (H * E) + e[None, :], p2, mask=i_ok[:, None] & e_ok[None, :])  # v
+        if YIELD:
+            tl.store(write1_out + step * E + i[:, None] * (H * E) + e[None, :], p2, mask=i_ok[:, None] & e_ok[None, :])
+            tl.store(v_out + step * E + i[:, None] * (H * E) + e[None, :], p2, mask=i_ok[:, None] & e_ok[None, :])  # v
         kept = power(lam_a_end, lam_r_end < 0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
@@ -705,105 +724,288 @@ def forward_sweep_1(
             tl.trans(k.to(DT)), ((x * until)[:, None] * p2).to(DT), (kept * s), input_precision="tf32x3"
         )  # ... + k^T diag((1 - lam) . until) p2
         s = p3  # kept s + k^T diag((1 - lam) . until) p2
-    tl.store(s_last + bh * D * E + d[:, None] * E + e[None, :], s, mask=d_ok[:, None] & e_ok[None, :])
+    if YIELD:
+        if s_last is not None:
+            if part == parts - 1:
+                tl.store(
+                    s_last + (sh // H // parts * H + h) * D * E + d[:, None] * E + e[None, :],
+                    s,
+                    mask=d_ok[:, None] & e_ok[None, :],
+                )
+    else:
+        tl.store(s_last + sh * D * E + d[:, None] * E + e[None, :], s, mask=d_ok[:, None] & e_ok[None, :])
 
 
-def triton_forward(given, states, constants):
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+def forward_ends_1(
+    s_last,
+    matrix1,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    q_g,
+    lam_sums,
+    lam_resets,
+    lam_p,
+    lam_b,
+    lam_t,
+    lam_h,
+    lam_g,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    k_g,
+    T,
+    H,
+    chunks,
+    starts,
+    parts,
+    length,
+    D: tl.constexpr,
+    block_d: tl.constexpr,
+    block_d_kept: tl.constexpr,
+    YIELD: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """A walk forwards over chunks, carrying a tile of s."""
+    tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
+    sh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
+    i = tl.arange(0, C)
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    d_kept = tile * block_d_kept + tl.arange(0, block_d_kept)
+    d_kept_ok = d_kept < D
+    s = tl.where(d[:, None] == d_kept[None, :], 1.0, 0.0)
+    q_p += b * q_b + h // q_g * q_h
+    lam_p += b * lam_b + h // lam_g * lam_h
+    k_p += b * k_b + h // k_g * k_h
+    for n in range(count):
+        c = n
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
+        i_ok = i <= last
+        at = bh * T + t0
+        step = (b * T + t0) * H + h
+        lam_a_before = tl.load(lam_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
+        lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
+        lam_a_end = tl.load(lam_sums + at + last)
+        lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
+        lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
+        lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p = tl.dot(q.to(DT), s.to(DT), input_precision="tf32x3")  # q s
+        since = power(lam_a_before, lam_r_before < 0)
+        lam = tl.exp(tl.load(lam_p + t0 * lam_t + i * lam_t, mask=i_ok, other=0.0).to(tl.float32))
+        w = -(since * lam)[:, None] * p
+        p2 = tl.dot(t.to(DT), w.to(DT), input_precision="tf32x3")  # matrix1 w
+        kept = power(lam_a_end, lam_r_end < 0)
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
+        until = power(lam_a_end - lam_a, lam_r_end < i + 1)
+        p3 = tl.dot(
+            tl.trans(k.to(DT)), ((x * until)[:, None] * p2).to(DT), (kept * s), input_precision="tf32x3"
+        )  # ... + k^T diag((1 - lam) . until) p2
+        s = p3  # kept s + k^T diag((1 - lam) . until) p2
+    if YIELD:
+        if s_last is not None:
+            if part == parts - 1:
+                tl.store(
+                    s_last + (sh // H // parts * H + h) * D * D + d[:, None] * D + d_kept[None, :],
+                    s,
+                    mask=d_ok[:, None] & d_kept_ok[None, :],
+                )
+    else:
+        tl.store(s_last + sh * D * D + d[:, None] * D + d_kept[None, :], s, mask=d_ok[:, None] & d_kept_ok[None, :])
+
+
+def triton_forward(given, states, constants, packed=None):
     """Outputs, last states and what the backward pass uses."""
     q = steps(given["q"])
     k = steps(given["k"])
     o = steps(given["o"])
     lam = steps(given["lam"])
     some = q
-    B, T, H = q.shape[:3]
+    B, T = q.shape[:2]
+    H = max(q.shape[2], k.shape[2], o.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = o.shape[-1]
     config = choose(some.dtype, (D, E), heavy=True)
+    lay = places(packed, (B, T, H), config.chunk)
+    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
     s_first = whole(states.get("s"))
-    lam_sums, lam_resets, lam_extents = cumulate(lam, config.chunk, config.exact)
-    matrix1 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
+    s_starts = s_first
+    lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
+    matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
         forward_prepare_1,
-        (B * H * cdiv(T, config.chunk),),
+        (lay.programs,),
         matrix1,
         lam_sums,
         lam_resets,
         lam,
-        *strides(lam),
+        *strides(lam, H),
         q,
-        *strides(q),
+        *strides(q, H),
         k,
-        *strides(k),
-        T,
-        H,
+        *strides(k, H),
+        *lay.at_once,
         D=D,
         block_d=padded(D),
         C=config.chunk,
         LEVELS=config.levels,
-        EVEN=T % config.chunk == 0,
+        EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=4,
         num_stages=1,
     )
+    if parts > 1:
+        s_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
+        launch(
+            forward_sweep_1,
+            (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+            None,
+            s_ends,
+            matrix1,
+            q,
+            *strides(q, H),
+            lam_sums,
+            lam_resets,
+            lam,
+            *strides(lam, H),
+            o,
+            *strides(o, H),
+            None,
+            None,
+            k,
+            *strides(k, H),
+            *lay.walked,
+            parts,
+            lay.length(parts),
+            D=D,
+            E=E,
+            block_d=padded(D),
+            block_e=min(config.tile, padded(E)),
+            YIELD=False,
+            C=config.chunk,
+            LEVELS=config.levels,
+            EVEN=lay.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=config.stages,
+        )
+        s_linear = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
+        launch(
+            forward_ends_1,
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            s_linear,
+            matrix1,
+            q,
+            *strides(q, H),
+            lam_sums,
+            lam_resets,
+            lam,
+            *strides(lam, H),
+            k,
+            *strides(k, H),
+            *lay.walked,
+            parts,
+            lay.length(parts),
+            D=D,
+            block_d=padded(D),
+            block_d_kept=min(config.tile, padded(D)),
+            YIELD=False,
+            C=config.chunk,
+            LEVELS=config.levels,
+            EVEN=lay.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=config.stages,
+        )
+        s_starts = chained_matrix(s_first, s_ends, s_linear, lay, parts, True, along=0)
     write1 = some.new_empty((B, T, H, E), dtype=some.dtype)
     v = some.new_empty((B, T, H, E), dtype=some.dtype)
-    s_last = some.new_empty((B, H, D, E), dtype=torch.float32)
+    s_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
     launch(
         forward_sweep_1,
-        (B * H * cdiv(E, min(config.tile, padded(E))),),
-        s_first,
+        (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+        s_starts,
         s_last,
         matrix1,
         q,
-        *strides(q),
+        *strides(q, H),
         lam_sums,
         lam_resets,
         lam,
-        *strides(lam),
+        *strides(lam, H),
         o,
-        *strides(o),
+        *strides(o, H),
         write1,
         v,
         k,
-        *strides(k),
-        T,
-        H,
+        *strides(k, H),
+        *lay.walked,
+        parts,
+        lay.length(parts),
         D=D,
         E=E,
         block_d=padded(D),
         block_e=min(config.tile, padded(E)),
+        YIELD=True,
         C=config.chunk,
         LEVELS=config.levels,
-        EVEN=T % config.chunk == 0,
+        EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=config.stages,
     )
-    return {"v": v}, {"s": s_last}, {"d91dd90777": write1}
+    saved = {"d91dd90777": write1}
+    if parts > 1:
+        saved |= {"s starts": s_starts}
+    return {"v": v}, {"s": s_last}, saved
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks"])
 def backward_prepare_1(
     matrix1,
     k_p,
     k_b,
     k_t,
     k_h,
+    k_g,
     q_p,
     q_b,
     q_t,
     q_h,
+    q_g,
     lam_p,
     lam_b,
     lam_t,
     lam_h,
+    lam_g,
     lam_sums,
     lam_resets,
     matrix2,
     T,
     H,
+    chunks,
+    begins,
+    stops,
     D: tl.constexpr,
     block_d: tl.constexpr,
     C: tl.constexpr,
@@ -813,7 +1015,6 @@ def backward_prepare_1(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    chunks = tl.cdiv(T, C)
     c = tl.program_id(0) % chunks
     bh = (tl.program_id(0) // chunks).to(tl.int64)
     b = bh // H
@@ -821,14 +1022,15 @@ def backward_prepare_1(
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
-    k_p += b * k_b + h * k_h
-    q_p += b * q_b + h * q_h
-    lam_p += b * lam_b + h * lam_h
-    t0 = tl.cast(c, tl.int64) * C
-    last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+    t0, last = place_of(c, T, begins, stops, C)
+    if last < 0:
+        return
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
+    k_p += b * k_b + h // k_g * k_h
+    q_p += b * q_b + h // q_g * q_h
+    lam_p += b * lam_b + h // lam_g * lam_h
     lam_a_before = tl.load(lam_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
     lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
     lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
@@ -850,7 +1052,7 @@ def backward_prepare_1(
     )  # ((k q^T) . m) diag(lam)
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_1(
     ds_first,
     ds_last,
@@ -859,25 +1061,30 @@ def backward_sweep_1(
     dv_b,
     dv_t,
     dv_h,
+    dv_g,
     lam_sums,
     lam_resets,
     k_p,
     k_b,
     k_t,
     k_h,
+    k_g,
     lam_p,
     lam_b,
     lam_t,
     lam_h,
+    lam_g,
     matrix2,
     o_p,
     o_b,
     o_t,
     o_h,
+    o_g,
     write1_p,
     write1_b,
     write1_t,
     write1_h,
+    write1_g,
     write2_out,
     do_out,
     dlog_lam_0_out,
@@ -885,12 +1092,18 @@ def backward_sweep_1(
     q_b,
     q_t,
     q_h,
+    q_g,
     T,
     H,
+    chunks,
+    starts,
+    parts,
+    length,
     D: tl.constexpr,
     E: tl.constexpr,
     block_d: tl.constexpr,
     block_e: tl.constexpr,
+    YIELD: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -899,10 +1112,11 @@ def backward_sweep_1(
 ):
     """A walk backwards over chunks, carrying a tile of ds."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
-    bh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
-    chunks = tl.cdiv(T, C)
-    b = bh // H
-    h = bh % H
+    sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
@@ -911,18 +1125,19 @@ def backward_sweep_1(
     ds = tl.zeros([block_d, block_e], tl.float32)
     if ds_first is not None:
         ds += tl.load(
-            ds_first + bh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0
+            ds_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0
         )
-    dv_p += b * dv_b + h * dv_h
-    k_p += b * k_b + h * k_h
-    lam_p += b * lam_b + h * lam_h
-    o_p += b * o_b + h * o_h
-    write1_p += b * write1_b + h * write1_h
-    q_p += b * q_b + h * q_h
-    for n in range(chunks):
-        c = chunks - 1 - n
-        t0 = tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+    dv_p += b * dv_b + h // dv_g * dv_h
+    k_p += b * k_b + h // k_g * k_h
+    lam_p += b * lam_b + h // lam_g * lam_h
+    o_p += b * o_b + h // o_g * o_h
+    write1_p += b * write1_b + h // write1_g * write1_h
+    q_p += b * q_b + h // q_g * q_h
+    for n in range(count):
+        c = count - 1 - n
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -948,23 +1163,26 @@ def backward_sweep_1(
         t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p3 = tl.dot(t2.to(DT), p2.to(DT), input_precision="tf32x3")  # matrix2 p2
         y = (since[:, None] * p) + (-p3)  # diag(since) k ds - matrix2 p2
-        tl.store(write2_out + step * E + i[:, None] * (H * E) + e[None, :], p2, mask=i_ok[:, None] & e_ok[None, :])
-        tl.store(do_out + step * E + i[:, None] * (H * E) + e[None, :], p2, mask=i_ok[:, None] & e_ok[None, :])  # do
-        tl.store(
-            dlog_lam_0_out + (step + i * H) * tl.cdiv(E, block_e) + tile,
-            tl.sum(
-                tl.where(
-                    e_ok[None, :],
-                    (
-                        (((-o.to(tl.float32)) + write1.to(tl.float32)) * p2)
-                        + (-lam[:, None] * (y * write1.to(tl.float32)))
+        if YIELD:
+            tl.store(write2_out + step * E + i[:, None] * (H * E) + e[None, :], p2, mask=i_ok[:, None] & e_ok[None, :])
+            tl.store(
+                do_out + step * E + i[:, None] * (H * E) + e[None, :], p2, mask=i_ok[:, None] & e_ok[None, :]
+            )  # do
+            tl.store(
+                dlog_lam_0_out + (step + i * H) * tl.cdiv(E, block_e) + tile,
+                tl.sum(
+                    tl.where(
+                        e_ok[None, :],
+                        (
+                            (((-o.to(tl.float32)) + write1.to(tl.float32)) * p2)
+                            + (-lam[:, None] * (y * write1.to(tl.float32)))
+                        ),
+                        0.0,
                     ),
-                    0.0,
+                    axis=1,
                 ),
-                axis=1,
-            ),
-            mask=i_ok,
-        )  # dlog_lam
+                mask=i_ok,
+            )  # dlog_lam
         kept = power(lam_a_end, lam_r_end < 0)
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         until = power(lam_a_before, lam_r_before < 0)
@@ -972,10 +1190,113 @@ def backward_sweep_1(
             tl.trans(q.to(DT)), ((until * lam)[:, None] * p2).to(DT), input_precision="tf32x3"
         )  # q^T diag(lam . until) p2
         ds = (kept * ds) + (-p4)  # kept ds - q^T diag(lam . until) p2
-    tl.store(ds_last + bh * D * E + d[:, None] * E + e[None, :], ds, mask=d_ok[:, None] & e_ok[None, :])
+    if YIELD:
+        if ds_last is not None:
+            if part == 0:
+                tl.store(
+                    ds_last + (sh // H // parts * H + h) * D * E + d[:, None] * E + e[None, :],
+                    ds,
+                    mask=d_ok[:, None] & e_ok[None, :],
+                )
+    else:
+        tl.store(ds_last + sh * D * E + d[:, None] * E + e[None, :], ds, mask=d_ok[:, None] & e_ok[None, :])
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+def backward_ends_1(
+    ds_last,
+    matrix1,
+    lam_sums,
+    lam_resets,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    k_g,
+    lam_p,
+    lam_b,
+    lam_t,
+    lam_h,
+    lam_g,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    q_g,
+    T,
+    H,
+    chunks,
+    starts,
+    parts,
+    length,
+    D: tl.constexpr,
+    block_d: tl.constexpr,
+    block_d_kept: tl.constexpr,
+    YIELD: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """A walk backwards over chunks, carrying a tile of ds."""
+    tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
+    sh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
+    i = tl.arange(0, C)
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    d_kept = tile * block_d_kept + tl.arange(0, block_d_kept)
+    d_kept_ok = d_kept < D
+    ds = tl.where(d[:, None] == d_kept[None, :], 1.0, 0.0)
+    k_p += b * k_b + h // k_g * k_h
+    lam_p += b * lam_b + h // lam_g * lam_h
+    q_p += b * q_b + h // q_g * q_h
+    for n in range(count):
+        c = count - 1 - n
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
+        i_ok = i <= last
+        at = bh * T + t0
+        step = (b * T + t0) * H + h
+        lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
+        lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+        lam_a_end = tl.load(lam_sums + at + last)
+        lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
+        lam_a_before = tl.load(lam_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
+        lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
+        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        since = power(lam_a_end - lam_a, lam_r_end < i + 1)
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p = tl.dot(k.to(DT), ds.to(DT), input_precision="tf32x3")  # k ds
+        lam = tl.exp(tl.load(lam_p + t0 * lam_t + i * lam_t, mask=i_ok, other=0.0).to(tl.float32))
+        x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
+        w = (since * x)[:, None] * p
+        p2 = tl.dot(t.to(DT), w.to(DT), input_precision="tf32x3")  # matrix1 w
+        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        until = power(lam_a_before, lam_r_before < 0)
+        p3 = tl.dot(
+            tl.trans(q.to(DT)), ((until * lam)[:, None] * p2).to(DT), input_precision="tf32x3"
+        )  # q^T diag(lam . until) p2
+        kept = power(lam_a_end, lam_r_end < 0)
+        ds = (-p3) + (kept * ds)  # kept ds - q^T diag(lam . until) p2
+    if YIELD:
+        if ds_last is not None:
+            if part == 0:
+                tl.store(
+                    ds_last + (sh // H // parts * H + h) * D * D + d[:, None] * D + d_kept[None, :],
+                    ds,
+                    mask=d_ok[:, None] & d_kept_ok[None, :],
+                )
+    else:
+        tl.store(ds_last + sh * D * D + d[:, None] * D + d_kept[None, :], ds, mask=d_ok[:, None] & d_kept_ok[None, :])
+
+
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_2(
     ds_first,
     lam_sums,
@@ -984,30 +1305,40 @@ def backward_sweep_2(
     write1_b,
     write1_t,
     write1_h,
+    write1_g,
     q_p,
     q_b,
     q_t,
     q_h,
+    q_g,
     write2_p,
     write2_b,
     write2_t,
     write2_h,
+    write2_g,
     lam_p,
     lam_b,
     lam_t,
     lam_h,
+    lam_g,
     dk_out,
     k_p,
     k_b,
     k_t,
     k_h,
+    k_g,
     s_out_late__out,
     T,
     H,
+    chunks,
+    starts,
+    parts,
+    length,
     E: tl.constexpr,
     D: tl.constexpr,
     block_e: tl.constexpr,
     block_d: tl.constexpr,
+    YIELD: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1016,10 +1347,11 @@ def backward_sweep_2(
 ):
     """A walk backwards over chunks, carrying a tile of ds."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
-    bh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
-    chunks = tl.cdiv(T, C)
-    b = bh // H
-    h = bh % H
+    sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
     e_ok = e < E
@@ -1028,17 +1360,18 @@ def backward_sweep_2(
     ds = tl.zeros([block_e, block_d], tl.float32)
     if ds_first is not None:
         ds += tl.load(
-            ds_first + bh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0
+            ds_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0
         )
-    write1_p += b * write1_b + h * write1_h
-    q_p += b * q_b + h * q_h
-    write2_p += b * write2_b + h * write2_h
-    lam_p += b * lam_b + h * lam_h
-    k_p += b * k_b + h * k_h
-    for n in range(chunks):
-        c = chunks - 1 - n
-        t0 = tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+    write1_p += b * write1_b + h // write1_g * write1_h
+    q_p += b * q_b + h // q_g * q_h
+    write2_p += b * write2_b + h // write2_g * write2_h
+    lam_p += b * lam_b + h // lam_g * lam_h
+    k_p += b * k_b + h // k_g * k_h
+    for n in range(count):
+        c = count - 1 - n
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -1069,18 +1402,19 @@ def backward_sweep_2(
             (lam[None, :] * (p2 * m)).to(DT), q.to(DT), input_precision="tf32x3"
         )  # ((write1 write2^T) . m) diag(lam) q
         y = (since[:, None] * p) + (-p3)  # diag(since) write1 ds^T - ((write1 write2^T) . m) diag(lam) q
-        tl.store(
-            dk_out + step * D + i[:, None] * (H * D) + d[None, :],
-            ((1.0 + (-lam))[:, None] * y),
-            mask=i_ok[:, None] & d_ok[None, :],
-        )  # dk
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
-        tl.store(
-            s_out_late__out + (step + i * H) * tl.cdiv(D, block_d) + tile,
-            tl.sum((-(since * x)[:, None] * k.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1),
-            mask=i_ok,
-        )  # s: out.late
+        if YIELD:
+            tl.store(
+                dk_out + step * D + i[:, None] * (H * D) + d[None, :],
+                ((1.0 + (-lam))[:, None] * y),
+                mask=i_ok[:, None] & d_ok[None, :],
+            )  # dk
+            tl.store(
+                s_out_late__out + (step + i * H) * tl.cdiv(D, block_d) + tile,
+                tl.sum((-(since * x)[:, None] * k.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1),
+                mask=i_ok,
+            )  # s: out.late
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a_before, lam_r_before < 0)
         p4 = tl.dot(
@@ -1089,7 +1423,7 @@ def backward_sweep_2(
         ds = (kept * ds) + (-p4)  # kept ds - q^T diag(lam . until) write2
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_3(
     s_first,
     s_last,
@@ -1097,34 +1431,44 @@ def backward_sweep_3(
     write2_b,
     write2_t,
     write2_h,
+    write2_g,
     lam_sums,
     lam_resets,
     k_p,
     k_b,
     k_t,
     k_h,
+    k_g,
     write1_p,
     write1_b,
     write1_t,
     write1_h,
+    write1_g,
     lam_p,
     lam_b,
     lam_t,
     lam_h,
+    lam_g,
     dq_out,
     q_p,
     q_b,
     q_t,
     q_h,
+    q_g,
     s_in_early__out,
     s_own_early__out,
     s_own_late__out,
     T,
     H,
+    chunks,
+    starts,
+    parts,
+    length,
     E: tl.constexpr,
     D: tl.constexpr,
     block_e: tl.constexpr,
     block_d: tl.constexpr,
+    YIELD: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1133,10 +1477,11 @@ def backward_sweep_3(
 ):
     """A walk forwards over chunks, carrying a tile of s."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
-    bh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
-    chunks = tl.cdiv(T, C)
-    b = bh // H
-    h = bh % H
+    sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
     e_ok = e < E
@@ -1144,16 +1489,17 @@ def backward_sweep_3(
     d_ok = d < D
     s = tl.zeros([block_e, block_d], tl.float32)
     if s_first is not None:
-        s += tl.load(s_first + bh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
-    write2_p += b * write2_b + h * write2_h
-    k_p += b * k_b + h * k_h
-    write1_p += b * write1_b + h * write1_h
-    lam_p += b * lam_b + h * lam_h
-    q_p += b * q_b + h * q_h
-    for n in range(chunks):
+        s += tl.load(s_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
+    write2_p += b * write2_b + h // write2_g * write2_h
+    k_p += b * k_b + h // k_g * k_h
+    write1_p += b * write1_b + h // write1_g * write1_h
+    lam_p += b * lam_b + h // lam_g * lam_h
+    q_p += b * q_b + h // q_g * q_h
+    for n in range(count):
         c = n
-        t0 = tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -1184,27 +1530,28 @@ def backward_sweep_3(
         p3 = tl.dot(
             (x[None, :] * (m * p2)).to(DT), k.to(DT), (since[:, None] * p), input_precision="tf32x3"
         )  # ... + ((write2 write1^T) . m) diag((1 - lam)) k
-        tl.store(
-            dq_out + step * D + i[:, None] * (H * D) + d[None, :],
-            (-lam[:, None] * p3),
-            mask=i_ok[:, None] & d_ok[None, :],
-        )  # dq
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p4 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
         pairs = (
             -lam[:, None] * x[None, :] * (m * p4 * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p2)
         )  # -diag(lam) ([order_{mask}]_{i,j} . (q k^T) . (write2 write1^T) . m) diag((1 - lam))
-        tl.store(
-            s_in_early__out + (step + i * H) * tl.cdiv(D, block_d) + tile,
-            tl.sum((-(since * lam)[:, None] * q.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1),
-            mask=i_ok,
-        )  # s: in.early
-        tl.store(
-            s_own_early__out + (step + i * H) * tl.cdiv(D, block_d) + tile, tl.sum(pairs, axis=1), mask=i_ok
-        )  # s: own.early
-        tl.store(
-            s_own_late__out + (step + i * H) * tl.cdiv(D, block_d) + tile, -tl.sum(pairs, axis=0), mask=i_ok
-        )  # s: own.late
+        if YIELD:
+            tl.store(
+                dq_out + step * D + i[:, None] * (H * D) + d[None, :],
+                (-lam[:, None] * p3),
+                mask=i_ok[:, None] & d_ok[None, :],
+            )  # dq
+            tl.store(
+                s_in_early__out + (step + i * H) * tl.cdiv(D, block_d) + tile,
+                tl.sum((-(since * lam)[:, None] * q.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1),
+                mask=i_ok,
+            )  # s: in.early
+            tl.store(
+                s_own_early__out + (step + i * H) * tl.cdiv(D, block_d) + tile, tl.sum(pairs, axis=1), mask=i_ok
+            )  # s: own.early
+            tl.store(
+                s_own_late__out + (step + i * H) * tl.cdiv(D, block_d) + tile, -tl.sum(pairs, axis=0), mask=i_ok
+            )  # s: own.late
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
         p5 = tl.dot(
@@ -1214,89 +1561,175 @@ def backward_sweep_3(
             input_precision="tf32x3",
         )  # ... + k^T diag((1 - lam) . until) write1
         s = p5  # kept s + k^T diag((1 - lam) . until) write1
-    tl.store(s_last + bh * D * E + d[None, :] * E + e[:, None], s, mask=d_ok[None, :] & e_ok[:, None])
+    if YIELD:
+        if s_last is not None:
+            if part == parts - 1:
+                tl.store(
+                    s_last + (sh // H // parts * H + h) * D * E + d[None, :] * E + e[:, None],
+                    s,
+                    mask=d_ok[None, :] & e_ok[:, None],
+                )
+    else:
+        tl.store(s_last + sh * D * E + d[None, :] * E + e[:, None], s, mask=d_ok[None, :] & e_ok[:, None])
 
 
-def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs):
+def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
     """Gradients."""
     q = steps(given["q"])
     k = steps(given["k"])
     o = steps(given["o"])
     lam = steps(given["lam"])
     some = q
-    B, T, H = q.shape[:3]
+    B, T = q.shape[:2]
+    H = max(q.shape[2], k.shape[2], o.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = o.shape[-1]
     config = choose(some.dtype, (D, E), heavy=True)
+    lay = places(packed, (B, T, H), config.chunk)
+    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
     s_first = whole(states.get("s"))
-    ds_first = whole(final_cotangents.get("s"))
+    ds_first = ds_starts = whole(final_cotangents.get("s"))
+    s_starts = saved["s starts"] if parts > 1 else s_first
     write1 = saved["d91dd90777"]
     dv = cotangent(cotangents.get("v"), some, (B, T, H, E))
-    lam_sums, lam_resets, lam_extents = cumulate(lam, config.chunk, config.exact)
-    matrix1 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
-    matrix2 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
+    lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
+    matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+    matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
         backward_prepare_1,
-        (B * H * cdiv(T, config.chunk),),
+        (lay.programs,),
         matrix1,
         k,
-        *strides(k),
+        *strides(k, H),
         q,
-        *strides(q),
+        *strides(q, H),
         lam,
-        *strides(lam),
+        *strides(lam, H),
         lam_sums,
         lam_resets,
         matrix2,
-        T,
-        H,
+        *lay.at_once,
         D=D,
         block_d=padded(D),
         C=config.chunk,
         LEVELS=config.levels,
-        EVEN=T % config.chunk == 0,
+        EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=4,
         num_stages=1,
     )
+    if parts > 1:
+        ds_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
+        launch(
+            backward_sweep_1,
+            (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+            None,
+            ds_ends,
+            matrix1,
+            dv,
+            *strides(dv, H),
+            lam_sums,
+            lam_resets,
+            k,
+            *strides(k, H),
+            lam,
+            *strides(lam, H),
+            matrix2,
+            o,
+            *strides(o, H),
+            write1,
+            *strides(write1, H),
+            None,
+            None,
+            None,
+            q,
+            *strides(q, H),
+            *lay.walked,
+            parts,
+            lay.length(parts),
+            D=D,
+            E=E,
+            block_d=padded(D),
+            block_e=min(config.tile, padded(E)),
+            YIELD=False,
+            C=config.chunk,
+            LEVELS=config.levels,
+            EVEN=lay.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=config.stages,
+        )
+        ds_linear = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
+        launch(
+            backward_ends_1,
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            ds_linear,
+            matrix1,
+            lam_sums,
+            lam_resets,
+            k,
+            *strides(k, H),
+            lam,
+            *strides(lam, H),
+            q,
+            *strides(q, H),
+            *lay.walked,
+            parts,
+            lay.length(parts),
+            D=D,
+            block_d=padded(D),
+            block_d_kept=min(config.tile, padded(D)),
+            YIELD=False,
+            C=config.chunk,
+            LEVELS=config.levels,
+            EVEN=lay.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=config.stages,
+        )
+        ds_starts = chained_matrix(ds_first, ds_ends, ds_linear, lay, parts, False, along=0)
     write2 = some.new_empty((B, T, H, E), dtype=some.dtype)
     do = some.new_empty((B, T, H, E), dtype=some.dtype)
     dlog_lam_0 = some.new_empty((B, T, H, cdiv(E, min(config.tile, padded(E)))), dtype=torch.float32)
-    ds_last = some.new_empty((B, H, D, E), dtype=torch.float32)
+    ds_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
     launch(
         backward_sweep_1,
-        (B * H * cdiv(E, min(config.tile, padded(E))),),
-        ds_first,
+        (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+        ds_starts,
         ds_last,
         matrix1,
         dv,
-        *strides(dv),
+        *strides(dv, H),
         lam_sums,
         lam_resets,
         k,
-        *strides(k),
+        *strides(k, H),
         lam,
-        *strides(lam),
+        *strides(lam, H),
         matrix2,
         o,
-        *strides(o),
+        *strides(o, H),
         write1,
-        *strides(write1),
+        *strides(write1, H),
         write2,
         do,
         dlog_lam_0,
         q,
-        *strides(q),
-        T,
-        H,
+        *strides(q, H),
+        *lay.walked,
+        parts,
+        lay.length(parts),
         D=D,
         E=E,
         block_d=padded(D),
         block_e=min(config.tile, padded(E)),
+        YIELD=True,
         C=config.chunk,
         LEVELS=config.levels,
-        EVEN=T % config.chunk == 0,
+        EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
@@ -1307,31 +1740,33 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         s_out_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
         launch(
             backward_sweep_2,
-            (B * H * cdiv(D, min(config.tile, padded(D))),),
-            ds_first,
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            ds_starts,
             lam_sums,
             lam_resets,
             write1,
-            *strides(write1),
+            *strides(write1, H),
             q,
-            *strides(q),
+            *strides(q, H),
             write2,
-            *strides(write2),
+            *strides(write2, H),
             lam,
-            *strides(lam),
+            *strides(lam, H),
             dk,
             k,
-            *strides(k),
+            *strides(k, H),
             s_out_late_,
-            T,
-            H,
+            *lay.walked,
+            parts,
+            lay.length(parts),
             E=E,
             D=D,
             block_e=padded(E),
             block_d=min(config.tile, padded(D)),
+            YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
-            EVEN=T % config.chunk == 0,
+            EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
@@ -1342,37 +1777,39 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         s_in_early_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
         s_own_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
         s_own_early_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
-        s_last = some.new_empty((B, H, D, E), dtype=torch.float32)
+        s_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
         launch(
             backward_sweep_3,
-            (B * H * cdiv(D, min(config.tile, padded(D))),),
-            s_first,
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            s_starts,
             s_last,
             write2,
-            *strides(write2),
+            *strides(write2, H),
             lam_sums,
             lam_resets,
             k,
-            *strides(k),
+            *strides(k, H),
             write1,
-            *strides(write1),
+            *strides(write1, H),
             lam,
-            *strides(lam),
+            *strides(lam, H),
             dq,
             q,
-            *strides(q),
+            *strides(q, H),
             s_in_early_,
             s_own_early_,
             s_own_late_,
-            T,
-            H,
+            *lay.walked,
+            parts,
+            lay.length(parts),
             E=E,
             D=D,
             block_e=padded(E),
             block_d=min(config.tile, padded(D)),
+            YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
-            EVEN=T % config.chunk == 0,
+            EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
@@ -1384,7 +1821,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             lam_sums,
             lam_resets,
             pair(s_last, ds_first, (-2, -1)),
-            config.chunk,
+            lay,
             config.exact,
             out_late=s_out_late_,
             in_early=s_in_early_,
@@ -1495,7 +1932,16 @@ OP = Op(
             backward_states=torch_backward_states,
             saved={"d91dd90777": (("B", "H", "T", "e"), "wide")},
         ),
-        "triton": Backend(triton_forward, triton_backward),
+        "triton": Backend(
+            triton_forward,
+            triton_backward,
+            frozenset(
+                (
+                    "packed",
+                    "groups",
+                )
+            ),
+        ),
     },
     Step(
         SIGNATURE,

@@ -88,7 +88,18 @@ from chunkform.runtime.decay import (
     triangular_inverse,
 )
 from chunkform.runtime.decode import Step, StepKernel
-from chunkform.runtime.kernels import cumulate, decayed_product, decayed_sum, inverse, is_flat, span, suffix_sum
+from chunkform.runtime.kernels import (
+    chained_matrix,
+    cumulate,
+    decayed_product,
+    decayed_sum,
+    inverse,
+    is_flat,
+    part_of,
+    place_of,
+    span,
+    suffix_sum,
+)
 from chunkform.runtime.launch import (
     DTYPES,
     cdiv,
@@ -104,6 +115,7 @@ from chunkform.runtime.launch import (
 )
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
+from chunkform.runtime.places import parts_for, places
 from chunkform.runtime.segments import Segment, in_pieces, over_chunks
 from chunkform.runtime.torch_form import (
     after_chunks,
@@ -578,16 +590,18 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     return {"S": dS_last}
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks"])
 def forward_prepare_1(
     q_p,
     q_b,
     q_t,
     q_h,
+    q_g,
     k_p,
     k_b,
     k_t,
     k_h,
+    k_g,
     alpha_sums,
     alpha_resets,
     alpha_extents,
@@ -595,6 +609,7 @@ def forward_prepare_1(
     alpha_b,
     alpha_t,
     alpha_h,
+    alpha_g,
     scaled1_p,
     scaled2_p,
     scaled3_p,
@@ -603,9 +618,13 @@ def forward_prepare_1(
     beta_b,
     beta_t,
     beta_h,
+    beta_g,
     matrix2,
     T,
     H,
+    chunks,
+    begins,
+    stops,
     D: tl.constexpr,
     part_d: tl.constexpr,
     FLAT: tl.constexpr,
@@ -616,21 +635,21 @@ def forward_prepare_1(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    chunks = tl.cdiv(T, C)
     c = tl.program_id(0) % chunks
     bh = (tl.program_id(0) // chunks).to(tl.int64)
     b = bh // H
     h = bh % H
     i = tl.arange(0, C)
-    q_p += b * q_b + h * q_h
-    k_p += b * k_b + h * k_h
-    alpha_p += b * alpha_b + h * alpha_h
-    beta_p += b * beta_b + h * beta_h
-    t0 = tl.cast(c, tl.int64) * C
-    last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+    t0, last = place_of(c, T, begins, stops, C)
+    if last < 0:
+        return
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
+    q_p += b * q_b + h // q_g * q_h
+    k_p += b * k_b + h // k_g * k_h
+    alpha_p += b * alpha_b + h // alpha_g * alpha_h
+    beta_p += b * beta_b + h // beta_g * beta_h
     extent = tl.load(alpha_extents + bh * chunks + c)
     if is_flat(extent, DT) != FLAT:
         return
@@ -748,7 +767,7 @@ def forward_prepare_1(
     )  # t diag(beta)
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def forward_sweep_1(
     S_first,
     S_last,
@@ -758,6 +777,7 @@ def forward_sweep_1(
     v_b,
     v_t,
     v_h,
+    v_g,
     matrix2,
     scaled2_p,
     write1_out,
@@ -769,12 +789,18 @@ def forward_sweep_1(
     beta_b,
     beta_t,
     beta_h,
+    beta_g,
     T,
     H,
+    chunks,
+    starts,
+    parts,
+    length,
     D: tl.constexpr,
     E: tl.constexpr,
     block_d: tl.constexpr,
     block_e: tl.constexpr,
+    YIELD: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -783,10 +809,11 @@ def forward_sweep_1(
 ):
     """A walk forwards over chunks, carrying a tile of S."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
-    bh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
-    chunks = tl.cdiv(T, C)
-    b = bh // H
-    h = bh % H
+    sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
@@ -794,13 +821,14 @@ def forward_sweep_1(
     e_ok = e < E
     S = tl.zeros([block_d, block_e], tl.float32)
     if S_first is not None:
-        S += tl.load(S_first + bh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0)
-    v_p += b * v_b + h * v_h
-    beta_p += b * beta_b + h * beta_h
-    for n in range(chunks):
+        S += tl.load(S_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0)
+    v_p += b * v_b + h // v_g * v_h
+    beta_p += b * beta_b + h // beta_g * beta_h
+    for n in range(count):
         c = n
-        t0 = tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -822,8 +850,9 @@ def forward_sweep_1(
             scaled2_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
         )
         p4 = tl.dot(scaled2.to(DT), S.to(DT), p3, input_precision="tf32x3")  # ... + scaled2 S
-        tl.store(write1_out + step * E + i[:, None] * (H * E) + e[None, :], p2, mask=i_ok[:, None] & e_ok[None, :])
-        tl.store(o_out + step * E + i[:, None] * (H * E) + e[None, :], p4, mask=i_ok[:, None] & e_ok[None, :])  # o
+        if YIELD:
+            tl.store(write1_out + step * E + i[:, None] * (H * E) + e[None, :], p2, mask=i_ok[:, None] & e_ok[None, :])
+            tl.store(o_out + step * E + i[:, None] * (H * E) + e[None, :], p4, mask=i_ok[:, None] & e_ok[None, :])  # o
         kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
         scaled3 = tl.load(
             scaled3_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
@@ -836,10 +865,105 @@ def forward_sweep_1(
             input_precision="tf32x3",
         )  # ... + scaled3^T diag(beta) p2
         S = p5  # diag(kept) S + scaled3^T diag(beta) p2
-    tl.store(S_last + bh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
+    if YIELD:
+        if S_last is not None:
+            if part == parts - 1:
+                tl.store(
+                    S_last + (sh // H // parts * H + h) * D * E + d[:, None] * E + e[None, :],
+                    S,
+                    mask=d_ok[:, None] & e_ok[None, :],
+                )
+    else:
+        tl.store(S_last + sh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
 
 
-def triton_forward(given, states, constants):
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+def forward_ends_1(
+    S_last,
+    matrix1,
+    scaled1_p,
+    alpha_sums,
+    alpha_resets,
+    scaled3_p,
+    beta_p,
+    beta_b,
+    beta_t,
+    beta_h,
+    beta_g,
+    T,
+    H,
+    chunks,
+    starts,
+    parts,
+    length,
+    D: tl.constexpr,
+    block_d: tl.constexpr,
+    block_d_kept: tl.constexpr,
+    YIELD: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """A walk forwards over chunks, carrying a tile of S."""
+    tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
+    sh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
+    i = tl.arange(0, C)
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    d_kept = tile * block_d_kept + tl.arange(0, block_d_kept)
+    d_kept_ok = d_kept < D
+    S = tl.where(d[:, None] == d_kept[None, :], 1.0, 0.0)
+    beta_p += b * beta_b + h // beta_g * beta_h
+    for n in range(count):
+        c = n
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
+        i_ok = i <= last
+        at = bh * T + t0
+        step = (b * T + t0) * H + h
+        alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
+        alpha_n_end = (
+            tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
+        )
+        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        scaled1 = tl.load(
+            scaled1_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
+        )
+        p = tl.dot(scaled1.to(DT), S.to(DT), input_precision="tf32x3")  # scaled1 S
+        w = -p
+        p2 = tl.dot(t.to(DT), w.to(DT), input_precision="tf32x3")  # matrix1 w
+        kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
+        scaled3 = tl.load(
+            scaled3_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
+        )
+        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+        p3 = tl.dot(
+            tl.trans(scaled3.to(DT)),
+            (beta.to(tl.float32)[:, None] * p2).to(DT),
+            (kept[:, None] * S),
+            input_precision="tf32x3",
+        )  # ... + scaled3^T diag(beta) p2
+        S = p3  # diag(kept) S + scaled3^T diag(beta) p2
+    if YIELD:
+        if S_last is not None:
+            if part == parts - 1:
+                tl.store(
+                    S_last + (sh // H // parts * H + h) * D * D + d[:, None] * D + d_kept[None, :],
+                    S,
+                    mask=d_ok[:, None] & d_kept_ok[None, :],
+                )
+    else:
+        tl.store(S_last + sh * D * D + d[:, None] * D + d_kept[None, :], S, mask=d_ok[:, None] & d_kept_ok[None, :])
+
+
+def triton_forward(given, states, constants, packed=None):
     """Outputs, last states and what the backward pass uses."""
     q = steps(given["q"])
     k = steps(given["k"])
@@ -847,62 +971,129 @@ def triton_forward(given, states, constants):
     beta = steps(given["beta"])
     alpha = steps(given["alpha"])
     some = q
-    B, T, H = q.shape[:3]
+    B, T = q.shape[:2]
+    H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
     config = choose(some.dtype, (D, E), heavy=True)
+    lay = places(packed, (B, T, H), config.chunk)
+    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
     S_first = whole(states.get("S"))
-    alpha_sums, alpha_resets, alpha_extents = cumulate(alpha, config.chunk, config.exact)
-    matrix1 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
-    matrix2 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
+    S_starts = S_first
+    alpha_sums, alpha_resets, alpha_extents = cumulate(alpha, lay, config.exact)
+    matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+    matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     scaled1 = some.new_empty((B, H, T, D))
     scaled2 = some.new_empty((B, H, T, D))
     scaled3 = some.new_empty((B, H, T, D))
     for flat in (True, False):
         launch(
             forward_prepare_1,
-            (B * H * cdiv(T, config.chunk),),
+            (lay.programs,),
             q,
-            *strides(q),
+            *strides(q, H),
             k,
-            *strides(k),
+            *strides(k, H),
             alpha_sums,
             alpha_resets,
             alpha_extents,
             alpha,
-            *strides(alpha),
+            *strides(alpha, H),
             scaled1,
             scaled2,
             scaled3,
             matrix1,
             beta,
-            *strides(beta),
+            *strides(beta, H),
             matrix2,
-            T,
-            H,
+            *lay.at_once,
             D=D,
             part_d=min(config.block, padded(D)),
             FLAT=flat,
             C=config.chunk,
             LEVELS=config.levels,
-            EVEN=T % config.chunk == 0,
+            EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=4,
             num_stages=1,
         )
+    if parts > 1:
+        S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
+        launch(
+            forward_sweep_1,
+            (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+            None,
+            S_ends,
+            matrix1,
+            scaled1,
+            v,
+            *strides(v, H),
+            matrix2,
+            scaled2,
+            None,
+            None,
+            alpha_sums,
+            alpha_resets,
+            scaled3,
+            beta,
+            *strides(beta, H),
+            *lay.walked,
+            parts,
+            lay.length(parts),
+            D=D,
+            E=E,
+            block_d=padded(D),
+            block_e=min(config.tile, padded(E)),
+            YIELD=False,
+            C=config.chunk,
+            LEVELS=config.levels,
+            EVEN=lay.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=config.stages,
+        )
+        S_linear = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
+        launch(
+            forward_ends_1,
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            S_linear,
+            matrix1,
+            scaled1,
+            alpha_sums,
+            alpha_resets,
+            scaled3,
+            beta,
+            *strides(beta, H),
+            *lay.walked,
+            parts,
+            lay.length(parts),
+            D=D,
+            block_d=padded(D),
+            block_d_kept=min(config.tile, padded(D)),
+            YIELD=False,
+            C=config.chunk,
+            LEVELS=config.levels,
+            EVEN=lay.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=config.stages,
+        )
+        S_starts = chained_matrix(S_first, S_ends, S_linear, lay, parts, True, along=0)
     write1 = some.new_empty((B, T, H, E), dtype=some.dtype)
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
-    S_last = some.new_empty((B, H, D, E), dtype=torch.float32)
+    S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
     launch(
         forward_sweep_1,
-        (B * H * cdiv(E, min(config.tile, padded(E))),),
-        S_first,
+        (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+        S_starts,
         S_last,
         matrix1,
         scaled1,
         v,
-        *strides(v),
+        *strides(v, H),
         matrix2,
         scaled2,
         write1,
@@ -911,34 +1102,41 @@ def triton_forward(given, states, constants):
         alpha_resets,
         scaled3,
         beta,
-        *strides(beta),
-        T,
-        H,
+        *strides(beta, H),
+        *lay.walked,
+        parts,
+        lay.length(parts),
         D=D,
         E=E,
         block_d=padded(D),
         block_e=min(config.tile, padded(E)),
+        YIELD=True,
         C=config.chunk,
         LEVELS=config.levels,
-        EVEN=T % config.chunk == 0,
+        EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=config.stages,
     )
-    return {"o": o}, {"S": S_last}, {"c0cc4e5ad4": write1}
+    saved = {"c0cc4e5ad4": write1}
+    if parts > 1:
+        saved |= {"S starts": S_starts}
+    return {"o": o}, {"S": S_last}, saved
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks"])
 def backward_prepare_1(
     k_p,
     k_b,
     k_t,
     k_h,
+    k_g,
     q_p,
     q_b,
     q_t,
     q_h,
+    q_g,
     alpha_sums,
     alpha_resets,
     alpha_extents,
@@ -946,6 +1144,7 @@ def backward_prepare_1(
     alpha_b,
     alpha_t,
     alpha_h,
+    alpha_g,
     scaled1_p,
     scaled2_p,
     scaled3_p,
@@ -955,8 +1154,12 @@ def backward_prepare_1(
     beta_b,
     beta_t,
     beta_h,
+    beta_g,
     T,
     H,
+    chunks,
+    begins,
+    stops,
     D: tl.constexpr,
     part_d: tl.constexpr,
     FLAT: tl.constexpr,
@@ -967,21 +1170,21 @@ def backward_prepare_1(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    chunks = tl.cdiv(T, C)
     c = tl.program_id(0) % chunks
     bh = (tl.program_id(0) // chunks).to(tl.int64)
     b = bh // H
     h = bh % H
     i = tl.arange(0, C)
-    k_p += b * k_b + h * k_h
-    q_p += b * q_b + h * q_h
-    alpha_p += b * alpha_b + h * alpha_h
-    beta_p += b * beta_b + h * beta_h
-    t0 = tl.cast(c, tl.int64) * C
-    last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+    t0, last = place_of(c, T, begins, stops, C)
+    if last < 0:
+        return
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
+    k_p += b * k_b + h // k_g * k_h
+    q_p += b * q_b + h // q_g * q_h
+    alpha_p += b * alpha_b + h // alpha_g * alpha_h
+    beta_p += b * beta_b + h // beta_g * beta_h
     extent = tl.load(alpha_extents + bh * chunks + c)
     if is_flat(extent, DT) != FLAT:
         return
@@ -1097,7 +1300,7 @@ def backward_prepare_1(
     tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2)  # x2
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_1(
     dS_first,
     dS_last,
@@ -1108,14 +1311,17 @@ def backward_sweep_1(
     do_b,
     do_t,
     do_h,
+    do_g,
     beta_p,
     beta_b,
     beta_t,
     beta_h,
+    beta_g,
     write1_p,
     write1_b,
     write1_t,
     write1_h,
+    write1_g,
     write2_out,
     dv_out,
     dbeta_0_out,
@@ -1125,10 +1331,15 @@ def backward_sweep_1(
     scaled3_p,
     T,
     H,
+    chunks,
+    starts,
+    parts,
+    length,
     D: tl.constexpr,
     E: tl.constexpr,
     block_d: tl.constexpr,
     block_e: tl.constexpr,
+    YIELD: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1137,10 +1348,11 @@ def backward_sweep_1(
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
-    bh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
-    chunks = tl.cdiv(T, C)
-    b = bh // H
-    h = bh % H
+    sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
@@ -1149,15 +1361,16 @@ def backward_sweep_1(
     dS = tl.zeros([block_d, block_e], tl.float32)
     if dS_first is not None:
         dS += tl.load(
-            dS_first + bh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0
+            dS_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0
         )
-    do_p += b * do_b + h * do_h
-    beta_p += b * beta_b + h * beta_h
-    write1_p += b * write1_b + h * write1_h
-    for n in range(chunks):
-        c = chunks - 1 - n
-        t0 = tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+    do_p += b * do_b + h // do_g * do_h
+    beta_p += b * beta_b + h // beta_g * beta_h
+    write1_p += b * write1_b + h // write1_g * write1_h
+    for n in range(count):
+        c = count - 1 - n
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -1178,17 +1391,18 @@ def backward_sweep_1(
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p2 = tl.dot(t2.to(DT), do.to(DT), p, input_precision="tf32x3")  # ... + matrix2 do
         p3 = tl.dot(t.to(DT), p2.to(DT), input_precision="tf32x3")  # matrix1 p2
-        tl.store(write2_out + step * E + i[:, None] * (H * E) + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :])
-        tl.store(
-            dv_out + step * E + i[:, None] * (H * E) + e[None, :],
-            (beta.to(tl.float32)[:, None] * p3),
-            mask=i_ok[:, None] & e_ok[None, :],
-        )  # dv
-        tl.store(
-            dbeta_0_out + (step + i * H) * tl.cdiv(E, block_e) + tile,
-            tl.sum(tl.where(e_ok[None, :], (p3 * write1.to(tl.float32)), 0.0), axis=1),
-            mask=i_ok,
-        )  # dbeta
+        if YIELD:
+            tl.store(write2_out + step * E + i[:, None] * (H * E) + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :])
+            tl.store(
+                dv_out + step * E + i[:, None] * (H * E) + e[None, :],
+                (beta.to(tl.float32)[:, None] * p3),
+                mask=i_ok[:, None] & e_ok[None, :],
+            )  # dv
+            tl.store(
+                dbeta_0_out + (step + i * H) * tl.cdiv(E, block_e) + tile,
+                tl.sum(tl.where(e_ok[None, :], (p3 * write1.to(tl.float32)), 0.0), axis=1),
+                mask=i_ok,
+            )  # dbeta
         scaled2 = tl.load(
             scaled2_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
         )
@@ -1203,32 +1417,128 @@ def backward_sweep_1(
             tl.trans(scaled3.to(DT)), do.to(DT), ((-p4) + (kept[:, None] * dS)), input_precision="tf32x3"
         )  # ... + scaled3^T do
         dS = p5  # diag(kept) dS + scaled3^T do - scaled2^T diag(beta) p3
-    tl.store(dS_last + bh * D * E + d[:, None] * E + e[None, :], dS, mask=d_ok[:, None] & e_ok[None, :])
+    if YIELD:
+        if dS_last is not None:
+            if part == 0:
+                tl.store(
+                    dS_last + (sh // H // parts * H + h) * D * E + d[:, None] * E + e[None, :],
+                    dS,
+                    mask=d_ok[:, None] & e_ok[None, :],
+                )
+    else:
+        tl.store(dS_last + sh * D * E + d[:, None] * E + e[None, :], dS, mask=d_ok[:, None] & e_ok[None, :])
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+def backward_ends_1(
+    dS_last,
+    matrix1,
+    scaled1_p,
+    scaled2_p,
+    beta_p,
+    beta_b,
+    beta_t,
+    beta_h,
+    beta_g,
+    alpha_sums,
+    alpha_resets,
+    T,
+    H,
+    chunks,
+    starts,
+    parts,
+    length,
+    D: tl.constexpr,
+    block_d: tl.constexpr,
+    block_d_kept: tl.constexpr,
+    YIELD: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """A walk backwards over chunks, carrying a tile of dS."""
+    tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
+    sh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
+    i = tl.arange(0, C)
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    d_kept = tile * block_d_kept + tl.arange(0, block_d_kept)
+    d_kept_ok = d_kept < D
+    dS = tl.where(d[:, None] == d_kept[None, :], 1.0, 0.0)
+    beta_p += b * beta_b + h // beta_g * beta_h
+    for n in range(count):
+        c = count - 1 - n
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
+        i_ok = i <= last
+        at = bh * T + t0
+        step = (b * T + t0) * H + h
+        alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
+        alpha_n_end = (
+            tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
+        )
+        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        scaled1 = tl.load(
+            scaled1_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
+        )
+        p = tl.dot(scaled1.to(DT), dS.to(DT), input_precision="tf32x3")  # scaled1 dS
+        p2 = tl.dot(t.to(DT), p.to(DT), input_precision="tf32x3")  # matrix1 p
+        scaled2 = tl.load(
+            scaled2_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
+        )
+        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+        p3 = tl.dot(
+            tl.trans(scaled2.to(DT)), (beta.to(tl.float32)[:, None] * p2).to(DT), input_precision="tf32x3"
+        )  # scaled2^T diag(beta) p2
+        kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
+        dS = (-p3) + (kept[:, None] * dS)  # diag(kept) dS - scaled2^T diag(beta) p2
+    if YIELD:
+        if dS_last is not None:
+            if part == 0:
+                tl.store(
+                    dS_last + (sh // H // parts * H + h) * D * D + d[:, None] * D + d_kept[None, :],
+                    dS,
+                    mask=d_ok[:, None] & d_kept_ok[None, :],
+                )
+    else:
+        tl.store(dS_last + sh * D * D + d[:, None] * D + d_kept[None, :], dS, mask=d_ok[:, None] & d_kept_ok[None, :])
+
+
+@triton.jit(do_not_specialize=["T", "chunks"])
 def backward_prepare_2(
     intra1_p,
     beta_p,
     beta_b,
     beta_t,
     beta_h,
+    beta_g,
     write1_p,
     write1_b,
     write1_t,
     write1_h,
+    write1_g,
     write2_p,
     write2_b,
     write2_t,
     write2_h,
+    write2_g,
     alpha_p,
     alpha_b,
     alpha_t,
     alpha_h,
+    alpha_g,
     k_p,
     k_b,
     k_t,
     k_h,
+    k_g,
     alpha_sums,
     alpha_resets,
     alpha_extents,
@@ -1237,12 +1547,17 @@ def backward_prepare_2(
     do_b,
     do_t,
     do_h,
+    do_g,
     q_p,
     q_b,
     q_t,
     q_h,
+    q_g,
     T,
     H,
+    chunks,
+    begins,
+    stops,
     E: tl.constexpr,
     D: tl.constexpr,
     block_e: tl.constexpr,
@@ -1255,7 +1570,6 @@ def backward_prepare_2(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    chunks = tl.cdiv(T, C)
     c = tl.program_id(0) % chunks
     bh = (tl.program_id(0) // chunks).to(tl.int64)
     b = bh // H
@@ -1263,18 +1577,19 @@ def backward_prepare_2(
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
     e_ok = e < E
-    beta_p += b * beta_b + h * beta_h
-    write1_p += b * write1_b + h * write1_h
-    write2_p += b * write2_b + h * write2_h
-    alpha_p += b * alpha_b + h * alpha_h
-    k_p += b * k_b + h * k_h
-    do_p += b * do_b + h * do_h
-    q_p += b * q_b + h * q_h
-    t0 = tl.cast(c, tl.int64) * C
-    last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+    t0, last = place_of(c, T, begins, stops, C)
+    if last < 0:
+        return
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
+    beta_p += b * beta_b + h // beta_g * beta_h
+    write1_p += b * write1_b + h // write1_g * write1_h
+    write2_p += b * write2_b + h // write2_g * write2_h
+    alpha_p += b * alpha_b + h // alpha_g * alpha_h
+    k_p += b * k_b + h // k_g * k_h
+    do_p += b * do_b + h // do_g * do_h
+    q_p += b * q_b + h // q_g * q_h
     extent = tl.load(alpha_extents + bh * chunks + c)
     if is_flat(extent, DT) != FLAT:
         return
@@ -1373,7 +1688,7 @@ def backward_prepare_2(
         tl.store(intra2_p + at * D + i[:, None] * D + d[None, :], p6, mask=i_ok[:, None] & d_ok[None, :])
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_2(
     dS_first,
     intra1_p,
@@ -1381,6 +1696,7 @@ def backward_sweep_2(
     write1_b,
     write1_t,
     write1_h,
+    write1_g,
     alpha_sums,
     alpha_resets,
     intra2_p,
@@ -1388,28 +1704,37 @@ def backward_sweep_2(
     beta_b,
     beta_t,
     beta_h,
+    beta_g,
     k_p,
     k_b,
     k_t,
     k_h,
+    k_g,
     S_late_1_out,
     dk_1_out,
     write2_p,
     write2_b,
     write2_t,
     write2_h,
+    write2_g,
     scaled2_p,
     do_p,
     do_b,
     do_t,
     do_h,
+    do_g,
     scaled3_p,
     T,
     H,
+    chunks,
+    starts,
+    parts,
+    length,
     E: tl.constexpr,
     D: tl.constexpr,
     block_e: tl.constexpr,
     block_d: tl.constexpr,
+    YIELD: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1418,10 +1743,11 @@ def backward_sweep_2(
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
-    bh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
-    chunks = tl.cdiv(T, C)
-    b = bh // H
-    h = bh % H
+    sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
     e_ok = e < E
@@ -1430,17 +1756,18 @@ def backward_sweep_2(
     dS = tl.zeros([block_e, block_d], tl.float32)
     if dS_first is not None:
         dS += tl.load(
-            dS_first + bh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0
+            dS_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0
         )
-    write1_p += b * write1_b + h * write1_h
-    beta_p += b * beta_b + h * beta_h
-    k_p += b * k_b + h * k_h
-    write2_p += b * write2_b + h * write2_h
-    do_p += b * do_b + h * do_h
-    for n in range(chunks):
-        c = chunks - 1 - n
-        t0 = tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+    write1_p += b * write1_b + h // write1_g * write1_h
+    beta_p += b * beta_b + h // beta_g * beta_h
+    k_p += b * k_b + h // k_g * k_h
+    write2_p += b * write2_b + h // write2_g * write2_h
+    do_p += b * do_b + h // do_g * do_h
+    for n in range(count):
+        c = count - 1 - n
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -1468,16 +1795,17 @@ def backward_sweep_2(
         since = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
         intra2 = tl.load(intra2_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         y = (-intra1.to(tl.float32)) + (p * since) + intra2.to(tl.float32)  # (write1 dS^T) . since + intra2 - intra1
-        tl.store(
-            S_late_1_out + step * D + i[:, None] * (H * D) + d[None, :],
-            (-beta.to(tl.float32)[:, None] * (y * k.to(tl.float32))),
-            mask=i_ok[:, None] & d_ok[None, :],
-        )  # S.late
-        tl.store(
-            dk_1_out + step * D + i[:, None] * (H * D) + d[None, :],
-            (beta.to(tl.float32)[:, None] * y),
-            mask=i_ok[:, None] & d_ok[None, :],
-        )  # dk
+        if YIELD:
+            tl.store(
+                S_late_1_out + step * D + i[:, None] * (H * D) + d[None, :],
+                (-beta.to(tl.float32)[:, None] * (y * k.to(tl.float32))),
+                mask=i_ok[:, None] & d_ok[None, :],
+            )  # S.late
+            tl.store(
+                dk_1_out + step * D + i[:, None] * (H * D) + d[None, :],
+                (beta.to(tl.float32)[:, None] * y),
+                mask=i_ok[:, None] & d_ok[None, :],
+            )  # dk
         kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
         write2 = tl.load(
             write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
@@ -1500,7 +1828,7 @@ def backward_sweep_2(
         dS = p3  # diag(kept) dS + scaled3^T do - scaled2^T diag(beta) write2
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks"])
 def backward_prepare_3(
     scaled4_p,
     alpha_sums,
@@ -1509,27 +1837,35 @@ def backward_prepare_3(
     k_b,
     k_t,
     k_h,
+    k_g,
     intra3_p,
     do_p,
     do_b,
     do_t,
     do_h,
+    do_g,
     write1_p,
     write1_b,
     write1_t,
     write1_h,
+    write1_g,
     beta_p,
     beta_b,
     beta_t,
     beta_h,
+    beta_g,
     alpha_extents,
     intra4_p,
     write2_p,
     write2_b,
     write2_t,
     write2_h,
+    write2_g,
     T,
     H,
+    chunks,
+    begins,
+    stops,
     E: tl.constexpr,
     D: tl.constexpr,
     block_e: tl.constexpr,
@@ -1542,7 +1878,6 @@ def backward_prepare_3(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    chunks = tl.cdiv(T, C)
     c = tl.program_id(0) % chunks
     bh = (tl.program_id(0) // chunks).to(tl.int64)
     b = bh // H
@@ -1550,16 +1885,17 @@ def backward_prepare_3(
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
     e_ok = e < E
-    k_p += b * k_b + h * k_h
-    do_p += b * do_b + h * do_h
-    write1_p += b * write1_b + h * write1_h
-    beta_p += b * beta_b + h * beta_h
-    write2_p += b * write2_b + h * write2_h
-    t0 = tl.cast(c, tl.int64) * C
-    last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+    t0, last = place_of(c, T, begins, stops, C)
+    if last < 0:
+        return
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
+    k_p += b * k_b + h // k_g * k_h
+    do_p += b * do_b + h // do_g * do_h
+    write1_p += b * write1_b + h // write1_g * write1_h
+    beta_p += b * beta_b + h // beta_g * beta_h
+    write2_p += b * write2_b + h // write2_g * write2_h
     extent = tl.load(alpha_extents + bh * chunks + c)
     if is_flat(extent, DT) != FLAT:
         return
@@ -1673,7 +2009,7 @@ def backward_prepare_3(
         tl.store(intra4_p + at * D + i[:, None] * D + d[None, :], p6, mask=i_ok[:, None] & d_ok[None, :])
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_3(
     S_first,
     S_last,
@@ -1683,37 +2019,45 @@ def backward_sweep_3(
     do_b,
     do_t,
     do_h,
+    do_g,
     intra3_p,
     intra4_p,
     write2_p,
     write2_b,
     write2_t,
     write2_h,
+    write2_g,
     q_p,
     q_b,
     q_t,
     q_h,
+    q_g,
     S_late_1_p,
     S_late_1_b,
     S_late_1_t,
     S_late_1_h,
+    S_late_1_g,
     beta_p,
     beta_b,
     beta_t,
     beta_h,
+    beta_g,
     k_p,
     k_b,
     k_t,
     k_h,
+    k_g,
     dk_1_p,
     dk_1_b,
     dk_1_t,
     dk_1_h,
+    dk_1_g,
     S_late__out,
     alpha_p,
     alpha_b,
     alpha_t,
     alpha_h,
+    alpha_g,
     S_early__out,
     dq_out,
     dk_out,
@@ -1722,13 +2066,19 @@ def backward_sweep_3(
     write1_b,
     write1_t,
     write1_h,
+    write1_g,
     scaled4_p,
     T,
     H,
+    chunks,
+    starts,
+    parts,
+    length,
     E: tl.constexpr,
     D: tl.constexpr,
     block_e: tl.constexpr,
     block_d: tl.constexpr,
+    YIELD: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1737,10 +2087,11 @@ def backward_sweep_3(
 ):
     """A walk forwards over chunks, carrying a tile of S."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
-    bh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
-    chunks = tl.cdiv(T, C)
-    b = bh // H
-    h = bh % H
+    sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
     e_ok = e < E
@@ -1748,20 +2099,21 @@ def backward_sweep_3(
     d_ok = d < D
     S = tl.zeros([block_e, block_d], tl.float32)
     if S_first is not None:
-        S += tl.load(S_first + bh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
-    do_p += b * do_b + h * do_h
-    write2_p += b * write2_b + h * write2_h
-    q_p += b * q_b + h * q_h
-    S_late_1_p += b * S_late_1_b + h * S_late_1_h
-    beta_p += b * beta_b + h * beta_h
-    k_p += b * k_b + h * k_h
-    dk_1_p += b * dk_1_b + h * dk_1_h
-    alpha_p += b * alpha_b + h * alpha_h
-    write1_p += b * write1_b + h * write1_h
-    for n in range(chunks):
+        S += tl.load(S_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
+    do_p += b * do_b + h // do_g * do_h
+    write2_p += b * write2_b + h // write2_g * write2_h
+    q_p += b * q_b + h // q_g * q_h
+    S_late_1_p += b * S_late_1_b + h // S_late_1_g * S_late_1_h
+    beta_p += b * beta_b + h // beta_g * beta_h
+    k_p += b * k_b + h // k_g * k_h
+    dk_1_p += b * dk_1_b + h // dk_1_g * dk_1_h
+    alpha_p += b * alpha_b + h // alpha_g * alpha_h
+    write1_p += b * write1_b + h // write1_g * write1_h
+    for n in range(count):
         c = n
-        t0 = tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -1816,11 +2168,6 @@ def backward_sweep_3(
         )
         p2 = tl.dot(write2.to(DT), S.to(DT), input_precision="tf32x3")  # write2 S^T
         y2 = intra4.to(tl.float32) + (since2 * p2)  # (write2 S^T) . since + intra4
-        tl.store(
-            S_late__out + step * D + i[:, None] * (H * D) + d[None, :],
-            ((y * q.to(tl.float32)) + S_late_1.to(tl.float32)),
-            mask=i_ok[:, None] & d_ok[None, :],
-        )  # S.late
         alpha = tl.exp(
             tl.load(
                 alpha_p + t0 * alpha_t + i[:, None] * alpha_t + d[None, :],
@@ -1828,22 +2175,28 @@ def backward_sweep_3(
                 other=0.0,
             ).to(tl.float32)
         )
-        tl.store(
-            S_early__out + step * D + i[:, None] * (H * D) + d[None, :],
-            (-beta.to(tl.float32)[:, None] * (y2 * alpha * k.to(tl.float32))),
-            mask=i_ok[:, None] & d_ok[None, :],
-        )  # S.early
-        tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], y, mask=i_ok[:, None] & d_ok[None, :])  # dq
-        tl.store(
-            dk_out + step * D + i[:, None] * (H * D) + d[None, :],
-            ((-beta.to(tl.float32)[:, None] * (y2 * alpha)) + dk_1.to(tl.float32)),
-            mask=i_ok[:, None] & d_ok[None, :],
-        )  # dk
-        tl.store(
-            dlog_alpha_2_out + step * D + i[:, None] * (H * D) + d[None, :],
-            (-beta.to(tl.float32)[:, None] * (y2 * alpha * k.to(tl.float32))),
-            mask=i_ok[:, None] & d_ok[None, :],
-        )  # dlog_alpha
+        if YIELD:
+            tl.store(
+                S_late__out + step * D + i[:, None] * (H * D) + d[None, :],
+                ((y * q.to(tl.float32)) + S_late_1.to(tl.float32)),
+                mask=i_ok[:, None] & d_ok[None, :],
+            )  # S.late
+            tl.store(
+                S_early__out + step * D + i[:, None] * (H * D) + d[None, :],
+                (-beta.to(tl.float32)[:, None] * (y2 * alpha * k.to(tl.float32))),
+                mask=i_ok[:, None] & d_ok[None, :],
+            )  # S.early
+            tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], y, mask=i_ok[:, None] & d_ok[None, :])  # dq
+            tl.store(
+                dk_out + step * D + i[:, None] * (H * D) + d[None, :],
+                ((-beta.to(tl.float32)[:, None] * (y2 * alpha)) + dk_1.to(tl.float32)),
+                mask=i_ok[:, None] & d_ok[None, :],
+            )  # dk
+            tl.store(
+                dlog_alpha_2_out + step * D + i[:, None] * (H * D) + d[None, :],
+                (-beta.to(tl.float32)[:, None] * (y2 * alpha * k.to(tl.float32))),
+                mask=i_ok[:, None] & d_ok[None, :],
+            )  # dlog_alpha
         kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
@@ -1858,10 +2211,19 @@ def backward_sweep_3(
             input_precision="tf32x3",
         )  # ... + scaled4^T diag(beta) write1
         S = p3  # diag(kept) S + scaled4^T diag(beta) write1
-    tl.store(S_last + bh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
+    if YIELD:
+        if S_last is not None:
+            if part == parts - 1:
+                tl.store(
+                    S_last + (sh // H // parts * H + h) * D * E + d[None, :] * E + e[:, None],
+                    S,
+                    mask=d_ok[None, :] & e_ok[:, None],
+                )
+    else:
+        tl.store(S_last + sh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
 
 
-def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs):
+def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
     """Gradients."""
     q = steps(given["q"])
     k = steps(given["k"])
@@ -1869,71 +2231,141 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     beta = steps(given["beta"])
     alpha = steps(given["alpha"])
     some = q
-    B, T, H = q.shape[:3]
+    B, T = q.shape[:2]
+    H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
     config = choose(some.dtype, (D, E), heavy=True)
+    lay = places(packed, (B, T, H), config.chunk)
+    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
     S_first = whole(states.get("S"))
-    dS_first = whole(final_cotangents.get("S"))
+    dS_first = dS_starts = whole(final_cotangents.get("S"))
+    S_starts = saved["S starts"] if parts > 1 else S_first
     write1 = saved["c0cc4e5ad4"]
     do = cotangent(cotangents.get("o"), some, (B, T, H, E))
-    alpha_sums, alpha_resets, alpha_extents = cumulate(alpha, config.chunk, config.exact)
-    matrix2 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
-    matrix1 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
+    alpha_sums, alpha_resets, alpha_extents = cumulate(alpha, lay, config.exact)
+    matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+    matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     scaled1 = some.new_empty((B, H, T, D))
     scaled2 = some.new_empty((B, H, T, D))
     scaled3 = some.new_empty((B, H, T, D))
     for flat in (True, False):
         launch(
             backward_prepare_1,
-            (B * H * cdiv(T, config.chunk),),
+            (lay.programs,),
             k,
-            *strides(k),
+            *strides(k, H),
             q,
-            *strides(q),
+            *strides(q, H),
             alpha_sums,
             alpha_resets,
             alpha_extents,
             alpha,
-            *strides(alpha),
+            *strides(alpha, H),
             scaled1,
             scaled2,
             scaled3,
             matrix2,
             matrix1,
             beta,
-            *strides(beta),
-            T,
-            H,
+            *strides(beta, H),
+            *lay.at_once,
             D=D,
             part_d=min(config.block, padded(D)),
             FLAT=flat,
             C=config.chunk,
             LEVELS=config.levels,
-            EVEN=T % config.chunk == 0,
+            EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=4,
             num_stages=1,
         )
+    if parts > 1:
+        dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
+        launch(
+            backward_sweep_1,
+            (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+            None,
+            dS_ends,
+            matrix1,
+            scaled1,
+            matrix2,
+            do,
+            *strides(do, H),
+            beta,
+            *strides(beta, H),
+            write1,
+            *strides(write1, H),
+            None,
+            None,
+            None,
+            scaled2,
+            alpha_sums,
+            alpha_resets,
+            scaled3,
+            *lay.walked,
+            parts,
+            lay.length(parts),
+            D=D,
+            E=E,
+            block_d=padded(D),
+            block_e=min(config.tile, padded(E)),
+            YIELD=False,
+            C=config.chunk,
+            LEVELS=config.levels,
+            EVEN=lay.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=config.stages,
+        )
+        dS_linear = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
+        launch(
+            backward_ends_1,
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            dS_linear,
+            matrix1,
+            scaled1,
+            scaled2,
+            beta,
+            *strides(beta, H),
+            alpha_sums,
+            alpha_resets,
+            *lay.walked,
+            parts,
+            lay.length(parts),
+            D=D,
+            block_d=padded(D),
+            block_d_kept=min(config.tile, padded(D)),
+            YIELD=False,
+            C=config.chunk,
+            LEVELS=config.levels,
+            EVEN=lay.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=config.stages,
+        )
+        dS_starts = chained_matrix(dS_first, dS_ends, dS_linear, lay, parts, False, along=0)
     write2 = some.new_empty((B, T, H, E), dtype=some.dtype)
     dv = some.new_empty((B, T, H, E), dtype=some.dtype)
     dbeta_0 = some.new_empty((B, T, H, cdiv(E, min(config.tile, padded(E)))), dtype=torch.float32)
-    dS_last = some.new_empty((B, H, D, E), dtype=torch.float32)
+    dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
     launch(
         backward_sweep_1,
-        (B * H * cdiv(E, min(config.tile, padded(E))),),
-        dS_first,
+        (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+        dS_starts,
         dS_last,
         matrix1,
         scaled1,
         matrix2,
         do,
-        *strides(do),
+        *strides(do, H),
         beta,
-        *strides(beta),
+        *strides(beta, H),
         write1,
-        *strides(write1),
+        *strides(write1, H),
         write2,
         dv,
         dbeta_0,
@@ -1941,15 +2373,17 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         alpha_sums,
         alpha_resets,
         scaled3,
-        T,
-        H,
+        *lay.walked,
+        parts,
+        lay.length(parts),
         D=D,
         E=E,
         block_d=padded(D),
         block_e=min(config.tile, padded(E)),
+        YIELD=True,
         C=config.chunk,
         LEVELS=config.levels,
-        EVEN=T % config.chunk == 0,
+        EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
@@ -1961,28 +2395,27 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         for flat in (True, False):
             launch(
                 backward_prepare_2,
-                (B * H * cdiv(T, config.chunk),),
+                (lay.programs,),
                 intra1,
                 beta,
-                *strides(beta),
+                *strides(beta, H),
                 write1,
-                *strides(write1),
+                *strides(write1, H),
                 write2,
-                *strides(write2),
+                *strides(write2, H),
                 alpha,
-                *strides(alpha),
+                *strides(alpha, H),
                 k,
-                *strides(k),
+                *strides(k, H),
                 alpha_sums,
                 alpha_resets,
                 alpha_extents,
                 intra2,
                 do,
-                *strides(do),
+                *strides(do, H),
                 q,
-                *strides(q),
-                T,
-                H,
+                *strides(q, H),
+                *lay.at_once,
                 E=E,
                 D=D,
                 block_e=padded(E),
@@ -1990,45 +2423,48 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 FLAT=flat,
                 C=config.chunk,
                 LEVELS=config.levels,
-                EVEN=T % config.chunk == 0,
+                EVEN=lay.even,
                 EXACT=config.exact,
                 DT=DTYPES[some.dtype],
                 num_warps=4,
                 num_stages=1,
             )
+    if needs & {"alpha", "k", "q"}:
         S_late_1 = some.new_empty((B, T, H, D), dtype=torch.float32)
         dk_1 = some.new_empty((B, T, H, D), dtype=torch.float32)
         launch(
             backward_sweep_2,
-            (B * H * cdiv(D, min(config.tile, padded(D))),),
-            dS_first,
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            dS_starts,
             intra1,
             write1,
-            *strides(write1),
+            *strides(write1, H),
             alpha_sums,
             alpha_resets,
             intra2,
             beta,
-            *strides(beta),
+            *strides(beta, H),
             k,
-            *strides(k),
+            *strides(k, H),
             S_late_1,
             dk_1,
             write2,
-            *strides(write2),
+            *strides(write2, H),
             scaled2,
             do,
-            *strides(do),
+            *strides(do, H),
             scaled3,
-            T,
-            H,
+            *lay.walked,
+            parts,
+            lay.length(parts),
             E=E,
             D=D,
             block_e=padded(E),
             block_d=min(config.tile, padded(D)),
+            YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
-            EVEN=T % config.chunk == 0,
+            EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
@@ -2041,25 +2477,24 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         for flat in (True, False):
             launch(
                 backward_prepare_3,
-                (B * H * cdiv(T, config.chunk),),
+                (lay.programs,),
                 scaled4,
                 alpha_sums,
                 alpha_resets,
                 k,
-                *strides(k),
+                *strides(k, H),
                 intra3,
                 do,
-                *strides(do),
+                *strides(do, H),
                 write1,
-                *strides(write1),
+                *strides(write1, H),
                 beta,
-                *strides(beta),
+                *strides(beta, H),
                 alpha_extents,
                 intra4,
                 write2,
-                *strides(write2),
-                T,
-                H,
+                *strides(write2, H),
+                *lay.at_once,
                 E=E,
                 D=D,
                 block_e=padded(E),
@@ -2067,60 +2502,63 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 FLAT=flat,
                 C=config.chunk,
                 LEVELS=config.levels,
-                EVEN=T % config.chunk == 0,
+                EVEN=lay.even,
                 EXACT=config.exact,
                 DT=DTYPES[some.dtype],
                 num_warps=4,
                 num_stages=1,
             )
+    if needs & {"alpha", "k", "q"}:
         S_late_ = some.new_empty((B, T, H, D), dtype=torch.float32)
         S_early_ = some.new_empty((B, T, H, D), dtype=torch.float32)
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
         dlog_alpha_2 = some.new_empty((B, T, H, D), dtype=torch.float32)
-        S_last = some.new_empty((B, H, D, E), dtype=torch.float32)
+        S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
         launch(
             backward_sweep_3,
-            (B * H * cdiv(D, min(config.tile, padded(D))),),
-            S_first,
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            S_starts,
             S_last,
             alpha_sums,
             alpha_resets,
             do,
-            *strides(do),
+            *strides(do, H),
             intra3,
             intra4,
             write2,
-            *strides(write2),
+            *strides(write2, H),
             q,
-            *strides(q),
+            *strides(q, H),
             S_late_1,
-            *strides(S_late_1),
+            *strides(S_late_1, H),
             beta,
-            *strides(beta),
+            *strides(beta, H),
             k,
-            *strides(k),
+            *strides(k, H),
             dk_1,
-            *strides(dk_1),
+            *strides(dk_1, H),
             S_late_,
             alpha,
-            *strides(alpha),
+            *strides(alpha, H),
             S_early_,
             dq,
             dk,
             dlog_alpha_2,
             write1,
-            *strides(write1),
+            *strides(write1, H),
             scaled4,
-            T,
-            H,
+            *lay.walked,
+            parts,
+            lay.length(parts),
             E=E,
             D=D,
             block_e=padded(E),
             block_d=min(config.tile, padded(D)),
+            YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
-            EVEN=T % config.chunk == 0,
+            EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
@@ -2130,7 +2568,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"alpha"}:  # the decay times <S_(t-1), dS_t>
         late = spread(S_late_.float(), (B, T, H, D), some)
         early = spread(S_early_.float(), (B, T, H, D), some)
-        S_pairing = suffix_sum(late, early, pair(S_last, dS_first, (-1,)))
+        S_pairing = suffix_sum(late, early, pair(S_last, dS_first, (-1,)), lay)
     if "q" in needs:
         gradients["q"] = dq.to(given["q"].dtype)
     if "k" in needs:
@@ -2247,7 +2685,16 @@ OP = Op(
             backward_states=torch_backward_states,
             saved={"c0cc4e5ad4": (("B", "H", "T", "e"), "wide")},
         ),
-        "triton": Backend(triton_forward, triton_backward),
+        "triton": Backend(
+            triton_forward,
+            triton_backward,
+            frozenset(
+                (
+                    "packed",
+                    "groups",
+                )
+            ),
+        ),
     },
     Step(
         SIGNATURE,

@@ -60,7 +60,7 @@ import triton.language as tl
 
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out
 from chunkform.runtime.decode import Step, StepKernel
-from chunkform.runtime.kernels import border_sums, cumulate, power
+from chunkform.runtime.kernels import border_sums, chained, cumulate, part_of, power
 from chunkform.runtime.launch import (
     DTYPES,
     cdiv,
@@ -76,6 +76,7 @@ from chunkform.runtime.launch import (
 )
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
+from chunkform.runtime.places import parts_for, places
 from chunkform.runtime.segments import PIECE, Segment, in_pieces, over_chunks
 from chunkform.runtime.torch_form import (
     CHUNK,
@@ -462,7 +463,7 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     return {"S": dS_last}
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def forward_sweep_1(
     S_first,
     S_last,
@@ -472,21 +473,29 @@ def forward_sweep_1(
     q_b,
     q_t,
     q_h,
+    q_g,
     k_p,
     k_b,
     k_t,
     k_h,
+    k_g,
     v_p,
     v_b,
     v_t,
     v_h,
+    v_g,
     o_out,
     T,
     H,
+    chunks,
+    starts,
+    parts,
+    length,
     D: tl.constexpr,
     E: tl.constexpr,
     block_d: tl.constexpr,
     block_e: tl.constexpr,
+    YIELD: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -495,10 +504,11 @@ def forward_sweep_1(
 ):
     """A walk forwards over chunks, carrying a tile of S."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
-    bh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
-    chunks = tl.cdiv(T, C)
-    b = bh // H
-    h = bh % H
+    sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
@@ -506,14 +516,15 @@ def forward_sweep_1(
     e_ok = e < E
     S = tl.zeros([block_d, block_e], tl.float32)
     if S_first is not None:
-        S += tl.load(S_first + bh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0)
-    q_p += b * q_b + h * q_h
-    k_p += b * k_b + h * k_h
-    v_p += b * v_b + h * v_h
-    for n in range(chunks):
+        S += tl.load(S_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0)
+    q_p += b * q_b + h // q_g * q_h
+    k_p += b * k_b + h // k_g * k_h
+    v_p += b * v_b + h // v_g * v_h
+    for n in range(count):
         c = n
-        t0 = tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -532,63 +543,115 @@ def forward_sweep_1(
         m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p3 = tl.dot((p2 * m).to(DT), v.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + ((q k^T) . m) v
-        tl.store(o_out + step * E + i[:, None] * (H * E) + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :])  # o
+        if YIELD:
+            tl.store(o_out + step * E + i[:, None] * (H * E) + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :])  # o
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
         p4 = tl.dot(
             tl.trans(k.to(DT)), (until[:, None] * v.to(tl.float32)).to(DT), (kept * S), input_precision="tf32x3"
         )  # ... + k^T diag(until) v
         S = p4  # kept S + k^T diag(until) v
-    tl.store(S_last + bh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
+    if YIELD:
+        if S_last is not None:
+            if part == parts - 1:
+                tl.store(
+                    S_last + (sh // H // parts * H + h) * D * E + d[:, None] * E + e[None, :],
+                    S,
+                    mask=d_ok[:, None] & e_ok[None, :],
+                )
+    else:
+        tl.store(S_last + sh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
 
 
-def triton_forward(given, states, constants):
+def triton_forward(given, states, constants, packed=None):
     """Outputs, last states and what the backward pass uses."""
     q = steps(given["q"])
     k = steps(given["k"])
     v = steps(given["v"])
     lam = steps(given["lam"])
     some = q
-    B, T, H = q.shape[:3]
+    B, T = q.shape[:2]
+    H = max(q.shape[2], k.shape[2], v.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
     config = choose(some.dtype, (D, E), heavy=False)
+    lay = places(packed, (B, T, H), config.chunk)
+    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
     S_first = whole(states.get("S"))
-    lam_sums, lam_resets, lam_extents = cumulate(lam, config.chunk, config.exact)
+    S_starts = S_first
+    lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
+    if parts > 1:
+        S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
+        launch(
+            forward_sweep_1,
+            (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+            None,
+            S_ends,
+            lam_sums,
+            lam_resets,
+            q,
+            *strides(q, H),
+            k,
+            *strides(k, H),
+            v,
+            *strides(v, H),
+            None,
+            *lay.walked,
+            parts,
+            lay.length(parts),
+            D=D,
+            E=E,
+            block_d=padded(D),
+            block_e=min(config.tile, padded(E)),
+            YIELD=False,
+            C=config.chunk,
+            LEVELS=config.levels,
+            EVEN=lay.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=config.stages,
+        )
+        S_starts = chained(S_first, S_ends, lay, parts, True, (lam_sums, lam_resets), None, config.exact)
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
-    S_last = some.new_empty((B, H, D, E), dtype=torch.float32)
+    S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
     launch(
         forward_sweep_1,
-        (B * H * cdiv(E, min(config.tile, padded(E))),),
-        S_first,
+        (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+        S_starts,
         S_last,
         lam_sums,
         lam_resets,
         q,
-        *strides(q),
+        *strides(q, H),
         k,
-        *strides(k),
+        *strides(k, H),
         v,
-        *strides(v),
+        *strides(v, H),
         o,
-        T,
-        H,
+        *lay.walked,
+        parts,
+        lay.length(parts),
         D=D,
         E=E,
         block_d=padded(D),
         block_e=min(config.tile, padded(E)),
+        YIELD=True,
         C=config.chunk,
         LEVELS=config.levels,
-        EVEN=T % config.chunk == 0,
+        EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=config.stages,
     )
-    return {"o": o}, {"S": S_last}, {}
+    saved = {}
+    if parts > 1:
+        saved |= {"S starts": S_starts}
+    return {"o": o}, {"S": S_last}, saved
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_1(
     S_first,
     S_last,
@@ -596,29 +659,38 @@ def backward_sweep_1(
     do_b,
     do_t,
     do_h,
+    do_g,
     lam_sums,
     lam_resets,
     v_p,
     v_b,
     v_t,
     v_h,
+    v_g,
     k_p,
     k_b,
     k_t,
     k_h,
+    k_g,
     dq_out,
     q_p,
     q_b,
     q_t,
     q_h,
+    q_g,
     S_in_late__out,
     S_own_late__out,
     T,
     H,
+    chunks,
+    starts,
+    parts,
+    length,
     E: tl.constexpr,
     D: tl.constexpr,
     block_e: tl.constexpr,
     block_d: tl.constexpr,
+    YIELD: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -627,10 +699,11 @@ def backward_sweep_1(
 ):
     """A walk forwards over chunks, carrying a tile of S."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
-    bh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
-    chunks = tl.cdiv(T, C)
-    b = bh // H
-    h = bh % H
+    sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
     e_ok = e < E
@@ -638,15 +711,16 @@ def backward_sweep_1(
     d_ok = d < D
     S = tl.zeros([block_e, block_d], tl.float32)
     if S_first is not None:
-        S += tl.load(S_first + bh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
-    do_p += b * do_b + h * do_h
-    v_p += b * v_b + h * v_h
-    k_p += b * k_b + h * k_h
-    q_p += b * q_b + h * q_h
-    for n in range(chunks):
+        S += tl.load(S_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
+    do_p += b * do_b + h // do_g * do_h
+    v_p += b * v_b + h // v_g * v_h
+    k_p += b * k_b + h // k_g * k_h
+    q_p += b * q_b + h // q_g * q_h
+    for n in range(count):
         c = n
-        t0 = tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -667,32 +741,44 @@ def backward_sweep_1(
         m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p3 = tl.dot((p2 * m).to(DT), k.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + ((do v^T) . m) k
-        tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], p3, mask=i_ok[:, None] & d_ok[None, :])  # dq
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p4 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
         pairs = (
             p2 * p4 * m * tl.where(i[:, None] > i[None, :], 1.0, 0.0)
         )  # [order_{mask}]_{i,j} . (q k^T) . (do v^T) . m
-        tl.store(
-            S_in_late__out + (step + i * H) * tl.cdiv(D, block_d) + tile,
-            tl.sum((since[:, None] * q.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1),
-            mask=i_ok,
-        )  # S: in.late
-        tl.store(
-            S_own_late__out + (step + i * H) * tl.cdiv(D, block_d) + tile,
-            tl.sum(pairs, axis=1) - tl.sum(pairs, axis=0),
-            mask=i_ok,
-        )  # S: own.late
+        if YIELD:
+            tl.store(
+                dq_out + step * D + i[:, None] * (H * D) + d[None, :], p3, mask=i_ok[:, None] & d_ok[None, :]
+            )  # dq
+            tl.store(
+                S_in_late__out + (step + i * H) * tl.cdiv(D, block_d) + tile,
+                tl.sum((since[:, None] * q.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1),
+                mask=i_ok,
+            )  # S: in.late
+            tl.store(
+                S_own_late__out + (step + i * H) * tl.cdiv(D, block_d) + tile,
+                tl.sum(pairs, axis=1) - tl.sum(pairs, axis=0),
+                mask=i_ok,
+            )  # S: own.late
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
         p5 = tl.dot(
             tl.trans(v.to(DT)), (until[:, None] * k.to(tl.float32)).to(DT), (kept * S), input_precision="tf32x3"
         )  # ... + k^T diag(until) v
         S = p5  # kept S + k^T diag(until) v
-    tl.store(S_last + bh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
+    if YIELD:
+        if S_last is not None:
+            if part == parts - 1:
+                tl.store(
+                    S_last + (sh // H // parts * H + h) * D * E + d[None, :] * E + e[:, None],
+                    S,
+                    mask=d_ok[None, :] & e_ok[:, None],
+                )
+    else:
+        tl.store(S_last + sh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_2(
     dS_first,
     dS_last,
@@ -702,21 +788,29 @@ def backward_sweep_2(
     k_b,
     k_t,
     k_h,
+    k_g,
     q_p,
     q_b,
     q_t,
     q_h,
+    q_g,
     do_p,
     do_b,
     do_t,
     do_h,
+    do_g,
     dv_out,
     T,
     H,
+    chunks,
+    starts,
+    parts,
+    length,
     D: tl.constexpr,
     E: tl.constexpr,
     block_d: tl.constexpr,
     block_e: tl.constexpr,
+    YIELD: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -725,10 +819,11 @@ def backward_sweep_2(
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
-    bh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
-    chunks = tl.cdiv(T, C)
-    b = bh // H
-    h = bh % H
+    sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
@@ -737,15 +832,16 @@ def backward_sweep_2(
     dS = tl.zeros([block_d, block_e], tl.float32)
     if dS_first is not None:
         dS += tl.load(
-            dS_first + bh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0
+            dS_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0
         )
-    k_p += b * k_b + h * k_h
-    q_p += b * q_b + h * q_h
-    do_p += b * do_b + h * do_h
-    for n in range(chunks):
-        c = chunks - 1 - n
-        t0 = tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+    k_p += b * k_b + h // k_g * k_h
+    q_p += b * q_b + h // q_g * q_h
+    do_p += b * do_b + h // do_g * do_h
+    for n in range(count):
+        c = count - 1 - n
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -766,17 +862,29 @@ def backward_sweep_2(
         p3 = tl.dot(
             (m * p2).to(DT), do.to(DT), (since[:, None] * p), input_precision="tf32x3"
         )  # ... + ((k q^T) . m) do
-        tl.store(dv_out + step * E + i[:, None] * (H * E) + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :])  # dv
+        if YIELD:
+            tl.store(
+                dv_out + step * E + i[:, None] * (H * E) + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :]
+            )  # dv
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a, lam_r < 0)
         p4 = tl.dot(
             tl.trans(q.to(DT)), (until[:, None] * do.to(tl.float32)).to(DT), (kept * dS), input_precision="tf32x3"
         )  # ... + q^T diag(until) do
         dS = p4  # kept dS + q^T diag(until) do
-    tl.store(dS_last + bh * D * E + d[:, None] * E + e[None, :], dS, mask=d_ok[:, None] & e_ok[None, :])
+    if YIELD:
+        if dS_last is not None:
+            if part == 0:
+                tl.store(
+                    dS_last + (sh // H // parts * H + h) * D * E + d[:, None] * E + e[None, :],
+                    dS,
+                    mask=d_ok[:, None] & e_ok[None, :],
+                )
+    else:
+        tl.store(dS_last + sh * D * E + d[:, None] * E + e[None, :], dS, mask=d_ok[:, None] & e_ok[None, :])
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_3(
     dS_first,
     lam_sums,
@@ -785,26 +893,35 @@ def backward_sweep_3(
     v_b,
     v_t,
     v_h,
+    v_g,
     do_p,
     do_b,
     do_t,
     do_h,
+    do_g,
     q_p,
     q_b,
     q_t,
     q_h,
+    q_g,
     dk_out,
     k_p,
     k_b,
     k_t,
     k_h,
+    k_g,
     S_out_late__out,
     T,
     H,
+    chunks,
+    starts,
+    parts,
+    length,
     E: tl.constexpr,
     D: tl.constexpr,
     block_e: tl.constexpr,
     block_d: tl.constexpr,
+    YIELD: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -813,10 +930,11 @@ def backward_sweep_3(
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
-    bh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
-    chunks = tl.cdiv(T, C)
-    b = bh // H
-    h = bh % H
+    sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
     e_ok = e < E
@@ -825,16 +943,17 @@ def backward_sweep_3(
     dS = tl.zeros([block_e, block_d], tl.float32)
     if dS_first is not None:
         dS += tl.load(
-            dS_first + bh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0
+            dS_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0
         )
-    v_p += b * v_b + h * v_h
-    do_p += b * do_b + h * do_h
-    q_p += b * q_b + h * q_h
-    k_p += b * k_b + h * k_h
-    for n in range(chunks):
-        c = chunks - 1 - n
-        t0 = tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+    v_p += b * v_b + h // v_g * v_h
+    do_p += b * do_b + h // do_g * do_h
+    q_p += b * q_b + h // q_g * q_h
+    k_p += b * k_b + h // k_g * k_h
+    for n in range(count):
+        c = count - 1 - n
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -855,13 +974,16 @@ def backward_sweep_3(
         p2 = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p3 = tl.dot((m * p2).to(DT), q.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + ((v do^T) . m) q
-        tl.store(dk_out + step * D + i[:, None] * (H * D) + d[None, :], p3, mask=i_ok[:, None] & d_ok[None, :])  # dk
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        tl.store(
-            S_out_late__out + (step + i * H) * tl.cdiv(D, block_d) + tile,
-            tl.sum((-since[:, None] * k.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1),
-            mask=i_ok,
-        )  # S: out.late
+        if YIELD:
+            tl.store(
+                dk_out + step * D + i[:, None] * (H * D) + d[None, :], p3, mask=i_ok[:, None] & d_ok[None, :]
+            )  # dk
+            tl.store(
+                S_out_late__out + (step + i * H) * tl.cdiv(D, block_d) + tile,
+                tl.sum((-since[:, None] * k.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1),
+                mask=i_ok,
+            )  # S: out.late
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a, lam_r < 0)
         p4 = tl.dot(
@@ -870,84 +992,126 @@ def backward_sweep_3(
         dS = p4  # kept dS + q^T diag(until) do
 
 
-def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs):
+def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
     """Gradients."""
     q = steps(given["q"])
     k = steps(given["k"])
     v = steps(given["v"])
     lam = steps(given["lam"])
     some = q
-    B, T, H = q.shape[:3]
+    B, T = q.shape[:2]
+    H = max(q.shape[2], k.shape[2], v.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
     config = choose(some.dtype, (D, E), heavy=False)
+    lay = places(packed, (B, T, H), config.chunk)
+    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
     S_first = whole(states.get("S"))
-    dS_first = whole(final_cotangents.get("S"))
+    dS_first = dS_starts = whole(final_cotangents.get("S"))
+    S_starts = saved["S starts"] if parts > 1 else S_first
     do = cotangent(cotangents.get("o"), some, (B, T, H, E))
-    lam_sums, lam_resets, lam_extents = cumulate(lam, config.chunk, config.exact)
+    lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
     if needs & {"lam", "q"}:
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
         S_in_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
         S_own_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
-        S_last = some.new_empty((B, H, D, E), dtype=torch.float32)
+        S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
         launch(
             backward_sweep_1,
-            (B * H * cdiv(D, min(config.tile, padded(D))),),
-            S_first,
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            S_starts,
             S_last,
             do,
-            *strides(do),
+            *strides(do, H),
             lam_sums,
             lam_resets,
             v,
-            *strides(v),
+            *strides(v, H),
             k,
-            *strides(k),
+            *strides(k, H),
             dq,
             q,
-            *strides(q),
+            *strides(q, H),
             S_in_late_,
             S_own_late_,
-            T,
-            H,
+            *lay.walked,
+            parts,
+            lay.length(parts),
             E=E,
             D=D,
             block_e=padded(E),
             block_d=min(config.tile, padded(D)),
+            YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
-            EVEN=T % config.chunk == 0,
+            EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,
         )
+    if needs & {"S", "k", "lam", "v"}:
+        if parts > 1:
+            dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
+            launch(
+                backward_sweep_2,
+                (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+                None,
+                dS_ends,
+                lam_sums,
+                lam_resets,
+                k,
+                *strides(k, H),
+                q,
+                *strides(q, H),
+                do,
+                *strides(do, H),
+                None,
+                *lay.walked,
+                parts,
+                lay.length(parts),
+                D=D,
+                E=E,
+                block_d=padded(D),
+                block_e=min(config.tile, padded(E)),
+                YIELD=False,
+                C=config.chunk,
+                LEVELS=config.levels,
+                EVEN=lay.even,
+                EXACT=config.exact,
+                DT=DTYPES[some.dtype],
+                num_warps=config.warps,
+                num_stages=config.stages,
+            )
+            dS_starts = chained(dS_first, dS_ends, lay, parts, False, (lam_sums, lam_resets), None, config.exact)
     if needs & {"S", "v"}:
         dv = some.new_empty((B, T, H, E), dtype=some.dtype)
-        dS_last = some.new_empty((B, H, D, E), dtype=torch.float32)
+        dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
         launch(
             backward_sweep_2,
-            (B * H * cdiv(E, min(config.tile, padded(E))),),
-            dS_first,
+            (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+            dS_starts,
             dS_last,
             lam_sums,
             lam_resets,
             k,
-            *strides(k),
+            *strides(k, H),
             q,
-            *strides(q),
+            *strides(q, H),
             do,
-            *strides(do),
+            *strides(do, H),
             dv,
-            T,
-            H,
+            *lay.walked,
+            parts,
+            lay.length(parts),
             D=D,
             E=E,
             block_d=padded(D),
             block_e=min(config.tile, padded(E)),
+            YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
-            EVEN=T % config.chunk == 0,
+            EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
@@ -958,29 +1122,31 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         S_out_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
         launch(
             backward_sweep_3,
-            (B * H * cdiv(D, min(config.tile, padded(D))),),
-            dS_first,
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            dS_starts,
             lam_sums,
             lam_resets,
             v,
-            *strides(v),
+            *strides(v, H),
             do,
-            *strides(do),
+            *strides(do, H),
             q,
-            *strides(q),
+            *strides(q, H),
             dk,
             k,
-            *strides(k),
+            *strides(k, H),
             S_out_late_,
-            T,
-            H,
+            *lay.walked,
+            parts,
+            lay.length(parts),
             E=E,
             D=D,
             block_e=padded(E),
             block_d=min(config.tile, padded(D)),
+            YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
-            EVEN=T % config.chunk == 0,
+            EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
@@ -992,7 +1158,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             lam_sums,
             lam_resets,
             pair(S_last, dS_first, (-2, -1)),
-            config.chunk,
+            lay,
             config.exact,
             in_late=S_in_late_,
             own_late=S_own_late_,
@@ -1102,7 +1268,16 @@ OP = Op(
             backward_states=torch_backward_states,
             saved={},
         ),
-        "triton": Backend(triton_forward, triton_backward),
+        "triton": Backend(
+            triton_forward,
+            triton_backward,
+            frozenset(
+                (
+                    "packed",
+                    "groups",
+                )
+            ),
+        ),
     },
     Step(
         SIGNATURE,

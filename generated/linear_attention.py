@@ -53,9 +53,11 @@ import triton.language as tl
 
 from chunkform.runtime.decay import order_mask
 from chunkform.runtime.decode import Step, StepKernel
+from chunkform.runtime.kernels import chained, part_of
 from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, padded, steps, strides, whole
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
+from chunkform.runtime.places import parts_for, places
 from chunkform.runtime.segments import PIECE, Segment, in_pieces, over_chunks
 from chunkform.runtime.torch_form import CHUNK, dtype_of, from_chunks, from_steps, in_segments, steps_first, to_chunks
 
@@ -361,7 +363,7 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     return {"S": dS_last}
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def forward_sweep_1(
     S_first,
     S_last,
@@ -369,21 +371,29 @@ def forward_sweep_1(
     q_b,
     q_t,
     q_h,
+    q_g,
     k_p,
     k_b,
     k_t,
     k_h,
+    k_g,
     v_p,
     v_b,
     v_t,
     v_h,
+    v_g,
     o_out,
     T,
     H,
+    chunks,
+    starts,
+    parts,
+    length,
     D: tl.constexpr,
     E: tl.constexpr,
     block_d: tl.constexpr,
     block_e: tl.constexpr,
+    YIELD: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -392,10 +402,11 @@ def forward_sweep_1(
 ):
     """A walk forwards over chunks, carrying a tile of S."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
-    bh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
-    chunks = tl.cdiv(T, C)
-    b = bh // H
-    h = bh % H
+    sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
@@ -403,14 +414,15 @@ def forward_sweep_1(
     e_ok = e < E
     S = tl.zeros([block_d, block_e], tl.float32)
     if S_first is not None:
-        S += tl.load(S_first + bh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0)
-    q_p += b * q_b + h * q_h
-    k_p += b * k_b + h * k_h
-    v_p += b * v_b + h * v_h
-    for n in range(chunks):
+        S += tl.load(S_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0)
+    q_p += b * q_b + h // q_g * q_h
+    k_p += b * k_b + h // k_g * k_h
+    v_p += b * v_b + h // v_g * v_h
+    for n in range(count):
         c = n
-        t0 = tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -422,55 +434,105 @@ def forward_sweep_1(
             (p * tl.where(i[:, None] >= i[None, :], 1.0, 0.0)).to(DT), v.to(DT), input_precision="tf32x3"
         )  # ([order_{mask}]_{i,j} . (q k^T)) v
         p3 = tl.dot(q.to(DT), S.to(DT), p2, input_precision="tf32x3")  # ... + q S
-        tl.store(o_out + step * E + i[:, None] * (H * E) + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :])  # o
+        if YIELD:
+            tl.store(o_out + step * E + i[:, None] * (H * E) + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :])  # o
         p4 = tl.dot(tl.trans(k.to(DT)), v.to(DT), S, input_precision="tf32x3")  # ... + k^T v
         S = p4  # S + k^T v
-    tl.store(S_last + bh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
+    if YIELD:
+        if S_last is not None:
+            if part == parts - 1:
+                tl.store(
+                    S_last + (sh // H // parts * H + h) * D * E + d[:, None] * E + e[None, :],
+                    S,
+                    mask=d_ok[:, None] & e_ok[None, :],
+                )
+    else:
+        tl.store(S_last + sh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
 
 
-def triton_forward(given, states, constants):
+def triton_forward(given, states, constants, packed=None):
     """Outputs, last states and what the backward pass uses."""
     q = steps(given["q"])
     k = steps(given["k"])
     v = steps(given["v"])
     some = q
-    B, T, H = q.shape[:3]
+    B, T = q.shape[:2]
+    H = max(q.shape[2], k.shape[2], v.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
     config = choose(some.dtype, (D, E), heavy=False)
+    lay = places(packed, (B, T, H), config.chunk)
+    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
     S_first = whole(states.get("S"))
+    S_starts = S_first
+    if parts > 1:
+        S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
+        launch(
+            forward_sweep_1,
+            (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+            None,
+            S_ends,
+            q,
+            *strides(q, H),
+            k,
+            *strides(k, H),
+            v,
+            *strides(v, H),
+            None,
+            *lay.walked,
+            parts,
+            lay.length(parts),
+            D=D,
+            E=E,
+            block_d=padded(D),
+            block_e=min(config.tile, padded(E)),
+            YIELD=False,
+            C=config.chunk,
+            LEVELS=config.levels,
+            EVEN=lay.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=config.stages,
+        )
+        S_starts = chained(S_first, S_ends, lay, parts, True)
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
-    S_last = some.new_empty((B, H, D, E), dtype=torch.float32)
+    S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
     launch(
         forward_sweep_1,
-        (B * H * cdiv(E, min(config.tile, padded(E))),),
-        S_first,
+        (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+        S_starts,
         S_last,
         q,
-        *strides(q),
+        *strides(q, H),
         k,
-        *strides(k),
+        *strides(k, H),
         v,
-        *strides(v),
+        *strides(v, H),
         o,
-        T,
-        H,
+        *lay.walked,
+        parts,
+        lay.length(parts),
         D=D,
         E=E,
         block_d=padded(D),
         block_e=min(config.tile, padded(E)),
+        YIELD=True,
         C=config.chunk,
         LEVELS=config.levels,
-        EVEN=T % config.chunk == 0,
+        EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=config.stages,
     )
-    return {"o": o}, {"S": S_last}, {}
+    saved = {}
+    if parts > 1:
+        saved |= {"S starts": S_starts}
+    return {"o": o}, {"S": S_last}, saved
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_1(
     S_first,
     S_last,
@@ -478,21 +540,29 @@ def backward_sweep_1(
     do_b,
     do_t,
     do_h,
+    do_g,
     v_p,
     v_b,
     v_t,
     v_h,
+    v_g,
     k_p,
     k_b,
     k_t,
     k_h,
+    k_g,
     dq_out,
     T,
     H,
+    chunks,
+    starts,
+    parts,
+    length,
     E: tl.constexpr,
     D: tl.constexpr,
     block_e: tl.constexpr,
     block_d: tl.constexpr,
+    YIELD: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -501,10 +571,11 @@ def backward_sweep_1(
 ):
     """A walk forwards over chunks, carrying a tile of S."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
-    bh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
-    chunks = tl.cdiv(T, C)
-    b = bh // H
-    h = bh % H
+    sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
     e_ok = e < E
@@ -512,14 +583,15 @@ def backward_sweep_1(
     d_ok = d < D
     S = tl.zeros([block_e, block_d], tl.float32)
     if S_first is not None:
-        S += tl.load(S_first + bh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
-    do_p += b * do_b + h * do_h
-    v_p += b * v_b + h * v_h
-    k_p += b * k_b + h * k_h
-    for n in range(chunks):
+        S += tl.load(S_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
+    do_p += b * do_b + h // do_g * do_h
+    v_p += b * v_b + h // v_g * v_h
+    k_p += b * k_b + h // k_g * k_h
+    for n in range(count):
         c = n
-        t0 = tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -531,13 +603,25 @@ def backward_sweep_1(
         p3 = tl.dot(
             (p2 * tl.where(i[:, None] >= i[None, :], 1.0, 0.0)).to(DT), k.to(DT), p, input_precision="tf32x3"
         )  # ... + ([order_{mask}]_{i,j} . (do v^T)) k
-        tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], p3, mask=i_ok[:, None] & d_ok[None, :])  # dq
+        if YIELD:
+            tl.store(
+                dq_out + step * D + i[:, None] * (H * D) + d[None, :], p3, mask=i_ok[:, None] & d_ok[None, :]
+            )  # dq
         p4 = tl.dot(tl.trans(v.to(DT)), k.to(DT), S, input_precision="tf32x3")  # ... + k^T v
         S = p4  # S + k^T v
-    tl.store(S_last + bh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
+    if YIELD:
+        if S_last is not None:
+            if part == parts - 1:
+                tl.store(
+                    S_last + (sh // H // parts * H + h) * D * E + d[None, :] * E + e[:, None],
+                    S,
+                    mask=d_ok[None, :] & e_ok[:, None],
+                )
+    else:
+        tl.store(S_last + sh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_2(
     dS_first,
     dS_last,
@@ -545,21 +629,29 @@ def backward_sweep_2(
     k_b,
     k_t,
     k_h,
+    k_g,
     q_p,
     q_b,
     q_t,
     q_h,
+    q_g,
     do_p,
     do_b,
     do_t,
     do_h,
+    do_g,
     dv_out,
     T,
     H,
+    chunks,
+    starts,
+    parts,
+    length,
     D: tl.constexpr,
     E: tl.constexpr,
     block_d: tl.constexpr,
     block_e: tl.constexpr,
+    YIELD: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -568,10 +660,11 @@ def backward_sweep_2(
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
-    bh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
-    chunks = tl.cdiv(T, C)
-    b = bh // H
-    h = bh % H
+    sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
@@ -580,15 +673,16 @@ def backward_sweep_2(
     dS = tl.zeros([block_d, block_e], tl.float32)
     if dS_first is not None:
         dS += tl.load(
-            dS_first + bh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0
+            dS_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0
         )
-    k_p += b * k_b + h * k_h
-    q_p += b * q_b + h * q_h
-    do_p += b * do_b + h * do_h
-    for n in range(chunks):
-        c = chunks - 1 - n
-        t0 = tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+    k_p += b * k_b + h // k_g * k_h
+    q_p += b * q_b + h // q_g * q_h
+    do_p += b * do_b + h // do_g * do_h
+    for n in range(count):
+        c = count - 1 - n
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -600,34 +694,54 @@ def backward_sweep_2(
         p3 = tl.dot(
             (p2 * tl.where(i[:, None] <= i[None, :], 1.0, 0.0)).to(DT), do.to(DT), p, input_precision="tf32x3"
         )  # ... + ([order_{mask}]_{i,j} . (k q^T)) do
-        tl.store(dv_out + step * E + i[:, None] * (H * E) + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :])  # dv
+        if YIELD:
+            tl.store(
+                dv_out + step * E + i[:, None] * (H * E) + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :]
+            )  # dv
         p4 = tl.dot(tl.trans(q.to(DT)), do.to(DT), dS, input_precision="tf32x3")  # ... + q^T do
         dS = p4  # dS + q^T do
-    tl.store(dS_last + bh * D * E + d[:, None] * E + e[None, :], dS, mask=d_ok[:, None] & e_ok[None, :])
+    if YIELD:
+        if dS_last is not None:
+            if part == 0:
+                tl.store(
+                    dS_last + (sh // H // parts * H + h) * D * E + d[:, None] * E + e[None, :],
+                    dS,
+                    mask=d_ok[:, None] & e_ok[None, :],
+                )
+    else:
+        tl.store(dS_last + sh * D * E + d[:, None] * E + e[None, :], dS, mask=d_ok[:, None] & e_ok[None, :])
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_3(
     dS_first,
     v_p,
     v_b,
     v_t,
     v_h,
+    v_g,
     do_p,
     do_b,
     do_t,
     do_h,
+    do_g,
     q_p,
     q_b,
     q_t,
     q_h,
+    q_g,
     dk_out,
     T,
     H,
+    chunks,
+    starts,
+    parts,
+    length,
     E: tl.constexpr,
     D: tl.constexpr,
     block_e: tl.constexpr,
     block_d: tl.constexpr,
+    YIELD: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -636,10 +750,11 @@ def backward_sweep_3(
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
-    bh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
-    chunks = tl.cdiv(T, C)
-    b = bh // H
-    h = bh % H
+    sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
     e_ok = e < E
@@ -648,15 +763,16 @@ def backward_sweep_3(
     dS = tl.zeros([block_e, block_d], tl.float32)
     if dS_first is not None:
         dS += tl.load(
-            dS_first + bh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0
+            dS_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0
         )
-    v_p += b * v_b + h * v_h
-    do_p += b * do_b + h * do_h
-    q_p += b * q_b + h * q_h
-    for n in range(chunks):
-        c = chunks - 1 - n
-        t0 = tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+    v_p += b * v_b + h // v_g * v_h
+    do_p += b * do_b + h // do_g * do_h
+    q_p += b * q_b + h // q_g * q_h
+    for n in range(count):
+        c = count - 1 - n
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -668,77 +784,120 @@ def backward_sweep_3(
             (tl.where(i[:, None] <= i[None, :], 1.0, 0.0) * p).to(DT), q.to(DT), input_precision="tf32x3"
         )  # ([order_{mask}]_{i,j} . (v do^T)) q
         p3 = tl.dot(v.to(DT), dS.to(DT), p2, input_precision="tf32x3")  # ... + v dS^T
-        tl.store(dk_out + step * D + i[:, None] * (H * D) + d[None, :], p3, mask=i_ok[:, None] & d_ok[None, :])  # dk
+        if YIELD:
+            tl.store(
+                dk_out + step * D + i[:, None] * (H * D) + d[None, :], p3, mask=i_ok[:, None] & d_ok[None, :]
+            )  # dk
         p4 = tl.dot(tl.trans(do.to(DT)), q.to(DT), dS, input_precision="tf32x3")  # ... + q^T do
         dS = p4  # dS + q^T do
 
 
-def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs):
+def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
     """Gradients."""
     q = steps(given["q"])
     k = steps(given["k"])
     v = steps(given["v"])
     some = q
-    B, T, H = q.shape[:3]
+    B, T = q.shape[:2]
+    H = max(q.shape[2], k.shape[2], v.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
     config = choose(some.dtype, (D, E), heavy=False)
+    lay = places(packed, (B, T, H), config.chunk)
+    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
     S_first = whole(states.get("S"))
-    dS_first = whole(final_cotangents.get("S"))
+    dS_first = dS_starts = whole(final_cotangents.get("S"))
+    S_starts = saved["S starts"] if parts > 1 else S_first
     do = cotangent(cotangents.get("o"), some, (B, T, H, E))
     if needs & {"q"}:
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
-        S_last = some.new_empty((B, H, D, E), dtype=torch.float32)
+        S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
         launch(
             backward_sweep_1,
-            (B * H * cdiv(D, min(config.tile, padded(D))),),
-            S_first,
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            S_starts,
             S_last,
             do,
-            *strides(do),
+            *strides(do, H),
             v,
-            *strides(v),
+            *strides(v, H),
             k,
-            *strides(k),
+            *strides(k, H),
             dq,
-            T,
-            H,
+            *lay.walked,
+            parts,
+            lay.length(parts),
             E=E,
             D=D,
             block_e=padded(E),
             block_d=min(config.tile, padded(D)),
+            YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
-            EVEN=T % config.chunk == 0,
+            EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,
         )
+    if needs & {"S", "k", "v"}:
+        if parts > 1:
+            dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
+            launch(
+                backward_sweep_2,
+                (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+                None,
+                dS_ends,
+                k,
+                *strides(k, H),
+                q,
+                *strides(q, H),
+                do,
+                *strides(do, H),
+                None,
+                *lay.walked,
+                parts,
+                lay.length(parts),
+                D=D,
+                E=E,
+                block_d=padded(D),
+                block_e=min(config.tile, padded(E)),
+                YIELD=False,
+                C=config.chunk,
+                LEVELS=config.levels,
+                EVEN=lay.even,
+                EXACT=config.exact,
+                DT=DTYPES[some.dtype],
+                num_warps=config.warps,
+                num_stages=config.stages,
+            )
+            dS_starts = chained(dS_first, dS_ends, lay, parts, False)
     if needs & {"S", "v"}:
         dv = some.new_empty((B, T, H, E), dtype=some.dtype)
-        dS_last = some.new_empty((B, H, D, E), dtype=torch.float32)
+        dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
         launch(
             backward_sweep_2,
-            (B * H * cdiv(E, min(config.tile, padded(E))),),
-            dS_first,
+            (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+            dS_starts,
             dS_last,
             k,
-            *strides(k),
+            *strides(k, H),
             q,
-            *strides(q),
+            *strides(q, H),
             do,
-            *strides(do),
+            *strides(do, H),
             dv,
-            T,
-            H,
+            *lay.walked,
+            parts,
+            lay.length(parts),
             D=D,
             E=E,
             block_d=padded(D),
             block_e=min(config.tile, padded(E)),
+            YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
-            EVEN=T % config.chunk == 0,
+            EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
@@ -748,24 +907,26 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
         launch(
             backward_sweep_3,
-            (B * H * cdiv(D, min(config.tile, padded(D))),),
-            dS_first,
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            dS_starts,
             v,
-            *strides(v),
+            *strides(v, H),
             do,
-            *strides(do),
+            *strides(do, H),
             q,
-            *strides(q),
+            *strides(q, H),
             dk,
-            T,
-            H,
+            *lay.walked,
+            parts,
+            lay.length(parts),
             E=E,
             D=D,
             block_e=padded(E),
             block_d=min(config.tile, padded(D)),
+            YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
-            EVEN=T % config.chunk == 0,
+            EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
@@ -868,7 +1029,16 @@ OP = Op(
             backward_states=torch_backward_states,
             saved={},
         ),
-        "triton": Backend(triton_forward, triton_backward),
+        "triton": Backend(
+            triton_forward,
+            triton_backward,
+            frozenset(
+                (
+                    "packed",
+                    "groups",
+                )
+            ),
+        ),
     },
     Step(
         SIGNATURE,

@@ -66,7 +66,7 @@ import triton
 import triton.language as tl
 
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out
-from chunkform.runtime.kernels import border_sums, cumulate, power
+from chunkform.runtime.kernels import FLOOR, LOG2E, border_sums, chained, cumulate, part_of, power
 from chunkform.runtime.launch import (
     DTYPES,
     cdiv,
@@ -82,8 +82,10 @@ from chunkform.runtime.launch import (
 )
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
-from chunkform.runtime.programs import Sums, checked_solves, kept, results, wanted, zeros_where_none
+from chunkform.runtime.places import parts_for, places
+from chunkform.runtime.programs import Sums, checked_solves, kept, part, results, wanted, zeros_where_none
 from chunkform.runtime.solve import conjugate_gradients
+from chunkform.runtime.solve_launch import INTERPRETED, solve_config, strides3
 from chunkform.runtime.torch_form import (
     CHUNK,
     dtype_of,
@@ -304,7 +306,7 @@ def _x_system_H_borders(s1, s2, s3, H_0, lead, size, dtype, device, size_d):
 
 
 def torch_x_system_matrix(given, states, constants):
-    """The product with a vector [B, H, T, d], chunk by chunk, from H at the chunks' borders; last states."""
+    """The product with a vector [B, H, T, d], from H at the borders of chunks; last states."""
     dtype = dtype_of(given)
     some = given["u"]
     device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
@@ -339,7 +341,7 @@ def torch_x_system_matrix(given, states, constants):
 
 
 def torch_forward(given, states, constants, packed=None):
-    """Outputs, last states and what the backward pass uses of mesa: its ops, one after the other."""
+    """Outputs, last states and what the backward pass uses of mesa: op after op."""
     if packed is not None:
         return forward_by_length(torch_forward, ["q", "u", "lam"], given, states, constants, packed)
     # x_t = (H_t)^-1 q_t, by 30 steps of conjugate gradients
@@ -353,7 +355,7 @@ def torch_forward(given, states, constants, packed=None):
 
 
 def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
-    """Gradients of mesa: the backward pass of each op, the last one first, and the sums of what they yield."""
+    """Gradients of mesa: the backward pass of each op, the last one first."""
     if packed is not None:
         return backward_by_length(
             torch_backward,
@@ -396,7 +398,7 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     return sums.gradients(given), sums.initial
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def x_system_backward_sweep_1(
     H__first,
     H__last,
@@ -404,24 +406,32 @@ def x_system_backward_sweep_1(
     dy_b,
     dy_t,
     dy_h,
+    dy_g,
     lam_sums,
     lam_resets,
     u_p,
     u_b,
     u_t,
     u_h,
+    u_g,
     dp_out,
     p_p,
     p_b,
     p_t,
     p_h,
+    p_g,
     H_in_late__out,
     H_own_late__out,
     T,
     H,
+    chunks,
+    starts,
+    parts,
+    length,
     D: tl.constexpr,
     block_d: tl.constexpr,
     block_d_kept: tl.constexpr,
+    YIELD: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -430,10 +440,11 @@ def x_system_backward_sweep_1(
 ):
     """A walk forwards over chunks, carrying a tile of H."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
-    bh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
-    chunks = tl.cdiv(T, C)
-    b = bh // H
-    h = bh % H
+    sh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
@@ -442,15 +453,16 @@ def x_system_backward_sweep_1(
     H_ = tl.zeros([block_d, block_d_kept], tl.float32)
     if H__first is not None:
         H_ += tl.load(
-            H__first + bh * D * D + d[:, None] * D + d_kept[None, :], mask=d_ok[:, None] & d_kept_ok[None, :], other=0.0
+            H__first + sh * D * D + d[:, None] * D + d_kept[None, :], mask=d_ok[:, None] & d_kept_ok[None, :], other=0.0
         )
-    dy_p += b * dy_b + h * dy_h
-    u_p += b * u_b + h * u_h
-    p_p += b * p_b + h * p_h
-    for n in range(chunks):
+    dy_p += b * dy_b + h // dy_g * dy_h
+    u_p += b * u_b + h // u_g * u_h
+    p_p += b * p_b + h // p_g * p_h
+    for n in range(count):
         c = n
-        t0 = tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -460,6 +472,8 @@ def x_system_backward_sweep_1(
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(dy.to(DT), H_.to(DT), input_precision="tf32x3")  # dy H
+        if not EXACT:
+            p = tl.dot(dy.to(DT), (H_ - H_.to(DT).to(tl.float32)).to(DT), p)
         since = power(lam_a, lam_r < 0)
         seen = i[:, None] >= i[None, :]
         if EXACT:
@@ -473,9 +487,6 @@ def x_system_backward_sweep_1(
         p3 = tl.dot(
             (m * p2).to(DT), u2.to(DT), (since[:, None] * p), input_precision="tf32x3"
         )  # ... + ((dy u^T) . m) u
-        tl.store(
-            dp_out + step * D + i[:, None] * (H * D) + d_kept[None, :], p3, mask=i_ok[:, None] & d_kept_ok[None, :]
-        )  # dp
         p4 = tl.load(
             p_p + t0 * p_t + i[:, None] * p_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
         )
@@ -484,26 +495,40 @@ def x_system_backward_sweep_1(
         pairs = (
             m * p2 * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p6
         )  # [order_{mask}]_{i,j} . (p u^T) . (dy u^T) . m
-        tl.store(
-            H_in_late__out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile,
-            tl.sum((since[:, None] * (p * p4.to(tl.float32))), axis=1),
-            mask=i_ok,
-        )  # H: in.late
-        tl.store(
-            H_own_late__out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile,
-            tl.sum(pairs, axis=1) - tl.sum(pairs, axis=0),
-            mask=i_ok,
-        )  # H: own.late
+        pairs = tl.where(tile == 0, pairs, 0.0)
+        if YIELD:
+            tl.store(
+                dp_out + step * D + i[:, None] * (H * D) + d_kept[None, :], p3, mask=i_ok[:, None] & d_kept_ok[None, :]
+            )  # dp
+            tl.store(
+                H_in_late__out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile,
+                tl.sum((since[:, None] * p4.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1),
+                mask=i_ok,
+            )  # H: in.late
+            tl.store(
+                H_own_late__out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile,
+                tl.sum(pairs, axis=1) - tl.sum(pairs, axis=0),
+                mask=i_ok,
+            )  # H: own.late
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
         p7 = tl.dot(
             tl.trans(u.to(DT)), (until[:, None] * u2.to(tl.float32)).to(DT), (kept * H_), input_precision="tf32x3"
         )  # ... + u^T diag(until) u
         H_ = p7  # kept H + u^T diag(until) u
-    tl.store(H__last + bh * D * D + d[:, None] * D + d_kept[None, :], H_, mask=d_ok[:, None] & d_kept_ok[None, :])
+    if YIELD:
+        if H__last is not None:
+            if part == parts - 1:
+                tl.store(
+                    H__last + (sh // H // parts * H + h) * D * D + d[:, None] * D + d_kept[None, :],
+                    H_,
+                    mask=d_ok[:, None] & d_kept_ok[None, :],
+                )
+    else:
+        tl.store(H__last + sh * D * D + d[:, None] * D + d_kept[None, :], H_, mask=d_ok[:, None] & d_kept_ok[None, :])
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def x_system_backward_sweep_2(
     dH_first,
     dH_last,
@@ -513,20 +538,29 @@ def x_system_backward_sweep_2(
     u_b,
     u_t,
     u_h,
+    u_g,
     dy_p,
     dy_b,
     dy_t,
     dy_h,
+    dy_g,
     p_p,
     p_b,
     p_t,
     p_h,
+    p_g,
     du_1_out,
+    H_out_late__out,
     T,
     H,
+    chunks,
+    starts,
+    parts,
+    length,
     D: tl.constexpr,
     block_d: tl.constexpr,
     block_d_kept: tl.constexpr,
+    YIELD: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -535,10 +569,11 @@ def x_system_backward_sweep_2(
 ):
     """A walk backwards over chunks, carrying a tile of dH."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
-    bh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
-    chunks = tl.cdiv(T, C)
-    b = bh // H
-    h = bh % H
+    sh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
@@ -547,15 +582,16 @@ def x_system_backward_sweep_2(
     dH = tl.zeros([block_d, block_d_kept], tl.float32)
     if dH_first is not None:
         dH += tl.load(
-            dH_first + bh * D * D + d[:, None] * D + d_kept[None, :], mask=d_ok[:, None] & d_kept_ok[None, :], other=0.0
+            dH_first + sh * D * D + d[:, None] * D + d_kept[None, :], mask=d_ok[:, None] & d_kept_ok[None, :], other=0.0
         )
-    u_p += b * u_b + h * u_h
-    dy_p += b * dy_b + h * dy_h
-    p_p += b * p_b + h * p_h
-    for n in range(chunks):
-        c = chunks - 1 - n
-        t0 = tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+    u_p += b * u_b + h // u_g * u_h
+    dy_p += b * dy_b + h // dy_g * dy_h
+    p_p += b * p_b + h // p_g * p_h
+    for n in range(count):
+        c = count - 1 - n
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -566,6 +602,8 @@ def x_system_backward_sweep_2(
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(u.to(DT), dH.to(DT), input_precision="tf32x3")  # u dH
+        if not EXACT:
+            p = tl.dot(u.to(DT), (dH - dH.to(DT).to(tl.float32)).to(DT), p)
         seen = i[:, None] <= i[None, :]
         if EXACT:
             seen = seen & (i[:, None] >= lam_r[None, :])
@@ -578,19 +616,39 @@ def x_system_backward_sweep_2(
         p4 = tl.dot(
             (m * p2).to(DT), p3.to(DT), (since[:, None] * p), input_precision="tf32x3"
         )  # ... + ((u dy^T) . m) p
-        tl.store(
-            du_1_out + step * D + i[:, None] * (H * D) + d_kept[None, :], p4, mask=i_ok[:, None] & d_kept_ok[None, :]
-        )  # du
+        u2 = tl.load(
+            u_p + t0 * u_t + i[:, None] * u_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
+        )
+        if YIELD:
+            tl.store(
+                du_1_out + step * D + i[:, None] * (H * D) + d_kept[None, :],
+                p4,
+                mask=i_ok[:, None] & d_kept_ok[None, :],
+            )  # du
+            tl.store(
+                H_out_late__out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile,
+                tl.sum((-since[:, None] * u2.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1),
+                mask=i_ok,
+            )  # H: out.late
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a, lam_r < 0)
         p5 = tl.dot(
             tl.trans(dy.to(DT)), (until[:, None] * p3.to(tl.float32)).to(DT), (kept * dH), input_precision="tf32x3"
         )  # ... + dy^T diag(until) p
         dH = p5  # kept dH + dy^T diag(until) p
-    tl.store(dH_last + bh * D * D + d[:, None] * D + d_kept[None, :], dH, mask=d_ok[:, None] & d_kept_ok[None, :])
+    if YIELD:
+        if dH_last is not None:
+            if part == 0:
+                tl.store(
+                    dH_last + (sh // H // parts * H + h) * D * D + d[:, None] * D + d_kept[None, :],
+                    dH,
+                    mask=d_ok[:, None] & d_kept_ok[None, :],
+                )
+    else:
+        tl.store(dH_last + sh * D * D + d[:, None] * D + d_kept[None, :], dH, mask=d_ok[:, None] & d_kept_ok[None, :])
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def x_system_backward_sweep_3(
     dH_first,
     lam_sums,
@@ -599,25 +657,33 @@ def x_system_backward_sweep_3(
     u_b,
     u_t,
     u_h,
+    u_g,
     p_p,
     p_b,
     p_t,
     p_h,
+    p_g,
     dy_p,
     dy_b,
     dy_t,
     dy_h,
+    dy_g,
     du_1_p,
     du_1_b,
     du_1_t,
     du_1_h,
+    du_1_g,
     du_out,
-    H_out_late__out,
     T,
     H,
+    chunks,
+    starts,
+    parts,
+    length,
     D: tl.constexpr,
     block_d: tl.constexpr,
     block_d_kept: tl.constexpr,
+    YIELD: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -626,10 +692,11 @@ def x_system_backward_sweep_3(
 ):
     """A walk backwards over chunks, carrying a tile of dH."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
-    bh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
-    chunks = tl.cdiv(T, C)
-    b = bh // H
-    h = bh % H
+    sh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
@@ -638,16 +705,17 @@ def x_system_backward_sweep_3(
     dH = tl.zeros([block_d, block_d_kept], tl.float32)
     if dH_first is not None:
         dH += tl.load(
-            dH_first + bh * D * D + d_kept[None, :] * D + d[:, None], mask=d_kept_ok[None, :] & d_ok[:, None], other=0.0
+            dH_first + sh * D * D + d_kept[None, :] * D + d[:, None], mask=d_kept_ok[None, :] & d_ok[:, None], other=0.0
         )
-    u_p += b * u_b + h * u_h
-    p_p += b * p_b + h * p_h
-    dy_p += b * dy_b + h * dy_h
-    du_1_p += b * du_1_b + h * du_1_h
-    for n in range(chunks):
-        c = chunks - 1 - n
-        t0 = tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+    u_p += b * u_b + h // u_g * u_h
+    p_p += b * p_b + h // p_g * p_h
+    dy_p += b * dy_b + h // dy_g * dy_h
+    du_1_p += b * du_1_b + h // du_1_g * du_1_h
+    for n in range(count):
+        c = count - 1 - n
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -675,19 +743,12 @@ def x_system_backward_sweep_3(
         p4 = tl.dot(
             (m * p3).to(DT), dy.to(DT), (since[:, None] * p), input_precision="tf32x3"
         )  # ... + ((u p^T) . m) dy
-        tl.store(
-            du_out + step * D + i[:, None] * (H * D) + d_kept[None, :],
-            (du_1.to(tl.float32) + p4),
-            mask=i_ok[:, None] & d_kept_ok[None, :],
-        )  # du
-        u2 = tl.load(
-            u_p + t0 * u_t + i[:, None] * u_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
-        )
-        tl.store(
-            H_out_late__out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile,
-            tl.sum((-since[:, None] * (u2.to(tl.float32) * p)), axis=1),
-            mask=i_ok,
-        )  # H: out.late
+        if YIELD:
+            tl.store(
+                du_out + step * D + i[:, None] * (H * D) + d_kept[None, :],
+                (du_1.to(tl.float32) + p4),
+                mask=i_ok[:, None] & d_kept_ok[None, :],
+            )  # du
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a, lam_r < 0)
         p5 = tl.dot(
@@ -696,117 +757,163 @@ def x_system_backward_sweep_3(
         dH = p5  # kept dH + dy^T diag(until) p
 
 
-def triton_x_system_backward(given, states, constants, saved, cotangents, final_cotangents, needs):
+def triton_x_system_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
     """Gradients."""
     u = steps(given["u"])
     lam = steps(given["lam"])
     lam_0 = given["lam_0"].contiguous()
     p = steps(given["p"])
     some = u
-    B, T, H = u.shape[:3]
+    B, T = u.shape[:2]
+    H = max(u.shape[2], lam.shape[2], p.shape[2], 0)
     D = u.shape[-1]
     config = choose(some.dtype, (D,), heavy=False)
+    lay = places(packed, (B, T, H), config.chunk)
+    parts = parts_for(lay, B * H * cdiv(D, min(config.tile, padded(D))))
     H__first = whole(states.get("H"))
     if H__first is None:
         H__first = whole(
             spread(
-                lam_0.float()[..., None, None] * torch.eye(D, dtype=some.dtype, device=some.device), (B, H, D, D), some
+                lam_0.float()[..., None, None] * torch.eye(D, dtype=some.dtype, device=some.device),
+                (lay.sequences, H, D, D),
+                some,
             )
         )
-    dH_first = whole(final_cotangents.get("H"))
+    dH_first = dH_starts = whole(final_cotangents.get("H"))
+    H__starts = saved["H starts"] if parts > 1 else H__first
     dy = cotangent(cotangents.get("y"), some, (B, T, H, D))
-    lam_sums, lam_resets, lam_extents = cumulate(lam, config.chunk, config.exact)
+    lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
     if needs & {"lam", "p"}:
         dp = some.new_empty((B, T, H, D), dtype=some.dtype)
         H_in_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
         H_own_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
-        H__last = some.new_empty((B, H, D, D), dtype=torch.float32)
+        H__last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32)
         launch(
             x_system_backward_sweep_1,
-            (B * H * cdiv(D, min(config.tile, padded(D))),),
-            H__first,
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            H__starts,
             H__last,
             dy,
-            *strides(dy),
+            *strides(dy, H),
             lam_sums,
             lam_resets,
             u,
-            *strides(u),
+            *strides(u, H),
             dp,
             p,
-            *strides(p),
+            *strides(p, H),
             H_in_late_,
             H_own_late_,
-            T,
-            H,
+            *lay.walked,
+            parts,
+            lay.length(parts),
             D=D,
             block_d=padded(D),
             block_d_kept=min(config.tile, padded(D)),
+            YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
-            EVEN=T % config.chunk == 0,
+            EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
+        if parts > 1:
+            dH_ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
+            launch(
+                x_system_backward_sweep_2,
+                (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+                None,
+                dH_ends,
+                lam_sums,
+                lam_resets,
+                u,
+                *strides(u, H),
+                dy,
+                *strides(dy, H),
+                p,
+                *strides(p, H),
+                None,
+                None,
+                *lay.walked,
+                parts,
+                lay.length(parts),
+                D=D,
+                block_d=padded(D),
+                block_d_kept=min(config.tile, padded(D)),
+                YIELD=False,
+                C=config.chunk,
+                LEVELS=config.levels,
+                EVEN=lay.even,
+                EXACT=config.exact,
+                DT=DTYPES[some.dtype],
+                num_warps=config.warps,
+                num_stages=config.stages,
+            )
+            dH_starts = chained(dH_first, dH_ends, lay, parts, False, (lam_sums, lam_resets), None, config.exact)
+    if needs & {"H", "dH", "lam", "lam_0", "u"}:
         du_1 = some.new_empty((B, T, H, D), dtype=torch.float32)
-        dH_last = some.new_empty((B, H, D, D), dtype=torch.float32)
+        H_out_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
+        dH_last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32)
         launch(
             x_system_backward_sweep_2,
-            (B * H * cdiv(D, min(config.tile, padded(D))),),
-            dH_first,
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            dH_starts,
             dH_last,
             lam_sums,
             lam_resets,
             u,
-            *strides(u),
+            *strides(u, H),
             dy,
-            *strides(dy),
+            *strides(dy, H),
             p,
-            *strides(p),
+            *strides(p, H),
             du_1,
-            T,
-            H,
+            H_out_late_,
+            *lay.walked,
+            parts,
+            lay.length(parts),
             D=D,
             block_d=padded(D),
             block_d_kept=min(config.tile, padded(D)),
+            YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
-            EVEN=T % config.chunk == 0,
+            EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,
         )
-    if needs & {"lam", "u"}:
+    if needs & {"u"}:
         du = some.new_empty((B, T, H, D), dtype=some.dtype)
-        H_out_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
         launch(
             x_system_backward_sweep_3,
-            (B * H * cdiv(D, min(config.tile, padded(D))),),
-            dH_first,
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            dH_starts,
             lam_sums,
             lam_resets,
             u,
-            *strides(u),
+            *strides(u, H),
             p,
-            *strides(p),
+            *strides(p, H),
             dy,
-            *strides(dy),
+            *strides(dy, H),
             du_1,
-            *strides(du_1),
+            *strides(du_1, H),
             du,
-            H_out_late_,
-            T,
-            H,
+            *lay.walked,
+            parts,
+            lay.length(parts),
             D=D,
             block_d=padded(D),
             block_d_kept=min(config.tile, padded(D)),
+            YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
-            EVEN=T % config.chunk == 0,
+            EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
@@ -818,7 +925,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             lam_sums,
             lam_resets,
             pair(H__last, dH_first, (-2, -1)),
-            config.chunk,
+            lay,
             config.exact,
             in_late=H_in_late_,
             own_late=H_own_late_,
@@ -835,35 +942,267 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     if "lam_0" in needs and states.get("H") is None:
         t1 = (torch.eye(D, dtype=some.dtype, device=some.device).mT * dH_last).sum(-2)
         t2 = t1.sum(-1)
-        gradients["lam_0"] += spread(t2, (B, H), some).sum(0)
+        gradients["lam_0"] += spread(t2, (lay.sequences, H), some).sum(0)
     if "H" in needs:
         initial["H"] = dH_last
     return gradients, initial
 
 
-def triton_forward(given, states, constants, packed=None):
-    """Outputs, last states and what the backward pass uses of mesa: its ops, one after the other."""
-    # x_t = (H_t)^-1 q_t, by 30 steps of conjugate gradients
-    x_matrix, x_last = torch_x_system_matrix(
-        {"u": given["u"], "lam": given["lam"], "lam_0": given["lam_0"]}, {"H": states.get("H")}, constants
+@triton.jit(do_not_specialize=["T"])
+def x_system_borders(
+    first,
+    last_out,
+    borders_out,
+    lam_p,
+    lam_b,
+    lam_t,
+    lam_h,
+    u_p,
+    u_b,
+    u_t,
+    u_h,
+    T,
+    H,
+    D: tl.constexpr,
+    block_d: tl.constexpr,
+    block_tile: tl.constexpr,
+    C: tl.constexpr,
+    DT: tl.constexpr,
+    EXACT: tl.constexpr,
+):
+    """A walk over chunks, which keeps H as it stands before each."""
+    tile = tl.program_id(0) % tl.cdiv(D, block_tile)
+    bh = (tl.program_id(0) // tl.cdiv(D, block_tile)).to(tl.int64)
+    b = bh // H
+    h = bh % H
+    chunks = tl.cdiv(T, C)
+    i = tl.arange(0, C)
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    d_kept = tile * block_tile + tl.arange(0, block_tile)
+    d_kept_ok = d_kept < D
+    place = d[:, None] * D + d_kept[None, :]
+    inside = d_ok[:, None] & d_kept_ok[None, :]
+    state = tl.zeros([block_d, block_tile], tl.float32)
+    if first is not None:
+        state += tl.load(first + bh * D * D + place, mask=inside, other=0.0)
+    lam_p += b * lam_b + h * lam_h
+    u_p += b * u_b + h * u_h
+    for c in range(chunks):
+        t0 = tl.cast(c, tl.int64) * C
+        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        i_ok = i <= last
+        tl.store(borders_out + (bh * chunks + c) * D * D + place, state.to(borders_out.dtype.element_ty), mask=inside)
+        lam_own = tl.load(lam_p + t0 * lam_t + i * lam_t, mask=i_ok, other=0.0).to(tl.float32) * LOG2E
+        lam_own = tl.maximum(lam_own, FLOOR)
+        lam_a = tl.cumsum(lam_own, axis=0)
+        lam_a_before = lam_a - lam_own
+        lam_a_end = tl.sum(lam_own, axis=0)
+        lam_r = -1
+        lam_r_before = -1
+        lam_r_end = -1
+        kept = power(lam_a_end, lam_r_end < 0)
+        u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        u2 = tl.load(
+            u_p + t0 * u_t + i[:, None] * u_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
+        )
+        until = power(lam_a_end - lam_a, lam_r_end < i + 1)
+        p2 = tl.dot(
+            tl.trans(u.to(DT)), (until[:, None] * u2.to(tl.float32)).to(DT), (kept * state), input_precision="tf32x3"
+        )  # ... + u^T diag(until) u
+        state = p2  # kept H + u^T diag(until) u
+    tl.store(last_out + bh * D * D + place, state, mask=inside)
+
+
+@triton.jit(do_not_specialize=["T"])
+def x_system_solves(
+    right_p,
+    right_b,
+    right_t,
+    right_h,
+    x_out,
+    residual_out,
+    borders_p,
+    tolerance,
+    lam_p,
+    lam_b,
+    lam_t,
+    lam_h,
+    u_p,
+    u_b,
+    u_t,
+    u_h,
+    T,
+    H,
+    COUNT: tl.constexpr,
+    D: tl.constexpr,
+    block_d: tl.constexpr,
+    C: tl.constexpr,
+    DT: tl.constexpr,
+    EXACT: tl.constexpr,
+):
+    """COUNT steps of conjugate gradients for all x_system_solves of a chunk, from the best multiple of the right side."""
+    chunks = tl.cdiv(T, C)
+    c = tl.program_id(0) % chunks
+    bh = (tl.program_id(0) // chunks).to(tl.int64)
+    b = bh // H
+    h = bh % H
+    t0 = tl.cast(c, tl.int64) * C
+    i = tl.arange(0, C)
+    last = tl.minimum(T - t0, C).to(tl.int32) - 1
+    i_ok = i <= last
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    d_kept = d
+    d_kept_ok = d_ok
+    lam_p += b * lam_b + h * lam_h
+    u_p += b * u_b + h * u_h
+    place = d_kept[None, :] * D + d[:, None]
+    state = tl.load(
+        borders_p + tl.program_id(0).to(tl.int64) * D * D + place, mask=d_ok[:, None] & d_ok[None, :], other=0.0
     )
-    x, x_residual = conjugate_gradients(x_matrix, given["q"], 30, 0.0, given["q"])
+    lam_own = tl.load(lam_p + t0 * lam_t + i * lam_t, mask=i_ok, other=0.0).to(tl.float32) * LOG2E
+    lam_own = tl.maximum(lam_own, FLOOR)
+    lam_a = tl.cumsum(lam_own, axis=0)
+    lam_a_before = lam_a - lam_own
+    lam_a_end = tl.sum(lam_own, axis=0)
+    lam_r = -1
+    lam_r_before = -1
+    lam_r_end = -1
+    since = power(lam_a, lam_r < 0)
+    seen = i[:, None] >= i[None, :]
+    if EXACT:
+        seen = seen & (i[None, :] >= lam_r[:, None])
+    m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+    u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0)
+    u2 = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    inside = i_ok[:, None] & d_ok[None, :]
+    right_p += b * right_b + h * right_h + t0 * right_t
+    r = tl.load(right_p + i[:, None] * right_t + d[None, :], mask=inside, other=0.0).to(tl.float32)
+    x = tl.zeros([C, block_d], tl.float32)
+    p = r.to(DT)
+    delta = tl.sum(r * r, axis=1)
+    size = delta
+    rest = tolerance * tolerance * size
+    for _ in range(COUNT):
+        p2 = tl.dot(p.to(DT), state.to(DT), input_precision="tf32x3")  # p H^T
+        p3 = tl.dot(p.to(DT), tl.trans(u2.to(DT)), input_precision="tf32x3")  # p u^T
+        p4 = tl.dot((m * p3).to(DT), u.to(DT), (since[:, None] * p2), input_precision="tf32x3")  # ... + (m . (p u^T)) u
+        hp = p4
+        along = p.to(tl.float32)
+        curvature = tl.sum(along * hp, axis=1)
+        active = (delta > rest) & (curvature > 0.0)
+        alpha = tl.where(active, tl.sum(along * r, axis=1) / tl.where(active, curvature, 1.0), 0.0)
+        x += alpha[:, None] * along
+        r -= alpha[:, None] * hp
+        new = tl.sum(r * r, axis=1)
+        p = (r + tl.where(active, new / tl.where(active, delta, 1.0), 0.0)[:, None] * along).to(DT)
+        delta = tl.where(active, new, delta)
+    step = (b * T + t0) * H + h
+    tl.store(x_out + step * D + i[:, None] * (H * D) + d[None, :], x, mask=inside)
+    tl.store(residual_out + step + i * H, tl.sqrt(delta / tl.where(size > 0.0, size, 1.0)), mask=i_ok)
+
+
+def triton_x_system_solve(given, states, constants, right, count, tolerance):
+    """(x, residual, last states): `count` steps of conjugate gradients for every step of the sequence."""
+    if right.dtype not in (torch.bfloat16, torch.float16) and not INTERPRETED:
+        matrix, last = torch_matrix(given, states, constants)
+        return *conjugate_gradients(matrix, right, count, tolerance, right), last
+    u = steps(given["u"])
+    lam = steps(given["lam"])
+    lam_0 = given["lam_0"].contiguous()
+    right = some = steps(right)
+    B, T, H = right.shape[:3]
+    D = right.shape[-1]
+    config = solve_config(some.dtype, D)
+    first = whole(states.get("H"))
+    if first is None:
+        first = whole(
+            torch.as_tensor(
+                lam_0.float()[..., None, None] * torch.eye(D, dtype=some.dtype, device=some.device),
+                dtype=torch.float32,
+                device=some.device,
+            ).expand((B, H, D, D))
+        )
+    chunks = cdiv(T, config.chunk)
+    last = some.new_empty((B, H, D, D), dtype=torch.float32)
+    before = some.new_empty((B, H, chunks, D, D))
+    launch(
+        x_system_borders,
+        (B * H * cdiv(D, config.tile),),
+        first,
+        last,
+        before,
+        lam,
+        *strides3(lam),
+        u,
+        *strides3(u),
+        T,
+        H,
+        D=D,
+        block_d=padded(D),
+        block_tile=config.tile,
+        C=config.chunk,
+        DT=DTYPES[some.dtype],
+        EXACT=False,
+        num_warps=4,
+        num_stages=2,
+    )
+    x = torch.empty_like(right, memory_format=torch.contiguous_format)
+    residual = some.new_empty((B, T, H), dtype=torch.float32)
+    launch(
+        x_system_solves,
+        (B * H * chunks,),
+        right,
+        *strides3(right),
+        x,
+        residual,
+        before,
+        float(tolerance),
+        lam,
+        *strides3(lam),
+        u,
+        *strides3(u),
+        T,
+        H,
+        COUNT=count + 1,
+        D=D,
+        block_d=padded(D),
+        C=config.chunk,
+        DT=DTYPES[some.dtype],
+        EXACT=False,
+        num_warps=config.warps,
+        num_stages=config.stages,
+    )
+    return x, residual, {"H": last}
+
+
+def triton_forward(given, states, constants, packed=None):
+    """Outputs, last states and what the backward pass uses of mesa: op after op."""
+    # x_t = (H_t)^-1 q_t, by 30 steps of conjugate gradients
+    x, x_residual, x_last = triton_x_system_solve(
+        {"u": given["u"], "lam": given["lam"], "lam_0": given["lam_0"]},
+        {"H": states.get("H")},
+        constants,
+        given["q"],
+        30,
+        0.0,
+    )
     outputs = {"o": x, "x_residual": x_residual}
     finals = {"H": x_last["H"]}
     return outputs, finals, {"x": x}
 
 
 def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
-    """Gradients of mesa: the backward pass of each op, the last one first, and the sums of what they yield."""
+    """Gradients of mesa: the backward pass of each op, the last one first."""
     x = saved["x"]
     sums = Sums()
     sums.add("x", cotangents.get("o"))
     # the adjoint of x_t = (H_t)^-1 q_t, by 30 steps of conjugate gradients
     dx = zeros_where_none(sums.get("x", given["q"]), x)
-    x_matrix, x_last = torch_x_system_matrix(
-        {"u": given["u"], "lam": given["lam"], "lam_0": given["lam_0"]}, {"H": states.get("H")}, constants
+    w_x, _, _ = triton_x_system_solve(
+        {"u": given["u"], "lam": given["lam"], "lam_0": given["lam_0"]}, {"H": states.get("H")}, constants, dx, 30, 0.0
     )
-    w_x, _ = conjugate_gradients(x_matrix, dx, 30, 0.0, given["q"])
     sums.add("q", w_x)
 
     def d_x_matrix(cotangent, vector, last):
@@ -941,7 +1280,7 @@ def mesa(
         output_final_state: also return the states after the last step.
         cu_seqlens: int tensor [N + 1], for N sequences packed in [1, T, ...] (backend='torch').
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
-        output_residual: also return the residual |b - H x| / |b| of each solve (x), [B, T, H] float32.
+        output_residual: also return |b - H x| / |b| of each solve (x), [B, T, H] float32.
         check: a number; raise where a residual is above it. This waits for the device.
 
     Returns:

@@ -122,12 +122,13 @@ import triton
 import triton.language as tl
 
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out
-from chunkform.runtime.kernels import border_sums, cumulate, inverse, power
+from chunkform.runtime.kernels import FLOOR, LOG2E, border_sums, chained, cumulate, inverse, part_of, power
 from chunkform.runtime.launch import (
     DTYPES,
     cdiv,
     choose,
     cotangent,
+    each_head,
     launch,
     padded,
     pair,
@@ -138,8 +139,10 @@ from chunkform.runtime.launch import (
 )
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
+from chunkform.runtime.places import parts_for, places
 from chunkform.runtime.programs import Sums, checked_solves, kept, part, results, wanted, zeros_where_none
 from chunkform.runtime.solve import conjugate_gradients
+from chunkform.runtime.solve_launch import INTERPRETED, solve_config, strides3
 from chunkform.runtime.torch_form import (
     CHUNK,
     dtype_of,
@@ -366,7 +369,7 @@ def _x_system_H_borders(s1, s2, s3, H_0, lead, size, dtype, device, size_d):
 
 
 def torch_x_system_matrix(given, states, constants):
-    """The product with a vector [B, H, T, d], chunk by chunk, from H at the chunks' borders; last states."""
+    """The product with a vector [B, H, T, d], from H at the borders of chunks; last states."""
     dtype = dtype_of(given)
     some = given["k"]
     device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
@@ -640,7 +643,7 @@ def torch_o_backward(given, states, constants, saved, cotangents, final_cotangen
 
 
 def torch_forward(given, states, constants, packed=None):
-    """Outputs, last states and what the backward pass uses of mesa_net: its ops, one after the other."""
+    """Outputs, last states and what the backward pass uses of mesa_net: op after op."""
     if packed is not None:
         return forward_by_length(torch_forward, ["q", "k", "v", "beta", "lam"], given, states, constants, packed)
     # x_t = (H_t + diag(lamb))^-1 q_t, by 30 steps of conjugate gradients
@@ -663,7 +666,7 @@ def torch_forward(given, states, constants, packed=None):
 
 
 def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
-    """Gradients of mesa_net: the backward pass of each op, the last one first, and the sums of what they yield."""
+    """Gradients of mesa_net: the backward pass of each op, the last one first."""
     if packed is not None:
         return backward_by_length(
             torch_backward,
@@ -720,7 +723,7 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     return sums.gradients(given), sums.initial
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def x_system_backward_sweep_1(
     H__first,
     H__last,
@@ -728,28 +731,37 @@ def x_system_backward_sweep_1(
     dy_b,
     dy_t,
     dy_h,
+    dy_g,
     lam_sums,
     lam_resets,
     k_p,
     k_b,
     k_t,
     k_h,
+    k_g,
     beta_p,
     beta_b,
     beta_t,
     beta_h,
+    beta_g,
     dp_0_out,
     p_p,
     p_b,
     p_t,
     p_h,
+    p_g,
     H_in_late__out,
     H_own_late__out,
     T,
     H,
+    chunks,
+    starts,
+    parts,
+    length,
     D: tl.constexpr,
     block_d: tl.constexpr,
     block_d_kept: tl.constexpr,
+    YIELD: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -758,10 +770,11 @@ def x_system_backward_sweep_1(
 ):
     """A walk forwards over chunks, carrying a tile of H."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
-    bh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
-    chunks = tl.cdiv(T, C)
-    b = bh // H
-    h = bh % H
+    sh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
@@ -770,16 +783,17 @@ def x_system_backward_sweep_1(
     H_ = tl.zeros([block_d, block_d_kept], tl.float32)
     if H__first is not None:
         H_ += tl.load(
-            H__first + bh * D * D + d[:, None] * D + d_kept[None, :], mask=d_ok[:, None] & d_kept_ok[None, :], other=0.0
+            H__first + sh * D * D + d[:, None] * D + d_kept[None, :], mask=d_ok[:, None] & d_kept_ok[None, :], other=0.0
         )
-    dy_p += b * dy_b + h * dy_h
-    k_p += b * k_b + h * k_h
-    beta_p += b * beta_b + h * beta_h
-    p_p += b * p_b + h * p_h
-    for n in range(chunks):
+    dy_p += b * dy_b + h // dy_g * dy_h
+    k_p += b * k_b + h // k_g * k_h
+    beta_p += b * beta_b + h // beta_g * beta_h
+    p_p += b * p_b + h // p_g * p_h
+    for n in range(count):
         c = n
-        t0 = tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -789,6 +803,8 @@ def x_system_backward_sweep_1(
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(dy.to(DT), H_.to(DT), input_precision="tf32x3")  # dy H
+        if not EXACT:
+            p = tl.dot(dy.to(DT), (H_ - H_.to(DT).to(tl.float32)).to(DT), p)
         since = power(lam_a, lam_r < 0)
         k = tl.load(
             k_p + t0 * k_t + i[:, None] * k_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
@@ -803,9 +819,6 @@ def x_system_backward_sweep_1(
         p3 = tl.dot(
             (beta.to(tl.float32)[None, :] * (m * p2)).to(DT), k.to(DT), (since[:, None] * p), input_precision="tf32x3"
         )  # ... + ((dy k^T) . m) diag(beta) k
-        tl.store(
-            dp_0_out + step * D + i[:, None] * (H * D) + d_kept[None, :], p3, mask=i_ok[:, None] & d_kept_ok[None, :]
-        )  # dp
         p4 = tl.load(
             p_p + t0 * p_t + i[:, None] * p_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
         )
@@ -814,16 +827,23 @@ def x_system_backward_sweep_1(
         pairs = beta.to(tl.float32)[None, :] * (
             m * p6 * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p2
         )  # ([order_{mask}]_{i,j} . (p k^T) . (dy k^T) . m) diag(beta)
-        tl.store(
-            H_in_late__out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile,
-            tl.sum((since[:, None] * (p * p4.to(tl.float32))), axis=1),
-            mask=i_ok,
-        )  # H: in.late
-        tl.store(
-            H_own_late__out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile,
-            tl.sum(pairs, axis=1) - tl.sum(pairs, axis=0),
-            mask=i_ok,
-        )  # H: own.late
+        pairs = tl.where(tile == 0, pairs, 0.0)
+        if YIELD:
+            tl.store(
+                dp_0_out + step * D + i[:, None] * (H * D) + d_kept[None, :],
+                p3,
+                mask=i_ok[:, None] & d_kept_ok[None, :],
+            )  # dp
+            tl.store(
+                H_in_late__out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile,
+                tl.sum((since[:, None] * p4.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1),
+                mask=i_ok,
+            )  # H: in.late
+            tl.store(
+                H_own_late__out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile,
+                tl.sum(pairs, axis=1) - tl.sum(pairs, axis=0),
+                mask=i_ok,
+            )  # H: own.late
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
         p7 = tl.dot(
@@ -833,10 +853,19 @@ def x_system_backward_sweep_1(
             input_precision="tf32x3",
         )  # ... + k^T diag(beta . until) k
         H_ = p7  # kept H + k^T diag(beta . until) k
-    tl.store(H__last + bh * D * D + d[:, None] * D + d_kept[None, :], H_, mask=d_ok[:, None] & d_kept_ok[None, :])
+    if YIELD:
+        if H__last is not None:
+            if part == parts - 1:
+                tl.store(
+                    H__last + (sh // H // parts * H + h) * D * D + d[:, None] * D + d_kept[None, :],
+                    H_,
+                    mask=d_ok[:, None] & d_kept_ok[None, :],
+                )
+    else:
+        tl.store(H__last + sh * D * D + d[:, None] * D + d_kept[None, :], H_, mask=d_ok[:, None] & d_kept_ok[None, :])
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def x_system_backward_sweep_2(
     dH_first,
     dH_last,
@@ -846,25 +875,34 @@ def x_system_backward_sweep_2(
     k_b,
     k_t,
     k_h,
+    k_g,
     dy_p,
     dy_b,
     dy_t,
     dy_h,
+    dy_g,
     p_p,
     p_b,
     p_t,
     p_h,
+    p_g,
     beta_p,
     beta_b,
     beta_t,
     beta_h,
+    beta_g,
     dk_1_out,
     dbeta_1_out,
     T,
     H,
+    chunks,
+    starts,
+    parts,
+    length,
     D: tl.constexpr,
     block_d: tl.constexpr,
     block_d_kept: tl.constexpr,
+    YIELD: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -873,10 +911,11 @@ def x_system_backward_sweep_2(
 ):
     """A walk backwards over chunks, carrying a tile of dH."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
-    bh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
-    chunks = tl.cdiv(T, C)
-    b = bh // H
-    h = bh % H
+    sh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
@@ -885,16 +924,17 @@ def x_system_backward_sweep_2(
     dH = tl.zeros([block_d, block_d_kept], tl.float32)
     if dH_first is not None:
         dH += tl.load(
-            dH_first + bh * D * D + d[:, None] * D + d_kept[None, :], mask=d_ok[:, None] & d_kept_ok[None, :], other=0.0
+            dH_first + sh * D * D + d[:, None] * D + d_kept[None, :], mask=d_ok[:, None] & d_kept_ok[None, :], other=0.0
         )
-    k_p += b * k_b + h * k_h
-    dy_p += b * dy_b + h * dy_h
-    p_p += b * p_b + h * p_h
-    beta_p += b * beta_b + h * beta_h
-    for n in range(chunks):
-        c = chunks - 1 - n
-        t0 = tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+    k_p += b * k_b + h // k_g * k_h
+    dy_p += b * dy_b + h // dy_g * dy_h
+    p_p += b * p_b + h // p_g * p_h
+    beta_p += b * beta_b + h // beta_g * beta_h
+    for n in range(count):
+        c = count - 1 - n
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -921,26 +961,36 @@ def x_system_backward_sweep_2(
         p4 = tl.dot(
             (m * p2).to(DT), p3.to(DT), (since[:, None] * p), input_precision="tf32x3"
         )  # ... + ((k dy^T) . m) p
-        tl.store(
-            dk_1_out + step * D + i[:, None] * (H * D) + d_kept[None, :],
-            (beta.to(tl.float32)[:, None] * p4),
-            mask=i_ok[:, None] & d_kept_ok[None, :],
-        )  # dk
-        tl.store(
-            dbeta_1_out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile,
-            tl.sum(tl.where(d_kept_ok[None, :], (k2.to(tl.float32) * p4), 0.0), axis=1),
-            mask=i_ok,
-        )  # dbeta
+        if YIELD:
+            tl.store(
+                dk_1_out + step * D + i[:, None] * (H * D) + d_kept[None, :],
+                (beta.to(tl.float32)[:, None] * p4),
+                mask=i_ok[:, None] & d_kept_ok[None, :],
+            )  # dk
+            tl.store(
+                dbeta_1_out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile,
+                tl.sum(tl.where(d_kept_ok[None, :], (k2.to(tl.float32) * p4), 0.0), axis=1),
+                mask=i_ok,
+            )  # dbeta
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a, lam_r < 0)
         p5 = tl.dot(
             tl.trans(dy.to(DT)), (until[:, None] * p3.to(tl.float32)).to(DT), (kept * dH), input_precision="tf32x3"
         )  # ... + dy^T diag(until) p
         dH = p5  # kept dH + dy^T diag(until) p
-    tl.store(dH_last + bh * D * D + d[:, None] * D + d_kept[None, :], dH, mask=d_ok[:, None] & d_kept_ok[None, :])
+    if YIELD:
+        if dH_last is not None:
+            if part == 0:
+                tl.store(
+                    dH_last + (sh // H // parts * H + h) * D * D + d[:, None] * D + d_kept[None, :],
+                    dH,
+                    mask=d_ok[:, None] & d_kept_ok[None, :],
+                )
+    else:
+        tl.store(dH_last + sh * D * D + d[:, None] * D + d_kept[None, :], dH, mask=d_ok[:, None] & d_kept_ok[None, :])
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def x_system_backward_sweep_3(
     dH_first,
     lam_sums,
@@ -949,29 +999,39 @@ def x_system_backward_sweep_3(
     k_b,
     k_t,
     k_h,
+    k_g,
     p_p,
     p_b,
     p_t,
     p_h,
+    p_g,
     dy_p,
     dy_b,
     dy_t,
     dy_h,
+    dy_g,
     beta_p,
     beta_b,
     beta_t,
     beta_h,
+    beta_g,
     dk_1_p,
     dk_1_b,
     dk_1_t,
     dk_1_h,
+    dk_1_g,
     dk_out,
     H_out_late__out,
     T,
     H,
+    chunks,
+    starts,
+    parts,
+    length,
     D: tl.constexpr,
     block_d: tl.constexpr,
     block_d_kept: tl.constexpr,
+    YIELD: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -980,10 +1040,11 @@ def x_system_backward_sweep_3(
 ):
     """A walk backwards over chunks, carrying a tile of dH."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
-    bh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
-    chunks = tl.cdiv(T, C)
-    b = bh // H
-    h = bh % H
+    sh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
@@ -992,17 +1053,18 @@ def x_system_backward_sweep_3(
     dH = tl.zeros([block_d, block_d_kept], tl.float32)
     if dH_first is not None:
         dH += tl.load(
-            dH_first + bh * D * D + d_kept[None, :] * D + d[:, None], mask=d_kept_ok[None, :] & d_ok[:, None], other=0.0
+            dH_first + sh * D * D + d_kept[None, :] * D + d[:, None], mask=d_kept_ok[None, :] & d_ok[:, None], other=0.0
         )
-    k_p += b * k_b + h * k_h
-    p_p += b * p_b + h * p_h
-    dy_p += b * dy_b + h * dy_h
-    beta_p += b * beta_b + h * beta_h
-    dk_1_p += b * dk_1_b + h * dk_1_h
-    for n in range(chunks):
-        c = chunks - 1 - n
-        t0 = tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+    k_p += b * k_b + h // k_g * k_h
+    p_p += b * p_b + h // p_g * p_h
+    dy_p += b * dy_b + h // dy_g * dy_h
+    beta_p += b * beta_b + h // beta_g * beta_h
+    dk_1_p += b * dk_1_b + h // dk_1_g * dk_1_h
+    for n in range(count):
+        c = count - 1 - n
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -1019,6 +1081,8 @@ def x_system_backward_sweep_3(
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(k.to(DT), dH.to(DT), input_precision="tf32x3")  # k dH^T
+        if not EXACT:
+            p = tl.dot(k.to(DT), (dH - dH.to(DT).to(tl.float32)).to(DT), p)
         seen = i[:, None] <= i[None, :]
         if EXACT:
             seen = seen & (i[:, None] >= lam_r[None, :])
@@ -1031,19 +1095,20 @@ def x_system_backward_sweep_3(
         p4 = tl.dot(
             (m * p3).to(DT), dy.to(DT), (since[:, None] * p), input_precision="tf32x3"
         )  # ... + ((k p^T) . m) dy
-        tl.store(
-            dk_out + step * D + i[:, None] * (H * D) + d_kept[None, :],
-            ((beta.to(tl.float32)[:, None] * p4) + dk_1.to(tl.float32)),
-            mask=i_ok[:, None] & d_kept_ok[None, :],
-        )  # dk
         k2 = tl.load(
             k_p + t0 * k_t + i[:, None] * k_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
         )
-        tl.store(
-            H_out_late__out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile,
-            tl.sum((-(since * beta.to(tl.float32))[:, None] * (k2.to(tl.float32) * p)), axis=1),
-            mask=i_ok,
-        )  # H: out.late
+        if YIELD:
+            tl.store(
+                dk_out + step * D + i[:, None] * (H * D) + d_kept[None, :],
+                ((beta.to(tl.float32)[:, None] * p4) + dk_1.to(tl.float32)),
+                mask=i_ok[:, None] & d_kept_ok[None, :],
+            )  # dk
+            tl.store(
+                H_out_late__out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile,
+                tl.sum((-(since * beta.to(tl.float32))[:, None] * k2.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1),
+                mask=i_ok,
+            )  # H: out.late
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a, lam_r < 0)
         p5 = tl.dot(
@@ -1052,7 +1117,7 @@ def x_system_backward_sweep_3(
         dH = p5  # kept dH + dy^T diag(until) p
 
 
-def triton_x_system_backward(given, states, constants, saved, cotangents, final_cotangents, needs):
+def triton_x_system_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
     """Gradients."""
     k = steps(given["k"])
     beta = steps(given["beta"])
@@ -1060,78 +1125,122 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     lamb = given["lamb"].contiguous()
     p = steps(given["p"])
     some = k
-    B, T, H = k.shape[:3]
+    B, T = k.shape[:2]
+    H = max(k.shape[2], beta.shape[2], lam.shape[2], p.shape[2], 0)
     D = k.shape[-1]
     config = choose(some.dtype, (D,), heavy=False)
+    lay = places(packed, (B, T, H), config.chunk)
+    parts = parts_for(lay, B * H * cdiv(D, min(config.tile, padded(D))))
     H__first = whole(states.get("H"))
-    dH_first = whole(final_cotangents.get("H"))
+    dH_first = dH_starts = whole(final_cotangents.get("H"))
+    H__starts = saved["H starts"] if parts > 1 else H__first
     dy = cotangent(cotangents.get("y"), some, (B, T, H, D))
-    lam_sums, lam_resets, lam_extents = cumulate(lam, config.chunk, config.exact)
+    lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
     if needs & {"lam", "p"}:
         dp_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
         H_in_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
         H_own_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
-        H__last = some.new_empty((B, H, D, D), dtype=torch.float32)
+        H__last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32)
         launch(
             x_system_backward_sweep_1,
-            (B * H * cdiv(D, min(config.tile, padded(D))),),
-            H__first,
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            H__starts,
             H__last,
             dy,
-            *strides(dy),
+            *strides(dy, H),
             lam_sums,
             lam_resets,
             k,
-            *strides(k),
+            *strides(k, H),
             beta,
-            *strides(beta),
+            *strides(beta, H),
             dp_0,
             p,
-            *strides(p),
+            *strides(p, H),
             H_in_late_,
             H_own_late_,
-            T,
-            H,
+            *lay.walked,
+            parts,
+            lay.length(parts),
             D=D,
             block_d=padded(D),
             block_d_kept=min(config.tile, padded(D)),
+            YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
-            EVEN=T % config.chunk == 0,
+            EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,
         )
     if needs & {"H", "beta", "k", "lam"}:
+        if parts > 1:
+            dH_ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
+            launch(
+                x_system_backward_sweep_2,
+                (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+                None,
+                dH_ends,
+                lam_sums,
+                lam_resets,
+                k,
+                *strides(k, H),
+                dy,
+                *strides(dy, H),
+                p,
+                *strides(p, H),
+                beta,
+                *strides(beta, H),
+                None,
+                None,
+                *lay.walked,
+                parts,
+                lay.length(parts),
+                D=D,
+                block_d=padded(D),
+                block_d_kept=min(config.tile, padded(D)),
+                YIELD=False,
+                C=config.chunk,
+                LEVELS=config.levels,
+                EVEN=lay.even,
+                EXACT=config.exact,
+                DT=DTYPES[some.dtype],
+                num_warps=config.warps,
+                num_stages=config.stages,
+            )
+            dH_starts = chained(dH_first, dH_ends, lay, parts, False, (lam_sums, lam_resets), None, config.exact)
+    if needs & {"H", "beta", "k", "lam"}:
         dk_1 = some.new_empty((B, T, H, D), dtype=torch.float32)
         dbeta_1 = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
-        dH_last = some.new_empty((B, H, D, D), dtype=torch.float32)
+        dH_last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32)
         launch(
             x_system_backward_sweep_2,
-            (B * H * cdiv(D, min(config.tile, padded(D))),),
-            dH_first,
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            dH_starts,
             dH_last,
             lam_sums,
             lam_resets,
             k,
-            *strides(k),
+            *strides(k, H),
             dy,
-            *strides(dy),
+            *strides(dy, H),
             p,
-            *strides(p),
+            *strides(p, H),
             beta,
-            *strides(beta),
+            *strides(beta, H),
             dk_1,
             dbeta_1,
-            T,
-            H,
+            *lay.walked,
+            parts,
+            lay.length(parts),
             D=D,
             block_d=padded(D),
             block_d_kept=min(config.tile, padded(D)),
+            YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
-            EVEN=T % config.chunk == 0,
+            EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
@@ -1142,30 +1251,32 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
         H_out_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
         launch(
             x_system_backward_sweep_3,
-            (B * H * cdiv(D, min(config.tile, padded(D))),),
-            dH_first,
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            dH_starts,
             lam_sums,
             lam_resets,
             k,
-            *strides(k),
+            *strides(k, H),
             p,
-            *strides(p),
+            *strides(p, H),
             dy,
-            *strides(dy),
+            *strides(dy, H),
             beta,
-            *strides(beta),
+            *strides(beta, H),
             dk_1,
-            *strides(dk_1),
+            *strides(dk_1, H),
             dk,
             H_out_late_,
-            T,
-            H,
+            *lay.walked,
+            parts,
+            lay.length(parts),
             D=D,
             block_d=padded(D),
             block_d_kept=min(config.tile, padded(D)),
+            YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
-            EVEN=T % config.chunk == 0,
+            EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
@@ -1177,7 +1288,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             lam_sums,
             lam_resets,
             pair(H__last, dH_first, (-2, -1)),
-            config.chunk,
+            lay,
             config.exact,
             in_late=H_in_late_,
             own_late=H_own_late_,
@@ -1191,7 +1302,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
         gradients["lam"] = spread(H__pairing, (B, T, H), some).to(given["lam"].dtype)
     if "lamb" in needs:
         gradients["lamb"] = (
-            spread(p.float() * dy.float(), (B, T, H, D), some).float().sum((0, 1)).to(given["lamb"].dtype)
+            spread(each_head(p, H).float() * dy.float(), (B, T, H, D), some).float().sum((0, 1)).to(given["lamb"].dtype)
         )
     if "p" in needs:
         gradients["p"] = (
@@ -1203,19 +1314,14 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
 
 
 @triton.jit(do_not_specialize=["T"])
-def o_forward_sweep_1(
-    S_first,
-    S_last,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    lam_sums,
-    lam_resets,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
+def x_system_borders(
+    first,
+    last_out,
+    borders_out,
+    lam_p,
+    lam_b,
+    lam_t,
+    lam_h,
     k_p,
     k_b,
     k_t,
@@ -1224,13 +1330,272 @@ def o_forward_sweep_1(
     beta_b,
     beta_t,
     beta_h,
+    T,
+    H,
+    D: tl.constexpr,
+    block_d: tl.constexpr,
+    block_tile: tl.constexpr,
+    C: tl.constexpr,
+    DT: tl.constexpr,
+    EXACT: tl.constexpr,
+):
+    """A walk over chunks, which keeps H as it stands before each."""
+    tile = tl.program_id(0) % tl.cdiv(D, block_tile)
+    bh = (tl.program_id(0) // tl.cdiv(D, block_tile)).to(tl.int64)
+    b = bh // H
+    h = bh % H
+    chunks = tl.cdiv(T, C)
+    i = tl.arange(0, C)
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    d_kept = tile * block_tile + tl.arange(0, block_tile)
+    d_kept_ok = d_kept < D
+    place = d[:, None] * D + d_kept[None, :]
+    inside = d_ok[:, None] & d_kept_ok[None, :]
+    state = tl.zeros([block_d, block_tile], tl.float32)
+    if first is not None:
+        state += tl.load(first + bh * D * D + place, mask=inside, other=0.0)
+    lam_p += b * lam_b + h * lam_h
+    k_p += b * k_b + h * k_h
+    beta_p += b * beta_b + h * beta_h
+    for c in range(chunks):
+        t0 = tl.cast(c, tl.int64) * C
+        last = tl.minimum(T - t0, C).to(tl.int32) - 1
+        i_ok = i <= last
+        tl.store(borders_out + (bh * chunks + c) * D * D + place, state.to(borders_out.dtype.element_ty), mask=inside)
+        lam_own = tl.load(lam_p + t0 * lam_t + i * lam_t, mask=i_ok, other=0.0).to(tl.float32) * LOG2E
+        lam_own = tl.maximum(lam_own, FLOOR)
+        lam_a = tl.cumsum(lam_own, axis=0)
+        lam_a_before = lam_a - lam_own
+        lam_a_end = tl.sum(lam_own, axis=0)
+        lam_r = -1
+        lam_r_before = -1
+        lam_r_end = -1
+        kept = power(lam_a_end, lam_r_end < 0)
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        k2 = tl.load(
+            k_p + t0 * k_t + i[:, None] * k_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
+        )
+        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+        until = power(lam_a_end - lam_a, lam_r_end < i + 1)
+        p2 = tl.dot(
+            tl.trans(k.to(DT)),
+            ((beta.to(tl.float32) * until)[:, None] * k2.to(tl.float32)).to(DT),
+            (kept * state),
+            input_precision="tf32x3",
+        )  # ... + k^T diag(beta . until) k
+        state = p2  # kept H + k^T diag(beta . until) k
+    tl.store(last_out + bh * D * D + place, state, mask=inside)
+
+
+@triton.jit(do_not_specialize=["T"])
+def x_system_solves(
+    right_p,
+    right_b,
+    right_t,
+    right_h,
+    x_out,
+    residual_out,
+    borders_p,
+    tolerance,
+    lam_p,
+    lam_b,
+    lam_t,
+    lam_h,
+    beta_p,
+    beta_b,
+    beta_t,
+    beta_h,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    lamb_p,
+    T,
+    H,
+    COUNT: tl.constexpr,
+    D: tl.constexpr,
+    block_d: tl.constexpr,
+    C: tl.constexpr,
+    DT: tl.constexpr,
+    EXACT: tl.constexpr,
+):
+    """COUNT steps of conjugate gradients for all x_system_solves of a chunk, from the best multiple of the right side."""
+    chunks = tl.cdiv(T, C)
+    c = tl.program_id(0) % chunks
+    bh = (tl.program_id(0) // chunks).to(tl.int64)
+    b = bh // H
+    h = bh % H
+    t0 = tl.cast(c, tl.int64) * C
+    i = tl.arange(0, C)
+    last = tl.minimum(T - t0, C).to(tl.int32) - 1
+    i_ok = i <= last
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    d_kept = d
+    d_kept_ok = d_ok
+    lam_p += b * lam_b + h * lam_h
+    beta_p += b * beta_b + h * beta_h
+    k_p += b * k_b + h * k_h
+    place = d_kept[None, :] * D + d[:, None]
+    state = tl.load(
+        borders_p + tl.program_id(0).to(tl.int64) * D * D + place, mask=d_ok[:, None] & d_ok[None, :], other=0.0
+    )
+    lam_own = tl.load(lam_p + t0 * lam_t + i * lam_t, mask=i_ok, other=0.0).to(tl.float32) * LOG2E
+    lam_own = tl.maximum(lam_own, FLOOR)
+    lam_a = tl.cumsum(lam_own, axis=0)
+    lam_a_before = lam_a - lam_own
+    lam_a_end = tl.sum(lam_own, axis=0)
+    lam_r = -1
+    lam_r_before = -1
+    lam_r_end = -1
+    seen = i[:, None] >= i[None, :]
+    if EXACT:
+        seen = seen & (i[None, :] >= lam_r[:, None])
+    m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+    beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+    f = beta.to(tl.float32)[None, :] * m  # m diag(beta)
+    k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0)
+    k2 = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    since = power(lam_a, lam_r < 0)
+    lamb = tl.load(lamb_p + h * D + d, mask=d_ok, other=0.0).to(tl.float32)
+    inside = i_ok[:, None] & d_ok[None, :]
+    right_p += b * right_b + h * right_h + t0 * right_t
+    r = tl.load(right_p + i[:, None] * right_t + d[None, :], mask=inside, other=0.0).to(tl.float32)
+    x = tl.zeros([C, block_d], tl.float32)
+    p = r.to(DT)
+    delta = tl.sum(r * r, axis=1)
+    size = delta
+    rest = tolerance * tolerance * size
+    for _ in range(COUNT):
+        p2 = tl.dot(p.to(DT), state.to(DT), input_precision="tf32x3")  # p H^T
+        p3 = tl.dot(p.to(DT), tl.trans(k2.to(DT)), input_precision="tf32x3")  # p k^T
+        p4 = tl.dot((p3 * f).to(DT), k.to(DT), (since[:, None] * p2), input_precision="tf32x3")  # ... + (f . (p k^T)) k
+        hp = p4 + (lamb[None, :] * p.to(tl.float32))  # p diag(lamb) + p4
+        along = p.to(tl.float32)
+        curvature = tl.sum(along * hp, axis=1)
+        active = (delta > rest) & (curvature > 0.0)
+        alpha = tl.where(active, tl.sum(along * r, axis=1) / tl.where(active, curvature, 1.0), 0.0)
+        x += alpha[:, None] * along
+        r -= alpha[:, None] * hp
+        new = tl.sum(r * r, axis=1)
+        p = (r + tl.where(active, new / tl.where(active, delta, 1.0), 0.0)[:, None] * along).to(DT)
+        delta = tl.where(active, new, delta)
+    step = (b * T + t0) * H + h
+    tl.store(x_out + step * D + i[:, None] * (H * D) + d[None, :], x, mask=inside)
+    tl.store(residual_out + step + i * H, tl.sqrt(delta / tl.where(size > 0.0, size, 1.0)), mask=i_ok)
+
+
+def triton_x_system_solve(given, states, constants, right, count, tolerance):
+    """(x, residual, last states): `count` steps of conjugate gradients for every step of the sequence."""
+    if right.dtype not in (torch.bfloat16, torch.float16) and not INTERPRETED:
+        matrix, last = torch_matrix(given, states, constants)
+        return *conjugate_gradients(matrix, right, count, tolerance, right), last
+    k = steps(given["k"])
+    beta = steps(given["beta"])
+    lam = steps(given["lam"])
+    lamb = given["lamb"].contiguous()
+    right = some = steps(right)
+    B, T, H = right.shape[:3]
+    D = right.shape[-1]
+    config = solve_config(some.dtype, D)
+    first = whole(states.get("H"))
+    chunks = cdiv(T, config.chunk)
+    last = some.new_empty((B, H, D, D), dtype=torch.float32)
+    before = some.new_empty((B, H, chunks, D, D))
+    launch(
+        x_system_borders,
+        (B * H * cdiv(D, config.tile),),
+        first,
+        last,
+        before,
+        lam,
+        *strides3(lam),
+        k,
+        *strides3(k),
+        beta,
+        *strides3(beta),
+        T,
+        H,
+        D=D,
+        block_d=padded(D),
+        block_tile=config.tile,
+        C=config.chunk,
+        DT=DTYPES[some.dtype],
+        EXACT=False,
+        num_warps=4,
+        num_stages=2,
+    )
+    x = torch.empty_like(right, memory_format=torch.contiguous_format)
+    residual = some.new_empty((B, T, H), dtype=torch.float32)
+    launch(
+        x_system_solves,
+        (B * H * chunks,),
+        right,
+        *strides3(right),
+        x,
+        residual,
+        before,
+        float(tolerance),
+        lam,
+        *strides3(lam),
+        beta,
+        *strides3(beta),
+        k,
+        *strides3(k),
+        lamb,
+        T,
+        H,
+        COUNT=count + 1,
+        D=D,
+        block_d=padded(D),
+        C=config.chunk,
+        DT=DTYPES[some.dtype],
+        EXACT=False,
+        num_warps=config.warps,
+        num_stages=config.stages,
+    )
+    return x, residual, {"H": last}
+
+
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+def o_forward_sweep_1(
+    S_first,
+    S_last,
+    x_p,
+    x_b,
+    x_t,
+    x_h,
+    x_g,
+    lam_sums,
+    lam_resets,
+    v_p,
+    v_b,
+    v_t,
+    v_h,
+    v_g,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    k_g,
+    beta_p,
+    beta_b,
+    beta_t,
+    beta_h,
+    beta_g,
     y_out,
     T,
     H,
+    chunks,
+    starts,
+    parts,
+    length,
     D: tl.constexpr,
     E: tl.constexpr,
     block_d: tl.constexpr,
     block_e: tl.constexpr,
+    YIELD: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1239,10 +1604,11 @@ def o_forward_sweep_1(
 ):
     """A walk forwards over chunks, carrying a tile of S."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
-    bh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
-    chunks = tl.cdiv(T, C)
-    b = bh // H
-    h = bh % H
+    sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
@@ -1250,15 +1616,16 @@ def o_forward_sweep_1(
     e_ok = e < E
     S = tl.zeros([block_d, block_e], tl.float32)
     if S_first is not None:
-        S += tl.load(S_first + bh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0)
-    x_p += b * x_b + h * x_h
-    v_p += b * v_b + h * v_h
-    k_p += b * k_b + h * k_h
-    beta_p += b * beta_b + h * beta_h
-    for n in range(chunks):
+        S += tl.load(S_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0)
+    x_p += b * x_b + h // x_g * x_h
+    v_p += b * v_b + h // v_g * v_h
+    k_p += b * k_b + h // k_g * k_h
+    beta_p += b * beta_b + h // beta_g * beta_h
+    for n in range(count):
         c = n
-        t0 = tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -1280,7 +1647,8 @@ def o_forward_sweep_1(
         p3 = tl.dot(
             (beta.to(tl.float32)[None, :] * (m * p2)).to(DT), v.to(DT), (since[:, None] * p), input_precision="tf32x3"
         )  # ... + ((x k^T) . m) diag(beta) v
-        tl.store(y_out + step * E + i[:, None] * (H * E) + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :])  # y
+        if YIELD:
+            tl.store(y_out + step * E + i[:, None] * (H * E) + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :])  # y
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
         p4 = tl.dot(
@@ -1290,10 +1658,19 @@ def o_forward_sweep_1(
             input_precision="tf32x3",
         )  # ... + k^T diag(beta . until) v
         S = p4  # kept S + k^T diag(beta . until) v
-    tl.store(S_last + bh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
+    if YIELD:
+        if S_last is not None:
+            if part == parts - 1:
+                tl.store(
+                    S_last + (sh // H // parts * H + h) * D * E + d[:, None] * E + e[None, :],
+                    S,
+                    mask=d_ok[:, None] & e_ok[None, :],
+                )
+    else:
+        tl.store(S_last + sh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
 
 
-def triton_o_forward(given, states, constants):
+def triton_o_forward(given, states, constants, packed=None):
     """Outputs, last states and what the backward pass uses."""
     k = steps(given["k"])
     v = steps(given["v"])
@@ -1301,48 +1678,92 @@ def triton_o_forward(given, states, constants):
     lam = steps(given["lam"])
     x = steps(given["x"])
     some = k
-    B, T, H = k.shape[:3]
+    B, T = k.shape[:2]
+    H = max(k.shape[2], v.shape[2], beta.shape[2], lam.shape[2], x.shape[2], 0)
     D = k.shape[-1]
     E = v.shape[-1]
     config = choose(some.dtype, (D, E), heavy=False)
+    lay = places(packed, (B, T, H), config.chunk)
+    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
     S_first = whole(states.get("S"))
-    lam_sums, lam_resets, lam_extents = cumulate(lam, config.chunk, config.exact)
+    S_starts = S_first
+    lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
+    if parts > 1:
+        S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
+        launch(
+            o_forward_sweep_1,
+            (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+            None,
+            S_ends,
+            x,
+            *strides(x, H),
+            lam_sums,
+            lam_resets,
+            v,
+            *strides(v, H),
+            k,
+            *strides(k, H),
+            beta,
+            *strides(beta, H),
+            None,
+            *lay.walked,
+            parts,
+            lay.length(parts),
+            D=D,
+            E=E,
+            block_d=padded(D),
+            block_e=min(config.tile, padded(E)),
+            YIELD=False,
+            C=config.chunk,
+            LEVELS=config.levels,
+            EVEN=lay.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=config.stages,
+        )
+        S_starts = chained(S_first, S_ends, lay, parts, True, (lam_sums, lam_resets), None, config.exact)
     y = some.new_empty((B, T, H, E), dtype=some.dtype)
-    S_last = some.new_empty((B, H, D, E), dtype=torch.float32)
+    S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
     launch(
         o_forward_sweep_1,
-        (B * H * cdiv(E, min(config.tile, padded(E))),),
-        S_first,
+        (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+        S_starts,
         S_last,
         x,
-        *strides(x),
+        *strides(x, H),
         lam_sums,
         lam_resets,
         v,
-        *strides(v),
+        *strides(v, H),
         k,
-        *strides(k),
+        *strides(k, H),
         beta,
-        *strides(beta),
+        *strides(beta, H),
         y,
-        T,
-        H,
+        *lay.walked,
+        parts,
+        lay.length(parts),
         D=D,
         E=E,
         block_d=padded(D),
         block_e=min(config.tile, padded(E)),
+        YIELD=True,
         C=config.chunk,
         LEVELS=config.levels,
-        EVEN=T % config.chunk == 0,
+        EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=config.stages,
     )
-    return {"y": y}, {"S": S_last}, {}
+    saved = {}
+    if parts > 1:
+        saved |= {"S starts": S_starts}
+    return {"y": y}, {"S": S_last}, saved
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def o_backward_sweep_1(
     S_first,
     S_last,
@@ -1350,33 +1771,43 @@ def o_backward_sweep_1(
     dy_b,
     dy_t,
     dy_h,
+    dy_g,
     lam_sums,
     lam_resets,
     k_p,
     k_b,
     k_t,
     k_h,
+    k_g,
     v_p,
     v_b,
     v_t,
     v_h,
+    v_g,
     beta_p,
     beta_b,
     beta_t,
     beta_h,
+    beta_g,
     dx_out,
     x_p,
     x_b,
     x_t,
     x_h,
+    x_g,
     S_in_late__out,
     S_own_late__out,
     T,
     H,
+    chunks,
+    starts,
+    parts,
+    length,
     E: tl.constexpr,
     D: tl.constexpr,
     block_e: tl.constexpr,
     block_d: tl.constexpr,
+    YIELD: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1385,10 +1816,11 @@ def o_backward_sweep_1(
 ):
     """A walk forwards over chunks, carrying a tile of S."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
-    bh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
-    chunks = tl.cdiv(T, C)
-    b = bh // H
-    h = bh % H
+    sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
     e_ok = e < E
@@ -1396,16 +1828,17 @@ def o_backward_sweep_1(
     d_ok = d < D
     S = tl.zeros([block_e, block_d], tl.float32)
     if S_first is not None:
-        S += tl.load(S_first + bh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
-    dy_p += b * dy_b + h * dy_h
-    k_p += b * k_b + h * k_h
-    v_p += b * v_b + h * v_h
-    beta_p += b * beta_b + h * beta_h
-    x_p += b * x_b + h * x_h
-    for n in range(chunks):
+        S += tl.load(S_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
+    dy_p += b * dy_b + h // dy_g * dy_h
+    k_p += b * k_b + h // k_g * k_h
+    v_p += b * v_b + h // v_g * v_h
+    beta_p += b * beta_b + h // beta_g * beta_h
+    x_p += b * x_b + h // x_g * x_h
+    for n in range(count):
         c = n
-        t0 = tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -1415,6 +1848,8 @@ def o_backward_sweep_1(
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p = tl.dot(dy.to(DT), S.to(DT), input_precision="tf32x3")  # dy S^T
+        if not EXACT:
+            p = tl.dot(dy.to(DT), (S - S.to(DT).to(tl.float32)).to(DT), p)
         since = power(lam_a, lam_r < 0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         seen = i[:, None] >= i[None, :]
@@ -1427,22 +1862,25 @@ def o_backward_sweep_1(
         p3 = tl.dot(
             (beta.to(tl.float32)[None, :] * (m * p2)).to(DT), k.to(DT), (since[:, None] * p), input_precision="tf32x3"
         )  # ... + ((dy v^T) . m) diag(beta) k
-        tl.store(dx_out + step * D + i[:, None] * (H * D) + d[None, :], p3, mask=i_ok[:, None] & d_ok[None, :])  # dx
         x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p4 = tl.dot(x.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # x k^T
         pairs = beta.to(tl.float32)[None, :] * (
             m * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p2 * p4
         )  # ([order_{mask}]_{i,j} . (x k^T) . (dy v^T) . m) diag(beta)
-        tl.store(
-            S_in_late__out + (step + i * H) * tl.cdiv(D, block_d) + tile,
-            tl.sum((since[:, None] * (p * x.to(tl.float32))), axis=1),
-            mask=i_ok,
-        )  # S: in.late
-        tl.store(
-            S_own_late__out + (step + i * H) * tl.cdiv(D, block_d) + tile,
-            tl.sum(pairs, axis=1) - tl.sum(pairs, axis=0),
-            mask=i_ok,
-        )  # S: own.late
+        if YIELD:
+            tl.store(
+                dx_out + step * D + i[:, None] * (H * D) + d[None, :], p3, mask=i_ok[:, None] & d_ok[None, :]
+            )  # dx
+            tl.store(
+                S_in_late__out + (step + i * H) * tl.cdiv(D, block_d) + tile,
+                tl.sum((since[:, None] * x.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1),
+                mask=i_ok,
+            )  # S: in.late
+            tl.store(
+                S_own_late__out + (step + i * H) * tl.cdiv(D, block_d) + tile,
+                tl.sum(pairs, axis=1) - tl.sum(pairs, axis=0),
+                mask=i_ok,
+            )  # S: own.late
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
         p5 = tl.dot(
@@ -1452,10 +1890,19 @@ def o_backward_sweep_1(
             input_precision="tf32x3",
         )  # ... + k^T diag(beta . until) v
         S = p5  # kept S + k^T diag(beta . until) v
-    tl.store(S_last + bh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
+    if YIELD:
+        if S_last is not None:
+            if part == parts - 1:
+                tl.store(
+                    S_last + (sh // H // parts * H + h) * D * E + d[None, :] * E + e[:, None],
+                    S,
+                    mask=d_ok[None, :] & e_ok[:, None],
+                )
+    else:
+        tl.store(S_last + sh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def o_backward_sweep_2(
     dS_first,
     dS_last,
@@ -1465,30 +1912,40 @@ def o_backward_sweep_2(
     k_b,
     k_t,
     k_h,
+    k_g,
     x_p,
     x_b,
     x_t,
     x_h,
+    x_g,
     dy_p,
     dy_b,
     dy_t,
     dy_h,
+    dy_g,
     beta_p,
     beta_b,
     beta_t,
     beta_h,
+    beta_g,
     v_p,
     v_b,
     v_t,
     v_h,
+    v_g,
     dv_out,
     dbeta_1_out,
     T,
     H,
+    chunks,
+    starts,
+    parts,
+    length,
     D: tl.constexpr,
     E: tl.constexpr,
     block_d: tl.constexpr,
     block_e: tl.constexpr,
+    YIELD: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1497,10 +1954,11 @@ def o_backward_sweep_2(
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
-    bh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
-    chunks = tl.cdiv(T, C)
-    b = bh // H
-    h = bh % H
+    sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
@@ -1509,17 +1967,18 @@ def o_backward_sweep_2(
     dS = tl.zeros([block_d, block_e], tl.float32)
     if dS_first is not None:
         dS += tl.load(
-            dS_first + bh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0
+            dS_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0
         )
-    k_p += b * k_b + h * k_h
-    x_p += b * x_b + h * x_h
-    dy_p += b * dy_b + h * dy_h
-    beta_p += b * beta_b + h * beta_h
-    v_p += b * v_b + h * v_h
-    for n in range(chunks):
-        c = chunks - 1 - n
-        t0 = tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+    k_p += b * k_b + h // k_g * k_h
+    x_p += b * x_b + h // x_g * x_h
+    dy_p += b * dy_b + h // dy_g * dy_h
+    beta_p += b * beta_b + h // beta_g * beta_h
+    v_p += b * v_b + h // v_g * v_h
+    for n in range(count):
+        c = count - 1 - n
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -1542,26 +2001,36 @@ def o_backward_sweep_2(
         p3 = tl.dot(
             (m * p2).to(DT), dy.to(DT), (since[:, None] * p), input_precision="tf32x3"
         )  # ... + ((k x^T) . m) dy
-        tl.store(
-            dv_out + step * E + i[:, None] * (H * E) + e[None, :],
-            (beta.to(tl.float32)[:, None] * p3),
-            mask=i_ok[:, None] & e_ok[None, :],
-        )  # dv
-        tl.store(
-            dbeta_1_out + (step + i * H) * tl.cdiv(E, block_e) + tile,
-            tl.sum(tl.where(e_ok[None, :], (p3 * v.to(tl.float32)), 0.0), axis=1),
-            mask=i_ok,
-        )  # dbeta
+        if YIELD:
+            tl.store(
+                dv_out + step * E + i[:, None] * (H * E) + e[None, :],
+                (beta.to(tl.float32)[:, None] * p3),
+                mask=i_ok[:, None] & e_ok[None, :],
+            )  # dv
+            tl.store(
+                dbeta_1_out + (step + i * H) * tl.cdiv(E, block_e) + tile,
+                tl.sum(tl.where(e_ok[None, :], (p3 * v.to(tl.float32)), 0.0), axis=1),
+                mask=i_ok,
+            )  # dbeta
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a, lam_r < 0)
         p4 = tl.dot(
             tl.trans(x.to(DT)), (until[:, None] * dy.to(tl.float32)).to(DT), (kept * dS), input_precision="tf32x3"
         )  # ... + x^T diag(until) dy
         dS = p4  # kept dS + x^T diag(until) dy
-    tl.store(dS_last + bh * D * E + d[:, None] * E + e[None, :], dS, mask=d_ok[:, None] & e_ok[None, :])
+    if YIELD:
+        if dS_last is not None:
+            if part == 0:
+                tl.store(
+                    dS_last + (sh // H // parts * H + h) * D * E + d[:, None] * E + e[None, :],
+                    dS,
+                    mask=d_ok[:, None] & e_ok[None, :],
+                )
+    else:
+        tl.store(dS_last + sh * D * E + d[:, None] * E + e[None, :], dS, mask=d_ok[:, None] & e_ok[None, :])
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def o_backward_sweep_3(
     dS_first,
     lam_sums,
@@ -1570,30 +2039,40 @@ def o_backward_sweep_3(
     v_b,
     v_t,
     v_h,
+    v_g,
     dy_p,
     dy_b,
     dy_t,
     dy_h,
+    dy_g,
     x_p,
     x_b,
     x_t,
     x_h,
+    x_g,
     beta_p,
     beta_b,
     beta_t,
     beta_h,
+    beta_g,
     dk_out,
     k_p,
     k_b,
     k_t,
     k_h,
+    k_g,
     S_out_late__out,
     T,
     H,
+    chunks,
+    starts,
+    parts,
+    length,
     E: tl.constexpr,
     D: tl.constexpr,
     block_e: tl.constexpr,
     block_d: tl.constexpr,
+    YIELD: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1602,10 +2081,11 @@ def o_backward_sweep_3(
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
-    bh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
-    chunks = tl.cdiv(T, C)
-    b = bh // H
-    h = bh % H
+    sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
     e_ok = e < E
@@ -1614,17 +2094,18 @@ def o_backward_sweep_3(
     dS = tl.zeros([block_e, block_d], tl.float32)
     if dS_first is not None:
         dS += tl.load(
-            dS_first + bh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0
+            dS_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0
         )
-    v_p += b * v_b + h * v_h
-    dy_p += b * dy_b + h * dy_h
-    x_p += b * x_b + h * x_h
-    beta_p += b * beta_b + h * beta_h
-    k_p += b * k_b + h * k_h
-    for n in range(chunks):
-        c = chunks - 1 - n
-        t0 = tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+    v_p += b * v_b + h // v_g * v_h
+    dy_p += b * dy_b + h // dy_g * dy_h
+    x_p += b * x_b + h // x_g * x_h
+    beta_p += b * beta_b + h // beta_g * beta_h
+    k_p += b * k_b + h // k_g * k_h
+    for n in range(count):
+        c = count - 1 - n
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -1636,6 +2117,8 @@ def o_backward_sweep_3(
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p = tl.dot(v.to(DT), dS.to(DT), input_precision="tf32x3")  # v dS^T
+        if not EXACT:
+            p = tl.dot(v.to(DT), (dS - dS.to(DT).to(tl.float32)).to(DT), p)
         seen = i[:, None] <= i[None, :]
         if EXACT:
             seen = seen & (i[:, None] >= lam_r[None, :])
@@ -1644,17 +2127,18 @@ def o_backward_sweep_3(
         p2 = tl.dot(v.to(DT), tl.trans(dy.to(DT)), input_precision="tf32x3")  # v dy^T
         x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p3 = tl.dot((m * p2).to(DT), x.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + ((v dy^T) . m) x
-        tl.store(
-            dk_out + step * D + i[:, None] * (H * D) + d[None, :],
-            (beta.to(tl.float32)[:, None] * p3),
-            mask=i_ok[:, None] & d_ok[None, :],
-        )  # dk
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        tl.store(
-            S_out_late__out + (step + i * H) * tl.cdiv(D, block_d) + tile,
-            tl.sum((-(since * beta.to(tl.float32))[:, None] * (p * k.to(tl.float32))), axis=1),
-            mask=i_ok,
-        )  # S: out.late
+        if YIELD:
+            tl.store(
+                dk_out + step * D + i[:, None] * (H * D) + d[None, :],
+                (beta.to(tl.float32)[:, None] * p3),
+                mask=i_ok[:, None] & d_ok[None, :],
+            )  # dk
+            tl.store(
+                S_out_late__out + (step + i * H) * tl.cdiv(D, block_d) + tile,
+                tl.sum((-(since * beta.to(tl.float32))[:, None] * k.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1),
+                mask=i_ok,
+            )  # S: out.late
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a, lam_r < 0)
         p4 = tl.dot(
@@ -1663,7 +2147,7 @@ def o_backward_sweep_3(
         dS = p4  # kept dS + x^T diag(until) dy
 
 
-def triton_o_backward(given, states, constants, saved, cotangents, final_cotangents, needs):
+def triton_o_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
     """Gradients."""
     k = steps(given["k"])
     v = steps(given["v"])
@@ -1671,85 +2155,132 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
     lam = steps(given["lam"])
     x = steps(given["x"])
     some = k
-    B, T, H = k.shape[:3]
+    B, T = k.shape[:2]
+    H = max(k.shape[2], v.shape[2], beta.shape[2], lam.shape[2], x.shape[2], 0)
     D = k.shape[-1]
     E = v.shape[-1]
     config = choose(some.dtype, (D, E), heavy=False)
+    lay = places(packed, (B, T, H), config.chunk)
+    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
     S_first = whole(states.get("S"))
-    dS_first = whole(final_cotangents.get("S"))
+    dS_first = dS_starts = whole(final_cotangents.get("S"))
+    S_starts = saved["S starts"] if parts > 1 else S_first
     dy = cotangent(cotangents.get("y"), some, (B, T, H, E))
-    lam_sums, lam_resets, lam_extents = cumulate(lam, config.chunk, config.exact)
+    lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
     if needs & {"lam", "x"}:
         dx = some.new_empty((B, T, H, D), dtype=some.dtype)
         S_in_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
         S_own_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
-        S_last = some.new_empty((B, H, D, E), dtype=torch.float32)
+        S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
         launch(
             o_backward_sweep_1,
-            (B * H * cdiv(D, min(config.tile, padded(D))),),
-            S_first,
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            S_starts,
             S_last,
             dy,
-            *strides(dy),
+            *strides(dy, H),
             lam_sums,
             lam_resets,
             k,
-            *strides(k),
+            *strides(k, H),
             v,
-            *strides(v),
+            *strides(v, H),
             beta,
-            *strides(beta),
+            *strides(beta, H),
             dx,
             x,
-            *strides(x),
+            *strides(x, H),
             S_in_late_,
             S_own_late_,
-            T,
-            H,
+            *lay.walked,
+            parts,
+            lay.length(parts),
             E=E,
             D=D,
             block_e=padded(E),
             block_d=min(config.tile, padded(D)),
+            YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
-            EVEN=T % config.chunk == 0,
+            EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,
         )
+    if needs & {"S", "beta", "k", "lam", "v"}:
+        if parts > 1:
+            dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
+            launch(
+                o_backward_sweep_2,
+                (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+                None,
+                dS_ends,
+                lam_sums,
+                lam_resets,
+                k,
+                *strides(k, H),
+                x,
+                *strides(x, H),
+                dy,
+                *strides(dy, H),
+                beta,
+                *strides(beta, H),
+                v,
+                *strides(v, H),
+                None,
+                None,
+                *lay.walked,
+                parts,
+                lay.length(parts),
+                D=D,
+                E=E,
+                block_d=padded(D),
+                block_e=min(config.tile, padded(E)),
+                YIELD=False,
+                C=config.chunk,
+                LEVELS=config.levels,
+                EVEN=lay.even,
+                EXACT=config.exact,
+                DT=DTYPES[some.dtype],
+                num_warps=config.warps,
+                num_stages=config.stages,
+            )
+            dS_starts = chained(dS_first, dS_ends, lay, parts, False, (lam_sums, lam_resets), None, config.exact)
     if needs & {"S", "beta", "v"}:
         dv = some.new_empty((B, T, H, E), dtype=some.dtype)
         dbeta_1 = some.new_empty((B, T, H, cdiv(E, min(config.tile, padded(E)))), dtype=torch.float32)
-        dS_last = some.new_empty((B, H, D, E), dtype=torch.float32)
+        dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
         launch(
             o_backward_sweep_2,
-            (B * H * cdiv(E, min(config.tile, padded(E))),),
-            dS_first,
+            (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+            dS_starts,
             dS_last,
             lam_sums,
             lam_resets,
             k,
-            *strides(k),
+            *strides(k, H),
             x,
-            *strides(x),
+            *strides(x, H),
             dy,
-            *strides(dy),
+            *strides(dy, H),
             beta,
-            *strides(beta),
+            *strides(beta, H),
             v,
-            *strides(v),
+            *strides(v, H),
             dv,
             dbeta_1,
-            T,
-            H,
+            *lay.walked,
+            parts,
+            lay.length(parts),
             D=D,
             E=E,
             block_d=padded(D),
             block_e=min(config.tile, padded(E)),
+            YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
-            EVEN=T % config.chunk == 0,
+            EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
@@ -1760,31 +2291,33 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
         S_out_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
         launch(
             o_backward_sweep_3,
-            (B * H * cdiv(D, min(config.tile, padded(D))),),
-            dS_first,
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            dS_starts,
             lam_sums,
             lam_resets,
             v,
-            *strides(v),
+            *strides(v, H),
             dy,
-            *strides(dy),
+            *strides(dy, H),
             x,
-            *strides(x),
+            *strides(x, H),
             beta,
-            *strides(beta),
+            *strides(beta, H),
             dk,
             k,
-            *strides(k),
+            *strides(k, H),
             S_out_late_,
-            T,
-            H,
+            *lay.walked,
+            parts,
+            lay.length(parts),
             E=E,
             D=D,
             block_e=padded(E),
             block_d=min(config.tile, padded(D)),
+            YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
-            EVEN=T % config.chunk == 0,
+            EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
@@ -1796,7 +2329,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
             lam_sums,
             lam_resets,
             pair(S_last, dS_first, (-2, -1)),
-            config.chunk,
+            lay,
             config.exact,
             in_late=S_in_late_,
             own_late=S_own_late_,
@@ -1818,14 +2351,16 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
 
 
 def triton_forward(given, states, constants, packed=None):
-    """Outputs, last states and what the backward pass uses of mesa_net: its ops, one after the other."""
+    """Outputs, last states and what the backward pass uses of mesa_net: op after op."""
     # x_t = (H_t + diag(lamb))^-1 q_t, by 30 steps of conjugate gradients
-    x_matrix, x_last = torch_x_system_matrix(
+    x, x_residual, x_last = triton_x_system_solve(
         {"k": given["k"], "beta": given["beta"], "lam": given["lam"], "lamb": given["lamb"]},
         {"H": states.get("H")},
         constants,
+        given["q"],
+        30,
+        0.0,
     )
-    x, x_residual = conjugate_gradients(x_matrix, given["q"], 30, 0.0, given["q"])
     # o_t = S_t^T x_t
     o_made, o_last, o_saved = triton_o_forward(
         {"k": given["k"], "v": given["v"], "beta": given["beta"], "lam": given["lam"], "x": x},
@@ -1839,7 +2374,7 @@ def triton_forward(given, states, constants, packed=None):
 
 
 def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
-    """Gradients of mesa_net: the backward pass of each op, the last one first, and the sums of what they yield."""
+    """Gradients of mesa_net: the backward pass of each op, the last one first."""
     x = saved["x"]
     sums = Sums()
     sums.add("o", cotangents.get("o"))
@@ -1857,12 +2392,14 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     sums.start("S", initial.get("S"))
     # the adjoint of x_t = (H_t + diag(lamb))^-1 q_t, by 30 steps of conjugate gradients
     dx = zeros_where_none(sums.get("x", given["q"]), x)
-    x_matrix, x_last = torch_x_system_matrix(
+    w_x, _, _ = triton_x_system_solve(
         {"k": given["k"], "beta": given["beta"], "lam": given["lam"], "lamb": given["lamb"]},
         {"H": states.get("H")},
         constants,
+        dx,
+        30,
+        0.0,
     )
-    w_x, _ = conjugate_gradients(x_matrix, dx, 30, 0.0, given["q"])
     sums.add("q", w_x)
 
     def d_x_matrix(cotangent, vector, last):
@@ -1950,7 +2487,7 @@ def mesa_net(
         output_final_state: also return the states after the last step.
         cu_seqlens: int tensor [N + 1], for N sequences packed in [1, T, ...] (backend='torch').
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
-        output_residual: also return the residual |b - H x| / |b| of each solve (x), [B, T, H] float32.
+        output_residual: also return |b - H x| / |b| of each solve (x), [B, T, H] float32.
         check: a number; raise where a residual is above it. This waits for the device.
 
     Returns:

@@ -124,12 +124,13 @@ import triton
 import triton.language as tl
 
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out
-from chunkform.runtime.kernels import border_sums, cumulate, power
+from chunkform.runtime.kernels import border_sums, chained, cumulate, part_of, power
 from chunkform.runtime.launch import (
     DTYPES,
     cdiv,
     choose,
     cotangent,
+    each_head,
     launch,
     padded,
     pair,
@@ -140,6 +141,7 @@ from chunkform.runtime.launch import (
 )
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
+from chunkform.runtime.places import parts_for, places
 from chunkform.runtime.programs import Sums, kept, part, wanted
 from chunkform.runtime.torch_form import (
     CHUNK,
@@ -591,7 +593,7 @@ def torch_o3_backward(given, states, constants, saved, cotangents, final_cotange
 
 
 def torch_forward(given, states, constants, packed=None):
-    """Outputs, last states and what the backward pass uses of mesa_neumann: its ops, one after the other."""
+    """Outputs, last states and what the backward pass uses of mesa_neumann: op after op."""
     if packed is not None:
         return forward_by_length(torch_forward, ["q", "u", "lam"], given, states, constants, packed)
     # o2_t = q_t + q_t - H_t q_t
@@ -621,7 +623,7 @@ def torch_forward(given, states, constants, packed=None):
 
 
 def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
-    """Gradients of mesa_neumann: the backward pass of each op, the last one first, and the sums of what they yield."""
+    """Gradients of mesa_neumann: the backward pass of each op, the last one first."""
     if packed is not None:
         return backward_by_length(
             torch_backward,
@@ -678,7 +680,7 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     return sums.gradients(given), sums.initial
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def o2_forward_sweep_1(
     H__first,
     H__last,
@@ -686,18 +688,25 @@ def o2_forward_sweep_1(
     q_b,
     q_t,
     q_h,
+    q_g,
     lam_sums,
     lam_resets,
     u_p,
     u_b,
     u_t,
     u_h,
+    u_g,
     y_0_out,
     T,
     H,
+    chunks,
+    starts,
+    parts,
+    length,
     D: tl.constexpr,
     block_d: tl.constexpr,
     block_d_kept: tl.constexpr,
+    YIELD: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -706,10 +715,11 @@ def o2_forward_sweep_1(
 ):
     """A walk forwards over chunks, carrying a tile of H."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
-    bh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
-    chunks = tl.cdiv(T, C)
-    b = bh // H
-    h = bh % H
+    sh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
@@ -718,14 +728,15 @@ def o2_forward_sweep_1(
     H_ = tl.zeros([block_d, block_d_kept], tl.float32)
     if H__first is not None:
         H_ += tl.load(
-            H__first + bh * D * D + d_kept[None, :] * D + d[:, None], mask=d_kept_ok[None, :] & d_ok[:, None], other=0.0
+            H__first + sh * D * D + d_kept[None, :] * D + d[:, None], mask=d_kept_ok[None, :] & d_ok[:, None], other=0.0
         )
-    q_p += b * q_b + h * q_h
-    u_p += b * u_b + h * u_h
-    for n in range(chunks):
+    q_p += b * q_b + h // q_g * q_h
+    u_p += b * u_b + h // u_g * u_h
+    for n in range(count):
         c = n
-        t0 = tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -746,67 +757,124 @@ def o2_forward_sweep_1(
             u_p + t0 * u_t + i[:, None] * u_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
         )
         p3 = tl.dot((p2 * m).to(DT), u2.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + ((q u^T) . m) u
-        tl.store(
-            y_0_out + step * D + i[:, None] * (H * D) + d_kept[None, :], (-p3), mask=i_ok[:, None] & d_kept_ok[None, :]
-        )  # y
+        if YIELD:
+            tl.store(
+                y_0_out + step * D + i[:, None] * (H * D) + d_kept[None, :],
+                (-p3),
+                mask=i_ok[:, None] & d_kept_ok[None, :],
+            )  # y
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
         p4 = tl.dot(
             tl.trans(u.to(DT)), (until[:, None] * u2.to(tl.float32)).to(DT), (kept * H_), input_precision="tf32x3"
         )  # ... + u^T diag(until) u
         H_ = p4  # kept H + u^T diag(until) u
-    tl.store(H__last + bh * D * D + d_kept[None, :] * D + d[:, None], H_, mask=d_kept_ok[None, :] & d_ok[:, None])
+    if YIELD:
+        if H__last is not None:
+            if part == parts - 1:
+                tl.store(
+                    H__last + (sh // H // parts * H + h) * D * D + d_kept[None, :] * D + d[:, None],
+                    H_,
+                    mask=d_kept_ok[None, :] & d_ok[:, None],
+                )
+    else:
+        tl.store(H__last + sh * D * D + d_kept[None, :] * D + d[:, None], H_, mask=d_kept_ok[None, :] & d_ok[:, None])
 
 
-def triton_o2_forward(given, states, constants):
+def triton_o2_forward(given, states, constants, packed=None):
     """Outputs, last states and what the backward pass uses."""
     q = steps(given["q"])
     u = steps(given["u"])
     lam = steps(given["lam"])
     lam_0 = given["lam_0"].contiguous()
     some = q
-    B, T, H = q.shape[:3]
+    B, T = q.shape[:2]
+    H = max(q.shape[2], u.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     config = choose(some.dtype, (D,), heavy=False)
+    lay = places(packed, (B, T, H), config.chunk)
+    parts = parts_for(lay, B * H * cdiv(D, min(config.tile, padded(D))))
     H__first = whole(states.get("H"))
     if H__first is None:
         H__first = whole(
             spread(
-                lam_0.float()[..., None, None] * torch.eye(D, dtype=some.dtype, device=some.device), (B, H, D, D), some
+                lam_0.float()[..., None, None] * torch.eye(D, dtype=some.dtype, device=some.device),
+                (lay.sequences, H, D, D),
+                some,
             )
         )
-    lam_sums, lam_resets, lam_extents = cumulate(lam, config.chunk, config.exact)
+    H__starts = H__first
+    lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
+    if parts > 1:
+        H__ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
+        launch(
+            o2_forward_sweep_1,
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            None,
+            H__ends,
+            q,
+            *strides(q, H),
+            lam_sums,
+            lam_resets,
+            u,
+            *strides(u, H),
+            None,
+            *lay.walked,
+            parts,
+            lay.length(parts),
+            D=D,
+            block_d=padded(D),
+            block_d_kept=min(config.tile, padded(D)),
+            YIELD=False,
+            C=config.chunk,
+            LEVELS=config.levels,
+            EVEN=lay.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=config.stages,
+        )
+        H__starts = chained(H__first, H__ends, lay, parts, True, (lam_sums, lam_resets), None, config.exact)
     y_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
-    H__last = some.new_empty((B, H, D, D), dtype=torch.float32)
+    H__last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32)
     launch(
         o2_forward_sweep_1,
-        (B * H * cdiv(D, min(config.tile, padded(D))),),
-        H__first,
+        (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+        H__starts,
         H__last,
         q,
-        *strides(q),
+        *strides(q, H),
         lam_sums,
         lam_resets,
         u,
-        *strides(u),
+        *strides(u, H),
         y_0,
-        T,
-        H,
+        *lay.walked,
+        parts,
+        lay.length(parts),
         D=D,
         block_d=padded(D),
         block_d_kept=min(config.tile, padded(D)),
+        YIELD=True,
         C=config.chunk,
         LEVELS=config.levels,
-        EVEN=T % config.chunk == 0,
+        EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=config.stages,
     )
-    return {"y": spread(2.0 * q.float() + y_0.float(), (B, T, H, D), some).to(some.dtype)}, {"H": H__last}, {}
+    saved = {}
+    if parts > 1:
+        saved |= {"H starts": H__starts}
+    return (
+        {"y": spread(2.0 * each_head(q, H).float() + y_0.float(), (B, T, H, D), some).to(some.dtype)},
+        {"H": H__last},
+        saved,
+    )
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def o2_backward_sweep_1(
     H__first,
     H__last,
@@ -814,24 +882,32 @@ def o2_backward_sweep_1(
     dy_b,
     dy_t,
     dy_h,
+    dy_g,
     lam_sums,
     lam_resets,
     u_p,
     u_b,
     u_t,
     u_h,
+    u_g,
     dq_0_out,
     q_p,
     q_b,
     q_t,
     q_h,
+    q_g,
     H_in_late__out,
     H_own_late__out,
     T,
     H,
+    chunks,
+    starts,
+    parts,
+    length,
     D: tl.constexpr,
     block_d: tl.constexpr,
     block_d_kept: tl.constexpr,
+    YIELD: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -840,10 +916,11 @@ def o2_backward_sweep_1(
 ):
     """A walk forwards over chunks, carrying a tile of H."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
-    bh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
-    chunks = tl.cdiv(T, C)
-    b = bh // H
-    h = bh % H
+    sh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
@@ -852,15 +929,16 @@ def o2_backward_sweep_1(
     H_ = tl.zeros([block_d, block_d_kept], tl.float32)
     if H__first is not None:
         H_ += tl.load(
-            H__first + bh * D * D + d[:, None] * D + d_kept[None, :], mask=d_ok[:, None] & d_kept_ok[None, :], other=0.0
+            H__first + sh * D * D + d[:, None] * D + d_kept[None, :], mask=d_ok[:, None] & d_kept_ok[None, :], other=0.0
         )
-    dy_p += b * dy_b + h * dy_h
-    u_p += b * u_b + h * u_h
-    q_p += b * q_b + h * q_h
-    for n in range(chunks):
+    dy_p += b * dy_b + h // dy_g * dy_h
+    u_p += b * u_b + h // u_g * u_h
+    q_p += b * q_b + h // q_g * q_h
+    for n in range(count):
         c = n
-        t0 = tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -870,6 +948,8 @@ def o2_backward_sweep_1(
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(dy.to(DT), H_.to(DT), input_precision="tf32x3")  # dy H
+        if not EXACT:
+            p = tl.dot(dy.to(DT), (H_ - H_.to(DT).to(tl.float32)).to(DT), p)
         since = power(lam_a, lam_r < 0)
         seen = i[:, None] >= i[None, :]
         if EXACT:
@@ -883,9 +963,6 @@ def o2_backward_sweep_1(
         p3 = tl.dot(
             (m * p2).to(DT), u2.to(DT), (since[:, None] * p), input_precision="tf32x3"
         )  # ... + ((dy u^T) . m) u
-        tl.store(
-            dq_0_out + step * D + i[:, None] * (H * D) + d_kept[None, :], (-p3), mask=i_ok[:, None] & d_kept_ok[None, :]
-        )  # dq
         q = tl.load(
             q_p + t0 * q_t + i[:, None] * q_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
         )
@@ -894,26 +971,42 @@ def o2_backward_sweep_1(
         pairs = -(
             p4 * m * p2 * tl.where(i[:, None] > i[None, :], 1.0, 0.0)
         )  # -[order_{mask}]_{i,j} . (q u^T) . (dy u^T) . m
-        tl.store(
-            H_in_late__out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile,
-            tl.sum((-since[:, None] * (p * q.to(tl.float32))), axis=1),
-            mask=i_ok,
-        )  # H: in.late
-        tl.store(
-            H_own_late__out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile,
-            tl.sum(pairs, axis=1) - tl.sum(pairs, axis=0),
-            mask=i_ok,
-        )  # H: own.late
+        pairs = tl.where(tile == 0, pairs, 0.0)
+        if YIELD:
+            tl.store(
+                dq_0_out + step * D + i[:, None] * (H * D) + d_kept[None, :],
+                (-p3),
+                mask=i_ok[:, None] & d_kept_ok[None, :],
+            )  # dq
+            tl.store(
+                H_in_late__out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile,
+                tl.sum((-since[:, None] * q.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1),
+                mask=i_ok,
+            )  # H: in.late
+            tl.store(
+                H_own_late__out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile,
+                tl.sum(pairs, axis=1) - tl.sum(pairs, axis=0),
+                mask=i_ok,
+            )  # H: own.late
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
         p5 = tl.dot(
             tl.trans(u.to(DT)), (until[:, None] * u2.to(tl.float32)).to(DT), (kept * H_), input_precision="tf32x3"
         )  # ... + u^T diag(until) u
         H_ = p5  # kept H + u^T diag(until) u
-    tl.store(H__last + bh * D * D + d[:, None] * D + d_kept[None, :], H_, mask=d_ok[:, None] & d_kept_ok[None, :])
+    if YIELD:
+        if H__last is not None:
+            if part == parts - 1:
+                tl.store(
+                    H__last + (sh // H // parts * H + h) * D * D + d[:, None] * D + d_kept[None, :],
+                    H_,
+                    mask=d_ok[:, None] & d_kept_ok[None, :],
+                )
+    else:
+        tl.store(H__last + sh * D * D + d[:, None] * D + d_kept[None, :], H_, mask=d_ok[:, None] & d_kept_ok[None, :])
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def o2_backward_sweep_2(
     dH_first,
     dH_last,
@@ -923,20 +1016,29 @@ def o2_backward_sweep_2(
     u_b,
     u_t,
     u_h,
+    u_g,
     dy_p,
     dy_b,
     dy_t,
     dy_h,
+    dy_g,
     q_p,
     q_b,
     q_t,
     q_h,
+    q_g,
     du_1_out,
+    H_out_late__out,
     T,
     H,
+    chunks,
+    starts,
+    parts,
+    length,
     D: tl.constexpr,
     block_d: tl.constexpr,
     block_d_kept: tl.constexpr,
+    YIELD: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -945,10 +1047,11 @@ def o2_backward_sweep_2(
 ):
     """A walk backwards over chunks, carrying a tile of dH."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
-    bh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
-    chunks = tl.cdiv(T, C)
-    b = bh // H
-    h = bh % H
+    sh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
@@ -957,15 +1060,16 @@ def o2_backward_sweep_2(
     dH = tl.zeros([block_d, block_d_kept], tl.float32)
     if dH_first is not None:
         dH += tl.load(
-            dH_first + bh * D * D + d[:, None] * D + d_kept[None, :], mask=d_ok[:, None] & d_kept_ok[None, :], other=0.0
+            dH_first + sh * D * D + d[:, None] * D + d_kept[None, :], mask=d_ok[:, None] & d_kept_ok[None, :], other=0.0
         )
-    u_p += b * u_b + h * u_h
-    dy_p += b * dy_b + h * dy_h
-    q_p += b * q_b + h * q_h
-    for n in range(chunks):
-        c = chunks - 1 - n
-        t0 = tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+    u_p += b * u_b + h // u_g * u_h
+    dy_p += b * dy_b + h // dy_g * dy_h
+    q_p += b * q_b + h // q_g * q_h
+    for n in range(count):
+        c = count - 1 - n
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -986,20 +1090,40 @@ def o2_backward_sweep_2(
         p2 = tl.dot((m * p).to(DT), q.to(DT), input_precision="tf32x3")  # ((u dy^T) . m) q
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         p3 = tl.dot(u.to(DT), dH.to(DT), input_precision="tf32x3")  # u dH
+        if not EXACT:
+            p3 = tl.dot(u.to(DT), (dH - dH.to(DT).to(tl.float32)).to(DT), p3)
         y = (-p2) + (since[:, None] * p3)  # diag(since) u dH - ((u dy^T) . m) q
-        tl.store(
-            du_1_out + step * D + i[:, None] * (H * D) + d_kept[None, :], y, mask=i_ok[:, None] & d_kept_ok[None, :]
-        )  # du
+        u2 = tl.load(
+            u_p + t0 * u_t + i[:, None] * u_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
+        )
+        if YIELD:
+            tl.store(
+                du_1_out + step * D + i[:, None] * (H * D) + d_kept[None, :], y, mask=i_ok[:, None] & d_kept_ok[None, :]
+            )  # du
+            tl.store(
+                H_out_late__out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile,
+                tl.sum((-since[:, None] * u2.to(tl.float32)).to(DT).to(tl.float32) * p3, axis=1),
+                mask=i_ok,
+            )  # H: out.late
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a, lam_r < 0)
         p4 = tl.dot(
             tl.trans(dy.to(DT)), (until[:, None] * q.to(tl.float32)).to(DT), input_precision="tf32x3"
         )  # dy^T diag(until) q
         dH = (kept * dH) + (-p4)  # kept dH - dy^T diag(until) q
-    tl.store(dH_last + bh * D * D + d[:, None] * D + d_kept[None, :], dH, mask=d_ok[:, None] & d_kept_ok[None, :])
+    if YIELD:
+        if dH_last is not None:
+            if part == 0:
+                tl.store(
+                    dH_last + (sh // H // parts * H + h) * D * D + d[:, None] * D + d_kept[None, :],
+                    dH,
+                    mask=d_ok[:, None] & d_kept_ok[None, :],
+                )
+    else:
+        tl.store(dH_last + sh * D * D + d[:, None] * D + d_kept[None, :], dH, mask=d_ok[:, None] & d_kept_ok[None, :])
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def o2_backward_sweep_3(
     dH_first,
     lam_sums,
@@ -1008,25 +1132,33 @@ def o2_backward_sweep_3(
     u_b,
     u_t,
     u_h,
+    u_g,
     q_p,
     q_b,
     q_t,
     q_h,
+    q_g,
     dy_p,
     dy_b,
     dy_t,
     dy_h,
+    dy_g,
     du_1_p,
     du_1_b,
     du_1_t,
     du_1_h,
+    du_1_g,
     du_out,
-    H_out_late__out,
     T,
     H,
+    chunks,
+    starts,
+    parts,
+    length,
     D: tl.constexpr,
     block_d: tl.constexpr,
     block_d_kept: tl.constexpr,
+    YIELD: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1035,10 +1167,11 @@ def o2_backward_sweep_3(
 ):
     """A walk backwards over chunks, carrying a tile of dH."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
-    bh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
-    chunks = tl.cdiv(T, C)
-    b = bh // H
-    h = bh % H
+    sh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
@@ -1047,16 +1180,17 @@ def o2_backward_sweep_3(
     dH = tl.zeros([block_d, block_d_kept], tl.float32)
     if dH_first is not None:
         dH += tl.load(
-            dH_first + bh * D * D + d_kept[None, :] * D + d[:, None], mask=d_kept_ok[None, :] & d_ok[:, None], other=0.0
+            dH_first + sh * D * D + d_kept[None, :] * D + d[:, None], mask=d_kept_ok[None, :] & d_ok[:, None], other=0.0
         )
-    u_p += b * u_b + h * u_h
-    q_p += b * q_b + h * q_h
-    dy_p += b * dy_b + h * dy_h
-    du_1_p += b * du_1_b + h * du_1_h
-    for n in range(chunks):
-        c = chunks - 1 - n
-        t0 = tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+    u_p += b * u_b + h // u_g * u_h
+    q_p += b * q_b + h // q_g * q_h
+    dy_p += b * dy_b + h // dy_g * dy_h
+    du_1_p += b * du_1_b + h // du_1_g * du_1_h
+    for n in range(count):
+        c = count - 1 - n
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -1083,19 +1217,12 @@ def o2_backward_sweep_3(
         )
         p3 = tl.dot((m * p2).to(DT), dy.to(DT), input_precision="tf32x3")  # ((u q^T) . m) dy
         y = (since[:, None] * p) + (-p3)  # diag(since) u dH^T - ((u q^T) . m) dy
-        tl.store(
-            du_out + step * D + i[:, None] * (H * D) + d_kept[None, :],
-            (du_1.to(tl.float32) + y),
-            mask=i_ok[:, None] & d_kept_ok[None, :],
-        )  # du
-        u2 = tl.load(
-            u_p + t0 * u_t + i[:, None] * u_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
-        )
-        tl.store(
-            H_out_late__out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile,
-            tl.sum((-since[:, None] * (u2.to(tl.float32) * p)), axis=1),
-            mask=i_ok,
-        )  # H: out.late
+        if YIELD:
+            tl.store(
+                du_out + step * D + i[:, None] * (H * D) + d_kept[None, :],
+                (du_1.to(tl.float32) + y),
+                mask=i_ok[:, None] & d_kept_ok[None, :],
+            )  # du
         until = power(lam_a, lam_r < 0)
         p4 = tl.dot(
             tl.trans(q.to(DT)), (until[:, None] * dy.to(tl.float32)).to(DT), input_precision="tf32x3"
@@ -1104,117 +1231,163 @@ def o2_backward_sweep_3(
         dH = (-p4) + (kept * dH)  # kept dH - dy^T diag(until) q
 
 
-def triton_o2_backward(given, states, constants, saved, cotangents, final_cotangents, needs):
+def triton_o2_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
     """Gradients."""
     q = steps(given["q"])
     u = steps(given["u"])
     lam = steps(given["lam"])
     lam_0 = given["lam_0"].contiguous()
     some = q
-    B, T, H = q.shape[:3]
+    B, T = q.shape[:2]
+    H = max(q.shape[2], u.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     config = choose(some.dtype, (D,), heavy=False)
+    lay = places(packed, (B, T, H), config.chunk)
+    parts = parts_for(lay, B * H * cdiv(D, min(config.tile, padded(D))))
     H__first = whole(states.get("H"))
     if H__first is None:
         H__first = whole(
             spread(
-                lam_0.float()[..., None, None] * torch.eye(D, dtype=some.dtype, device=some.device), (B, H, D, D), some
+                lam_0.float()[..., None, None] * torch.eye(D, dtype=some.dtype, device=some.device),
+                (lay.sequences, H, D, D),
+                some,
             )
         )
-    dH_first = whole(final_cotangents.get("H"))
+    dH_first = dH_starts = whole(final_cotangents.get("H"))
+    H__starts = saved["H starts"] if parts > 1 else H__first
     dy = cotangent(cotangents.get("y"), some, (B, T, H, D))
-    lam_sums, lam_resets, lam_extents = cumulate(lam, config.chunk, config.exact)
+    lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
     if needs & {"lam", "q"}:
         dq_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
         H_in_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
         H_own_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
-        H__last = some.new_empty((B, H, D, D), dtype=torch.float32)
+        H__last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32)
         launch(
             o2_backward_sweep_1,
-            (B * H * cdiv(D, min(config.tile, padded(D))),),
-            H__first,
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            H__starts,
             H__last,
             dy,
-            *strides(dy),
+            *strides(dy, H),
             lam_sums,
             lam_resets,
             u,
-            *strides(u),
+            *strides(u, H),
             dq_0,
             q,
-            *strides(q),
+            *strides(q, H),
             H_in_late_,
             H_own_late_,
-            T,
-            H,
+            *lay.walked,
+            parts,
+            lay.length(parts),
             D=D,
             block_d=padded(D),
             block_d_kept=min(config.tile, padded(D)),
+            YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
-            EVEN=T % config.chunk == 0,
+            EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
+        if parts > 1:
+            dH_ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
+            launch(
+                o2_backward_sweep_2,
+                (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+                None,
+                dH_ends,
+                lam_sums,
+                lam_resets,
+                u,
+                *strides(u, H),
+                dy,
+                *strides(dy, H),
+                q,
+                *strides(q, H),
+                None,
+                None,
+                *lay.walked,
+                parts,
+                lay.length(parts),
+                D=D,
+                block_d=padded(D),
+                block_d_kept=min(config.tile, padded(D)),
+                YIELD=False,
+                C=config.chunk,
+                LEVELS=config.levels,
+                EVEN=lay.even,
+                EXACT=config.exact,
+                DT=DTYPES[some.dtype],
+                num_warps=config.warps,
+                num_stages=config.stages,
+            )
+            dH_starts = chained(dH_first, dH_ends, lay, parts, False, (lam_sums, lam_resets), None, config.exact)
+    if needs & {"H", "dH", "lam", "lam_0", "u"}:
         du_1 = some.new_empty((B, T, H, D), dtype=torch.float32)
-        dH_last = some.new_empty((B, H, D, D), dtype=torch.float32)
+        H_out_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
+        dH_last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32)
         launch(
             o2_backward_sweep_2,
-            (B * H * cdiv(D, min(config.tile, padded(D))),),
-            dH_first,
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            dH_starts,
             dH_last,
             lam_sums,
             lam_resets,
             u,
-            *strides(u),
+            *strides(u, H),
             dy,
-            *strides(dy),
+            *strides(dy, H),
             q,
-            *strides(q),
+            *strides(q, H),
             du_1,
-            T,
-            H,
+            H_out_late_,
+            *lay.walked,
+            parts,
+            lay.length(parts),
             D=D,
             block_d=padded(D),
             block_d_kept=min(config.tile, padded(D)),
+            YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
-            EVEN=T % config.chunk == 0,
+            EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,
         )
-    if needs & {"lam", "u"}:
+    if needs & {"u"}:
         du = some.new_empty((B, T, H, D), dtype=some.dtype)
-        H_out_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
         launch(
             o2_backward_sweep_3,
-            (B * H * cdiv(D, min(config.tile, padded(D))),),
-            dH_first,
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            dH_starts,
             lam_sums,
             lam_resets,
             u,
-            *strides(u),
+            *strides(u, H),
             q,
-            *strides(q),
+            *strides(q, H),
             dy,
-            *strides(dy),
+            *strides(dy, H),
             du_1,
-            *strides(du_1),
+            *strides(du_1, H),
             du,
-            H_out_late_,
-            T,
-            H,
+            *lay.walked,
+            parts,
+            lay.length(parts),
             D=D,
             block_d=padded(D),
             block_d_kept=min(config.tile, padded(D)),
+            YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
-            EVEN=T % config.chunk == 0,
+            EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
@@ -1226,7 +1399,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             lam_sums,
             lam_resets,
             pair(H__last, dH_first, (-2, -1)),
-            config.chunk,
+            lay,
             config.exact,
             in_late=H_in_late_,
             own_late=H_own_late_,
@@ -1243,13 +1416,13 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
     if "lam_0" in needs and states.get("H") is None:
         t1 = (torch.eye(D, dtype=some.dtype, device=some.device).mT * dH_last).sum(-2)
         t2 = t1.sum(-1)
-        gradients["lam_0"] += spread(t2, (B, H), some).sum(0)
+        gradients["lam_0"] += spread(t2, (lay.sequences, H), some).sum(0)
     if "H" in needs:
         initial["H"] = dH_last
     return gradients, initial
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def o3_forward_sweep_1(
     H__first,
     H__last,
@@ -1257,18 +1430,25 @@ def o3_forward_sweep_1(
     x_b,
     x_t,
     x_h,
+    x_g,
     lam_sums,
     lam_resets,
     u_p,
     u_b,
     u_t,
     u_h,
+    u_g,
     y_0_out,
     T,
     H,
+    chunks,
+    starts,
+    parts,
+    length,
     D: tl.constexpr,
     block_d: tl.constexpr,
     block_d_kept: tl.constexpr,
+    YIELD: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1277,10 +1457,11 @@ def o3_forward_sweep_1(
 ):
     """A walk forwards over chunks, carrying a tile of H."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
-    bh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
-    chunks = tl.cdiv(T, C)
-    b = bh // H
-    h = bh % H
+    sh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
@@ -1289,14 +1470,15 @@ def o3_forward_sweep_1(
     H_ = tl.zeros([block_d, block_d_kept], tl.float32)
     if H__first is not None:
         H_ += tl.load(
-            H__first + bh * D * D + d_kept[None, :] * D + d[:, None], mask=d_kept_ok[None, :] & d_ok[:, None], other=0.0
+            H__first + sh * D * D + d_kept[None, :] * D + d[:, None], mask=d_kept_ok[None, :] & d_ok[:, None], other=0.0
         )
-    x_p += b * x_b + h * x_h
-    u_p += b * u_b + h * u_h
-    for n in range(chunks):
+    x_p += b * x_b + h // x_g * x_h
+    u_p += b * u_b + h // u_g * u_h
+    for n in range(count):
         c = n
-        t0 = tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -1317,19 +1499,31 @@ def o3_forward_sweep_1(
             u_p + t0 * u_t + i[:, None] * u_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
         )
         p3 = tl.dot((m * p2).to(DT), u2.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + ((x u^T) . m) u
-        tl.store(
-            y_0_out + step * D + i[:, None] * (H * D) + d_kept[None, :], (-p3), mask=i_ok[:, None] & d_kept_ok[None, :]
-        )  # y
+        if YIELD:
+            tl.store(
+                y_0_out + step * D + i[:, None] * (H * D) + d_kept[None, :],
+                (-p3),
+                mask=i_ok[:, None] & d_kept_ok[None, :],
+            )  # y
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
         p4 = tl.dot(
             tl.trans(u.to(DT)), (until[:, None] * u2.to(tl.float32)).to(DT), (kept * H_), input_precision="tf32x3"
         )  # ... + u^T diag(until) u
         H_ = p4  # kept H + u^T diag(until) u
-    tl.store(H__last + bh * D * D + d_kept[None, :] * D + d[:, None], H_, mask=d_kept_ok[None, :] & d_ok[:, None])
+    if YIELD:
+        if H__last is not None:
+            if part == parts - 1:
+                tl.store(
+                    H__last + (sh // H // parts * H + h) * D * D + d_kept[None, :] * D + d[:, None],
+                    H_,
+                    mask=d_kept_ok[None, :] & d_ok[:, None],
+                )
+    else:
+        tl.store(H__last + sh * D * D + d_kept[None, :] * D + d[:, None], H_, mask=d_kept_ok[None, :] & d_ok[:, None])
 
 
-def triton_o3_forward(given, states, constants):
+def triton_o3_forward(given, states, constants, packed=None):
     """Outputs, last states and what the backward pass uses."""
     q = steps(given["q"])
     u = steps(given["u"])
@@ -1337,48 +1531,97 @@ def triton_o3_forward(given, states, constants):
     lam_0 = given["lam_0"].contiguous()
     x = steps(given["x"])
     some = q
-    B, T, H = q.shape[:3]
+    B, T = q.shape[:2]
+    H = max(q.shape[2], u.shape[2], lam.shape[2], x.shape[2], 0)
     D = q.shape[-1]
     config = choose(some.dtype, (D,), heavy=False)
+    lay = places(packed, (B, T, H), config.chunk)
+    parts = parts_for(lay, B * H * cdiv(D, min(config.tile, padded(D))))
     H__first = whole(states.get("H"))
     if H__first is None:
         H__first = whole(
             spread(
-                lam_0.float()[..., None, None] * torch.eye(D, dtype=some.dtype, device=some.device), (B, H, D, D), some
+                lam_0.float()[..., None, None] * torch.eye(D, dtype=some.dtype, device=some.device),
+                (lay.sequences, H, D, D),
+                some,
             )
         )
-    lam_sums, lam_resets, lam_extents = cumulate(lam, config.chunk, config.exact)
+    H__starts = H__first
+    lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
+    if parts > 1:
+        H__ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
+        launch(
+            o3_forward_sweep_1,
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            None,
+            H__ends,
+            x,
+            *strides(x, H),
+            lam_sums,
+            lam_resets,
+            u,
+            *strides(u, H),
+            None,
+            *lay.walked,
+            parts,
+            lay.length(parts),
+            D=D,
+            block_d=padded(D),
+            block_d_kept=min(config.tile, padded(D)),
+            YIELD=False,
+            C=config.chunk,
+            LEVELS=config.levels,
+            EVEN=lay.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=config.stages,
+        )
+        H__starts = chained(H__first, H__ends, lay, parts, True, (lam_sums, lam_resets), None, config.exact)
     y_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
-    H__last = some.new_empty((B, H, D, D), dtype=torch.float32)
+    H__last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32)
     launch(
         o3_forward_sweep_1,
-        (B * H * cdiv(D, min(config.tile, padded(D))),),
-        H__first,
+        (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+        H__starts,
         H__last,
         x,
-        *strides(x),
+        *strides(x, H),
         lam_sums,
         lam_resets,
         u,
-        *strides(u),
+        *strides(u, H),
         y_0,
-        T,
-        H,
+        *lay.walked,
+        parts,
+        lay.length(parts),
         D=D,
         block_d=padded(D),
         block_d_kept=min(config.tile, padded(D)),
+        YIELD=True,
         C=config.chunk,
         LEVELS=config.levels,
-        EVEN=T % config.chunk == 0,
+        EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=config.stages,
     )
-    return {"y": spread(q.float() + x.float() + y_0.float(), (B, T, H, D), some).to(some.dtype)}, {"H": H__last}, {}
+    saved = {}
+    if parts > 1:
+        saved |= {"H starts": H__starts}
+    return (
+        {
+            "y": spread(each_head(q, H).float() + each_head(x, H).float() + y_0.float(), (B, T, H, D), some).to(
+                some.dtype
+            )
+        },
+        {"H": H__last},
+        saved,
+    )
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def o3_backward_sweep_1(
     H__first,
     H__last,
@@ -1386,24 +1629,32 @@ def o3_backward_sweep_1(
     dy_b,
     dy_t,
     dy_h,
+    dy_g,
     lam_sums,
     lam_resets,
     u_p,
     u_b,
     u_t,
     u_h,
+    u_g,
     dx_0_out,
     x_p,
     x_b,
     x_t,
     x_h,
+    x_g,
     H_in_late__out,
     H_own_late__out,
     T,
     H,
+    chunks,
+    starts,
+    parts,
+    length,
     D: tl.constexpr,
     block_d: tl.constexpr,
     block_d_kept: tl.constexpr,
+    YIELD: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1412,10 +1663,11 @@ def o3_backward_sweep_1(
 ):
     """A walk forwards over chunks, carrying a tile of H."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
-    bh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
-    chunks = tl.cdiv(T, C)
-    b = bh // H
-    h = bh % H
+    sh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
@@ -1424,15 +1676,16 @@ def o3_backward_sweep_1(
     H_ = tl.zeros([block_d, block_d_kept], tl.float32)
     if H__first is not None:
         H_ += tl.load(
-            H__first + bh * D * D + d[:, None] * D + d_kept[None, :], mask=d_ok[:, None] & d_kept_ok[None, :], other=0.0
+            H__first + sh * D * D + d[:, None] * D + d_kept[None, :], mask=d_ok[:, None] & d_kept_ok[None, :], other=0.0
         )
-    dy_p += b * dy_b + h * dy_h
-    u_p += b * u_b + h * u_h
-    x_p += b * x_b + h * x_h
-    for n in range(chunks):
+    dy_p += b * dy_b + h // dy_g * dy_h
+    u_p += b * u_b + h // u_g * u_h
+    x_p += b * x_b + h // x_g * x_h
+    for n in range(count):
         c = n
-        t0 = tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -1442,6 +1695,8 @@ def o3_backward_sweep_1(
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(dy.to(DT), H_.to(DT), input_precision="tf32x3")  # dy H
+        if not EXACT:
+            p = tl.dot(dy.to(DT), (H_ - H_.to(DT).to(tl.float32)).to(DT), p)
         since = power(lam_a, lam_r < 0)
         seen = i[:, None] >= i[None, :]
         if EXACT:
@@ -1455,9 +1710,6 @@ def o3_backward_sweep_1(
         p3 = tl.dot(
             (m * p2).to(DT), u2.to(DT), (since[:, None] * p), input_precision="tf32x3"
         )  # ... + ((dy u^T) . m) u
-        tl.store(
-            dx_0_out + step * D + i[:, None] * (H * D) + d_kept[None, :], (-p3), mask=i_ok[:, None] & d_kept_ok[None, :]
-        )  # dx
         x = tl.load(
             x_p + t0 * x_t + i[:, None] * x_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
         )
@@ -1466,26 +1718,42 @@ def o3_backward_sweep_1(
         pairs = -(
             m * p2 * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p4
         )  # -[order_{mask}]_{i,j} . (x u^T) . (dy u^T) . m
-        tl.store(
-            H_in_late__out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile,
-            tl.sum((-since[:, None] * (p * x.to(tl.float32))), axis=1),
-            mask=i_ok,
-        )  # H: in.late
-        tl.store(
-            H_own_late__out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile,
-            tl.sum(pairs, axis=1) - tl.sum(pairs, axis=0),
-            mask=i_ok,
-        )  # H: own.late
+        pairs = tl.where(tile == 0, pairs, 0.0)
+        if YIELD:
+            tl.store(
+                dx_0_out + step * D + i[:, None] * (H * D) + d_kept[None, :],
+                (-p3),
+                mask=i_ok[:, None] & d_kept_ok[None, :],
+            )  # dx
+            tl.store(
+                H_in_late__out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile,
+                tl.sum((-since[:, None] * x.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1),
+                mask=i_ok,
+            )  # H: in.late
+            tl.store(
+                H_own_late__out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile,
+                tl.sum(pairs, axis=1) - tl.sum(pairs, axis=0),
+                mask=i_ok,
+            )  # H: own.late
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
         p5 = tl.dot(
             tl.trans(u.to(DT)), (until[:, None] * u2.to(tl.float32)).to(DT), (kept * H_), input_precision="tf32x3"
         )  # ... + u^T diag(until) u
         H_ = p5  # kept H + u^T diag(until) u
-    tl.store(H__last + bh * D * D + d[:, None] * D + d_kept[None, :], H_, mask=d_ok[:, None] & d_kept_ok[None, :])
+    if YIELD:
+        if H__last is not None:
+            if part == parts - 1:
+                tl.store(
+                    H__last + (sh // H // parts * H + h) * D * D + d[:, None] * D + d_kept[None, :],
+                    H_,
+                    mask=d_ok[:, None] & d_kept_ok[None, :],
+                )
+    else:
+        tl.store(H__last + sh * D * D + d[:, None] * D + d_kept[None, :], H_, mask=d_ok[:, None] & d_kept_ok[None, :])
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def o3_backward_sweep_2(
     dH_first,
     dH_last,
@@ -1495,20 +1763,29 @@ def o3_backward_sweep_2(
     u_b,
     u_t,
     u_h,
+    u_g,
     dy_p,
     dy_b,
     dy_t,
     dy_h,
+    dy_g,
     x_p,
     x_b,
     x_t,
     x_h,
+    x_g,
     du_1_out,
+    H_out_late__out,
     T,
     H,
+    chunks,
+    starts,
+    parts,
+    length,
     D: tl.constexpr,
     block_d: tl.constexpr,
     block_d_kept: tl.constexpr,
+    YIELD: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1517,10 +1794,11 @@ def o3_backward_sweep_2(
 ):
     """A walk backwards over chunks, carrying a tile of dH."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
-    bh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
-    chunks = tl.cdiv(T, C)
-    b = bh // H
-    h = bh % H
+    sh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
@@ -1529,15 +1807,16 @@ def o3_backward_sweep_2(
     dH = tl.zeros([block_d, block_d_kept], tl.float32)
     if dH_first is not None:
         dH += tl.load(
-            dH_first + bh * D * D + d[:, None] * D + d_kept[None, :], mask=d_ok[:, None] & d_kept_ok[None, :], other=0.0
+            dH_first + sh * D * D + d[:, None] * D + d_kept[None, :], mask=d_ok[:, None] & d_kept_ok[None, :], other=0.0
         )
-    u_p += b * u_b + h * u_h
-    dy_p += b * dy_b + h * dy_h
-    x_p += b * x_b + h * x_h
-    for n in range(chunks):
-        c = chunks - 1 - n
-        t0 = tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+    u_p += b * u_b + h // u_g * u_h
+    dy_p += b * dy_b + h // dy_g * dy_h
+    x_p += b * x_b + h // x_g * x_h
+    for n in range(count):
+        c = count - 1 - n
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -1548,6 +1827,8 @@ def o3_backward_sweep_2(
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(u.to(DT), dH.to(DT), input_precision="tf32x3")  # u dH
+        if not EXACT:
+            p = tl.dot(u.to(DT), (dH - dH.to(DT).to(tl.float32)).to(DT), p)
         seen = i[:, None] <= i[None, :]
         if EXACT:
             seen = seen & (i[:, None] >= lam_r[None, :])
@@ -1559,19 +1840,37 @@ def o3_backward_sweep_2(
         )
         p3 = tl.dot((m * p2).to(DT), x.to(DT), input_precision="tf32x3")  # ((u dy^T) . m) x
         y = (since[:, None] * p) + (-p3)  # diag(since) u dH - ((u dy^T) . m) x
-        tl.store(
-            du_1_out + step * D + i[:, None] * (H * D) + d_kept[None, :], y, mask=i_ok[:, None] & d_kept_ok[None, :]
-        )  # du
+        u2 = tl.load(
+            u_p + t0 * u_t + i[:, None] * u_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
+        )
+        if YIELD:
+            tl.store(
+                du_1_out + step * D + i[:, None] * (H * D) + d_kept[None, :], y, mask=i_ok[:, None] & d_kept_ok[None, :]
+            )  # du
+            tl.store(
+                H_out_late__out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile,
+                tl.sum((-since[:, None] * u2.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1),
+                mask=i_ok,
+            )  # H: out.late
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a, lam_r < 0)
         p4 = tl.dot(
             tl.trans(dy.to(DT)), (until[:, None] * x.to(tl.float32)).to(DT), input_precision="tf32x3"
         )  # dy^T diag(until) x
         dH = (kept * dH) + (-p4)  # kept dH - dy^T diag(until) x
-    tl.store(dH_last + bh * D * D + d[:, None] * D + d_kept[None, :], dH, mask=d_ok[:, None] & d_kept_ok[None, :])
+    if YIELD:
+        if dH_last is not None:
+            if part == 0:
+                tl.store(
+                    dH_last + (sh // H // parts * H + h) * D * D + d[:, None] * D + d_kept[None, :],
+                    dH,
+                    mask=d_ok[:, None] & d_kept_ok[None, :],
+                )
+    else:
+        tl.store(dH_last + sh * D * D + d[:, None] * D + d_kept[None, :], dH, mask=d_ok[:, None] & d_kept_ok[None, :])
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def o3_backward_sweep_3(
     dH_first,
     lam_sums,
@@ -1580,25 +1879,33 @@ def o3_backward_sweep_3(
     u_b,
     u_t,
     u_h,
+    u_g,
     x_p,
     x_b,
     x_t,
     x_h,
+    x_g,
     dy_p,
     dy_b,
     dy_t,
     dy_h,
+    dy_g,
     du_1_p,
     du_1_b,
     du_1_t,
     du_1_h,
+    du_1_g,
     du_out,
-    H_out_late__out,
     T,
     H,
+    chunks,
+    starts,
+    parts,
+    length,
     D: tl.constexpr,
     block_d: tl.constexpr,
     block_d_kept: tl.constexpr,
+    YIELD: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1607,10 +1914,11 @@ def o3_backward_sweep_3(
 ):
     """A walk backwards over chunks, carrying a tile of dH."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
-    bh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
-    chunks = tl.cdiv(T, C)
-    b = bh // H
-    h = bh % H
+    sh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
@@ -1619,16 +1927,17 @@ def o3_backward_sweep_3(
     dH = tl.zeros([block_d, block_d_kept], tl.float32)
     if dH_first is not None:
         dH += tl.load(
-            dH_first + bh * D * D + d_kept[None, :] * D + d[:, None], mask=d_kept_ok[None, :] & d_ok[:, None], other=0.0
+            dH_first + sh * D * D + d_kept[None, :] * D + d[:, None], mask=d_kept_ok[None, :] & d_ok[:, None], other=0.0
         )
-    u_p += b * u_b + h * u_h
-    x_p += b * x_b + h * x_h
-    dy_p += b * dy_b + h * dy_h
-    du_1_p += b * du_1_b + h * du_1_h
-    for n in range(chunks):
-        c = chunks - 1 - n
-        t0 = tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+    u_p += b * u_b + h // u_g * u_h
+    x_p += b * x_b + h // x_g * x_h
+    dy_p += b * dy_b + h // dy_g * dy_h
+    du_1_p += b * du_1_b + h // du_1_g * du_1_h
+    for n in range(count):
+        c = count - 1 - n
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -1655,19 +1964,12 @@ def o3_backward_sweep_3(
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         p3 = tl.dot(u.to(DT), dH.to(DT), input_precision="tf32x3")  # u dH^T
         y = (-p2) + (since[:, None] * p3)  # diag(since) u dH^T - ((u x^T) . m) dy
-        tl.store(
-            du_out + step * D + i[:, None] * (H * D) + d_kept[None, :],
-            (du_1.to(tl.float32) + y),
-            mask=i_ok[:, None] & d_kept_ok[None, :],
-        )  # du
-        u2 = tl.load(
-            u_p + t0 * u_t + i[:, None] * u_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
-        )
-        tl.store(
-            H_out_late__out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile,
-            tl.sum((-since[:, None] * (u2.to(tl.float32) * p3)), axis=1),
-            mask=i_ok,
-        )  # H: out.late
+        if YIELD:
+            tl.store(
+                du_out + step * D + i[:, None] * (H * D) + d_kept[None, :],
+                (du_1.to(tl.float32) + y),
+                mask=i_ok[:, None] & d_kept_ok[None, :],
+            )  # du
         until = power(lam_a, lam_r < 0)
         p4 = tl.dot(
             tl.trans(x.to(DT)), (until[:, None] * dy.to(tl.float32)).to(DT), input_precision="tf32x3"
@@ -1676,7 +1978,7 @@ def o3_backward_sweep_3(
         dH = (-p4) + (kept * dH)  # kept dH - dy^T diag(until) x
 
 
-def triton_o3_backward(given, states, constants, saved, cotangents, final_cotangents, needs):
+def triton_o3_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
     """Gradients."""
     q = steps(given["q"])
     u = steps(given["u"])
@@ -1684,110 +1986,156 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
     lam_0 = given["lam_0"].contiguous()
     x = steps(given["x"])
     some = q
-    B, T, H = q.shape[:3]
+    B, T = q.shape[:2]
+    H = max(q.shape[2], u.shape[2], lam.shape[2], x.shape[2], 0)
     D = q.shape[-1]
     config = choose(some.dtype, (D,), heavy=False)
+    lay = places(packed, (B, T, H), config.chunk)
+    parts = parts_for(lay, B * H * cdiv(D, min(config.tile, padded(D))))
     H__first = whole(states.get("H"))
     if H__first is None:
         H__first = whole(
             spread(
-                lam_0.float()[..., None, None] * torch.eye(D, dtype=some.dtype, device=some.device), (B, H, D, D), some
+                lam_0.float()[..., None, None] * torch.eye(D, dtype=some.dtype, device=some.device),
+                (lay.sequences, H, D, D),
+                some,
             )
         )
-    dH_first = whole(final_cotangents.get("H"))
+    dH_first = dH_starts = whole(final_cotangents.get("H"))
+    H__starts = saved["H starts"] if parts > 1 else H__first
     dy = cotangent(cotangents.get("y"), some, (B, T, H, D))
-    lam_sums, lam_resets, lam_extents = cumulate(lam, config.chunk, config.exact)
+    lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
     if needs & {"lam", "x"}:
         dx_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
         H_in_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
         H_own_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
-        H__last = some.new_empty((B, H, D, D), dtype=torch.float32)
+        H__last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32)
         launch(
             o3_backward_sweep_1,
-            (B * H * cdiv(D, min(config.tile, padded(D))),),
-            H__first,
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            H__starts,
             H__last,
             dy,
-            *strides(dy),
+            *strides(dy, H),
             lam_sums,
             lam_resets,
             u,
-            *strides(u),
+            *strides(u, H),
             dx_0,
             x,
-            *strides(x),
+            *strides(x, H),
             H_in_late_,
             H_own_late_,
-            T,
-            H,
+            *lay.walked,
+            parts,
+            lay.length(parts),
             D=D,
             block_d=padded(D),
             block_d_kept=min(config.tile, padded(D)),
+            YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
-            EVEN=T % config.chunk == 0,
+            EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
+        if parts > 1:
+            dH_ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
+            launch(
+                o3_backward_sweep_2,
+                (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+                None,
+                dH_ends,
+                lam_sums,
+                lam_resets,
+                u,
+                *strides(u, H),
+                dy,
+                *strides(dy, H),
+                x,
+                *strides(x, H),
+                None,
+                None,
+                *lay.walked,
+                parts,
+                lay.length(parts),
+                D=D,
+                block_d=padded(D),
+                block_d_kept=min(config.tile, padded(D)),
+                YIELD=False,
+                C=config.chunk,
+                LEVELS=config.levels,
+                EVEN=lay.even,
+                EXACT=config.exact,
+                DT=DTYPES[some.dtype],
+                num_warps=config.warps,
+                num_stages=config.stages,
+            )
+            dH_starts = chained(dH_first, dH_ends, lay, parts, False, (lam_sums, lam_resets), None, config.exact)
+    if needs & {"H", "dH", "lam", "lam_0", "u"}:
         du_1 = some.new_empty((B, T, H, D), dtype=torch.float32)
-        dH_last = some.new_empty((B, H, D, D), dtype=torch.float32)
+        H_out_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
+        dH_last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32)
         launch(
             o3_backward_sweep_2,
-            (B * H * cdiv(D, min(config.tile, padded(D))),),
-            dH_first,
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            dH_starts,
             dH_last,
             lam_sums,
             lam_resets,
             u,
-            *strides(u),
+            *strides(u, H),
             dy,
-            *strides(dy),
+            *strides(dy, H),
             x,
-            *strides(x),
+            *strides(x, H),
             du_1,
-            T,
-            H,
+            H_out_late_,
+            *lay.walked,
+            parts,
+            lay.length(parts),
             D=D,
             block_d=padded(D),
             block_d_kept=min(config.tile, padded(D)),
+            YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
-            EVEN=T % config.chunk == 0,
+            EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,
         )
-    if needs & {"lam", "u"}:
+    if needs & {"u"}:
         du = some.new_empty((B, T, H, D), dtype=some.dtype)
-        H_out_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
         launch(
             o3_backward_sweep_3,
-            (B * H * cdiv(D, min(config.tile, padded(D))),),
-            dH_first,
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            dH_starts,
             lam_sums,
             lam_resets,
             u,
-            *strides(u),
+            *strides(u, H),
             x,
-            *strides(x),
+            *strides(x, H),
             dy,
-            *strides(dy),
+            *strides(dy, H),
             du_1,
-            *strides(du_1),
+            *strides(du_1, H),
             du,
-            H_out_late_,
-            T,
-            H,
+            *lay.walked,
+            parts,
+            lay.length(parts),
             D=D,
             block_d=padded(D),
             block_d_kept=min(config.tile, padded(D)),
+            YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
-            EVEN=T % config.chunk == 0,
+            EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
@@ -1799,7 +2147,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             lam_sums,
             lam_resets,
             pair(H__last, dH_first, (-2, -1)),
-            config.chunk,
+            lay,
             config.exact,
             in_late=H_in_late_,
             own_late=H_own_late_,
@@ -1818,14 +2166,14 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
     if "lam_0" in needs and states.get("H") is None:
         t1 = (torch.eye(D, dtype=some.dtype, device=some.device).mT * dH_last).sum(-2)
         t2 = t1.sum(-1)
-        gradients["lam_0"] += spread(t2, (B, H), some).sum(0)
+        gradients["lam_0"] += spread(t2, (lay.sequences, H), some).sum(0)
     if "H" in needs:
         initial["H"] = dH_last
     return gradients, initial
 
 
 def triton_forward(given, states, constants, packed=None):
-    """Outputs, last states and what the backward pass uses of mesa_neumann: its ops, one after the other."""
+    """Outputs, last states and what the backward pass uses of mesa_neumann: op after op."""
     # o2_t = q_t + q_t - H_t q_t
     o2_made, o2_last, o2_saved = triton_o2_forward(
         {"q": given["q"], "u": given["u"], "lam": given["lam"], "lam_0": given["lam_0"]},
@@ -1853,7 +2201,7 @@ def triton_forward(given, states, constants, packed=None):
 
 
 def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
-    """Gradients of mesa_neumann: the backward pass of each op, the last one first, and the sums of what they yield."""
+    """Gradients of mesa_neumann: the backward pass of each op, the last one first."""
     o2 = saved["o2"]
     o3 = saved["o3"]
     sums = Sums()

@@ -66,7 +66,17 @@ import triton.language as tl
 
 from chunkform.runtime.decay import channel_apply, channel_product, chunk_for, decay_all, decay_in, decay_out
 from chunkform.runtime.decode import Step, StepKernel
-from chunkform.runtime.kernels import cumulate, decayed_product, decayed_sum, is_flat, span, suffix_sum
+from chunkform.runtime.kernels import (
+    chained,
+    cumulate,
+    decayed_product,
+    decayed_sum,
+    is_flat,
+    part_of,
+    place_of,
+    span,
+    suffix_sum,
+)
 from chunkform.runtime.launch import (
     DTYPES,
     cdiv,
@@ -82,6 +92,7 @@ from chunkform.runtime.launch import (
 )
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
+from chunkform.runtime.places import parts_for, places
 from chunkform.runtime.segments import PIECE, Segment, in_pieces, over_chunks
 from chunkform.runtime.torch_form import (
     after_chunks,
@@ -469,7 +480,7 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     return {"S": dS_last}
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks"])
 def forward_prepare_1(
     scaled1_p,
     beta_sums,
@@ -478,18 +489,24 @@ def forward_prepare_1(
     v_b,
     v_t,
     v_h,
+    v_g,
     intra1_p,
     q_p,
     q_b,
     q_t,
     q_h,
+    q_g,
     k_p,
     k_b,
     k_t,
     k_h,
+    k_g,
     beta_extents,
     T,
     H,
+    chunks,
+    begins,
+    stops,
     D: tl.constexpr,
     E: tl.constexpr,
     block_d: tl.constexpr,
@@ -502,7 +519,6 @@ def forward_prepare_1(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    chunks = tl.cdiv(T, C)
     c = tl.program_id(0) % chunks
     bh = (tl.program_id(0) // chunks).to(tl.int64)
     b = bh // H
@@ -510,14 +526,15 @@ def forward_prepare_1(
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
-    v_p += b * v_b + h * v_h
-    q_p += b * q_b + h * q_h
-    k_p += b * k_b + h * k_h
-    t0 = tl.cast(c, tl.int64) * C
-    last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+    t0, last = place_of(c, T, begins, stops, C)
+    if last < 0:
+        return
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
+    v_p += b * v_b + h // v_g * v_h
+    q_p += b * q_b + h // q_g * q_h
+    k_p += b * k_b + h // k_g * k_h
     extent = tl.load(beta_extents + bh * chunks + c)
     if is_flat(extent, DT) != FLAT:
         return
@@ -587,7 +604,7 @@ def forward_prepare_1(
         tl.store(intra1_p + at * E + i[:, None] * E + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :])
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def forward_sweep_1(
     S_first,
     S_last,
@@ -596,6 +613,7 @@ def forward_sweep_1(
     q_b,
     q_t,
     q_h,
+    q_g,
     beta_sums,
     beta_resets,
     o_out,
@@ -603,13 +621,19 @@ def forward_sweep_1(
     k_b,
     k_t,
     k_h,
+    k_g,
     scaled1_p,
     T,
     H,
+    chunks,
+    starts,
+    parts,
+    length,
     D: tl.constexpr,
     E: tl.constexpr,
     block_d: tl.constexpr,
     block_e: tl.constexpr,
+    YIELD: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -618,10 +642,11 @@ def forward_sweep_1(
 ):
     """A walk forwards over chunks, carrying a tile of S."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
-    bh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
-    chunks = tl.cdiv(T, C)
-    b = bh // H
-    h = bh % H
+    sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
@@ -629,13 +654,14 @@ def forward_sweep_1(
     e_ok = e < E
     S = tl.zeros([block_d, block_e], tl.float32)
     if S_first is not None:
-        S += tl.load(S_first + bh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0)
-    q_p += b * q_b + h * q_h
-    k_p += b * k_b + h * k_h
-    for n in range(chunks):
+        S += tl.load(S_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0)
+    q_p += b * q_b + h // q_g * q_h
+    k_p += b * k_b + h // k_g * k_h
+    for n in range(count):
         c = n
-        t0 = tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -658,7 +684,8 @@ def forward_sweep_1(
         )
         since = span(beta_a, beta_n, 0.0, 0)
         y = intra1.to(tl.float32) + (p * since)  # (q S) . since + intra1
-        tl.store(o_out + step * E + i[:, None] * (H * E) + e[None, :], y, mask=i_ok[:, None] & e_ok[None, :])  # o
+        if YIELD:
+            tl.store(o_out + step * E + i[:, None] * (H * E) + e[None, :], y, mask=i_ok[:, None] & e_ok[None, :])  # o
         kept = span(beta_a_end, beta_n_end, 0.0, 0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         scaled1 = tl.load(
@@ -668,41 +695,53 @@ def forward_sweep_1(
             tl.trans(k.to(DT)), scaled1.to(DT), (kept[None, :] * S), input_precision="tf32x3"
         )  # ... + k^T scaled1
         S = p2  # S diag(kept) + k^T scaled1
-    tl.store(S_last + bh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
+    if YIELD:
+        if S_last is not None:
+            if part == parts - 1:
+                tl.store(
+                    S_last + (sh // H // parts * H + h) * D * E + d[:, None] * E + e[None, :],
+                    S,
+                    mask=d_ok[:, None] & e_ok[None, :],
+                )
+    else:
+        tl.store(S_last + sh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
 
 
-def triton_forward(given, states, constants):
+def triton_forward(given, states, constants, packed=None):
     """Outputs, last states and what the backward pass uses."""
     q = steps(given["q"])
     k = steps(given["k"])
     v = steps(given["v"])
     beta = steps(given["beta"])
     some = q
-    B, T, H = q.shape[:3]
+    B, T = q.shape[:2]
+    H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
     config = choose(some.dtype, (D, E), heavy=True)
+    lay = places(packed, (B, T, H), config.chunk)
+    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
     S_first = whole(states.get("S"))
-    beta_sums, beta_resets, beta_extents = cumulate(beta, config.chunk, config.exact)
+    S_starts = S_first
+    beta_sums, beta_resets, beta_extents = cumulate(beta, lay, config.exact)
     scaled1 = some.new_empty((B, H, T, E))
     intra1 = some.new_empty((B, H, T, E), dtype=torch.float32)
     for flat in (True, False):
         launch(
             forward_prepare_1,
-            (B * H * cdiv(T, config.chunk),),
+            (lay.programs,),
             scaled1,
             beta_sums,
             beta_resets,
             v,
-            *strides(v),
+            *strides(v, H),
             intra1,
             q,
-            *strides(q),
+            *strides(q, H),
             k,
-            *strides(k),
+            *strides(k, H),
             beta_extents,
-            T,
-            H,
+            *lay.at_once,
             D=D,
             E=E,
             block_d=padded(D),
@@ -710,46 +749,84 @@ def triton_forward(given, states, constants):
             FLAT=flat,
             C=config.chunk,
             LEVELS=config.levels,
-            EVEN=T % config.chunk == 0,
+            EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=4,
             num_stages=1,
         )
+    if parts > 1:
+        S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
+        launch(
+            forward_sweep_1,
+            (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+            None,
+            S_ends,
+            intra1,
+            q,
+            *strides(q, H),
+            beta_sums,
+            beta_resets,
+            None,
+            k,
+            *strides(k, H),
+            scaled1,
+            *lay.walked,
+            parts,
+            lay.length(parts),
+            D=D,
+            E=E,
+            block_d=padded(D),
+            block_e=min(config.tile, padded(E)),
+            YIELD=False,
+            C=config.chunk,
+            LEVELS=config.levels,
+            EVEN=lay.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=config.stages,
+        )
+        S_starts = chained(S_first, S_ends, lay, parts, True, (beta_sums, beta_resets), 1, config.exact)
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
-    S_last = some.new_empty((B, H, D, E), dtype=torch.float32)
+    S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
     launch(
         forward_sweep_1,
-        (B * H * cdiv(E, min(config.tile, padded(E))),),
-        S_first,
+        (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+        S_starts,
         S_last,
         intra1,
         q,
-        *strides(q),
+        *strides(q, H),
         beta_sums,
         beta_resets,
         o,
         k,
-        *strides(k),
+        *strides(k, H),
         scaled1,
-        T,
-        H,
+        *lay.walked,
+        parts,
+        lay.length(parts),
         D=D,
         E=E,
         block_d=padded(D),
         block_e=min(config.tile, padded(E)),
+        YIELD=True,
         C=config.chunk,
         LEVELS=config.levels,
-        EVEN=T % config.chunk == 0,
+        EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=config.stages,
     )
-    return {"o": o}, {"S": S_last}, {}
+    saved = {}
+    if parts > 1:
+        saved |= {"S starts": S_starts}
+    return {"o": o}, {"S": S_last}, saved
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks"])
 def backward_prepare_1(
     scaled1_p,
     beta_sums,
@@ -758,18 +835,24 @@ def backward_prepare_1(
     v_b,
     v_t,
     v_h,
+    v_g,
     intra1_p,
     q_p,
     q_b,
     q_t,
     q_h,
+    q_g,
     k_p,
     k_b,
     k_t,
     k_h,
+    k_g,
     beta_extents,
     T,
     H,
+    chunks,
+    begins,
+    stops,
     D: tl.constexpr,
     E: tl.constexpr,
     block_d: tl.constexpr,
@@ -782,7 +865,6 @@ def backward_prepare_1(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    chunks = tl.cdiv(T, C)
     c = tl.program_id(0) % chunks
     bh = (tl.program_id(0) // chunks).to(tl.int64)
     b = bh // H
@@ -790,14 +872,15 @@ def backward_prepare_1(
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
-    v_p += b * v_b + h * v_h
-    q_p += b * q_b + h * q_h
-    k_p += b * k_b + h * k_h
-    t0 = tl.cast(c, tl.int64) * C
-    last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+    t0, last = place_of(c, T, begins, stops, C)
+    if last < 0:
+        return
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
+    v_p += b * v_b + h // v_g * v_h
+    q_p += b * q_b + h // q_g * q_h
+    k_p += b * k_b + h // k_g * k_h
     extent = tl.load(beta_extents + bh * chunks + c)
     if is_flat(extent, DT) != FLAT:
         return
@@ -867,7 +950,7 @@ def backward_prepare_1(
         tl.store(intra1_p + at * E + i[:, None] * E + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :])
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_1(
     S_first,
     S_last,
@@ -876,24 +959,32 @@ def backward_sweep_1(
     q_b,
     q_t,
     q_h,
+    q_g,
     beta_sums,
     beta_resets,
     do_p,
     do_b,
     do_t,
     do_h,
+    do_g,
     S_late_0_out,
     k_p,
     k_b,
     k_t,
     k_h,
+    k_g,
     scaled1_p,
     T,
     H,
+    chunks,
+    starts,
+    parts,
+    length,
     D: tl.constexpr,
     E: tl.constexpr,
     block_d: tl.constexpr,
     block_e: tl.constexpr,
+    YIELD: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -902,10 +993,11 @@ def backward_sweep_1(
 ):
     """A walk forwards over chunks, carrying a tile of S."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
-    bh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
-    chunks = tl.cdiv(T, C)
-    b = bh // H
-    h = bh % H
+    sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
@@ -913,14 +1005,15 @@ def backward_sweep_1(
     e_ok = e < E
     S = tl.zeros([block_d, block_e], tl.float32)
     if S_first is not None:
-        S += tl.load(S_first + bh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0)
-    q_p += b * q_b + h * q_h
-    do_p += b * do_b + h * do_h
-    k_p += b * k_b + h * k_h
-    for n in range(chunks):
+        S += tl.load(S_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0)
+    q_p += b * q_b + h // q_g * q_h
+    do_p += b * do_b + h // do_g * do_h
+    k_p += b * k_b + h // k_g * k_h
+    for n in range(count):
         c = n
-        t0 = tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -944,11 +1037,12 @@ def backward_sweep_1(
         )
         since = span(beta_a, beta_n, 0.0, 0)
         y = intra1.to(tl.float32) + (p * since)  # (q S) . since + intra1
-        tl.store(
-            S_late_0_out + step * E + i[:, None] * (H * E) + e[None, :],
-            (y * do.to(tl.float32)),
-            mask=i_ok[:, None] & e_ok[None, :],
-        )  # S.late
+        if YIELD:
+            tl.store(
+                S_late_0_out + step * E + i[:, None] * (H * E) + e[None, :],
+                (y * do.to(tl.float32)),
+                mask=i_ok[:, None] & e_ok[None, :],
+            )  # S.late
         kept = span(beta_a_end, beta_n_end, 0.0, 0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         scaled1 = tl.load(
@@ -958,19 +1052,30 @@ def backward_sweep_1(
             tl.trans(k.to(DT)), scaled1.to(DT), (kept[None, :] * S), input_precision="tf32x3"
         )  # ... + k^T scaled1
         S = p2  # S diag(kept) + k^T scaled1
-    tl.store(S_last + bh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
+    if YIELD:
+        if S_last is not None:
+            if part == parts - 1:
+                tl.store(
+                    S_last + (sh // H // parts * H + h) * D * E + d[:, None] * E + e[None, :],
+                    S,
+                    mask=d_ok[:, None] & e_ok[None, :],
+                )
+    else:
+        tl.store(S_last + sh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks"])
 def backward_prepare_2(
     do_p,
     do_b,
     do_t,
     do_h,
+    do_g,
     v_p,
     v_b,
     v_t,
     v_h,
+    v_g,
     beta_sums,
     beta_resets,
     beta_extents,
@@ -979,6 +1084,9 @@ def backward_prepare_2(
     matrix1,
     T,
     H,
+    chunks,
+    begins,
+    stops,
     E: tl.constexpr,
     part_e: tl.constexpr,
     FLAT: tl.constexpr,
@@ -989,19 +1097,19 @@ def backward_prepare_2(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    chunks = tl.cdiv(T, C)
     c = tl.program_id(0) % chunks
     bh = (tl.program_id(0) // chunks).to(tl.int64)
     b = bh // H
     h = bh % H
     i = tl.arange(0, C)
-    do_p += b * do_b + h * do_h
-    v_p += b * v_b + h * v_h
-    t0 = tl.cast(c, tl.int64) * C
-    last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+    t0, last = place_of(c, T, begins, stops, C)
+    if last < 0:
+        return
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
+    do_p += b * do_b + h // do_g * do_h
+    v_p += b * v_b + h // v_g * v_h
     extent = tl.load(beta_extents + bh * chunks + c)
     if is_flat(extent, DT) != FLAT:
         return
@@ -1063,7 +1171,7 @@ def backward_prepare_2(
     tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t)  # t
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_2(
     S_first,
     matrix1,
@@ -1071,6 +1179,7 @@ def backward_sweep_2(
     k_b,
     k_t,
     k_h,
+    k_g,
     scaled2_p,
     dq_out,
     beta_sums,
@@ -1078,10 +1187,15 @@ def backward_sweep_2(
     scaled1_p,
     T,
     H,
+    chunks,
+    starts,
+    parts,
+    length,
     E: tl.constexpr,
     D: tl.constexpr,
     block_e: tl.constexpr,
     block_d: tl.constexpr,
+    YIELD: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1090,10 +1204,11 @@ def backward_sweep_2(
 ):
     """A walk forwards over chunks, carrying a tile of S."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
-    bh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
-    chunks = tl.cdiv(T, C)
-    b = bh // H
-    h = bh % H
+    sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
     e_ok = e < E
@@ -1101,12 +1216,13 @@ def backward_sweep_2(
     d_ok = d < D
     S = tl.zeros([block_e, block_d], tl.float32)
     if S_first is not None:
-        S += tl.load(S_first + bh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
-    k_p += b * k_b + h * k_h
-    for n in range(chunks):
+        S += tl.load(S_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
+    k_p += b * k_b + h // k_g * k_h
+    for n in range(count):
         c = n
-        t0 = tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -1121,7 +1237,10 @@ def backward_sweep_2(
             scaled2_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
         p2 = tl.dot(scaled2.to(DT), S.to(DT), p, input_precision="tf32x3")  # ... + scaled2 S^T
-        tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], p2, mask=i_ok[:, None] & d_ok[None, :])  # dq
+        if YIELD:
+            tl.store(
+                dq_out + step * D + i[:, None] * (H * D) + d[None, :], p2, mask=i_ok[:, None] & d_ok[None, :]
+            )  # dq
         kept = span(beta_a_end, beta_n_end, 0.0, 0)
         scaled1 = tl.load(
             scaled1_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
@@ -1132,7 +1251,7 @@ def backward_sweep_2(
         S = p3  # S diag(kept) + k^T scaled1
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks"])
 def backward_prepare_3(
     scaled3_p,
     beta_sums,
@@ -1141,18 +1260,24 @@ def backward_prepare_3(
     do_b,
     do_t,
     do_h,
+    do_g,
     intra2_p,
     k_p,
     k_b,
     k_t,
     k_h,
+    k_g,
     q_p,
     q_b,
     q_t,
     q_h,
+    q_g,
     beta_extents,
     T,
     H,
+    chunks,
+    begins,
+    stops,
     D: tl.constexpr,
     E: tl.constexpr,
     block_d: tl.constexpr,
@@ -1165,7 +1290,6 @@ def backward_prepare_3(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    chunks = tl.cdiv(T, C)
     c = tl.program_id(0) % chunks
     bh = (tl.program_id(0) // chunks).to(tl.int64)
     b = bh // H
@@ -1173,14 +1297,15 @@ def backward_prepare_3(
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
-    do_p += b * do_b + h * do_h
-    k_p += b * k_b + h * k_h
-    q_p += b * q_b + h * q_h
-    t0 = tl.cast(c, tl.int64) * C
-    last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+    t0, last = place_of(c, T, begins, stops, C)
+    if last < 0:
+        return
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
+    do_p += b * do_b + h // do_g * do_h
+    k_p += b * k_b + h // k_g * k_h
+    q_p += b * q_b + h // q_g * q_h
     extent = tl.load(beta_extents + bh * chunks + c)
     if is_flat(extent, DT) != FLAT:
         return
@@ -1246,7 +1371,7 @@ def backward_prepare_3(
         tl.store(intra2_p + at * E + i[:, None] * E + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :])
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_3(
     dS_first,
     dS_last,
@@ -1254,6 +1379,7 @@ def backward_sweep_3(
     k_b,
     k_t,
     k_h,
+    k_g,
     beta_sums,
     beta_resets,
     intra2_p,
@@ -1261,23 +1387,31 @@ def backward_sweep_3(
     S_late_0_b,
     S_late_0_t,
     S_late_0_h,
+    S_late_0_g,
     v_p,
     v_b,
     v_t,
     v_h,
+    v_g,
     S_late__out,
     dv_out,
     q_p,
     q_b,
     q_t,
     q_h,
+    q_g,
     scaled3_p,
     T,
     H,
+    chunks,
+    starts,
+    parts,
+    length,
     D: tl.constexpr,
     E: tl.constexpr,
     block_d: tl.constexpr,
     block_e: tl.constexpr,
+    YIELD: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1286,10 +1420,11 @@ def backward_sweep_3(
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(E, block_e)
-    bh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
-    chunks = tl.cdiv(T, C)
-    b = bh // H
-    h = bh % H
+    sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
@@ -1298,16 +1433,17 @@ def backward_sweep_3(
     dS = tl.zeros([block_d, block_e], tl.float32)
     if dS_first is not None:
         dS += tl.load(
-            dS_first + bh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0
+            dS_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0
         )
-    k_p += b * k_b + h * k_h
-    S_late_0_p += b * S_late_0_b + h * S_late_0_h
-    v_p += b * v_b + h * v_h
-    q_p += b * q_b + h * q_h
-    for n in range(chunks):
-        c = chunks - 1 - n
-        t0 = tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+    k_p += b * k_b + h // k_g * k_h
+    S_late_0_p += b * S_late_0_b + h // S_late_0_g * S_late_0_h
+    v_p += b * v_b + h // v_g * v_h
+    q_p += b * q_b + h // q_g * q_h
+    for n in range(count):
+        c = count - 1 - n
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -1336,12 +1472,13 @@ def backward_sweep_3(
         since = span(beta_a_end[None, :], beta_n_end[None, :], beta_a, beta_n)
         intra2 = tl.load(intra2_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         y = (p * since) + intra2.to(tl.float32)  # (k dS) . since + intra2
-        tl.store(
-            S_late__out + step * E + i[:, None] * (H * E) + e[None, :],
-            (S_late_0.to(tl.float32) + (-(y * v.to(tl.float32)))),
-            mask=i_ok[:, None] & e_ok[None, :],
-        )  # S.late
-        tl.store(dv_out + step * E + i[:, None] * (H * E) + e[None, :], y, mask=i_ok[:, None] & e_ok[None, :])  # dv
+        if YIELD:
+            tl.store(
+                S_late__out + step * E + i[:, None] * (H * E) + e[None, :],
+                (S_late_0.to(tl.float32) + (-(y * v.to(tl.float32)))),
+                mask=i_ok[:, None] & e_ok[None, :],
+            )  # S.late
+            tl.store(dv_out + step * E + i[:, None] * (H * E) + e[None, :], y, mask=i_ok[:, None] & e_ok[None, :])  # dv
         kept = span(beta_a_end, beta_n_end, 0.0, 0)
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         scaled3 = tl.load(
@@ -1351,27 +1488,40 @@ def backward_sweep_3(
             tl.trans(q.to(DT)), scaled3.to(DT), (kept[None, :] * dS), input_precision="tf32x3"
         )  # ... + q^T scaled3
         dS = p2  # dS diag(kept) + q^T scaled3
-    tl.store(dS_last + bh * D * E + d[:, None] * E + e[None, :], dS, mask=d_ok[:, None] & e_ok[None, :])
+    if YIELD:
+        if dS_last is not None:
+            if part == 0:
+                tl.store(
+                    dS_last + (sh // H // parts * H + h) * D * E + d[:, None] * E + e[None, :],
+                    dS,
+                    mask=d_ok[:, None] & e_ok[None, :],
+                )
+    else:
+        tl.store(dS_last + sh * D * E + d[:, None] * E + e[None, :], dS, mask=d_ok[:, None] & e_ok[None, :])
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks"])
 def backward_prepare_4(
     v_p,
     v_b,
     v_t,
     v_h,
+    v_g,
     do_p,
     do_b,
     do_t,
     do_h,
+    do_g,
     beta_sums,
     beta_resets,
     beta_extents,
     scaled4_p,
-    scaled3_p,
     matrix2,
     T,
     H,
+    chunks,
+    begins,
+    stops,
     E: tl.constexpr,
     part_e: tl.constexpr,
     FLAT: tl.constexpr,
@@ -1382,19 +1532,19 @@ def backward_prepare_4(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    chunks = tl.cdiv(T, C)
     c = tl.program_id(0) % chunks
     bh = (tl.program_id(0) // chunks).to(tl.int64)
     b = bh // H
     h = bh % H
     i = tl.arange(0, C)
-    v_p += b * v_b + h * v_h
-    do_p += b * do_b + h * do_h
-    t0 = tl.cast(c, tl.int64) * C
-    last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+    t0, last = place_of(c, T, begins, stops, C)
+    if last < 0:
+        return
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
+    v_p += b * v_b + h // v_g * v_h
+    do_p += b * do_b + h // do_g * do_h
     extent = tl.load(beta_extents + bh * chunks + c)
     if is_flat(extent, DT) != FLAT:
         return
@@ -1447,16 +1597,10 @@ def backward_prepare_4(
             (since * v.to(tl.float32)),
             mask=i_ok[:, None] & e_ok[None, :],
         )  # v . since
-        until = span(beta_a, beta_n, 0.0, 0)
-        tl.store(
-            scaled3_p + at * E + i[:, None] * E + e[None, :],
-            (until * do.to(tl.float32)),
-            mask=i_ok[:, None] & e_ok[None, :],
-        )  # do . until
     tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t)  # t
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_4(
     dS_first,
     scaled4_p,
@@ -1465,16 +1609,22 @@ def backward_sweep_4(
     q_b,
     q_t,
     q_h,
+    q_g,
     dk_out,
     beta_sums,
     beta_resets,
     scaled3_p,
     T,
     H,
+    chunks,
+    starts,
+    parts,
+    length,
     E: tl.constexpr,
     D: tl.constexpr,
     block_e: tl.constexpr,
     block_d: tl.constexpr,
+    YIELD: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1483,10 +1633,11 @@ def backward_sweep_4(
 ):
     """A walk backwards over chunks, carrying a tile of dS."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
-    bh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
-    chunks = tl.cdiv(T, C)
-    b = bh // H
-    h = bh % H
+    sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
     e_ok = e < E
@@ -1495,13 +1646,14 @@ def backward_sweep_4(
     dS = tl.zeros([block_e, block_d], tl.float32)
     if dS_first is not None:
         dS += tl.load(
-            dS_first + bh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0
+            dS_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0
         )
-    q_p += b * q_b + h * q_h
-    for n in range(chunks):
-        c = chunks - 1 - n
-        t0 = tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1
+    q_p += b * q_b + h // q_g * q_h
+    for n in range(count):
+        c = count - 1 - n
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
@@ -1516,7 +1668,10 @@ def backward_sweep_4(
         t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p2 = tl.dot(t.to(DT), q.to(DT), p, input_precision="tf32x3")  # ... + matrix2 q
-        tl.store(dk_out + step * D + i[:, None] * (H * D) + d[None, :], p2, mask=i_ok[:, None] & d_ok[None, :])  # dk
+        if YIELD:
+            tl.store(
+                dk_out + step * D + i[:, None] * (H * D) + d[None, :], p2, mask=i_ok[:, None] & d_ok[None, :]
+            )  # dk
         kept = span(beta_a_end, beta_n_end, 0.0, 0)
         scaled3 = tl.load(
             scaled3_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
@@ -1527,41 +1682,44 @@ def backward_sweep_4(
         dS = p3  # dS diag(kept) + q^T scaled3
 
 
-def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs):
+def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
     """Gradients."""
     q = steps(given["q"])
     k = steps(given["k"])
     v = steps(given["v"])
     beta = steps(given["beta"])
     some = q
-    B, T, H = q.shape[:3]
+    B, T = q.shape[:2]
+    H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
     config = choose(some.dtype, (D, E), heavy=True)
+    lay = places(packed, (B, T, H), config.chunk)
+    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
     S_first = whole(states.get("S"))
-    dS_first = whole(final_cotangents.get("S"))
+    dS_first = dS_starts = whole(final_cotangents.get("S"))
+    S_starts = saved["S starts"] if parts > 1 else S_first
     do = cotangent(cotangents.get("o"), some, (B, T, H, E))
-    beta_sums, beta_resets, beta_extents = cumulate(beta, config.chunk, config.exact)
+    beta_sums, beta_resets, beta_extents = cumulate(beta, lay, config.exact)
     if needs & {"S", "beta", "v"}:
         scaled1 = some.new_empty((B, H, T, E))
         intra1 = some.new_empty((B, H, T, E), dtype=torch.float32)
         for flat in (True, False):
             launch(
                 backward_prepare_1,
-                (B * H * cdiv(T, config.chunk),),
+                (lay.programs,),
                 scaled1,
                 beta_sums,
                 beta_resets,
                 v,
-                *strides(v),
+                *strides(v, H),
                 intra1,
                 q,
-                *strides(q),
+                *strides(q, H),
                 k,
-                *strides(k),
+                *strides(k, H),
                 beta_extents,
-                T,
-                H,
+                *lay.at_once,
                 D=D,
                 E=E,
                 block_d=padded(D),
@@ -1569,122 +1727,126 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 FLAT=flat,
                 C=config.chunk,
                 LEVELS=config.levels,
-                EVEN=T % config.chunk == 0,
+                EVEN=lay.even,
                 EXACT=config.exact,
                 DT=DTYPES[some.dtype],
                 num_warps=4,
                 num_stages=1,
             )
+    if needs & {"S", "beta", "v"}:
         S_late_0 = some.new_empty((B, T, H, E), dtype=torch.float32)
-        S_last = some.new_empty((B, H, D, E), dtype=torch.float32)
+        S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
         launch(
             backward_sweep_1,
-            (B * H * cdiv(E, min(config.tile, padded(E))),),
-            S_first,
+            (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+            S_starts,
             S_last,
             intra1,
             q,
-            *strides(q),
+            *strides(q, H),
             beta_sums,
             beta_resets,
             do,
-            *strides(do),
+            *strides(do, H),
             S_late_0,
             k,
-            *strides(k),
+            *strides(k, H),
             scaled1,
-            T,
-            H,
+            *lay.walked,
+            parts,
+            lay.length(parts),
             D=D,
             E=E,
             block_d=padded(D),
             block_e=min(config.tile, padded(E)),
+            YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
-            EVEN=T % config.chunk == 0,
+            EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,
         )
     if needs & {"q"}:
-        matrix1 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
+        matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         scaled2 = some.new_empty((B, H, T, E))
         scaled1 = some.new_empty((B, H, T, E))
         for flat in (True, False):
             launch(
                 backward_prepare_2,
-                (B * H * cdiv(T, config.chunk),),
+                (lay.programs,),
                 do,
-                *strides(do),
+                *strides(do, H),
                 v,
-                *strides(v),
+                *strides(v, H),
                 beta_sums,
                 beta_resets,
                 beta_extents,
                 scaled2,
                 scaled1,
                 matrix1,
-                T,
-                H,
+                *lay.at_once,
                 E=E,
                 part_e=min(config.block, padded(E)),
                 FLAT=flat,
                 C=config.chunk,
                 LEVELS=config.levels,
-                EVEN=T % config.chunk == 0,
+                EVEN=lay.even,
                 EXACT=config.exact,
                 DT=DTYPES[some.dtype],
                 num_warps=4,
                 num_stages=1,
             )
+    if needs & {"q"}:
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
         launch(
             backward_sweep_2,
-            (B * H * cdiv(D, min(config.tile, padded(D))),),
-            S_first,
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            S_starts,
             matrix1,
             k,
-            *strides(k),
+            *strides(k, H),
             scaled2,
             dq,
             beta_sums,
             beta_resets,
             scaled1,
-            T,
-            H,
+            *lay.walked,
+            parts,
+            lay.length(parts),
             E=E,
             D=D,
             block_e=padded(E),
             block_d=min(config.tile, padded(D)),
+            YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
-            EVEN=T % config.chunk == 0,
+            EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,
         )
-    if needs & {"S", "beta", "v"}:
+    if needs & {"S", "beta", "k", "v"}:
         scaled3 = some.new_empty((B, H, T, E))
         intra2 = some.new_empty((B, H, T, E), dtype=torch.float32)
         for flat in (True, False):
             launch(
                 backward_prepare_3,
-                (B * H * cdiv(T, config.chunk),),
+                (lay.programs,),
                 scaled3,
                 beta_sums,
                 beta_resets,
                 do,
-                *strides(do),
+                *strides(do, H),
                 intra2,
                 k,
-                *strides(k),
+                *strides(k, H),
                 q,
-                *strides(q),
+                *strides(q, H),
                 beta_extents,
-                T,
-                H,
+                *lay.at_once,
                 D=D,
                 E=E,
                 block_d=padded(D),
@@ -1692,101 +1854,143 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 FLAT=flat,
                 C=config.chunk,
                 LEVELS=config.levels,
-                EVEN=T % config.chunk == 0,
+                EVEN=lay.even,
                 EXACT=config.exact,
                 DT=DTYPES[some.dtype],
                 num_warps=4,
                 num_stages=1,
             )
+    if needs & {"S", "beta", "k", "v"}:
+        if parts > 1:
+            dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
+            launch(
+                backward_sweep_3,
+                (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+                None,
+                dS_ends,
+                k,
+                *strides(k, H),
+                beta_sums,
+                beta_resets,
+                intra2,
+                S_late_0,
+                *strides(S_late_0, H),
+                v,
+                *strides(v, H),
+                None,
+                None,
+                q,
+                *strides(q, H),
+                scaled3,
+                *lay.walked,
+                parts,
+                lay.length(parts),
+                D=D,
+                E=E,
+                block_d=padded(D),
+                block_e=min(config.tile, padded(E)),
+                YIELD=False,
+                C=config.chunk,
+                LEVELS=config.levels,
+                EVEN=lay.even,
+                EXACT=config.exact,
+                DT=DTYPES[some.dtype],
+                num_warps=config.warps,
+                num_stages=config.stages,
+            )
+            dS_starts = chained(dS_first, dS_ends, lay, parts, False, (beta_sums, beta_resets), 1, config.exact)
+    if needs & {"S", "beta", "v"}:
         S_late_ = some.new_empty((B, T, H, E), dtype=torch.float32)
         dv = some.new_empty((B, T, H, E), dtype=some.dtype)
-        dS_last = some.new_empty((B, H, D, E), dtype=torch.float32)
+        dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
         launch(
             backward_sweep_3,
-            (B * H * cdiv(E, min(config.tile, padded(E))),),
-            dS_first,
+            (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+            dS_starts,
             dS_last,
             k,
-            *strides(k),
+            *strides(k, H),
             beta_sums,
             beta_resets,
             intra2,
             S_late_0,
-            *strides(S_late_0),
+            *strides(S_late_0, H),
             v,
-            *strides(v),
+            *strides(v, H),
             S_late_,
             dv,
             q,
-            *strides(q),
+            *strides(q, H),
             scaled3,
-            T,
-            H,
+            *lay.walked,
+            parts,
+            lay.length(parts),
             D=D,
             E=E,
             block_d=padded(D),
             block_e=min(config.tile, padded(E)),
+            YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
-            EVEN=T % config.chunk == 0,
+            EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=config.stages,
         )
     if needs & {"k"}:
-        matrix2 = some.new_empty((B, H, cdiv(T, config.chunk), config.chunk, config.chunk))
+        matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         scaled4 = some.new_empty((B, H, T, E))
-        scaled3 = some.new_empty((B, H, T, E))
         for flat in (True, False):
             launch(
                 backward_prepare_4,
-                (B * H * cdiv(T, config.chunk),),
+                (lay.programs,),
                 v,
-                *strides(v),
+                *strides(v, H),
                 do,
-                *strides(do),
+                *strides(do, H),
                 beta_sums,
                 beta_resets,
                 beta_extents,
                 scaled4,
-                scaled3,
                 matrix2,
-                T,
-                H,
+                *lay.at_once,
                 E=E,
                 part_e=min(config.block, padded(E)),
                 FLAT=flat,
                 C=config.chunk,
                 LEVELS=config.levels,
-                EVEN=T % config.chunk == 0,
+                EVEN=lay.even,
                 EXACT=config.exact,
                 DT=DTYPES[some.dtype],
                 num_warps=4,
                 num_stages=1,
             )
+    if needs & {"k"}:
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
         launch(
             backward_sweep_4,
-            (B * H * cdiv(D, min(config.tile, padded(D))),),
-            dS_first,
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            dS_starts,
             scaled4,
             matrix2,
             q,
-            *strides(q),
+            *strides(q, H),
             dk,
             beta_sums,
             beta_resets,
             scaled3,
-            T,
-            H,
+            *lay.walked,
+            parts,
+            lay.length(parts),
             E=E,
             D=D,
             block_e=padded(E),
             block_d=min(config.tile, padded(D)),
+            YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
-            EVEN=T % config.chunk == 0,
+            EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
@@ -1796,7 +2000,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"beta"}:  # the decay times <S_(t-1), dS_t>
         late = spread(S_late_.float(), (B, T, H, E), some)
         early = None
-        S_pairing = suffix_sum(late, early, pair(S_last, dS_first, (-2,)))
+        S_pairing = suffix_sum(late, early, pair(S_last, dS_first, (-2,)), lay)
     if "q" in needs:
         gradients["q"] = dq.to(given["q"].dtype)
     if "k" in needs:
@@ -1901,7 +2105,16 @@ OP = Op(
             backward_states=torch_backward_states,
             saved={},
         ),
-        "triton": Backend(triton_forward, triton_backward),
+        "triton": Backend(
+            triton_forward,
+            triton_backward,
+            frozenset(
+                (
+                    "packed",
+                    "groups",
+                )
+            ),
+        ),
     },
     Step(
         SIGNATURE,

@@ -12,11 +12,42 @@ import torch
 import triton
 import triton.language as tl
 
-from .launch import launch, steps, strides
+from .launch import launch, padded, steps, strides
+from .places import Places
 
 LOG2E = tl.constexpr(1.4426950408889634)
 RESET = tl.constexpr(-50.0)  # natural log of a decay that counts as zero
 FLOOR = tl.constexpr(-160.0)  # 2^FLOOR is zero in float32
+
+
+@triton.jit
+def place_of(c, T, begins, stops, C: tl.constexpr):
+    """(first step, last row) of a chunk's place; the row is negative where no chunk has the place."""
+    if begins is None:
+        t0 = c.to(tl.int64) * C
+        stop = tl.cast(T, tl.int64)
+    else:
+        t0 = tl.load(begins + c)
+        stop = tl.load(stops + c)
+    return t0, tl.minimum(stop - t0, C).to(tl.int32) - 1
+
+
+@triton.jit
+def part_of(s, T, starts, parts, length, C: tl.constexpr):
+    """(batch entry, part, first step, step after the last, first place) of part s of all sequences."""
+    if starts is None:
+        b = s // parts
+        part = s % parts
+        begin = part * length
+        stop = tl.minimum(begin + length, T)
+        first = begin // C
+    else:
+        b = tl.zeros_like(s)
+        part = tl.zeros_like(s)
+        begin = tl.load(starts + s)
+        stop = tl.load(starts + s + 1)
+        first = begin // C + s
+    return b, part, begin, stop, first.to(tl.int32)
 
 
 @triton.jit
@@ -148,21 +179,21 @@ def decayed_sum(
     return total
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks"])
 def cumulate_kernel(
-    log, log_b, log_t, log_h, a, n, extent, T, H,
+    log, log_b, log_t, log_h, log_g, a, n, extent, T, H, chunks, begins, stops,
     X: tl.constexpr, C: tl.constexpr, BX: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     """a = cumulative log2 decay within each chunk, n = resets up to there; both [B, H, T, X]. extent [B, H, chunks]: how far
     a reaches; infinite where there is a reset."""
-    chunks = tl.cdiv(T, C)
     bh = (tl.program_id(0) // chunks).to(tl.int64)
-    t = (tl.program_id(0) % chunks) * C + tl.arange(0, C)
+    t0, last = place_of(tl.program_id(0) % chunks, T, begins, stops, C)
+    i = tl.arange(0, C)
     x = tl.arange(0, BX)
-    ok = (t < T)[:, None] & (x < X)[None, :]
-    at = log + (bh // H) * log_b + (bh % H) * log_h
-    g = tl.load(at + tl.cast(t, tl.int64)[:, None] * log_t + x[None, :], mask=ok, other=0.0).to(tl.float32)
-    out = (bh * T + t)[:, None] * X + x[None, :]
+    ok = (i <= last)[:, None] & (x < X)[None, :]
+    at = log + (bh // H) * log_b + (bh % H) // log_g * log_h
+    g = tl.load(at + (t0 + i)[:, None] * log_t + x[None, :], mask=ok, other=0.0).to(tl.float32)
+    out = (bh * T + t0 + i)[:, None] * X + x[None, :]
     reset = g < RESET
     sums = tl.cumsum(tl.where(reset, 0.0, g) * LOG2E if EXACT else tl.maximum(g * LOG2E, FLOOR), axis=0)
     tl.store(a + out, sums, mask=ok)
@@ -175,39 +206,41 @@ def cumulate_kernel(
     tl.store(extent + tl.program_id(0), reach)
 
 
-@triton.jit(do_not_specialize=["T"])
-def cumulate_steps_kernel(log, log_b, log_t, log_h, a, r, T, H, C: tl.constexpr, EXACT: tl.constexpr):
+@triton.jit(do_not_specialize=["T", "chunks"])
+def cumulate_steps_kernel(
+    log, log_b, log_t, log_h, log_g, a, r, T, H, chunks, begins, stops, C: tl.constexpr, EXACT: tl.constexpr
+):
     """a = cumulative log2 decay within each chunk, r = the last reset up to there, -1 for none; both [B, H, T]."""
-    chunks = tl.cdiv(T, C)
     bh = (tl.program_id(0) // chunks).to(tl.int64)
+    t0, last = place_of(tl.program_id(0) % chunks, T, begins, stops, C)
     i = tl.arange(0, C)
-    t = (tl.program_id(0) % chunks) * C + i
-    at = log + (bh // H) * log_b + (bh % H) * log_h
-    g = tl.load(at + tl.cast(t, tl.int64) * log_t, mask=t < T, other=0.0).to(tl.float32)
+    at = log + (bh // H) * log_b + (bh % H) // log_g * log_h
+    g = tl.load(at + (t0 + i) * log_t, mask=i <= last, other=0.0).to(tl.float32)
     reset = g < RESET
     sums = tl.cumsum(tl.where(reset, 0.0, g) * LOG2E if EXACT else tl.maximum(g * LOG2E, FLOOR), axis=0)
-    tl.store(a + bh * T + t, sums, mask=t < T)
+    tl.store(a + bh * T + t0 + i, sums, mask=i <= last)
     if EXACT:
         place = tl.where(reset, i, -1)
-        last = tl.max(tl.where(i[:, None] >= i[None, :], place[None, :], -1), axis=1)
-        tl.store(r + bh * T + t, last, mask=t < T)
+        reset_at = tl.max(tl.where(i[:, None] >= i[None, :], place[None, :], -1), axis=1)
+        tl.store(r + bh * T + t0 + i, reset_at, mask=i <= last)
 
 
 @triton.jit(do_not_specialize=["T"])
 def suffix_sum_kernel(
-    late, early, start, out, T, H, X: tl.constexpr, C: tl.constexpr, BX: tl.constexpr
+    late, early, start, out, T, H, starts, X: tl.constexpr, C: tl.constexpr, BX: tl.constexpr
 ):  # fmt: skip
-    """out_t = start + sum of late at t and after + sum of early after t; late, early, out [B, T, H, X], start [B, H, X]."""
+    """out_t = start + sum of late at t and after + sum of early after t; late, early, out [B, T, H, X], start [N, H, X]."""
     x = tl.program_id(0) % tl.cdiv(X, BX) * BX + tl.arange(0, BX)
-    bh = (tl.program_id(0) // tl.cdiv(X, BX)).to(tl.int64)
-    base = ((bh // H) * T * H + bh % H) * X
+    sh = (tl.program_id(0) // tl.cdiv(X, BX)).to(tl.int64)
+    b, _, begin, stop, _ = part_of(sh // H, T, starts, 1, T, C)
+    base = (b * T * H + sh % H) * X
     i = tl.arange(0, C)
     total = tl.zeros([BX], tl.float32)
     if start is not None:
-        total += tl.load(start + bh * X + x, mask=x < X, other=0.0)
-    for c in range(tl.cdiv(T, C)):
-        t = T - (tl.cast(c, tl.int64) + 1) * C + i
-        ok = (t >= 0)[:, None] & (x < X)[None, :]
+        total += tl.load(start + sh * X + x, mask=x < X, other=0.0)
+    for c in range(tl.cdiv(stop - begin, C).to(tl.int32)):
+        t = stop - (tl.cast(c, tl.int64) + 1) * C + i
+        ok = (t >= begin)[:, None] & (x < X)[None, :]
         at = base + t[:, None] * H * X + x[None, :]
         sums = tl.load(late + at, mask=ok, other=0.0)
         after = tl.zeros([C, BX], tl.float32)
@@ -232,64 +265,70 @@ def slot(p, at, n: tl.constexpr, ok):
 
 
 @triton.jit
-def passes(a, r, bh, T, last, t0, LEAST: tl.constexpr, EXACT: tl.constexpr):
-    """1 where the decays of a chunk leave something, else 0."""
-    kept = tl.load(a + bh * T + t0 + last) > LEAST
+def passes(a, r, at, LEAST: tl.constexpr, EXACT: tl.constexpr):
+    """1 where the decays of a chunk, whose last step is `at`, leave something, else 0."""
+    kept = tl.load(a + at) > LEAST
     if EXACT:
-        kept = kept & (tl.load(r + bh * T + t0 + last) < 0)
+        kept = kept & (tl.load(r + at) < 0)
     return kept.to(tl.float32)
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks"])
 def border_totals_kernel(
-    a, r, in_late, in_early, out_late, out_early, kept, total, T, H,
+    a, r, in_late, in_early, out_late, out_early, kept, total, T, H, chunks, begins, stops,
     N_IN: tl.constexpr, N_OUT: tl.constexpr, C: tl.constexpr, LEAST: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     """For each chunk, <S, dS> at its start as kept * (<S, dS> at its end) + total; both [B, H, chunks]."""
-    chunks = tl.cdiv(T, C)
     bh = (tl.program_id(0) // chunks).to(tl.int64)
-    t0 = (tl.program_id(0) % chunks).to(tl.int64) * C
+    t0, last = place_of(tl.program_id(0) % chunks, T, begins, stops, C)
+    if last < 0:
+        return
     i = tl.arange(0, C)
-    ok = t0 + i < T
+    ok = i <= last
     at = ((bh // H) * T + t0 + i) * H + bh % H
     inside = slot(in_late, at, N_IN, ok) + slot(in_early, at, N_IN, ok)
     outside = slot(out_late, at, N_OUT, ok) + slot(out_early, at, N_OUT, ok)
-    last = tl.minimum(T - t0, C) - 1
-    keeps = passes(a, r, bh, T, last, t0, LEAST, EXACT)
+    keeps = passes(a, r, bh * T + t0 + last, LEAST, EXACT)
     tl.store(kept + tl.program_id(0), keeps)
     tl.store(total + tl.program_id(0), tl.sum(inside, axis=0) + keeps * tl.sum(outside, axis=0))
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks"])
 def border_sums_kernel(
-    a, r, start, in_late, in_early, out_late, out_early, own_late, own_early, kept, total, out, T, H,
-    N_IN: tl.constexpr, N_OUT: tl.constexpr, N_OWN: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr,
+    a, r, start, in_late, in_early, out_late, out_early, own_late, own_early, kept, total, out, T, H, chunks, begins, stops,
+    owners, ends, N_IN: tl.constexpr, N_OUT: tl.constexpr, N_OWN: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr,
     LEAST: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     """The pairing at each step of a chunk, [B, T, H]; see `border_sums`."""
-    chunks = tl.cdiv(T, C)
     c = tl.program_id(0) % chunks
     bh = (tl.program_id(0) // chunks).to(tl.int64)
+    t0, last = place_of(c, T, begins, stops, C)
+    if last < 0:
+        return
+    if owners is None:
+        end = tl.cast(chunks, tl.int64)
+        sh = bh
+    else:
+        end = tl.load(ends + c)
+        sh = tl.load(owners + c) * H + bh % H
     n = tl.arange(0, BLOCK)
     value = 0.0  # <S, dS> at the chunk's end: what later chunks add, up to the first that lets nothing pass
-    open_ = 1.0
-    for base in range(c + 1, chunks, BLOCK):
+    still = 1.0
+    for base in range(c + 1, end.to(tl.int32), BLOCK):
         later = base + n
-        keeps = tl.load(kept + bh * chunks + later, mask=later < chunks, other=1.0)
-        first = tl.min(tl.where(keeps == 0.0, later, chunks), axis=0)
-        adds = tl.load(total + bh * chunks + later, mask=(later < chunks) & (later <= first), other=0.0)
-        value += open_ * tl.sum(adds, axis=0)
-        open_ = tl.where(first < chunks, 0.0, open_)
+        keeps = tl.load(kept + bh * chunks + later, mask=later < end, other=1.0)
+        first = tl.min(tl.where(keeps == 0.0, later, end.to(tl.int32)), axis=0)
+        adds = tl.load(total + bh * chunks + later, mask=(later < end) & (later <= first), other=0.0)
+        value += still * tl.sum(adds, axis=0)
+        still = tl.where(first < end, 0.0, still)
     if start is not None:
-        value += open_ * tl.load(start + bh)
-    t0 = c.to(tl.int64) * C
+        value += still * tl.load(start + sh)
     i = tl.arange(0, C)
-    ok = t0 + i < T
+    ok = i <= last
     at = ((bh // H) * T + t0 + i) * H + bh % H
-    last = tl.minimum(T - t0, C) - 1
     late, early = slot(out_late, at, N_OUT, ok), slot(out_early, at, N_OUT, ok)
     border = value + tl.sum(late + early, axis=0)
-    pairing = border * passes(a, r, bh, T, last, t0, LEAST, EXACT)
+    pairing = border * passes(a, r, bh * T + t0 + last, LEAST, EXACT)
     pairing -= tl.cumsum(late, axis=0) - late + tl.cumsum(early, axis=0)
     late, early = slot(in_late, at, N_IN, ok), slot(in_early, at, N_IN, ok)
     late += slot(own_late, at, N_OWN, ok)
@@ -298,11 +337,142 @@ def border_sums_kernel(
     tl.store(out + at, pairing, mask=ok)
 
 
+@triton.jit(do_not_specialize=["T", "parts", "length"])
+def kept_kernel(
+    a, n, kept, T, H, parts, length, X: tl.constexpr, C: tl.constexpr, BX: tl.constexpr, STEPS: tl.constexpr, EXACT: tl.constexpr
+):  # fmt: skip
+    """The decays of each part of the sequences, [B * parts, H, X]."""
+    sh = tl.program_id(0).to(tl.int64)
+    b, _, begin, stop, _ = part_of(sh // H, T, None, parts, length, C)
+    bh = b * H + sh % H
+    c = tl.arange(0, 16)
+    x = tl.arange(0, BX)
+    sums = tl.zeros([BX], tl.float32)
+    resets = tl.zeros([BX], tl.int32)
+    for base in range(0, tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32), 16):
+        t = tl.minimum(begin + (base + c + 1) * C, stop) - 1
+        ok = (begin + (base + c) * C < stop)[:, None] & (x < X)[None, :]
+        at = (bh * T + t)[:, None] * X + x[None, :]
+        sums += tl.sum(tl.load(a + at, mask=ok, other=0.0), axis=0)
+        if EXACT:
+            gone = -1 if STEPS else 0  # one decay a step has the last reset, or -1; others count them
+            resets += tl.sum((tl.load(n + at, mask=ok, other=gone).to(tl.int32) > gone).to(tl.int32), axis=0)
+    tl.store(kept + sh * X + x, tl.exp2(tl.where(resets == 0, sums, float("-inf"))), mask=x < X)
+
+
+@triton.jit(do_not_specialize=["parts"])
+def chain_kernel(
+    first, local, kept, out, H, parts,
+    ROWS: tl.constexpr, COLS: tl.constexpr, ALONG: tl.constexpr, FORWARD: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """out_p = what enters part p: S, then kept * S + local for the next; all [N * parts, H, ROWS, COLS], first [N, H, ..]."""
+    sh = tl.program_id(0).to(tl.int64)
+    i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    size: tl.constexpr = ROWS * COLS
+    S = tl.zeros([BLOCK], tl.float32)
+    if first is not None:
+        S += tl.load(first + sh * size + i, mask=i < size, other=0.0)
+    for m in range(parts):
+        part = m if FORWARD else parts - 1 - m
+        at = ((sh // H) * parts + part) * H + sh % H
+        tl.store(out + at * size + i, S, mask=i < size)
+        step = tl.load(local + at * size + i, mask=i < size, other=0.0)
+        if ALONG == 0:
+            S += step
+        elif ALONG == 1:
+            S = S * tl.load(kept + at) + step
+        elif ALONG == 2:
+            S = S * tl.load(kept + at * ROWS + i // COLS, mask=i < size, other=0.0) + step
+        else:
+            S = S * tl.load(kept + at * COLS + i % COLS, mask=i < size, other=0.0) + step
+
+
+@triton.jit(do_not_specialize=["parts"])
+def chain_matrix_kernel(
+    first, local, linear, out, H, parts, row_stride, column_stride,
+    ROWS: tl.constexpr, COLS: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr, FORWARD: tl.constexpr,
+):  # fmt: skip
+    """As `chain_kernel`, where a part takes S to linear @ S + local; linear is [N * parts, H, ROWS, ROWS]."""
+    sh = tl.program_id(0).to(tl.int64)
+    r = tl.arange(0, BR)
+    c = tl.program_id(1) * BC + tl.arange(0, BC)
+    ok = (r < ROWS)[:, None] & (c < COLS)[None, :]
+    place = r[:, None] * row_stride + c[None, :] * column_stride
+    S = tl.zeros([BR, BC], tl.float32)
+    if first is not None:
+        S += tl.load(first + sh * ROWS * COLS + place, mask=ok, other=0.0)
+    for m in range(parts):
+        part = m if FORWARD else parts - 1 - m
+        at = ((sh // H) * parts + part) * H + sh % H
+        tl.store(out + at * ROWS * COLS + place, S, mask=ok)
+        A = tl.load(
+            linear + at * ROWS * ROWS + r[:, None] * ROWS + r[None, :],
+            mask=(r < ROWS)[:, None] & (r < ROWS)[None, :],
+            other=0.0,
+        )
+        step = tl.load(local + at * ROWS * COLS + place, mask=ok, other=0.0)
+        S = tl.dot(A, S, step, input_precision="tf32x3")
+
+
+def chained(
+    first: torch.Tensor | None,
+    local: torch.Tensor,
+    p: Places,
+    parts: int,
+    forward: bool,
+    decay: tuple[torch.Tensor, Any] | None = None,
+    along: int | None = None,
+    exact: bool = False,
+) -> torch.Tensor:
+    """What enters each part of the sequences: states [N * parts, H, ...], from those that enter the first (or last) one.
+
+    `local` is what each part makes of zero states. `decay` are cumulative sums and resets as `cumulate` has them, which run
+    `along` an axis of the state, or none.
+    """
+    rows, columns = (*local.shape[2:], 1, 1)[:2]
+    out, kept = torch.empty_like(local), None
+    if decay is not None:
+        a, n = decay
+        X = a.shape[3] if a.ndim == 4 else 1
+        kept = local.new_empty((*local.shape[:2], X))
+        launch(
+            kept_kernel, (local.shape[0] * p.heads,), a, n, kept, p.steps, p.heads, parts, p.length(parts),
+            X=X, C=p.chunk, BX=triton.next_power_of_2(X), STEPS=a.ndim == 3, EXACT=exact, num_warps=1,
+        )  # fmt: skip
+    how = 0 if decay is None else 1 if along is None else 2 + along
+    block = min(1024, triton.next_power_of_2(rows * columns))
+    launch(
+        chain_kernel, (p.sequences * p.heads, triton.cdiv(rows * columns, block)), first, local, kept, out, p.heads, parts,
+        ROWS=rows, COLS=columns, ALONG=how, FORWARD=forward, BLOCK=block, num_warps=4,
+    )  # fmt: skip
+    return out
+
+
+def chained_matrix(
+    first: torch.Tensor | None,
+    local: torch.Tensor,
+    linear: torch.Tensor,
+    p: Places,
+    parts: int,
+    forward: bool,
+    along: int,
+) -> torch.Tensor:
+    """As `chained`, where a part multiplies the axis `along` of the state by a matrix, `linear` [N * parts, H, row, row]."""
+    rows, columns = local.shape[2 + along], local.shape[3 - along]
+    strides_of = local.stride()[2 + along], local.stride()[3 - along]
+    out = torch.empty_like(local)
+    launch(
+        chain_matrix_kernel, (p.sequences * p.heads, triton.cdiv(columns, 32)), first, local, linear, out, p.heads, parts,
+        *strides_of, ROWS=rows, COLS=columns, BR=padded(rows), BC=32, FORWARD=forward, num_warps=8,
+    )  # fmt: skip
+    return out
+
+
 def border_sums(
     a: torch.Tensor,
     r: torch.Tensor | None,
     start: torch.Tensor | None,
-    chunk: int,
+    p: Places,
     exact: bool,
     in_late: torch.Tensor | None = None,
     in_early: torch.Tensor | None = None,
@@ -314,70 +484,64 @@ def border_sums(
     """A decay's pairing [B, T, H], float32, from what sweeps have summed for each step: [B, T, H, tiles], or None for nothing.
 
     `own` are pairs inside a chunk, `in` reads of the state before it, `out` (negative) reads of the gradient after it; `start`
-    [B, H] is <S, dS> after the last step. `a`, `r` are the cumulative decays and resets of `cumulate`. What the decays of a whole
+    [N, H] is <S, dS> after the last step. `a`, `r` are the cumulative decays and resets of `cumulate`. What the decays of a whole
     chunk make smaller than rounding counts as nothing there, so that nothing beyond such a chunk is in the sum.
     """
-    some = next(x for x in (in_late, in_early, out_late, out_early) if x is not None)
-    B, T, H = some.shape[:3]
-    chunks = triton.cdiv(T, chunk)
-    kept, total = (some.new_empty((B, H, chunks)) for _ in range(2))
-    out = some.new_empty((B, T, H))
-    tiles = [
-        next((x.shape[3] for x in pair if x is not None), 1)
-        for pair in ((in_late, in_early), (out_late, out_early), (own_late, own_early))
-    ]
+    kept, total = (a.new_empty((p.batch, p.heads, p.chunks)) for _ in range(2))
+    out = a.new_empty((p.batch, p.steps, p.heads))
+    pairs = ((in_late, in_early), (out_late, out_early), (own_late, own_early))
+    tiles = [next((x.shape[3] for x in pair if x is not None), 1) for pair in pairs]
     least = -22.0 if exact else -10.0
-    grid = (B * H * chunks,)
     launch(
-        border_totals_kernel, grid, a, r, in_late, in_early, out_late, out_early, kept, total, T, H,
-        N_IN=tiles[0], N_OUT=tiles[1], C=chunk, LEAST=least, EXACT=exact, num_warps=1,
+        border_totals_kernel, (p.programs,), a, r, in_late, in_early, out_late, out_early, kept, total, *p.at_once,
+        N_IN=tiles[0], N_OUT=tiles[1], C=p.chunk, LEAST=least, EXACT=exact, num_warps=1,
     )  # fmt: skip
-    start = None if start is None else start.contiguous()
     launch(
-        border_sums_kernel, grid, a, r, start, in_late, in_early, out_late, out_early, own_late, own_early, kept, total,
-        out, T, H, N_IN=tiles[0], N_OUT=tiles[1], N_OWN=tiles[2], C=chunk, BLOCK=256, LEAST=least, EXACT=exact,
-        num_warps=1,
+        border_sums_kernel, (p.programs,), a, r, None if start is None else start.contiguous(), in_late, in_early,
+        out_late, out_early, own_late, own_early, kept, total, out, *p.at_once, p.owners, p.ends,
+        N_IN=tiles[0], N_OUT=tiles[1], N_OWN=tiles[2], C=p.chunk, BLOCK=256, LEAST=least, EXACT=exact, num_warps=1,
     )  # fmt: skip
     return out
 
 
-def cumulate(log: torch.Tensor, chunk: int, exact: bool) -> tuple[torch.Tensor, Any, Any]:
-    """Cumulative log2 decays within chunks, resets, and the extent of each chunk, from log decays [B, T, H, (X)].
+def cumulate(log: torch.Tensor, p: Places, exact: bool) -> tuple[torch.Tensor, Any, Any]:
+    """Cumulative log2 decays within chunks, resets, and the extent of each chunk, from log decays [B, T, H or fewer, (X)].
 
     The first two are [B, H, T, (X)], float32 and integer; the extent is [B, H, chunks] float32. Resets are None unless
     `exact`, and the extent is None for one decay a step.
     """
-    B, T, H = log.shape[:3]
-    grid = (B * H * triton.cdiv(T, chunk),)
+    B, T, H = p.batch, p.steps, p.heads
     a = log.new_empty((B, H, T, *log.shape[3:]), dtype=torch.float32)
     if log.ndim == 3:
         r = log.new_empty((B, H, T), dtype=torch.int32) if exact else None
-        launch(cumulate_steps_kernel, grid, log, *strides(log), a, r, T, H, C=chunk, EXACT=exact, num_warps=1)
+        launch(
+            cumulate_steps_kernel, (p.programs,), log, *strides(log, H), a, r, *p.at_once,
+            C=p.chunk, EXACT=exact, num_warps=1,
+        )  # fmt: skip
         return a, r, None
     X = log.shape[3]
     log = steps(log)
     n = log.new_empty((B, H, T, X), dtype=torch.int8) if exact else None
-    extent = log.new_empty((B, H, triton.cdiv(T, chunk)), dtype=torch.float32)
+    extent = log.new_empty((B, H, p.chunks), dtype=torch.float32)
     launch(
-        cumulate_kernel, grid, log, *strides(log), a, n, extent, T, H,
-        X=X, C=chunk, BX=triton.next_power_of_2(X), EXACT=exact, num_warps=4 if X <= 64 else 8,
+        cumulate_kernel, (p.programs,), log, *strides(log, H), a, n, extent, *p.at_once,
+        X=X, C=p.chunk, BX=triton.next_power_of_2(X), EXACT=exact, num_warps=4 if X <= 64 else 8,
     )  # fmt: skip
     return a, n, extent
 
 
-def suffix_sum(late: torch.Tensor, early: torch.Tensor | None, start: torch.Tensor | None) -> torch.Tensor:
-    """out_t = start + sum_{s >= t} late_s + sum_{s > t} early_s, over axis 1 of [B, T, H, (X)] float32; start [B, H, (X)]."""
-    B, T, H = late.shape[:3]
+def suffix_sum(late: torch.Tensor, early: torch.Tensor | None, start: torch.Tensor | None, p: Places) -> torch.Tensor:
+    """out_t = start + sum_{s >= t} late_s + sum_{s > t} early_s, over axis 1 of [B, T, H, (X)] float32; start [N, H, (X)]."""
     X = late.shape[3] if late.ndim == 4 else 1
     late = late.contiguous()
     out = torch.empty_like(late)
     block = min(triton.next_power_of_2(X), 32)
     launch(
         suffix_sum_kernel,
-        (B * H * triton.cdiv(X, block),),
+        (p.sequences * p.heads * triton.cdiv(X, block),),
         late,
         None if early is None else early.contiguous(),
         None if start is None else start.contiguous(),
-        out, T, H, X=X, C=64 if X > 1 else 512, BX=block, num_warps=4,
+        out, p.steps, p.heads, p.starts, X=X, C=64 if X > 1 else 512, BX=block, num_warps=4,
     )  # fmt: skip
     return out

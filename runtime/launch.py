@@ -62,9 +62,14 @@ def padded(size: int) -> int:
     return max(16, triton.next_power_of_2(size))
 
 
-def strides(x: torch.Tensor) -> tuple[int, int, int]:
-    """Strides of the batch, time and head axes of [B, T, H, ...]."""
-    return x.stride(0), x.stride(1), x.stride(2)
+def strides(x: torch.Tensor, heads: int) -> tuple[int, int, int, int]:
+    """Strides of the batch, time and head axes of [B, T, H or fewer, ...], and how many of `heads` share one of its heads."""
+    return x.stride(0), x.stride(1), x.stride(2), heads // max(1, x.shape[2])
+
+
+def each_head(x: torch.Tensor, heads: int) -> torch.Tensor:
+    """[B, T, H or fewer, ...] with H heads."""
+    return x if x.shape[2] == heads else x.repeat_interleave(heads // x.shape[2], 2)
 
 
 def steps(x: torch.Tensor) -> torch.Tensor:

@@ -16,6 +16,7 @@ from chunkform.codegen.check import Case, Sample, relative_error, samples
 from chunkform.codegen.oracle import oracle
 from chunkform.codegen.pipeline import Compiled, compile_spec
 from chunkform.codegen.triton import IMPORTS, CannotPrint, triton_source
+from chunkform.runtime.packed import Packed
 from chunkform.spec.language import catalogue, find
 
 EXTRA = Path(__file__).parent / "codegen" / "specs"
@@ -84,13 +85,13 @@ class Error:
         return self.error / self.rounding if self.rounding else float("inf")
 
 
-def run(m: Any, s: Sample, needs: frozenset[str] | None = None) -> dict[str, torch.Tensor]:
+def run(m: Any, s: Sample, needs: frozenset[str] | None = None, packed: Any = None) -> dict[str, torch.Tensor]:
     """Outputs, last states and gradients by Triton, from uninitialised memory full of NaN."""
     needs = needs if needs is not None else frozenset([*s.given, *s.states])
     with poisoned():
-        outputs, finals, saved = m.triton_forward(s.given, s.states, s.constants)
+        outputs, finals, saved = m.triton_forward(s.given, s.states, s.constants, packed)
         gradients, initial = m.triton_backward(
-            s.given, s.states, s.constants, saved, s.cotangents, s.final_cotangents, needs
+            s.given, s.states, s.constants, saved, s.cotangents, s.final_cotangents, needs, packed
         )
     return named(outputs, finals, gradients, initial)
 
@@ -102,6 +103,45 @@ def named(outputs: Any, finals: Any, gradients: Any, initial: Any) -> dict[str, 
         | {f"d{n}": x for n, x in gradients.items()}
         | {f"d initial {n}": x for n, x in initial.items()}
     )
+
+
+def packed_difference(name: str, lengths: tuple[int, ...], device: str = "cpu") -> float:
+    """The largest relative difference between packed sequences and each of them on its own, over every quantity."""
+    c, m = compiled(name), module(name)
+    _, s, _ = next(samples(c, Case(batch=1, heads=2, width=16, steps=sum(lengths), device=device)))
+    starts = torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()], device=device)
+    random = torch.Generator().manual_seed(1)
+
+    def many(x: torch.Tensor | None) -> torch.Tensor | None:
+        return None if x is None else 0.1 * torch.randn(len(lengths), *x.shape[1:], generator=random).to(x)
+
+    states = {n: many(x) for n, x in s.states.items()}
+    last = {n: many(x) for n, x in s.final_cotangents.items()}
+    whole = run(m, replace(s, states=states, final_cotangents=last), packed=Packed(starts, len(lengths), sum(lengths)))
+    per_step = {v.name for v in c.step.variables if v.per_step}
+    sums: dict[str, torch.Tensor] = {}
+    worst = 0.0
+    for n, length in enumerate(lengths):
+        begin = int(starts[n])
+
+        def own(x: dict[str, Any], begin: int = begin, length: int = length) -> dict[str, Any]:
+            return {
+                k: v if k not in per_step and k not in c.step.output_axes else v[:, begin : begin + length]
+                for k, v in x.items()
+            }
+
+        def row(x: dict[str, Any], n: int = n) -> dict[str, Any]:
+            return {k: None if v is None else v[n : n + 1] for k, v in x.items()}
+
+        alone = run(m, Sample(own(s.given), row(states), s.constants, own(s.cotangents), row(last)))
+        for quantity, x in alone.items():
+            if quantity.startswith(("final ", "d initial ")):
+                worst = max(worst, relative_error(whole[quantity][n : n + 1], x))
+            elif quantity in c.step.output_axes or quantity[1:] in per_step:
+                worst = max(worst, relative_error(whole[quantity][:, begin : begin + length], x) if length else 0.0)
+            else:
+                sums[quantity] = sums.get(quantity, 0) + x
+    return max([worst, *(relative_error(whole[quantity], x) for quantity, x in sums.items())])
 
 
 class poisoned:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 from ..adjoint import gradient_name
-from ..ir import ZERO, Node, dim_of, leaf, walk
+from ..ir import ZERO, Node, dim_of, leaf, rename, walk
 from ..log_decay import log_of
 from ..pipeline import Compiled
 from ..print_nodes import NodePrinter, Torch
-from ..read_write import Pairing
+from ..read_write import Pairing, StateForm
+from ..segments import feeds_back, linear_sweep
 from ..sequential.initial import initial_adjoints
 from ..stages import Accumulate, Plan, Sweep
 from ..step import StateVar, StepProgram
@@ -21,14 +25,16 @@ from .tile import Argument, axis_name, block_name, size_name
 class Host:
     """Prints one of the two functions, and the kernels that it launches."""
 
-    def __init__(self, c: Compiled, plan: Plan, backward: bool) -> None:
+    def __init__(self, c: Compiled, plan: Plan, backward: bool, cuts: bool) -> None:
         self.c, self.plan, self.backward = c, plan, backward
         self.kind = "backward" if backward else "forward"
         self.names = Names(c)
         saved = () if backward else tuple(plan.form.write_leaves())
         self.fused: Fused = fuse(plan, saved)
         self.kernels: list[Kernel] = []
-        self.opened: dict[int, Opened] = {}
+        self.opened: dict[Any, Opened] = {}
+        self.cuts = cuts  # may sequences be cut in parts, which programs of their own walk over?
+        self.entered: set[str] = set()  # states whose values before each part are known
         self.lines: list[str] = []
         self.initial_gradient = ""
         self.ready: set[str] = set()
@@ -49,10 +55,13 @@ class Host:
             self._gradients()
         else:
             self._outputs()
-        head = "(given, states, constants)"
+        head = "(given, states, constants, packed=None)"
         doc = "Outputs, last states and what the backward pass uses."
         if self.backward:
-            head, doc = "(given, states, constants, saved, cotangents, final_cotangents, needs)", "Gradients."
+            head, doc = (
+                "(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None)",
+                "Gradients.",
+            )
         body = "\n".join(f"    {x}" for x in self.lines)
         return f'def triton_{self.kind}{head}:\n    """{doc}"""\n{body}\n'
 
@@ -68,7 +77,8 @@ class Host:
         stepwise = next(v for v in p.variables if v.per_step)
         first = next((v for v in p.variables if v.kind == "input"), stepwise)
         add(f"some = {self.names(first.leaf)}")
-        add(f"B, T, H = {self.names(stepwise.leaf)}.shape[:3]")
+        add(f"B, T = {self.names(stepwise.leaf)}.shape[:2]")
+        add(f"H = max({', '.join(f'{self.names(v.leaf)}.shape[2]' for v in p.variables if v.per_step)}, 0)")
         for d in p.dims:
             with_dim = next((v for v in p.variables if d in map(dim_of, v.axes)), None)
             if with_dim is None:
@@ -80,12 +90,24 @@ class Host:
                 add(f"{size_name(d)} = {self.names(with_dim.leaf)}.shape[{at}]")
         sizes = ", ".join(size_name(d) for d in p.dims) + ("," if len(p.dims) == 1 else "")
         add(f"config = choose(some.dtype, ({sizes}), heavy={self._heavy()})")
+        add("lay = places(packed, (B, T, H), config.chunk)")
+        if self.cuts:
+            tiles = max((self._tile_count(opened(s)) for s in self.plan.sweeps), key=lambda x: (x != "1", x))
+            add(f"parts = parts_for(lay, B * H * {tiles})")
+        else:
+            add("parts = 1")
         for s in p.states:
             self._first_state(s)
+            if not self.backward:
+                name = self.names(leaf("state", s.name))
+                add(f"{name}_starts = {name}_first")
         if self.backward:
             for s in p.states:
                 name = self.names(leaf("state", f"d{s.name}"))
-                add(f'{name}_first = whole(final_cotangents.get("{s.name}"))')
+                add(f'{name}_first = {name}_starts = whole(final_cotangents.get("{s.name}"))')
+            for s in p.states:
+                name = self.names(leaf("state", s.name))
+                add(f'{name}_starts = saved["{s.name} starts"] if parts > 1 else {name}_first')
             for x in self.plan.saved:
                 add(f'{self.names(x)} = saved["{x.attrs[1]}"]')
             for name, axes in self.c.step.output_axes.items():
@@ -103,7 +125,7 @@ class Host:
         if s.initial is None:
             return
         lines, results = self.printer.statements({"first": s.initial}, self.torch_leaf, orders={"first": s.axes})
-        shape = ", ".join(["B", "H", *(size_name(dim_of(a)) for a in s.axes)])
+        shape = ", ".join(["lay.sequences", "H", *(size_name(dim_of(a)) for a in s.axes)])
         self.lines.append(f"if {name}_first is None:")
         self.lines += [f"    {x}" for x in lines]
         self.lines.append(f"    {name}_first = whole(spread({results['first']}, ({shape}), some))")
@@ -120,6 +142,8 @@ class Host:
         if kind == "cotangent" and name[1:] in {s.name for s in self.c.step.states}:
             return self.initial_gradient
         text = f"{self.names(x)}.float()"
+        if kind in ("input", "decay"):
+            text = f"each_head({self.names(x)}, H).float()"
         return f"{text}.exp()" if kind.startswith("decay") else text
 
     def torch_text(self, nodes: dict[str, Node], orders: dict[str, tuple[str, ...]]) -> dict[str, str]:
@@ -130,54 +154,106 @@ class Host:
     # --- sweeps -----------------------------------------------------------------------------------------------------
 
     def _sweep(self, k: int, sweep: Sweep) -> None:
+        """A sweep, with what must be done ahead of it: what needs no state, and the states that enter parts of the sequence."""
         o = self.opened[k] = opened(sweep)
         stores = self.fused.stores[k]
-        number = sum(x.walks for x in self.kernels) + 1
-        kernel = sweep_kernel(f"{self.kind}_sweep_{number}", sweep, o, stores, self.names)
-        everyone = {v.name for v in self.c.step.variables if v.kind != "constant"} | {
-            s.name for s in self.c.step.states
-        }
-        wanted = self._wanted_by(k) if self.backward else everyone
-        ahead = [x for x in o.prepared if not wanted <= self.prepared.get(self.names(x), set())]
-        inner: list[str] = []
-        if ahead:
-            o.matrices = {x: n for x, n in o.matrices.items() if x in ahead}
-            o.scaled = {x: n for x, n in o.scaled.items() if x in ahead}
-            o.intra = {x: n for x, n in o.intra.items() if x in ahead}
-            prepare = prepare_kernel(f"{self.kind}_prepare_{number}", o, self.names)
-            self._inputs(prepare)
-            for x in ahead:
-                self.prepared[self.names(x)] = wanted
-                own = [a for a in x.axes if not a.startswith("%")]
-                shape = "B, H, cdiv(T, config.chunk), config.chunk, config.chunk"
-                if own:
-                    shape = f"B, H, T, {size_name(dim_of(own[0]))}"
-                if x.attrs[0] == "own":
-                    shape = "B, T, H, 1"
-                dtype = ", dtype=torch.float32" if x.attrs[0] in ("intra", "own") else ""
-                inner.append(f"{self.names(x)} = some.new_empty(({shape}){dtype})")
-            inner += self._launch(prepare, "B * H * cdiv(T, config.chunk)")
-            self.kernels.append(prepare)
+        number = sum(x.walks and "ends" not in x.name for x in self.kernels) + 1
+        wanted = self._wanted_by(k) if self.backward else self._everything()
+        first = not set(sweep.states) <= self.entered and not (self.backward and sweep.direction > 0)
+        group = wanted
+        if first and self.backward:
+            again = [
+                j for j, x in enumerate(self.plan.stages) if isinstance(x, Sweep) and set(x.states) & set(sweep.states)
+            ]
+            group = set().union(*(self._wanted_by(j) for j in again))
+        kernel = sweep_kernel(f"{self.kind}_sweep_{number}", sweep, o, stores, self.names, ends=first and self.cuts)
+        self._prepare(o, group, f"{self.kind}_prepare_{number}")
         self._inputs(kernel)
-        inner += [self._allocated(k, s) for s in stores]
+        self.kernels.append(kernel)
+        if first:
+            self.entered |= set(sweep.states)
+            self._under(group, self._entering(k, sweep, kernel, group, number))
+        lines = [self._allocated(k, s) for s in stores]
         for x in self._border_sums(o):
-            count = self._tile_count(o)
-            inner.append(f"{self.names(x)} = some.new_empty((B, T, H, {count}), dtype=torch.float32)")
+            lines.append(f"{self.names(x)} = some.new_empty((B, T, H, {self._tile_count(o)}), dtype=torch.float32)")
         for s in sweep.group:
             if s.name in sweep.finals:
-                shape = ", ".join(["B", "H", *(size_name(dim_of(a)) for a in s.axes)])
                 name = self.names(leaf("state", s.name))
-                inner.append(f"{name}_last = some.new_empty(({shape}), dtype=torch.float32)")
-        grid = "B * H"
-        if kernel.tiled is not None:
-            grid += f" * cdiv({size_name(dim_of(kernel.tiled))}, {self._block(kernel, kernel.tiled)})"
-        inner += self._launch(kernel, grid)
+                lines.append(f"{name}_last = {self._new_state(s, 'lay.sequences')}")
+        self._under(wanted, lines + self._launch(kernel))
+
+    def _everything(self) -> set[str]:
+        variables = {v.name for v in self.c.step.variables if v.kind != "constant"}
+        return variables | {s.name for s in self.c.step.states}
+
+    def _under(self, wanted: set[str], lines: list[str]) -> None:
+        """Add lines, under the condition that one of these gradients is needed."""
+        if not lines or wanted == self._everything():
+            self.lines += lines
+            return
+        names = ", ".join(f'"{n}"' for n in sorted(wanted))
+        self.lines += [f"if needs & {{{names}}}:", *(f"    {x}" for x in lines)]
+
+    def _new_state(self, s: StateForm, count: str) -> str:
+        shape = ", ".join([count, "H", *(size_name(dim_of(a)) for a in s.axes)])
+        return f"some.new_empty(({shape}), dtype=torch.float32)"
+
+    def _prepare(self, o: Opened, wanted: set[str], name: str) -> None:
+        """The kernel ahead of a sweep, for what no kernel has made for these gradients yet."""
+        ahead = [x for x in o.prepared if not wanted <= self.prepared.get(self.names(x), set())]
+        if not ahead:
+            return
+        some = replace(
+            o,
+            matrices={x: n for x, n in o.matrices.items() if x in ahead},
+            scaled={x: n for x, n in o.scaled.items() if x in ahead},
+            intra={x: n for x, n in o.intra.items() if x in ahead},
+        )
+        kernel = prepare_kernel(name, some, self.names)
+        self._inputs(kernel)
+        lines = []
+        for x in ahead:
+            self.prepared[self.names(x)] = wanted
+            own = [a for a in x.axes if not a.startswith("%")]
+            shape = "B, H, lay.chunks, config.chunk, config.chunk"
+            if own:
+                shape = f"B, H, T, {size_name(dim_of(own[0]))}"
+            if x.attrs[0] == "own":
+                shape = "B, T, H, 1"
+            dtype = ", dtype=torch.float32" if x.attrs[0] in ("intra", "own") else ""
+            lines.append(f"{self.names(x)} = some.new_empty(({shape}){dtype})")
+        self._under(wanted, lines + self._launch(kernel))
         self.kernels.append(kernel)
-        if wanted == everyone:
-            self.lines += inner
-        else:
-            names = ", ".join(f'"{n}"' for n in sorted(wanted))
-            self.lines += [f"if needs & {{{names}}}:", *(f"    {x}" for x in inner)]
+
+    def _entering(self, k: int, sweep: Sweep, kernel: Kernel, wanted: set[str], number: int) -> list[str]:
+        """What enters each part of the sequences, from maps of the parts; nothing to do where there is one."""
+        if not self.cuts:
+            return []
+        linear = linear_sweep(sweep.group, self.plan.form.reads) if feeds_back(sweep.group, sweep.solve) else None
+        lines = [f"{self.names(leaf('state', s.name))}_ends = {self._new_state(s, 'B * parts')}" for s in sweep.group]
+        lines += self._launch(kernel, "ends")
+        if linear is not None:
+            o = self.opened[k, "linear"] = opened(linear)
+            self._prepare(o, wanted, f"{self.kind}_prepare_{number}_linear")
+            walk = sweep_kernel(f"{self.kind}_ends_{number}", linear, o, [], self.names, ends=True, identity=True)
+            self._inputs(walk)
+            self.kernels.append(walk)
+            (s,) = linear.group
+            lines.append(f"{self.names(leaf('state', s.name))}_linear = {self._new_state(s, 'B * parts')}")
+            lines += self._launch(walk, "linear")
+        for s in sweep.group:
+            name, way = self.names(leaf("state", s.name)), s.direction > 0
+            given = f"{name}_first, {name}_ends"
+            if linear is not None:
+                call = f"chained_matrix({given}, {name}_linear, lay, parts, {way}, along={s.axes.index(s.row)})"
+            elif s.decay is None:
+                call = f"chained({given}, lay, parts, {way})"
+            else:
+                decay = self.names(rename(s.decay, self.opened[k].rename))
+                along = next((s.axes.index(a) for a in s.decay.axes), None)
+                call = f"chained({given}, lay, parts, {way}, ({decay}_sums, {decay}_resets), {along}, config.exact)"
+            lines.append(f"{name}_starts = {call}")
+        return ["if parts > 1:", *(f"    {x}" for x in lines)]
 
     def _inputs(self, kernel: Kernel) -> None:
         """What torch computes ahead of a kernel."""
@@ -187,9 +263,7 @@ class Host:
             if a.name.endswith("_sums") and a.name not in self.ready:
                 self.ready.add(a.name)
                 log, base = self._log(x), a.name.removesuffix("_sums")
-                self.lines.append(
-                    f"{a.name}, {base}_resets, {base}_extents = cumulate({log}, config.chunk, config.exact)"
-                )
+                self.lines.append(f"{a.name}, {base}_resets, {base}_extents = cumulate({log}, lay, config.exact)")
             if x.op == "leaf" and x.attrs[0] == "ahead" and self.names(x) not in self.ready:
                 self.ready.add(self.names(x))
                 node = self._ahead(x)
@@ -245,7 +319,8 @@ class Host:
     def _block(self, kernel: Kernel, axis: str) -> str:
         return self._tile(axis) if axis == kernel.tiled else f"padded({size_name(dim_of(axis))})"
 
-    def _launch(self, kernel: Kernel, grid: str) -> list[str]:
+    def _launch(self, kernel: Kernel, instead: str = "") -> list[str]:
+        """The launch of a kernel; of a walk, `instead` of what it yields, for the states after each part, into `.._{instead}`."""
         lines: list[str] = []
         if kernel.split:
             lines.append("for flat in (True, False):")
@@ -254,34 +329,51 @@ class Host:
         def add(line: str) -> None:
             lines.append(indent + line)
 
+        grid = "lay.sequences * parts * H" if kernel.walks else "lay.programs"
+        if kernel.tiled is not None:
+            grid += f" * cdiv({size_name(dim_of(kernel.tiled))}, {self._block(kernel, kernel.tiled)})"
         add("launch(")
         add(f"    {kernel.name}, ({grid},),")
         for a in kernel.arguments:
-            add(f"    {self._passed(a)},")
+            add(f"    {self._passed(a, kernel, instead)},")
         sizes = dict.fromkeys(size_name(dim_of(x)) for x in (*kernel.axes, *kernel.parts))
         words = [f"{n}={n}" for n in sizes]
         words += [f"{block_name(a)}={self._block(kernel, a)}" for a in kernel.axes]
         words += [f"part_{axis_name(a)}=min(config.block, padded({size_name(dim_of(a))}))" for a in kernel.parts]
         words += ["FLAT=flat"] if kernel.split else []
-        words += ["C=config.chunk", "LEVELS=config.levels", "EVEN=T % config.chunk == 0"]
+        words += [f"YIELD={not instead}"] if kernel.walks else []
+        words += ["C=config.chunk", "LEVELS=config.levels", "EVEN=lay.even"]
         words += ["EXACT=config.exact", "DT=DTYPES[some.dtype]"]
         stages, warps = ("config.stages", "config.warps") if kernel.walks else ("1", "4")
-        add(f"    T, H, {', '.join(words)}, num_warps={warps}, num_stages={stages},")
+        places = "*lay.walked, parts, lay.length(parts)" if kernel.walks else "*lay.at_once"
+        add(f"    {places}, {', '.join(words)}, num_warps={warps}, num_stages={stages},")
         add(")")
         return lines
 
-    def _passed(self, a: Argument) -> str:
+    def _passed(self, a: Argument, kernel: Kernel, instead: str) -> str:
         x = a.source
         assert x is not None
         if a.layout == "step":
             name = self.names(x)
-            return f"{name}, *strides({name})"
+            return f"{name}, *strides({name}, H)"
         if a.layout == "number":
             return f'constants["{x.attrs[1]}"]'
+        if a.layout == "state":
+            return self._passed_state(a.name, x.attrs[1], kernel, instead)
+        if instead and a.name.endswith("_out"):
+            return "None"
         made_ahead = a.layout == "chunked" and x.op == "leaf" and x.attrs[0] in ("scaled", "intra")
         if a.layout in ("sums", "out", "matrix", "head") or made_ahead:
             return self.names(x)
         return a.name
+
+    def _passed_state(self, argument: str, state: str, kernel: Kernel, instead: str) -> str:
+        name = self.names(leaf("state", state))
+        if argument.endswith("_first"):
+            return "None" if instead else f"{name}_starts"
+        if instead:
+            return f"{name}_{instead}"
+        return f"{name}_last" if state in kernel.finals else "None"
 
     # --- results ----------------------------------------------------------------------------------------------------
 
@@ -291,7 +383,11 @@ class Host:
         outputs = ", ".join(f'"{n}": {results[n]}' for n in orders)
         finals = ", ".join(f'"{s.name}": {self.names(leaf("state", s.name))}_last' for s in self.c.step.states)
         saved = ", ".join(f'"{x.attrs[1]}": {self.names(x)}' for x in self.plan.form.write_leaves())
-        self.lines.append(f"return {{{outputs}}}, {{{finals}}}, {{{saved}}}")
+        starts = ", ".join(f'"{s.name} starts": {self.names(leaf("state", s.name))}_starts' for s in self.c.step.states)
+        self.lines.append(f"saved = {{{saved}}}")
+        if self.cuts:
+            self.lines += ["if parts > 1:", f"    saved |= {{{starts}}}"]
+        self.lines.append(f"return {{{outputs}}}, {{{finals}}}, saved")
 
     def _values(self, values: dict[str, Node], orders: dict[str, tuple[str, ...]]) -> dict[str, str]:
         """Texts of whole values: tensors as stored, or torch expressions over them."""
@@ -343,7 +439,7 @@ class Host:
             self.initial_gradient = f"{known}_last"
             lines, results = self.printer.statements({"x": node}, self.torch_leaf, orders={"x": v.axes})
             self.lines += [f"    {x}" for x in lines]
-            shape = ", ".join(["B", "H", *(size_name(dim_of(a)) for a in v.axes)])
+            shape = ", ".join(["lay.sequences", "H", *(size_name(dim_of(a)) for a in v.axes)])
             self.lines.append(f'    gradients["{v.name}"] += spread({results["x"]}, ({shape}), some).sum(0)')
 
     def _initial_wants(self, state: str) -> set[str]:
@@ -378,7 +474,7 @@ class Host:
         early_text = "None" if early is ZERO else f"spread({texts['early']}, ({shape}), some)"
         self.lines.append(f"late = spread({texts['late']}, ({shape}), some)")
         self.lines.append(f"early = {early_text}")
-        self.lines.append(f"{name}_pairing = suffix_sum(late, early, {start})")
+        self.lines.append(f"{name}_pairing = suffix_sum(late, early, {start}, lay)")
 
     def _from_borders(self, p: Pairing, name: str, start: str) -> None:
         """What the sweeps over the state and over its gradient have summed, put together."""
@@ -391,7 +487,7 @@ class Host:
         assert scale is not None
         decay = self.names(scale)
         self.lines.append(f"{name}_pairing = border_sums(")
-        self.lines.append(f"    {decay}_sums, {decay}_resets, {start}, config.chunk, config.exact,")
+        self.lines.append(f"    {decay}_sums, {decay}_resets, {start}, lay, config.exact,")
         self.lines += [f"    {slot.replace('.', '_')}={text}," for slot, text in found.items()]
         self.lines.append(")")
 

@@ -27,6 +27,7 @@ class Kernel:
     tiled: str | None
     walks: bool
     parts: tuple[str, ...] = ()  # axes that are walked in blocks
+    finals: tuple[str, ...] = ()  # states whose last value it yields
     split: bool = False  # is it launched twice, for chunks that are flat and for the others?
 
     def signature(self) -> list[str]:
@@ -35,9 +36,10 @@ class Kernel:
         for a in self.arguments:
             lines.append(", ".join(parameters(a)) + ",")
         sizes = dict.fromkeys(size_name(dim_of(x)) for x in (*self.axes, *self.parts))
-        lines.append("T, H,")
+        lines.append("T, H, chunks, starts, parts, length," if self.walks else "T, H, chunks, begins, stops,")
         words = [*sizes, *(block_name(x) for x in self.axes), *(f"part_{axis_name(x)}" for x in self.parts)]
         words += ["FLAT"] if self.split else []
+        words += ["YIELD"] if self.walks else []
         words += ["C", "LEVELS", "EVEN", "EXACT", "DT"]
         lines.append(", ".join(f"{w}: tl.constexpr" for w in words) + ",")
         return lines
@@ -46,12 +48,18 @@ class Kernel:
 def parameters(a: Argument) -> list[str]:
     if a.layout == "step":
         base = a.name.removesuffix("_p")
-        return [a.name, f"{base}_b", f"{base}_t", f"{base}_h"]
+        return [a.name, f"{base}_b", f"{base}_t", f"{base}_h", f"{base}_g"]
     return [a.name]
 
 
-def sweep_kernel(name: str, sweep: Sweep, o: Opened, stores: list[Store], name_of: NameOf) -> Kernel:
-    """The walk over the sequence in chunks, with the states in registers."""
+def sweep_kernel(
+    name: str, sweep: Sweep, o: Opened, stores: list[Store], name_of: NameOf, ends: bool, identity: bool = False
+) -> Kernel:
+    """The walk over sequences or parts of them in chunks, with the states in registers.
+
+    Where not YIELD, it makes nothing but the states after each part, from zero states, or the `identity`. `ends` says that it is
+    launched so.
+    """
     tiled = o.tile[0] if len(o.tile) == 1 else None
     tiles = Tiles(o.full, o.tile, o.direction, o.decays, o.streams, o.definitions, name_of)
     tiles.precise = bool(o.sums)
@@ -64,21 +72,23 @@ def sweep_kernel(name: str, sweep: Sweep, o: Opened, stores: list[Store], name_o
     for s in group:
         own, state = tiles.ordered(s.axes), carried[s.name]
         tiles.memo[leaf("state in", s.name, s.axes)] = Value(state, own)
-        setup += _load_state(s, state, own, tiles)
-        if s.name in sweep.finals:
+        setup += _load_state(s, state, own, tiles, identity)
+        if ends or s.name in sweep.finals:
             tiles.argument(f"{state}_last", "state", leaf("last", s.name, s.axes), s.axes)
-            where, mask = _state_place(s, own)
-            after.append(f"tl.store({state}_last + {where}, {state}{mask})")
+            after += _store_state(s, state, own, o.direction)
     for x, node in o.outputs.items():
         v = tiles.value(node)
         if not v.text.isidentifier():
             v = tiles.assign("y" if x.attrs[0] == "read" else "w", v.over(v.axes), v.axes, note=tiles.note(node))
         tiles.memo[leaf(x.attrs[0], x.attrs[1], (ROW, *x.axes))] = v
     _early_loads(stores, tiles, o)
+    yielded: list[str] = []
     for store in stores:
-        tiles.lines.append(_store(store, tiles, tiled, o, name_of))
+        yielded.append(_store(store, tiles, tiled, o, name_of))
     for sums in o.sums:
-        _store_sums(sums, tiles, tiled, name_of)
+        yielded += _store_sums(sums, tiles, tiled, name_of)
+    if yielded:
+        tiles.lines += ["if YIELD:", *(f"    {x}" for x in yielded)]
     new = []
     for s in group:
         v = tiles.value(o.states[s.name])
@@ -93,9 +103,8 @@ def sweep_kernel(name: str, sweep: Sweep, o: Opened, stores: list[Store], name_o
     states = ", ".join(sweep.states)
     doc = f"A walk {way} over chunks, carrying a tile of {states}."
     loop = [*_chunk_header(o.direction), *tiles.head, *tiles.lines]
-    return Kernel(
-        name, {"setup": setup, "loop": loop, "after": after}, doc, tuple(tiles.arguments.values()), axes, tiled, True
-    )
+    lines = {"setup": setup, "loop": loop, "after": after}
+    return Kernel(name, lines, doc, tuple(tiles.arguments.values()), axes, tiled, True, finals=sweep.finals)
 
 
 def prepare_kernel(name: str, o: Opened, name_of: NameOf) -> Kernel:
@@ -122,7 +131,7 @@ def prepare_kernel(name: str, o: Opened, name_of: NameOf) -> Kernel:
         sums += _intra_blocks(axis, o, tiles, name_of, parts)
     text = "\n".join(tiles.lines)
     axes = tuple(a for a in (*o.full, *o.tile) if f"{axis_name(a)}_ok" in text)
-    setup = [*_header(axes, None, walks=False), *_bases(tiles), *_chunk_header(o.direction, walks=False)]
+    setup = [*_header(axes, None, walks=False), *_chunk_header(o.direction, walks=False), *_bases(tiles)]
     for n, decay in enumerate(tiles.flat):
         extent = f"tl.load({decay}_extents + bh * chunks + c)"
         setup.append(f"extent = {extent if n == 0 else f'tl.maximum(extent, {extent})'}")
@@ -137,7 +146,7 @@ def prepare_kernel(name: str, o: Opened, name_of: NameOf) -> Kernel:
         None,
         False,
         tuple(parts),
-        bool(tiles.flat),
+        split=bool(tiles.flat),
     )
 
 
@@ -220,15 +229,23 @@ def _over(tiles: Tiles, factors: list[Node], step: str, axis: str) -> str:
 
 def _header(axes: tuple[str, ...], tiled: str | None, walks: bool) -> list[str]:
     lines = []
-    if walks and tiled is not None:
-        count = f"tl.cdiv({size_name(dim_of(tiled))}, {block_name(tiled)})"
-        lines += [f"tile = tl.program_id(0) % {count}", f"bh = (tl.program_id(0) // {count}).to(tl.int64)"]
-    elif walks:
-        lines += ["bh = tl.program_id(0).to(tl.int64)"]
-    lines.append("chunks = tl.cdiv(T, C)")
-    if not walks:
+    if walks:
+        count = f"tl.cdiv({size_name(dim_of(tiled))}, {block_name(tiled)})" if tiled is not None else "1"
+        if tiled is not None:
+            lines += [f"tile = tl.program_id(0) % {count}"]
+        lines += [
+            f"sh = (tl.program_id(0) // {count}).to(tl.int64)"
+            if tiled is not None
+            else "sh = tl.program_id(0).to(tl.int64)",
+            "h = sh % H",
+            "b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)",
+            "bh = b * H + h",
+            "count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)",
+        ]
+    else:
         lines += ["c = tl.program_id(0) % chunks", "bh = (tl.program_id(0) // chunks).to(tl.int64)"]
-    lines += ["b = bh // H", "h = bh % H", "i = tl.arange(0, C)"]
+        lines += ["b = bh // H", "h = bh % H"]
+    lines.append("i = tl.arange(0, C)")
     for a in axes:
         start = f"tile * {block_name(a)} + " if a == tiled else ""
         lines += [
@@ -244,25 +261,26 @@ def _bases(tiles: Tiles) -> list[str]:
     for a in tiles.arguments.values():
         if a.layout == "step":
             base = a.name.removesuffix("_p")
-            lines.append(f"{a.name} += b * {base}_b + h * {base}_h")
+            lines.append(f"{a.name} += b * {base}_b + h // {base}_g * {base}_h")
     return lines
 
 
 def _chunk_header(direction: int, walks: bool = True) -> list[str]:
-    lines = [f"c = {'n' if direction > 0 else 'chunks - 1 - n'}"] if walks else []
-    return [
-        *lines,
-        "t0 = tl.cast(c, tl.int64) * C",
-        "last = C - 1 if EVEN else tl.minimum(T - t0, C).to(tl.int32) - 1",
-        "i_ok = i <= last",
-        "at = bh * T + t0",
-        "step = (b * T + t0) * H + h",
-    ]
+    if walks:
+        lines = [
+            f"c = {'n' if direction > 0 else 'count - 1 - n'}",
+            "t0 = begin + tl.cast(c, tl.int64) * C",
+            "last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1",
+            "c += first",
+        ]
+    else:
+        lines = ["t0, last = place_of(c, T, begins, stops, C)", "if last < 0:", "    return"]
+    return [*lines, "i_ok = i <= last", "at = bh * T + t0", "step = (b * T + t0) * H + h"]
 
 
-def _state_place(s: StateForm, own: tuple[str, ...]) -> tuple[str, str]:
-    """(offset, mask) of a state tile over the axes `own` in a [B, H, *s.axes] tensor."""
-    whole = " * ".join(["bh", *(size_name(dim_of(a)) for a in s.axes)])
+def _state_place(s: StateForm, own: tuple[str, ...], which: str = "sh") -> tuple[str, str]:
+    """(offset, mask) of a state tile over the axes `own` in a [N, H, *s.axes] tensor."""
+    whole = " * ".join([which, *(size_name(dim_of(a)) for a in s.axes)])
     terms, masks = [whole], []
     for n, a in enumerate(s.axes):
         stride = " * ".join(size_name(dim_of(x)) for x in s.axes[n + 1 :])
@@ -274,11 +292,29 @@ def _state_place(s: StateForm, own: tuple[str, ...]) -> tuple[str, str]:
     return " + ".join(terms), mask
 
 
+def _store_state(s: StateForm, state: str, own: tuple[str, ...], direction: int) -> list[str]:
+    """The state after the last step: of the whole sequence, or, where not YIELD, of every part."""
+    where, mask = _state_place(s, own)
+    whole, _ = _state_place(s, own, "(sh // H // parts * H + h)")
+    last = "parts - 1" if direction > 0 else "0"
+    return [
+        "if YIELD:",
+        f"    if {state}_last is not None:",
+        f"        if part == {last}:",
+        f"            tl.store({state}_last + {whole}, {state}{mask})",
+        "else:",
+        f"    tl.store({state}_last + {where}, {state}{mask})",
+    ]
+
+
 def same_size(a: str, b: str) -> bool:
     return size_name(dim_of(a)) == size_name(dim_of(b))
 
 
-def _load_state(s: StateForm, state: str, own: tuple[str, ...], tiles: Tiles) -> list[str]:
+def _load_state(s: StateForm, state: str, own: tuple[str, ...], tiles: Tiles, identity: bool) -> list[str]:
+    if identity:
+        row, column = (f"{axis_name(a)}[{place}]" for a, place in zip(own, (":, None", "None, :"), strict=True))
+        return [f"{state} = tl.where({row} == {column}, 1.0, 0.0)"]
     tiles.argument(f"{state}_first", "state", leaf("first", s.name, s.axes), s.axes)
     where, mask = _state_place(s, own)
     other = ", other=0.0" if mask else ""
@@ -305,7 +341,7 @@ def _own_sums(sums: Sums, tiles: Tiles, tiled: str | None) -> dict[str, str]:
     return out
 
 
-def _store_sums(sums: Sums, tiles: Tiles, tiled: str | None, name_of: NameOf) -> None:
+def _store_sums(sums: Sums, tiles: Tiles, tiled: str | None, name_of: NameOf) -> list[str]:
     """What the sweep sums for the gradient of a decay, for each of its tiles."""
     count = f"tl.cdiv({size_name(dim_of(tiled))}, {block_name(tiled)})" if tiled else "1"
     place = f"(step + i * H) * {count}" + (" + tile" if tiled else "")
@@ -315,10 +351,12 @@ def _store_sums(sums: Sums, tiles: Tiles, tiled: str | None, name_of: NameOf) ->
         found[f"{sums.kind}.{slot}"] = f"tl.sum({v.text}, axis=1)" if len(v.axes) > 1 else v.text
     if not sums.ahead:
         found |= {f"own.{slot}": text for slot, text in _own_sums(sums, tiles, tiled).items()}
+    lines = []
     for slot, text in found.items():
         x = leaf("sums", f"{sums.state}.{slot}")
         target = tiles.argument(f"{name_of(x)}_out", "sums", x)
-        tiles.lines.append(f"tl.store({target} + {place}, {text}, mask=i_ok)  # {sums.state}: {slot}")
+        lines.append(f"tl.store({target} + {place}, {text}, mask=i_ok)  # {sums.state}: {slot}")
+    return lines
 
 
 def _early_loads(stores: list[Store], tiles: Tiles, o: Opened) -> None:

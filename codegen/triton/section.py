@@ -7,15 +7,18 @@ from pathlib import Path
 import jinja2
 
 from ..pipeline import Compiled
+from ..segments import feeds_back, linear_sweep
 from .host import Host
 from .kernels import Kernel
 from .tile import CannotPrint
 
 IMPORTS = {
     "chunkform.runtime.kernels": (
-        "border_sums cumulate decayed_product decayed_sum inverse is_flat power span suffix_sum"
+        "border_sums chained chained_matrix cumulate decayed_product decayed_sum inverse is_flat part_of place_of power span "
+        "suffix_sum"
     ),
-    "chunkform.runtime.launch": ("DTYPES cdiv choose cotangent launch padded pair spread steps strides whole"),
+    "chunkform.runtime.launch": "DTYPES cdiv choose cotangent each_head launch padded pair spread steps strides whole",
+    "chunkform.runtime.places": "parts_for places",
 }
 TEMPLATES = Path(__file__).parent.parent / "templates"
 
@@ -28,12 +31,25 @@ def triton_source(c: Compiled) -> str:
     assert c.forward is not None and c.backward is not None
     if any(s.mix for sweep in c.forward.sweeps for s in sweep.group):
         raise CannotPrint("states are added to each other as a whole")
-    parts = []
+    parts, cuts = [], cuttable(c)
     for backward in (False, True):
-        host = Host(c, c.backward if backward else c.forward, backward)
+        host = Host(c, c.backward if backward else c.forward, backward, cuts)
         text = host.text()
         parts += [kernel_text(k) for k in host.kernels] + [text]
     return "\n\n".join(parts)
+
+
+def cuttable(c: Compiled) -> bool:
+    """Do kernels find what enters a part of a sequence? For one state whose writes depend on reads of it, or none do."""
+    assert c.forward is not None and c.backward is not None
+    for plan in (c.forward, c.backward):
+        for sweep in plan.sweeps:
+            if not feeds_back(sweep.group, sweep.solve):
+                continue
+            linear = linear_sweep(sweep.group, plan.form.reads)
+            if linear is None or len(sweep.group) > 1:
+                return False
+    return True
 
 
 def kernel_text(k: Kernel) -> str:

@@ -89,7 +89,24 @@ class Tiles:
             False  # are states two operands of products on tensor cores, of which one holds what rounding leaves?
         )
         self.flat: list[str] | None = None  # decays whose extent decides how a kernel ahead of the sweep splits them
-        self.names: set[str] = {"i", "c", "h", "b", "bh", "t0", "at", "step", "last", "tl", "T", "H", "C", "DT"}
+        self.names: set[str] = {
+            "i",
+            "c",
+            "h",
+            "b",
+            "bh",
+            "sh",
+            "t0",
+            "at",
+            "step",
+            "first",
+            "last",
+            "tl",
+            "T",
+            "H",
+            "C",
+            "DT",
+        }
         self.names |= {axis_name(a) for a in (*full, *tile)}
 
     # --- names and axes ---------------------------------------------------------------------------------------------
@@ -549,7 +566,9 @@ def at_row(x: Node) -> Node:
     )
 
 
-INTERNAL = frozenset("i c h b n bh t0 at step last chunks tile tl m p s t x w y".split())  # names of every kernel
+INTERNAL = frozenset(
+    "i c h b n bh sh t0 at step last part first begin stop count chunks tile tl m p s t x w y".split()
+)  # names of every kernel
 
 
 def axis_name(axis: str) -> str:

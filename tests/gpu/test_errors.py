@@ -31,6 +31,9 @@ CASES = {  # shapes are varied over the catalogue
     "wide": Case(batch=1, steps=150, heads=2, width=120, device="cuda", seed=1),
     "odd": Case(batch=1, steps=129, heads=2, width=37, device="cuda", seed=2),
     "widest": Case(batch=1, steps=100, heads=2, width=200, device="cuda", seed=4),
+    "parts": Case(
+        batch=1, steps=1100, heads=1, width=64, device="cuda", seed=5
+    ),  # cut, so that programs share a sequence
 }
 
 

@@ -16,7 +16,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from triton_errors import compiled, errors, module, run
+from triton_errors import compiled, errors, module, packed_difference, run
 
 from chunkform.codegen.check import Case, sample
 
@@ -28,9 +28,21 @@ def main(job: dict) -> list[dict]:
             dtype = getattr(torch, case.pop("dtype", "float32"))
             rows += [asdict(e) for e in errors(name, Case(**case), dtype)]
             case["dtype"] = str(dtype).removeprefix("torch.")
+    if job.get("parts"):
+        rows += [row for name in job["names"] for row in parts(name)]
     if job.get("variants"):
         rows += [row for name in job["names"] for row in variants(name)]
     return rows
+
+
+def parts(name: str) -> list[dict]:
+    """Sequences that programs share, and packed ones that differ from those alone."""
+    m = module(name)
+    whole, m.parts_for = m.parts_for, lambda places, programs: 3
+    rows = [asdict(e) for e in errors(name, Case(batch=2, steps=150, heads=1, width=17), torch.float32)]
+    m.parts_for = whole
+    difference = packed_difference(name, (37, 0, 41, 1, 64))
+    return [*rows, {"recurrence": name, "quantity": "packed", "error": difference, "dtype": "float32", "rounding": 0}]
 
 
 def variants(name: str) -> list[dict]:

@@ -27,8 +27,8 @@ LITERATURE = (
 )  # square and vector states, parameters, products of decays
 
 
-def interpret(names, cases, variants=False):
-    job = json.dumps({"names": list(names), "cases": cases, "variants": variants})
+def interpret(names, cases, **more):
+    job = json.dumps({"names": list(names), "cases": cases, **more})
     environment = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, str(HERE / "interpret.py"), job],
@@ -74,3 +74,10 @@ def test_float16_takes_decays_without_resets_apart():
 
 def test_strides_needs_and_missing_gradients_change_nothing():
     assert_small(interpret(("gated_delta_rule",), [], variants=True), 1e-6)
+
+
+@pytest.mark.parametrize(
+    "name", ["lightning_attention", "gated_delta_rule", "gated_linear_attention", "scaled_retention"]
+)
+def test_parts_of_a_sequence_and_packed_sequences(name):
+    assert_small(interpret((name,), [], parts=True), 1e-5)

@@ -1,0 +1,91 @@
+"""Where sequences, their parts and their chunks lie in tensors [B, T, H, ...], for kernels.
+
+A chunk has a place among those of its batch entry. Packed sequences (`Packed`) begin a chunk each, so sequence n has its chunks
+from place starts[n] // chunk + n on; places that no chunk has are skipped. A sequence that isn't packed may be walked in `parts`
+of `length` steps each, by programs of their own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+
+PARTS = 2048  # at most so many parts for all batch entries together
+SHORTEST = 4  # chunks of a part
+
+
+@dataclass(frozen=True)
+class Places:
+    """Of one call. Where sequences are packed, each chunk's place has its steps, `begins` up to `stops`, the sequence that it is
+    of (`owners`), and the place after that sequence's last (`ends`); all [chunks]."""
+
+    batch: int
+    steps: int
+    heads: int
+    chunk: int
+    chunks: int
+    sequences: int
+    starts: torch.Tensor | None = None
+    begins: torch.Tensor | None = None
+    stops: torch.Tensor | None = None
+    owners: torch.Tensor | None = None
+    ends: torch.Tensor | None = None
+
+    @property
+    def even(self) -> bool:
+        """Is every chunk whole?"""
+        return self.starts is None and self.steps % self.chunk == 0
+
+    @property
+    def walked(self) -> tuple[Any, ...]:
+        """Arguments of a kernel that walks over sequences, beside its parts."""
+        return self.steps, self.heads, self.chunks, self.starts
+
+    @property
+    def at_once(self) -> tuple[Any, ...]:
+        """Arguments of a kernel that takes every chunk on its own."""
+        return self.steps, self.heads, self.chunks, self.begins, self.stops
+
+    @property
+    def programs(self) -> int:
+        """Chunks of all batch entries and heads."""
+        return self.batch * self.heads * self.chunks
+
+    def length(self, parts: int) -> int:
+        """Steps of a part: whole chunks, whatever the chunk of another pass over the same sequences is."""
+        return max(1, triton.cdiv(triton.cdiv(self.steps, parts), 64)) * 64 if parts > 1 else max(1, self.steps)
+
+
+def places(packed: Any, shape: tuple[int, int, int], chunk: int) -> Places:
+    """The places of [B, T, H] in chunks of `chunk` steps; `packed` is a `Packed` or None. Nothing waits for the device."""
+    batch, steps, heads = shape
+    if packed is None:
+        return Places(batch, steps, heads, chunk, triton.cdiv(steps, chunk), batch)
+    starts, count = packed.starts, packed.count
+    chunks = steps // chunk + count
+    first = starts[:-1] // chunk + torch.arange(count, device=starts.device)
+    place = torch.arange(chunks, device=starts.device)
+    n = torch.searchsorted(first, place, right=True) - 1
+    begins = starts[n] + (place - first[n]) * chunk
+    stops = torch.minimum(begins + chunk, starts[n + 1])
+    ends = first[n] + (starts[n + 1] - starts[n] + chunk - 1) // chunk
+    return Places(batch, steps, heads, chunk, chunks, count, starts, begins, stops, n, ends)
+
+
+def parts_for(p: Places, programs: int) -> int:
+    """Into how many parts to cut sequences, where `programs` would walk over whole ones: enough to fill the GPU twice."""
+    if p.starts is not None or not torch.cuda.is_available():
+        return 1
+    wanted = 2 * processors()
+    if 2 * programs > wanted:
+        return 1
+    longest = p.steps // (SHORTEST * 64)
+    return max(1, min(wanted // max(1, programs), longest, PARTS // max(1, p.batch)))
+
+
+def processors() -> int:
+    """Multiprocessors of the current GPU."""
+    return torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
