@@ -1,0 +1,422 @@
+"""What the processes of tests/parallel run: every case on every rank of its group, with what each rank found written to a file.
+
+The processes start once, four of them; groups of two and three are the first of them.
+"""
+
+from __future__ import annotations
+
+import datetime
+import faulthandler
+import importlib.util
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+SIZES = (2, 3, 4)
+STEPS = 26
+BORDERS = (0, 0, 4, 4, 5, 18, 26, 26)  # sequences: none, several in a part, one over several parts
+PARTS = {2: (17, 9), 3: (4, 0, 22), 4: (7, 2, 13, 4)}  # uneven, one empty, one that ends where a sequence does
+
+
+@dataclass(frozen=True)
+class Rank:
+    """Where a case runs: its group, and this process's place there."""
+
+    processes: dist.ProcessGroup
+    rank: int
+    size: int
+    folder: Path
+
+
+def start(rank: int, port: int, folder: str, cases: list[tuple[str, int]]) -> None:
+    """One process: run the cases in order, and stop at the first that fails, since other ranks may wait in it."""
+    torch.set_num_threads(1)
+    faulthandler.dump_traceback_later(150, exit=True)  # rather than hang
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    dist.init_process_group("gloo", rank=rank, world_size=4, timeout=datetime.timedelta(seconds=60))
+    groups = {n: dist.new_group(list(range(n))) for n in SIZES}
+    found: dict[str, Any] = {}
+    for name, size in cases:
+        if rank >= size:
+            continue
+        try:
+            found[f"{name} {size}"] = run_case(name, Rank(groups[size], rank, size, Path(folder)))
+        except Exception:
+            found[f"{name} {size}"] = {"failed": traceback.format_exc()}
+            break
+    Path(folder, f"found {rank}.json").write_text(json.dumps(found))
+    os._exit(0)  # other ranks may be waiting still
+
+
+def run_case(name: str, at: Rank) -> dict[str, float]:
+    kind, _, argument = name.partition(" ")
+    return globals()[f"case_{kind}"](argument, at) if argument else globals()[f"case_{kind}"](at)
+
+
+# --- every op ---------------------------------------------------------------------------------------------------------
+
+
+def operation(name: str, folder: Path) -> Any:
+    """The Op of the catalogue, or one that the parent process compiled."""
+    path = folder / f"{name}.py"
+    module = f"chunkform.generated.{name}"
+    if path.exists() and module not in sys.modules:
+        spec = importlib.util.spec_from_file_location(module, path)
+        assert spec is not None and spec.loader is not None
+        sys.modules[module] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[module])
+    return importlib.import_module(module).OP
+
+
+def arguments(op: Any, packed: bool, dtype: torch.dtype = torch.float64) -> tuple[dict[str, Any], list[Tensor]]:
+    """Random arguments for the whole sequence, the same in every process, and initial states."""
+    torch.manual_seed(0)
+    sizes: dict[str, int] = {"B": 1 if packed else 2, "T": STEPS, "H": 2}
+    given: dict[str, Any] = {}
+    for a in op.signature.arguments:
+        if a.kind == "constant":
+            given[a.name] = a.default if a.default is not None else 0.7
+            continue
+        shape = [sizes.setdefault(d, 3 + len(sizes) % 4) for d in a.layout]
+        x = 0.5 * torch.randn(shape, dtype=torch.float64)
+        given[a.name] = (-0.5 * x.abs() if a.kind.startswith("decay") else x).to(dtype)
+    count = len(BORDERS) - 1 if packed else sizes["B"]
+    states = [torch.randn(count, 2, *(sizes[d] for d in dims), dtype=torch.float64) for _, dims in op.signature.states]
+    return given, states
+
+
+def results(op: Any, given: dict[str, Any], states: list[Tensor], packed: bool, **options: Any) -> dict[str, Tensor]:
+    """Outputs, final states and all gradients; the cotangents are those of the steps low..high of the sequence."""
+    low, high = options.pop("span", (0, STEPS))
+    given = {n: x.detach().clone().requires_grad_() if isinstance(x, Tensor) else x for n, x in given.items()}
+    states = [x.detach().clone().requires_grad_() for x in states]
+    per_step = {a.name for a in op.signature.arguments if a.per_step}
+    parts = {n: x[:, low:high] if n in per_step else x for n, x in given.items()}
+    cu_seqlens = torch.tensor(BORDERS) if packed else None
+    *outputs, last = op(parts, tuple(states), True, cu_seqlens=cu_seqlens, **options)
+    finals = last if isinstance(last, tuple) else (last,)
+    torch.manual_seed(1)
+    loss = torch.zeros((), dtype=torch.float64)
+    for y in outputs:
+        loss = loss + (y * torch.randn(y.shape[0], STEPS, *y.shape[2:], dtype=torch.float64)[:, low:high]).sum()
+    for y in finals:
+        loss = loss + (y * torch.randn(y.shape, dtype=torch.float64)).sum()
+    loss.backward()
+    out = {f"output {n}": y.detach() for n, y in enumerate(outputs)}
+    out |= {f"final {n}": y.detach() for n, y in enumerate(finals)}
+    out |= {f"d{n}": x.grad for n, x in given.items() if isinstance(x, Tensor)}
+    return out | {f"d initial {n}": x.grad for n, x in enumerate(states)}
+
+
+def difference(got: Tensor, expected: Tensor) -> float:
+    return float((got - expected).double().norm() / expected.double().norm().clamp_min(1e-12))
+
+
+def summed(x: Tensor, at: Rank) -> Tensor:
+    """Each rank holds what belongs to its part, and zeros: the sum is the whole."""
+    x = x.clone()
+    dist.all_reduce(x, group=at.processes)
+    return x
+
+
+def span(at: Rank) -> tuple[int, int]:
+    low = sum(PARTS[at.size][: at.rank])
+    return low, low + PARTS[at.size][at.rank]
+
+
+def compared(op: Any, name: str, at: Rank, packed: bool) -> dict[str, float]:
+    low, high = span(at)
+    given, states = arguments(op, packed)
+    expected = torch.load(at.folder / f"{name} {packed}.pt")
+    got = results(op, given, states, packed, span=(low, high), context_parallel=at.processes)
+    out = {}
+    for key, y in got.items():
+        whole = expected[key]
+        out[key] = difference(y, whole[:, low:high]) if key.startswith("output") else difference(summed(y, at), whole)
+    return out
+
+
+def case_whole(name: str, at: Rank) -> dict[str, float]:
+    return compared(operation(name, at.folder), name, at, packed=False)
+
+
+def case_packed(name: str, at: Rank) -> dict[str, float]:
+    return compared(operation(name, at.folder), name, at, packed=True)
+
+
+# --- what else an op takes ----------------------------------------------------------------------------------------------
+
+
+def some_arguments(at: Rank, dtype: torch.dtype = torch.float32, name: str = "gated_delta_rule") -> Any:
+    op = operation(name, at.folder)
+    given, states = arguments(op, packed=False, dtype=dtype)
+    low, high = span(at)
+    parts = {a.name: given[a.name][:, low:high] if a.per_step else given[a.name] for a in op.signature.arguments}
+    return op, given, states, parts
+
+
+def case_without_a_state(at: Rank) -> dict[str, float]:
+    """No initial state, no final state, inputs in bfloat16 with fewer heads for keys; nothing but the output differs."""
+    op, given, _, parts = some_arguments(at, torch.bfloat16)
+    low, high = span(at)
+    for n in ("q", "k"):
+        given[n], parts[n] = given[n][:, :, :1], parts[n][:, :, :1]
+    whole, none = op(given)
+    got, also_none = op(parts, context_parallel=at.processes)
+    assert none is None and also_none is None and got.dtype == torch.bfloat16
+    return {"output": difference(got, whole[:, low:high]) * 1e-9}  # to within bfloat16's own rounding
+
+
+def case_mesh(at: Rank) -> dict[str, float]:
+    """A DeviceMesh of one dimension, cut out of a mesh of two: two groups of two that share nothing."""
+    mesh = dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "cp"))["cp"]
+    op, given, states, _ = some_arguments(at, torch.float64)
+    cut = (0, 11, STEPS)
+    rank = mesh.get_local_rank()
+    given = {
+        n: x + 0.1 * mesh.get_group().group_name.__len__() * 0 if isinstance(x, Tensor) else x for n, x in given.items()
+    }
+    parts = {a.name: given[a.name][:, cut[rank] : cut[rank + 1]] for a in op.signature.arguments}
+    whole, last = op(given, states[0], True)
+    got, final = op(parts, states[0], True, context_parallel=mesh)
+    out = {"output": difference(got, whole[:, cut[rank] : cut[rank + 1]])}
+    if rank == 1:
+        out["final"] = difference(final, last)
+    return out
+
+
+def case_checkpoint(at: Rank) -> dict[str, float]:
+    """Under activation checkpointing the forward pass, with its collective, runs once more in the backward pass."""
+    from torch.utils.checkpoint import checkpoint
+
+    op, _, _, parts = some_arguments(at, torch.float64)
+    found = []
+    for wrapped in (False, True):
+        own = {n: x.clone().requires_grad_() for n, x in parts.items()}
+        names = list(own)
+
+        def call(*tensors: Tensor, names: list[str] = names) -> Tensor:
+            return op(dict(zip(names, tensors, strict=True)), context_parallel=at.processes)[0]
+
+        y = checkpoint(call, *own.values(), use_reentrant=False) if wrapped else call(*own.values())
+        y.square().sum().backward()
+        found.append({n: x.grad for n, x in own.items()})
+    return {n: difference(found[1][n], found[0][n]) for n in found[0]}
+
+
+def case_compiled(at: Rank) -> dict[str, float]:
+    """A module with the op in it, under torch.compile: the op stays outside of the graph."""
+    op, _, _, parts = some_arguments(at, torch.float64)
+
+    def model(parts: dict[str, Tensor]) -> Tensor:
+        return 2 * op({n: x + 0 for n, x in parts.items()}, context_parallel=at.processes)[0]
+
+    return {"output": difference(torch.compile(model, backend="eager")(parts), model(parts))}
+
+
+def case_data_parallel(at: Rank) -> dict[str, float]:
+    """Two by two: parameters' gradients summed over the parts of a sequence, and averaged over the batch by DDP."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    mesh = dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "cp"))
+    op = operation("lightning_attention", at.folder)
+
+    class Layer(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(3)
+            self.project = torch.nn.Linear(6, 3 * 6, bias=False, dtype=torch.float64)
+
+        def forward(self, x: Tensor, group: Any = None) -> Tensor:
+            q, k, v = self.project(x).unflatten(-1, (3, 2, 3)).unbind(2)
+            lam = -q.square().mean(-1)
+            return op({"q": q, "k": k, "v": v, "lam": lam}, context_parallel=group)[0]
+
+    torch.manual_seed(4)
+    x = torch.randn(2, STEPS, 6, dtype=torch.float64)
+    whole = Layer()
+    (whole(x).square().sum() / 2).backward()
+    d, c = mesh["dp"].get_local_rank(), mesh["cp"].get_local_rank()
+    layer = DistributedDataParallel(Layer(), process_group=mesh["dp"].get_group())
+    cut = (0, 15, STEPS)
+    layer(x[d : d + 1, cut[c] : cut[c + 1]], mesh["cp"]).square().sum().backward()
+    gradient = layer.module.project.weight.grad.clone()
+    dist.all_reduce(gradient, group=mesh["cp"].get_group())
+    return {"gradient": difference(gradient, whole.project.weight.grad)}
+
+
+def case_bytes(at: Rank) -> dict[str, float]:
+    """One collective a pass, of a size that doesn't depend on the number of steps."""
+    from chunkform.runtime.parallel import group as group_module
+
+    sent: list[int] = []
+    original = group_module.Group.gather
+
+    def counting(self: Any, x: Tensor) -> Any:
+        if x.dtype != torch.uint8:  # what the ranks say of their calls
+            sent.append(x.numel())
+        return original(self, x)
+
+    group_module.Group.gather = counting  # type: ignore[method-assign]
+    try:
+        for name, linear in (("lightning_attention", 1), ("gated_linear_attention", None), ("gated_delta_rule", 0)):
+            op, given, _, _ = some_arguments(at, torch.float64, name)
+            for steps in (3, 8):
+                sent.clear()
+                parts = {n: x[:, :steps].clone().requires_grad_() for n, x in given.items()}
+                op(parts, context_parallel=at.processes)[0].sum().backward()
+                b, h, d = parts["k"].shape[0], parts["k"].shape[2], parts["k"].shape[3]
+                e = parts["v"].shape[3]
+                width = {1: 1, None: d, 0: d * d}[linear]
+                assert sent == [1 + b * h * (d * e + width)] * 2, (name, steps, sent)
+    finally:
+        group_module.Group.gather = original  # type: ignore[method-assign]
+    return {}
+
+
+# --- halo ---------------------------------------------------------------------------------------------------------------
+
+
+def case_halo(argument: str, at: Rank) -> dict[str, float]:
+    """A causal convolution over parts, against the same over the whole sequence; parts may be shorter than the filter."""
+    from chunkform.runtime.parallel import halo
+
+    width = int(argument)
+    torch.manual_seed(2)
+    x = torch.randn(2, STEPS, 3, dtype=torch.float64)
+    weight = torch.randn(width + 1, 3, dtype=torch.float64)
+    goal = torch.randn(2, STEPS, 3, dtype=torch.float64)
+    low, high = span(at)
+    found = []
+    for parts in (False, True):
+        own = x.clone().requires_grad_()
+        part = own[:, low:high] if parts else own
+        wide = halo(part, width, at.processes) if parts else torch.nn.functional.pad(own, (0, 0, width, 0))
+        y = sum((wide[:, n : n + part.shape[1]] * w for n, w in enumerate(weight)), start=torch.zeros_like(part))
+        (y * (goal[:, low:high] if parts else goal)).sum().backward()
+        found.append((y.detach(), own.grad))
+    return {
+        "output": difference(found[1][0], found[0][0][:, low:high]),
+        "gradient": difference(summed(found[1][1], at), found[0][1]),
+    }
+
+
+# --- faults -------------------------------------------------------------------------------------------------------------
+
+
+def refusal(at: Rank, call: Callable[[], Any], *, says: str) -> dict[str, float]:
+    """All ranks raise one and the same error, which says what is asked for."""
+    import re
+
+    from chunkform.errors import ArgumentError
+
+    try:
+        call()
+    except ArgumentError as error:
+        text = str(error)
+    else:
+        raise AssertionError("no error")
+    everything: list[Any] = [None] * at.size
+    dist.all_gather_object(everything, text, group=at.processes)
+    assert len(set(everything)) == 1, everything
+    assert re.search(says, text), text
+    return {}
+
+
+def case_shapes_differ(at: Rank) -> dict[str, float]:
+    op, _, _, parts = some_arguments(at)
+    if at.rank == 1:
+        parts = {n: torch.cat((x, x), 2) for n, x in parts.items()}
+    says = (
+        r"gated_delta_rule: the ranks of context_parallel disagree on the shape of q: \[2, T, 2, \d\] on ranks 0, 2; "
+    )
+    return refusal(at, lambda: op(parts, context_parallel=at.processes), says=says + r"\[2, T, 4, \d\] on rank 1")
+
+
+def case_dtypes_differ(at: Rank) -> dict[str, float]:
+    op, _, _, parts = some_arguments(at, torch.float16 if at.rank == 2 else torch.bfloat16)
+    says = "disagree on the dtype of q: bfloat16 on ranks 0, 1; float16 on rank 2"
+    return refusal(at, lambda: op(parts, context_parallel=at.processes), says=says)
+
+
+def case_ops_differ(at: Rank) -> dict[str, float]:
+    op, _, _, parts = some_arguments(at, name="delta_rule" if at.rank == 0 else "gated_delta_rule")
+    says = (
+        "delta_rule and gated_delta_rule: the ranks of context_parallel disagree on the op: delta_rule on rank 0; gated"
+    )
+    return refusal(at, lambda: op(parts, context_parallel=at.processes), says=says)
+
+
+def case_gradients_differ(at: Rank) -> dict[str, float]:
+    op, _, _, parts = some_arguments(at)
+    parts = {n: x.requires_grad_(at.rank > 0) for n, x in parts.items()}
+    return refusal(at, lambda: op(parts, context_parallel=at.processes), says="disagree on whether q needs a gradient")
+
+
+def case_one_rank_is_wrong(at: Rank) -> dict[str, float]:
+    op, _, _, parts = some_arguments(at)
+    if at.rank == 2:
+        parts["v"] = parts["v"][:, :-1]
+    says = r"on rank 2 of context_parallel: gated_delta_rule: v has T = 21, but q has T = 22"
+    return refusal(at, lambda: op(parts, context_parallel=at.processes), says=says)
+
+
+def case_borders_differ(at: Rank) -> dict[str, float]:
+    op, _, _, parts = some_arguments(at)
+    parts = {n: x[:1] for n, x in parts.items()}
+    borders = torch.tensor([0, 3 + at.rank, STEPS])
+    call = lambda: op(parts, cu_seqlens=borders, context_parallel=at.processes)  # noqa: E731
+    return refusal(at, call, says="disagree on cu_seqlens: 2 sequences, 26 steps")
+
+
+def case_borders_end_early(at: Rank) -> dict[str, float]:
+    op, _, _, parts = some_arguments(at)
+    parts = {n: x[:1] for n, x in parts.items()}
+    borders = torch.tensor([0, 3, STEPS - 1])
+    says = "cu_seqlens must start with 0 and end with 26, the number of steps on all ranks"
+    return refusal(at, lambda: op(parts, cu_seqlens=borders, context_parallel=at.processes), says=says)
+
+
+def case_halos_differ(at: Rank) -> dict[str, float]:
+    from chunkform.runtime.parallel import halo
+
+    says = "halo: the ranks of context_parallel disagree on width: 1 on rank 0; 2 on rank 1; 3 on rank 2"
+    return refusal(at, lambda: halo(torch.zeros(1, 4, 2), at.rank + 1, at.processes), says=says)
+
+
+def case_step_by_step(at: Rank) -> dict[str, float]:
+    op = operation("sherman_morrison", at.folder)
+    given, _ = arguments(op, packed=False)
+    says = "sherman_morrison: context_parallel needs a recurrence that is affine in its state"
+    return refusal(at, lambda: op(given, context_parallel=at.processes), says=says)
+
+
+# --- a rank that dies ---------------------------------------------------------------------------------------------------
+
+
+def die(rank: int, port: int, folder: str) -> None:
+    """Rank 1 ends before the call; rank 0 must get an error well within the group's timeout."""
+    torch.set_num_threads(1)
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    dist.init_process_group("gloo", rank=rank, world_size=2, timeout=datetime.timedelta(seconds=10))
+    at = Rank(dist.group.WORLD, rank, 2, Path(folder))
+    op, _, _, parts = some_arguments(at)
+    op(parts, context_parallel=at.processes)  # all is well once
+    if rank == 1:
+        os._exit(0)
+    try:
+        op(parts, context_parallel=at.processes)
+        text = "no error"
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}"
+    Path(folder, "dead.txt").write_text(text)
+    os._exit(0)
