@@ -126,8 +126,7 @@ class Mixer(nn.Module):
             options["backend"] = self.backend
         if cache is not None:
             options["initial_state"] = cache.state
-        with torch.autocast(x.device.type, enabled=False):  # the op computes in the dtypes that it is given
-            *outputs, state = self.op(**given, **options, output_final_state=output_cache)
+        *outputs, state = self.op(**given, **options, output_final_state=output_cache)
         y = self._finished(outputs, x)
         return (y, Cache(state, tail)) if output_cache else y
 
@@ -147,7 +146,7 @@ class Mixer(nn.Module):
         per_step = {a.key for a in self.signature.arguments if a.per_step}
         now = {n: value.squeeze(1) if n in per_step else value for n, value in given.items()}
         options = dict(self.constants) | ({} if self.backend is None else {"backend": self.backend})
-        with torch.autocast(x.device.type, enabled=False):
+        with torch.autocast(x.device.type, enabled=False):  # a step computes in the dtypes that it is given
             *outputs, state = decode(None if cache is None else cache.state, **now, **options)
         return self._finished([o.unsqueeze(1) for o in outputs], x).squeeze(1), Cache(state, tail)
 

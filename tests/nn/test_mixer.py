@@ -223,6 +223,19 @@ def test_in_a_model_under_autocast_and_checkpointing():
     assert half.dtype == torch.bfloat16 and (half - exact).norm() < 0.1 * exact.norm()
 
 
+@pytest.mark.parametrize("name", ["kimi_delta_attention", "gradient_descent_logistic"])
+def test_compiled_in_one_graph(name):
+    mixer, x = Mixer(name, WIDTH, HEADS), torch.randn(2, T, WIDTH)
+    y = torch.compile(mixer, fullgraph=True, backend="aot_eager")(x)
+    close(y, mixer(x))
+    y.sum().backward()
+    found = [p.grad.clone() for p in mixer.parameters()]
+    mixer.zero_grad()
+    mixer(x).sum().backward()
+    for a, p in zip(found, mixer.parameters(), strict=True):
+        close(a, p.grad)
+
+
 # --- mistakes ---------------------------------------------------------------------------------------------------------
 
 MISTAKES = [
