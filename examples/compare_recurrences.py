@@ -10,6 +10,8 @@ compare.md and compare.json.
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import io
 import json
 import math
 import os
@@ -78,30 +80,58 @@ class Trained:
         return self.held_out[-1][1]
 
 
+@dataclass(frozen=True)
+class Setup:
+    """What all models of a comparison have in common."""
+
+    device: str
+    text: str
+    unigram: float
+    size: Size
+    how: str
+
+
 def main() -> None:
     arguments = parsed()
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    size = GPU if device == "cuda" else CPU
     asked = {n: value for n in ("steps", "seconds", "characters") if (value := getattr(arguments, n)) is not None}
-    size = Size(**(asdict(size) | asked))
+    size = dataclasses.replace(GPU if device == "cuda" else CPU, **asked)
+    console = Console(width=140) if not Console().is_terminal else Console()
+    found: list[Trained] = []
+    for file in arguments.earlier:
+        setup, models = read(file)
+        found += models
+    if arguments.ops:
+        text = read_text(arguments.text, size.characters)
+        setup = setup_of(text, size, device, arguments.compile)
+        console.print(f"{setup.text}, on {setup.device}", highlight=False)
+        found += [one(op, text, size, device, arguments.compile, console) for op in arguments.ops]
     out: Path = arguments.out
     out.mkdir(parents=True, exist_ok=True)
-    console = Console(width=120) if not Console().is_terminal else Console()
-    text = read_text(arguments.text, size.characters)
-    console.print(f"{len(text.training):,} characters of {text.source}, on {where(device)}", highlight=False)
-    found = [one(op, text, size, device, arguments.compile, console) for op in arguments.ops]
-    (out / "compare.svg").write_text(plot(found, text, where(device)))
-    (out / "compare.md").write_text(page(found, text, size, where(device), device, arguments.compile))
-    data = [asdict(t) for t in found]
-    (out / "compare.json").write_text(
-        json.dumps({"device": where(device), "size": asdict(size), "models": data}, indent=1)
-    )
+    (out / "compare.svg").write_text(plot(setup, found))
+    (out / "compare.md").write_text(page(setup, found))
+    data = {"setup": asdict(setup), "models": [asdict(t) for t in found]}
+    (out / "compare.json").write_text(json.dumps(data, indent=1))
     console.print(f"\n{out}/compare.svg, compare.md, compare.json", style="bold")
+
+
+def setup_of(text: Text, size: Size, device: str, compiled: bool) -> Setup:
+    name = torch.cuda.get_device_name() if device == "cuda" else "a CPU"
+    how = "bfloat16 autocast" if device == "cuda" else "float32"
+    how += f"{', torch.compile' if compiled else ''}; {name}, torch {torch.__version__}"
+    return Setup(name, f"{len(text.training):,} characters of {text.source}", text.unigram, size, how)
+
+
+def read(file: Path) -> tuple[Setup, list[Trained]]:
+    """What an earlier comparison wrote."""
+    data = json.loads(file.read_text())
+    setup = Setup(**data["setup"] | {"size": Size(**data["setup"]["size"])})
+    return setup, [Trained(**m | {"progress": [Progress(**p) for p in m["progress"]]}) for m in data["models"]]
 
 
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="The same small language model with several recurrences.")
-    parser.add_argument("--ops", nargs="+", default=OPS, help="names of the catalogue (%(default)s)")
+    parser.add_argument("--ops", nargs="*", default=OPS, help="names of the catalogue (%(default)s)")
     parser.add_argument("--text", type=Path, help="what to learn; Python's standard library when left out")
     parser.add_argument("--steps", type=int, help="how many training steps at most, for each model")
     parser.add_argument("--seconds", type=float, help="how long to train each model at most, after its first step")
@@ -109,15 +139,17 @@ def parsed() -> argparse.Namespace:
     parser.add_argument(
         "--compile", action=argparse.BooleanOptionalAction, default=torch.cuda.is_available(), help="torch.compile"
     )
+    parser.add_argument(
+        "--earlier", nargs="+", type=Path, default=[], help="compare.json of earlier runs, to show theirs too"
+    )
     parser.add_argument("--out", type=Path, default=Path("out/compare"), help="where to write (%(default)s)")
     arguments = parser.parse_args()
-    if arguments.text is not None and not arguments.text.is_file():
-        parser.error(f"there is no file {arguments.text}")
+    for file in [arguments.text, *arguments.earlier]:
+        if file is not None and not file.is_file():
+            parser.error(f"there is no file {file}")
+    if not arguments.ops and not arguments.earlier:
+        parser.error("nothing to compare: give --ops or --earlier")
     return arguments
-
-
-def where(device: str) -> str:
-    return torch.cuda.get_device_name() if device == "cuda" else "a CPU"
 
 
 def one(op: str, text: Text, size: Size, device: str, compiled: bool, console: Console) -> Trained:
@@ -147,10 +179,8 @@ def one(op: str, text: Text, size: Size, device: str, compiled: bool, console: C
 # --- what is shown ----------------------------------------------------------------------------------------------------
 
 
-def plot(found: list[Trained], text: Text, device: str) -> str:
+def plot(setup: Setup, found: list[Trained]) -> str:
     """Held-out loss over training steps, one curve for each op, named at its end."""
-    import io
-
     plt.rcParams["svg.hashsalt"] = "compare"
     figure, axes = plt.subplots(figsize=(8, 4.4), layout="constrained")
     ends = []
@@ -161,7 +191,7 @@ def plot(found: list[Trained], text: Text, device: str) -> str:
         ends.append((losses[-1], t.op, colour))
     last = max(t.progress[-1].step for t in found)
     low = min(t.loss for t in found)
-    high = min(text.unigram, max(t.held_out[0][1] for t in found))
+    high = min(setup.unigram, max(t.held_out[0][1] for t in found))
     gap = (high - low) * 0.055
     below = -math.inf
     for loss, name, colour in sorted(ends):  # names keep their distance where curves end together
@@ -173,7 +203,7 @@ def plot(found: list[Trained], text: Text, device: str) -> str:
     axes.set_ylim(low - gap, high + gap)
     axes.set_xlabel("training step", color=INK)
     axes.set_ylabel("held-out text, nats a character", color=INK)
-    axes.set_title(f"One language model, {len(found)} recurrences ({device})", color=INK, loc="left", fontsize=11)
+    axes.set_title(f"One language model, {len(found)} recurrences ({setup.device})", color=INK, loc="left", fontsize=11)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(color=FAINT, lw=0.5, alpha=0.6)
     axes.tick_params(colors=INK)
@@ -183,17 +213,16 @@ def plot(found: list[Trained], text: Text, device: str) -> str:
     return buffer.getvalue()
 
 
-def page(found: list[Trained], text: Text, size: Size, device: str, kind: str, compiled: bool) -> str:
+def page(setup: Setup, found: list[Trained]) -> str:
     """The table and what each model wrote."""
-    how = "bfloat16 autocast" if kind == "cuda" else "float32"
+    size = setup.size
     lines = [
         "# One language model, five recurrences" if len(found) == 5 else "# One language model, several recurrences",
         "",
         "Written by `python examples/compare_recurrences.py`.",
         "",
-        f"{len(text.training):,} characters of {text.source}; width {size.width}, {size.heads} heads, {size.blocks} blocks; "
-        f"batches of {size.batch} x {size.length}; {how}{', torch.compile' if compiled else ''}; {device}, "
-        f"torch {torch.__version__}. Without memory (character frequencies): {text.unigram:.3f} nats a character.",
+        f"{setup.text}; width {size.width}, {size.heads} heads, {size.blocks} blocks; batches of {size.batch} x {size.length}; "
+        f"{setup.how}. Without memory (character frequencies): {setup.unigram:.3f} nats a character.",
         "",
         "![held-out loss](compare.svg)",
         "",

@@ -50,9 +50,13 @@ def test_a_model_learns(char_lm):
 @pytest.mark.slow
 def test_the_comparison_of_recurrences(tmp_path):
     words = [sys.executable, str(EXAMPLES / "compare_recurrences.py"), "--out", str(tmp_path), "--steps", "2"]
-    words += ["--text", str(EXAMPLES / "char_lm.py"), "--ops", "retention", "delta_rule"]
-    done = subprocess.run(words, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    words += ["--text", str(EXAMPLES / "char_lm.py"), "--ops"]
+    for more in (
+        ["retention", "delta_rule"],
+        ["--earlier", str(tmp_path / "compare.json")],
+    ):  # trained, then shown again
+        done = subprocess.run([*words, *more], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
     page, plot = (tmp_path / "compare.md").read_text(), (tmp_path / "compare.svg").read_text()
     models = json.loads((tmp_path / "compare.json").read_text())["models"]
     for m in models:
