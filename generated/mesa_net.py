@@ -140,7 +140,7 @@ from chunkform.runtime.launch import (
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
 from chunkform.runtime.places import parts_for, places
-from chunkform.runtime.programs import Sums, checked_solves, kept, part, results, wanted, zeros_where_none
+from chunkform.runtime.programs import Again, Sums, checked_solves, kept, part, results, wanted, zeros_where_none
 from chunkform.runtime.solve import conjugate_gradients
 from chunkform.runtime.solve_launch import INTERPRETED, solve_config, strides3
 from chunkform.runtime.torch_form import (
@@ -721,6 +721,207 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
 
     d_x_matrix(-w_x, x, True)
     return sums.gradients(given), sums.initial
+
+
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+def x_system_forward_sweep_1(
+    H__first,
+    H__last,
+    p_p,
+    p_b,
+    p_t,
+    p_h,
+    p_g,
+    lam_sums,
+    lam_resets,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    k_g,
+    beta_p,
+    beta_b,
+    beta_t,
+    beta_h,
+    beta_g,
+    y_0_out,
+    T,
+    H,
+    chunks,
+    starts,
+    parts,
+    length,
+    D: tl.constexpr,
+    block_d: tl.constexpr,
+    block_d_kept: tl.constexpr,
+    YIELD: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """A walk forwards over chunks, carrying a tile of H."""
+    tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
+    sh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
+    i = tl.arange(0, C)
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    d_kept = tile * block_d_kept + tl.arange(0, block_d_kept)
+    d_kept_ok = d_kept < D
+    H_ = tl.zeros([block_d, block_d_kept], tl.float32)
+    if H__first is not None:
+        H_ += tl.load(
+            H__first + sh * D * D + d_kept[None, :] * D + d[:, None], mask=d_kept_ok[None, :] & d_ok[:, None], other=0.0
+        )
+    p_p += b * p_b + h // p_g * p_h
+    k_p += b * k_b + h // k_g * k_h
+    beta_p += b * beta_b + h // beta_g * beta_h
+    for n in range(count):
+        c = n
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
+        i_ok = i <= last
+        at = bh * T + t0
+        step = (b * T + t0) * H + h
+        lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
+        lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+        lam_a_end = tl.load(lam_sums + at + last)
+        lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
+        p = tl.load(p_p + t0 * p_t + i[:, None] * p_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p2 = tl.dot(p.to(DT), H_.to(DT), input_precision="tf32x3")  # p H^T
+        since = power(lam_a, lam_r < 0)
+        k = tl.load(
+            k_p + t0 * k_t + i[:, None] * k_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
+        )
+        seen = i[:, None] >= i[None, :]
+        if EXACT:
+            seen = seen & (i[None, :] >= lam_r[:, None])
+        m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+        k2 = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p3 = tl.dot(p.to(DT), tl.trans(k2.to(DT)), input_precision="tf32x3")  # p k^T
+        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+        p4 = tl.dot(
+            (beta.to(tl.float32)[None, :] * (m * p3)).to(DT), k.to(DT), (since[:, None] * p2), input_precision="tf32x3"
+        )  # ... + ((p k^T) . m) diag(beta) k
+        if YIELD:
+            tl.store(
+                y_0_out + step * D + i[:, None] * (H * D) + d_kept[None, :], p4, mask=i_ok[:, None] & d_kept_ok[None, :]
+            )  # y
+        kept = power(lam_a_end, lam_r_end < 0)
+        until = power(lam_a_end - lam_a, lam_r_end < i + 1)
+        p5 = tl.dot(
+            tl.trans(k2.to(DT)),
+            ((beta.to(tl.float32) * until)[:, None] * k.to(tl.float32)).to(DT),
+            (kept * H_),
+            input_precision="tf32x3",
+        )  # ... + k^T diag(beta . until) k
+        H_ = p5  # kept H + k^T diag(beta . until) k
+    if YIELD:
+        if H__last is not None:
+            if part == parts - 1:
+                tl.store(
+                    H__last + (sh // H // parts * H + h) * D * D + d_kept[None, :] * D + d[:, None],
+                    H_,
+                    mask=d_kept_ok[None, :] & d_ok[:, None],
+                )
+    else:
+        tl.store(H__last + sh * D * D + d_kept[None, :] * D + d[:, None], H_, mask=d_kept_ok[None, :] & d_ok[:, None])
+
+
+def triton_x_system_forward(given, states, constants, packed=None):
+    """Outputs, last states and what the backward pass uses."""
+    k = steps(given["k"])
+    beta = steps(given["beta"])
+    lam = steps(given["lam"])
+    lamb = given["lamb"].contiguous()
+    p = steps(given["p"])
+    some = k
+    B, T = k.shape[:2]
+    H = max(k.shape[2], beta.shape[2], lam.shape[2], p.shape[2], 0)
+    D = k.shape[-1]
+    config = choose(some.dtype, (D,), heavy=False)
+    lay = places(packed, (B, T, H), config.chunk)
+    parts = parts_for(lay, B * H * cdiv(D, min(config.tile, padded(D))))
+    H__first = whole(states.get("H"))
+    H__starts = H__first
+    lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
+    if parts > 1:
+        H__ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
+        launch(
+            x_system_forward_sweep_1,
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            None,
+            H__ends,
+            p,
+            *strides(p, H),
+            lam_sums,
+            lam_resets,
+            k,
+            *strides(k, H),
+            beta,
+            *strides(beta, H),
+            None,
+            *lay.walked,
+            parts,
+            lay.length(parts),
+            D=D,
+            block_d=padded(D),
+            block_d_kept=min(config.tile, padded(D)),
+            YIELD=False,
+            C=config.chunk,
+            LEVELS=config.levels,
+            EVEN=lay.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=config.stages,
+        )
+        H__starts = chained(H__first, H__ends, lay, parts, True, (lam_sums, lam_resets), None, config.exact)
+    y_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
+    H__last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32)
+    launch(
+        x_system_forward_sweep_1,
+        (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+        H__starts,
+        H__last,
+        p,
+        *strides(p, H),
+        lam_sums,
+        lam_resets,
+        k,
+        *strides(k, H),
+        beta,
+        *strides(beta, H),
+        y_0,
+        *lay.walked,
+        parts,
+        lay.length(parts),
+        D=D,
+        block_d=padded(D),
+        block_d_kept=min(config.tile, padded(D)),
+        YIELD=True,
+        C=config.chunk,
+        LEVELS=config.levels,
+        EVEN=lay.even,
+        EXACT=config.exact,
+        DT=DTYPES[some.dtype],
+        num_warps=config.warps,
+        num_stages=config.stages,
+    )
+    saved = {}
+    if parts > 1:
+        saved |= {"H starts": H__starts}
+    return (
+        {"y": spread(lamb.float() * each_head(p, H).float() + y_0.float(), (B, T, H, D), some).to(some.dtype)},
+        {"H": H__last},
+        saved,
+    )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1489,7 +1690,7 @@ def x_system_solves(
 def triton_x_system_solve(given, states, constants, right, count, tolerance):
     """(x, residual, last states): `count` steps of conjugate gradients for every step of the sequence."""
     if right.dtype not in (torch.bfloat16, torch.float16) and not INTERPRETED:
-        matrix, last = torch_matrix(given, states, constants)
+        matrix, last = torch_x_system_matrix(given, states, constants)
         return *conjugate_gradients(matrix, right, count, tolerance, right), last
     k = steps(given["k"])
     beta = steps(given["beta"])
@@ -2408,7 +2609,13 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             {"k": given["k"], "beta": given["beta"], "lam": given["lam"], "lamb": given["lamb"], "p": vector},
             {"H": states.get("H")},
             constants,
-            {},
+            Again(
+                lambda: triton_x_system_forward(
+                    {"k": given["k"], "beta": given["beta"], "lam": given["lam"], "lamb": given["lamb"], "p": vector},
+                    {"H": states.get("H")},
+                    constants,
+                )
+            ),
             {"y": cotangent},
             {"H": final_cotangents.get("H") if last else None},
             wanted(needs, {"k": "k", "beta": "beta", "lam": "lam", "lamb": "lamb", "H": "H"}, ARGUMENTS),

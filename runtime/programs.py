@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -49,6 +50,21 @@ def _add(found: dict[str, Tensor], name: str, x: Tensor | None) -> None:
     if before.dtype in (torch.bfloat16, torch.float16):
         before = before.to(torch.float32)
     found[name] = before + x
+
+
+class Again(dict):
+    """What an op's forward pass keeps, made when it is first asked for: few backward passes need any of it."""
+
+    def __init__(self, forward: Callable[[], tuple[Any, Any, dict[str, Tensor]]]) -> None:
+        super().__init__()
+        self.forward = forward
+
+    def __missing__(self, name: str) -> Tensor:
+        if not self:
+            self.update(self.forward()[2])
+        if name not in self:
+            raise KeyError(name)
+        return self[name]
 
 
 def kept(node: str, saved: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -14,7 +14,7 @@ from .words import node_text
 
 RESERVED = frozenset(
     "given states constants saved cotangents final_cotangents needs packed sums inner initial torch triton tl part kept wanted "
-    "inverted through_inverse conjugate_gradients neumann Sums ARGUMENTS add".split()
+    "inverted through_inverse conjugate_gradients neumann Sums Again ARGUMENTS add".split()
 )
 INDENT = "    "
 
@@ -267,15 +267,16 @@ class _Calls:
         vector = n.op.vector
         assert vector is not None
         arguments = f"{self.given(n, {vector: 'vector'})}, {self.start(n)}, {self.constants(n)}"
-        again = keeps(n.op, self.texts.stepwise.get(n.op.name))
+        again = "{}"
+        if keeps(n.op, self.backend):
+            again = f"Again(lambda: {function(n.op, self.backend, 'forward')}({arguments}))"
         lines = [
             "",
             f"def d_{name}_matrix(cotangent, vector, last):",
             f'    """Adds the gradients of the product of the matrix of {n.name} with a vector."""',
-            *([f"    again = {function(n.op, self.backend, 'forward')}({arguments})[2]"] if again else []),
             f"    inner, initial = {function(n.op, self.backend, 'backward')}(",
             f"        {arguments},",
-            f'        {"again" if again else "{}"}, {{"y": cotangent}},',
+            f'        {again}, {{"y": cotangent}},',
             f"        {self._finals(n, ' if last else None')}, {self._wanted({**gives, **n.states})},",
             "    )",
             f"    sums.add_all(inner, {_names(gives)})",

@@ -14,13 +14,12 @@ from .torch_matrix import matrix_source
 @dataclass
 class Texts:
     """Functions of all operations for one backend, and the modules whose names they use. `reasons`: why an operation goes another
-    way than chunk by chunk in kernels; `stepwise`: why it goes step by step."""
+    way than chunk by chunk in kernels."""
 
     backend: str
     parts: list[str] = field(default_factory=list)
     modules: dict[str, str] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
-    stepwise: dict[str, str] = field(default_factory=dict)
 
     @property
     def text(self) -> str:
@@ -39,7 +38,7 @@ def torch_texts(g: Graph) -> Texts:
     solved = {id(n.op) for n in g.solves}
     for op in g.operations:
         section = torch_section(op.compiled)
-        bare = id(op) in solved and not keeps(op)
+        bare = id(op) in solved and not keeps(op, "torch")
         roots = ["torch_backward"] if bare else ["torch_forward", "torch_backward"]
         out.add(named(section.text, op, "torch", roots), section.modules)
         if id(op) in solved:
@@ -57,11 +56,10 @@ def triton_texts(g: Graph) -> Texts:
         if op.is_map:
             continue
         section = triton_section(op.compiled)
-        bare = id(op) in solved and not keeps(op, section.stepwise)
+        bare = id(op) in solved and not keeps(op, "triton")
         roots = ["triton_backward"] if bare else ["triton_forward", "triton_backward"]
         out.add(named(section.text, op, "triton", roots), section.modules)
         if section.stepwise:
-            out.stepwise[op.name] = section.stepwise
             out.reasons[op.name] = section.stepwise
         if id(op) in solved:
             try:
@@ -72,9 +70,9 @@ def triton_texts(g: Graph) -> Texts:
     return out
 
 
-def keeps(op: Operation, stepwise: str | None = None) -> bool:
-    """Does the backward pass use what the forward pass keeps?"""
-    return op.compiled.forward is None or bool(op.compiled.forward.form.write_leaves()) or stepwise is not None
+def keeps(op: Operation, backend: str) -> bool:
+    """May the backward pass use what the forward pass keeps? Kernels keep what enters the parts of a sequence that is cut."""
+    return backend == "triton" or op.compiled.forward is None or bool(op.compiled.forward.form.write_leaves())
 
 
 def function(op: Operation, backend: str, kind: str) -> str:

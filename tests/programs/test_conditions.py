@@ -57,16 +57,16 @@ def test_check_reports_the_eigenvalues(series):
     s.given["u"] = 3.0 * s.given["u"]
     (row,) = conditions(c, s, case)
     assert not row.ok and row.error > 1
-    with pytest.raises(ConditionError, match="must be below 1.*make the step smaller"):
+    with pytest.raises(ConditionError, match=r"must be below 1.*make the step smaller"):
         require_conditions(c, [row])
     rows = check_program(c, op, case)
     assert any(r.quantity.startswith("|1 - step eigenvalue|") for r in rows)
 
 
 def test_a_step_of_one_over_the_trace_always_converges():
-    c, op = made(neumann(400, step="trace", backward="implicit"))
+    _, op = made(neumann(400, step="trace", backward="implicit"))
     x = arguments(0.5, steps=12, d=3)
-    o, residual, _ = op(**x, output_residual=True)
+    _, residual, _ = op(**x, output_residual=True)
     assert float(residual.max()) < 1.0
     assert float(residual[:, :2].max()) < 1e-3
 
@@ -99,7 +99,7 @@ def test_a_tolerance_lets_systems_rest():
         counted.append(p)
         return p @ matrix
 
-    x, residual = conjugate_gradients(product, b, 20, 1e-3, b)
+    _, residual = conjugate_gradients(product, b, 20, 1e-3, b)
     assert 0 < float(residual) <= 1e-3
     _, exact = conjugate_gradients(product, b, 20, 0.0, b)
     assert float(exact) < 1e-10

@@ -1,0 +1,56 @@
+"""The kernels of solves: their numbers in Triton's interpreter, and what they need on sm_90."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from chunkform.codegen.programs.emit import emit
+from chunkform.codegen.programs.kind import inspect_one
+from chunkform.codegen.programs.pipeline import compile_program
+from chunkform.codegen.programs.sections import triton_texts
+from chunkform.spec.language.load import CATALOGUE, load
+
+from .conftest import PROGRAMS
+
+HERE = Path(__file__).parent
+
+
+def test_numbers_in_the_interpreter():
+    env = os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, str(HERE / "interpret.py")], capture_output=True, text=True, env=env, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout)
+    assert len(found) == 3
+    wrong = {(case, n): e for case, errors in found.items() for n, e in errors.items() if not e < 2e-5}
+    assert not wrong
+
+
+@pytest.mark.slow
+def test_the_kernels_of_solves_fit_a_hopper_gpu():
+    """What spills is what is computed once, ahead of the loop over steps; see docs/programs.md."""
+    (p,) = load(CATALOGUE / "mesa_net.py")
+    rows = [r for r in inspect_one(compile_program(p), "sm_90", ("bfloat16",), (128,)) if "x_system_solves" in r.kernel]
+    (row,) = rows
+    assert row.ok, row.problem
+    assert row.dots == 3 and row.tensor_core >= 3
+    assert row.spill_bytes <= 800 and row.shared_bytes <= 80 * 1024
+
+
+def test_solves_that_have_a_kernel_use_it():
+    text = emit(compile_program(PROGRAMS["two solves"]()), tidy=False)
+    start = text.index("def triton_forward")
+    assert text.count("triton_x_system_solve(", start) == 4  # two solves, forward and backward
+    assert "conjugate_gradients(" not in text[start:]
+
+
+def test_a_product_that_is_not_chunk_parallel_says_why():
+    c = compile_program(PROGRAMS["channel decay"]())
+    assert "isn't chunk-parallel" in triton_texts(c.graph).reasons["x_system"]
