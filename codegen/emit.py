@@ -137,7 +137,7 @@ def _imports(parts: tuple[Section, ...]) -> str:
     lines = ["import torch"]
     for section in parts:
         used = set(re.findall(r"\w+", section.text))
-        if "tl" in used:
+        if "tl" in used and "import triton" not in lines:
             lines += ["import triton", "import triton.language as tl"]
         for module, names in section.modules.items():
             wanted.setdefault(module, set()).update(used & set(names.split()))

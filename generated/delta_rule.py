@@ -58,8 +58,6 @@ family: chunk-parallel
 import torch
 import triton
 import triton.language as tl
-import triton
-import triton.language as tl
 
 from chunkform.runtime.decay import order_mask, triangular_inverse
 from chunkform.runtime.decode import Step, StepKernel
@@ -1820,12 +1818,16 @@ def step_kernel(
     heads, q_group, k_group, v_group, beta_group,
     size_d: tl.constexpr, block_d: tl.constexpr,
     size_e: tl.constexpr, block_e: tl.constexpr,
-    parts: tl.constexpr, turns: tl.constexpr,
+    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
 ):  # fmt: skip
     """Each program: one batch entry and head and a tile of e, one step."""
     place = tl.program_id(0) // parts
-    batch = tl.cast(place // heads, tl.int64)
-    head = tl.cast(place % heads, tl.int64)
+    if flat:  # more batch entries than a grid is high
+        batch = tl.cast(place // heads, tl.int64)
+        head = tl.cast(place % heads, tl.int64)
+    else:
+        batch = tl.cast(tl.program_id(1), tl.int64)
+        head = tl.cast(place, tl.int64)
     q_at += batch * q_stride0 + (head // q_group) * q_stride1
     k_at += batch * k_stride0 + (head // k_group) * k_stride1
     v_at += batch * v_stride0 + (head // v_group) * v_stride1

@@ -60,8 +60,6 @@ family: chunk-parallel
 import torch
 import triton
 import triton.language as tl
-import triton
-import triton.language as tl
 
 from chunkform.runtime.decay import order_mask, triangular_inverse
 from chunkform.runtime.decode import Step, StepKernel
@@ -1824,12 +1822,16 @@ def step_kernel(
     heads, x_group, z_group, y_group, eta_group,
     size_n: tl.constexpr, block_n: tl.constexpr,
     size_m: tl.constexpr, block_m: tl.constexpr,
-    parts: tl.constexpr, turns: tl.constexpr,
+    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
 ):  # fmt: skip
     """Each program: one batch entry and head and a tile of m, one step."""
     place = tl.program_id(0) // parts
-    batch = tl.cast(place // heads, tl.int64)
-    head = tl.cast(place % heads, tl.int64)
+    if flat:  # more batch entries than a grid is high
+        batch = tl.cast(place // heads, tl.int64)
+        head = tl.cast(place % heads, tl.int64)
+    else:
+        batch = tl.cast(tl.program_id(1), tl.int64)
+        head = tl.cast(place, tl.int64)
     x_at += batch * x_stride0 + (head // x_group) * x_stride1
     z_at += batch * z_stride0 + (head // z_group) * z_stride1
     y_at += batch * y_stride0 + (head // y_group) * y_stride1

@@ -34,8 +34,6 @@ family: sequential
 import torch
 import triton
 import triton.language as tl
-import triton
-import triton.language as tl
 
 from chunkform.runtime.decode import Step, StepKernel
 from chunkform.runtime.launch import launch
@@ -494,12 +492,16 @@ def step_kernel(
     o_stride0, o_stride1,
     heads, q_group, u_group, lam_group,
     size_d: tl.constexpr, block_d: tl.constexpr,
-    parts: tl.constexpr, turns: tl.constexpr,
+    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
 ):  # fmt: skip
     """Each program: one batch entry and head, one step."""
     place = tl.program_id(0) // parts
-    batch = tl.cast(place // heads, tl.int64)
-    head = tl.cast(place % heads, tl.int64)
+    if flat:  # more batch entries than a grid is high
+        batch = tl.cast(place // heads, tl.int64)
+        head = tl.cast(place % heads, tl.int64)
+    else:
+        batch = tl.cast(tl.program_id(1), tl.int64)
+        head = tl.cast(place, tl.int64)
     q_at += batch * q_stride0 + (head // q_group) * q_stride1
     u_at += batch * u_stride0 + (head // u_group) * u_stride1
     lam_at += batch * lam_stride0 + (head // lam_group) * lam_stride1

@@ -27,6 +27,7 @@ PROGRAMS = 264  # two for each multiprocessor of an H200: with fewer, tiles are 
 TILE = 8192  # entries of the states that one program holds
 PER_WARP = 4096  # entries that a warp holds: 128 in each thread, so that few warps have to meet in a sum
 NARROWEST = 16  # entries of a row that a tile takes at least: 32 bytes in bfloat16, what memory moves at once
+HIGHEST = 65535  # programs along a grid's second axis
 PLANS = 1024  # kept at once; shapes change with the batch
 
 
@@ -47,21 +48,24 @@ class StepKernel:
     held: tuple[tuple[str, ...], ...]
     smallest: int = 1
 
-    def cut(self, sizes: dict[str, int], heads: int, inplace: bool) -> tuple[tuple[int, ...], int, int]:
-        """(size and block of each dim, then parts and turns; programs; warps), for so many heads in all batch entries."""
+    def cut(self, sizes: dict[str, int], inplace: bool) -> tuple[tuple[int, ...], tuple[int, int, int], int]:
+        """(size and block of each dim, parts, turns and whether the grid is flat; the grid; warps)."""
+        batch, heads = sizes["B"], sizes["H"]
         blocks = {d: block_of(sizes[d], self.smallest) for d in self.dims}
         tiles = 1
         if self.tiled is not None:
             d = self.tiled
             while blocks[d] > max(self.smallest, NARROWEST) and (
-                self.entries(blocks) > TILE or heads * -(-sizes[d] // blocks[d]) < PROGRAMS
+                self.entries(blocks) > TILE or batch * heads * -(-sizes[d] // blocks[d]) < PROGRAMS
             ):
                 blocks[d] //= 2
             tiles = -(-sizes[d] // blocks[d])
         turns = tiles if self.shared and inplace else 1
         parts = tiles // turns
         warps = min(16, 1 << max(0, (self.entries(blocks) // PER_WARP).bit_length() - 1))
-        return (*(n for d in self.dims for n in (sizes[d], blocks[d])), parts, turns), heads * parts, warps
+        flat = batch > HIGHEST
+        grid = (batch * heads * parts, 1, 1) if flat else (heads * parts, batch, 1)
+        return (*(n for d in self.dims for n in (sizes[d], blocks[d])), parts, turns, flat), grid, warps
 
     def entries(self, blocks: dict[str, int]) -> int:
         """Entries that a program holds."""
@@ -138,7 +142,7 @@ class Step:
                 f"{self.signature.name}: state_dtype must be a floating-point dtype or None, got {dtype!r}"
             )
         tensors, constants, sizes = checked(self.signature, given)
-        checked_states(self.signature, states, tensors, sizes, None)
+        _check_states(self.signature, states, tensors, sizes)
         some = next(iter(tensors.values()))
         dtype = dtype or (torch.float64 if some.dtype == torch.float64 else torch.float32)
         batch, heads = sizes["B"], sizes["H"]
@@ -155,7 +159,7 @@ class Step:
     ) -> _Plan:
         """What to do with arguments like these, all of which are checked."""
         tensors, _, sizes = checked(self.signature, given)
-        checked_states(self.signature, states, tensors, sizes, None)
+        _check_states(self.signature, states, tensors, sizes)
         kinds = {a.name: a.kind for a in self.signature.arguments}
         like = tensors[next((n for n in self._tensors if kinds[n] == "input"), self._tensors[0])]
         shapes = [(sizes["B"], sizes["H"], *(sizes[d] for d in dims)) for _, dims in self.signature.outputs]
@@ -231,13 +235,13 @@ class _Launch:
     order: list[int]
     strides: tuple[int, ...]
     fixed: tuple[int, ...]
-    programs: int
+    grid: tuple[int, int, int]
     warps: int
     device: torch.device
     ready: Callable[..., None] | None = None
 
     def __call__(self, tensors: list[Tensor], constants: dict[str, float]) -> None:
-        if not self.programs:
+        if 0 in self.grid:
             return
         if self.device.type == "cuda" and self.device.index != torch.cuda.current_device():
             with torch.cuda.device(self.device):
@@ -251,10 +255,10 @@ class _Launch:
             self.ready(*[tensors[i].data_ptr() for i in self.order], *self.strides, *numbers, *self.fixed)
             return
         pointers = [tensors[i] for i in self.order]
-        kernel = self.kernel.kernel[(self.programs,)]
+        kernel = self.kernel.kernel[self.grid]
         compiled = kernel(*pointers, *self.strides, *numbers, *self.fixed, num_warps=self.warps)
         if compiled is not None:  # None under Triton's interpreter
-            self.ready = compiled[(self.programs, 1, 1)]
+            self.ready = compiled[self.grid]
 
 
 def _launch(
@@ -271,7 +275,7 @@ def _launch(
     axis = {a.name: 1 if a.per_step else 0 for a in step.signature.arguments}
     heads, dims = sizes["H"], dict(step.signature.outputs)
     groups = [heads // max(1, tensors[i].shape[axis[n]]) for i, n in zip(read, kernel.reads, strict=True)]
-    constexprs, programs, warps = kernel.cut(sizes, sizes["B"] * heads, inplace)
+    constexprs, grid, warps = kernel.cut(sizes, inplace)
     order, strides = list(read), [s for i in read for s in tensors[i].stride()]
     for n, x in enumerate(states):
         order += len(tensors) + n, len(tensors) + len(states) + n
@@ -281,7 +285,7 @@ def _launch(
     for n, axes in enumerate(dims.values()):
         own = math.prod(sizes[d] for d in axes)
         strides += outs[n].stride()[:2] if outs else (heads * own, own)
-    return _Launch(kernel, order, tuple(strides), (heads, *groups, *constexprs), programs, warps, tensors[0].device)
+    return _Launch(kernel, order, tuple(strides), (heads, *groups, *constexprs), grid, warps, tensors[0].device)
 
 
 def _listed(x: Any) -> list[Any]:
@@ -289,6 +293,13 @@ def _listed(x: Any) -> list[Any]:
 
 
 # --- checks beside those of the op ----------------------------------------------------------------------------------
+
+
+def _check_states(signature: Signature, states: list[Any], tensors: dict[str, Tensor], sizes: dict[str, int]) -> None:
+    try:
+        checked_states(signature, states, tensors, sizes, None)
+    except ArgumentError as error:
+        raise ArgumentError(str(error).replace("initial_state", "state")) from None
 
 
 def _check_out(signature: Signature, outs: list[Any], shapes: list[tuple[int, ...]], like: Tensor) -> None:

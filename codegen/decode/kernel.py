@@ -21,7 +21,7 @@ def step_kernel(c: Compiled) -> dict[str, Any]:
     """What the template prints, and what the launcher needs."""
     p = c.step
     k = Kernel(c, tiling(list(p.updates.values()), p.outputs, [s.axes for s in p.states], parts_allowed=False))
-    k.names.taken |= {"turn", "turns", "part", "parts"}
+    k.names.taken |= {"turn", "turns", "parts", "place", "flat"}
     nodes: dict[str, Node] = {**p.updates, **{f"out {n}": x for n, x in k.tiling.outputs.items()}}
     read = {x.attrs[:2] for x in leaves(*nodes.values())}
     k.constants = [v for v in p.variables if v.kind == "constant" and (v.kind, v.name) in read]

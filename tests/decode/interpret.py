@@ -70,7 +70,7 @@ def run(name: str, inplace: bool, narrow: bool, groups: bool) -> float:
         tensors = grouped(name, tensors, heads)
     states = started(c, heads) if groups else {}
     outputs, finals = values(c, tensors, constants, heads, states)
-    decode.NARROWEST, decode.TILE = (2, 1) if narrow else (16, 8192)
+    decode.NARROWEST, decode.TILE, decode.HIGHEST = (2, 1, 1) if narrow else (16, 8192, 65535)
     state, worst = tuple(states.values()) if states else None, 0.0
     for t in range(3):
         before = state
