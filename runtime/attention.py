@@ -152,7 +152,7 @@ class AttentionOp:
             raise ArgumentError(f"{s.name}: output_lse needs a softmax; its weights have no normaliser")
         tensors, constants, at = checked(s, given, causal)
         name = chosen(self, backend, at, tensors)
-        results = _Run.apply(self, name, at, tuple(tensors), constants, *tensors.values())
+        results = _Run.apply(self, (name, backend), at, tuple(tensors), constants, *tensors.values())
         outputs = results[:-1]
         if output_lse:
             return (*outputs, results[-1])
@@ -164,10 +164,17 @@ class _Run(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, op: AttentionOp, backend: str, at: Setting, names: tuple[str, ...], constants: Any, *tensors: Tensor
+        ctx: Any, op: AttentionOp, backend: Any, at: Setting, names: tuple[str, ...], constants: Any, *tensors: Tensor
     ) -> Any:
         given = dict(zip(names, tensors, strict=True))
         features = op.maps.features(given, constants, at)
+        backend, asked = backend
+        if (
+            asked is None
+            and backend == "triton"
+            and max(x.shape[-1] for x in features.values() if x.ndim == 4) > WIDEST
+        ):
+            backend = "torch"
         averages, lse, mass = op.backends[backend].forward(op, features, at)
         post = averaged(op.signature, averages, mass, at)
         outputs = op.maps.outputs(given, constants, at, post)

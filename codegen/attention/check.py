@@ -152,7 +152,7 @@ def definition(
     a = p.spec
     inputs = [v for v in a.variables if v.kind in ("query", "key", "stream")]
     device = given[inputs[0].name].device
-    H = max(given[v.name].shape[2] for v in inputs)
+    H = max(given[v.name].shape[2 if v in inputs else 0] for v in a.variables if v.kind != "constant")
     m = TorchNumbers(device, dtype)
     sizes: dict[str, int] = {}
     env: Env = {}

@@ -66,6 +66,9 @@ class MapText(TorchText):
                 return f"at.number({super().expression(x).replace(self.value(x.args[0]), f'at.number({self.value(x.args[0])})')})"
         return super().expression(x)
 
+    def aligned(self, x: Node, axes: tuple[str, ...]) -> str:
+        return self.value(x) if is_number(x) else super().aligned(x, axes)
+
     def _power_text(self, x: Node) -> str:
         (base,), n = x.args, x.attrs[0]
         if is_number(base):
@@ -169,11 +172,14 @@ def print_gradients(p: Lowered, made: Map) -> Printed:
             results[name] = " + ".join(terms)
         else:
             results[name] = ordered(text._atom(text.raw(node)), node.axes, v.axes)
-    return Printed(setup_lines(p, made, list(made.gradients.values())), text.lines, results)
+    return Printed(setup_lines(p, made, list(made.gradients.values()), finite=True), text.lines, results)
 
 
-def setup_lines(p: Lowered, made: Map, nodes: list[Node]) -> list[str]:
-    """Statements that give each leaf below the nodes its name, and each size."""
+def setup_lines(p: Lowered, made: Map, nodes: list[Node], finite: bool = False) -> list[str]:
+    """Statements that give each leaf below the nodes its name, and each size.
+
+    With `finite` a number of a position, which may be -inf to mask it, is 0 there: its weight is 0, and 0 times it must be 0.
+    """
     found = {x.attrs[:2] for x in walk(*nodes) if x.op == "leaf"}
     computed = {x.attrs[:2] for n in made.results.values() if n.op != "leaf" for x in walk(n) if x.op == "leaf"}
     lines = ["dtype, low = at.dtype, at.low"]
@@ -186,7 +192,9 @@ def setup_lines(p: Lowered, made: Map, nodes: list[Node]) -> list[str]:
         base = name[:-2]
         match kind:
             case "query" | "key":
+                own = next(v for v in made.variables if v.name == name).axes
                 spread = ", spread=True" if (kind, name) in computed else ""
+                spread += ", finite=True" if finite and len(own) == 1 else ""
                 lines.append(f'{name} = at.rows(given["{base}"]{spread})')
             case "fixed":
                 lines.append(f'{name} = given["{base}"]')

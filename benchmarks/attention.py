@@ -1,0 +1,323 @@
+"""Attention on a GPU beside torch's FlexAttention with the same energy: time and peak memory, forward and forward with backward.
+
+    python benchmarks/attention.py [--out results/gpu] [--quick]     the comparison
+    python benchmarks/attention.py --tune                            blocks, warps and stages of each kernel
+
+Each case is compiled in a process of its own, all at once; then they are timed one after the other, ours and FlexAttention's
+back to back. Both are given the same tensors: `self_attention` and `kattention` project them first; of FlexAttention the whole
+function, projections and all, is compiled by torch.compile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import itertools
+import json
+import os
+import statistics
+import traceback
+from pathlib import Path
+from typing import Any
+
+import torch
+
+HEADS = 16
+LENGTHS = {4096: 4, 16384: 1}  # T -> batch
+WIDTHS = (64, 128)
+OPS = ("softmax_attention", "self_attention", "kattention")
+ROOT = Path(__file__).resolve().parent.parent
+
+# Candidates of --tune: rows, keys, warps, stages.
+TUNE = {
+    ("forward", 128): [
+        (128, 64, 8, 3), (128, 64, 8, 2), (128, 128, 8, 2), (128, 128, 8, 3), (64, 64, 4, 3), (128, 32, 8, 4),
+    ],
+    ("forward", 64): [
+        (128, 64, 4, 3), (128, 64, 8, 3), (128, 128, 8, 3), (128, 128, 4, 2), (64, 64, 4, 3), (128, 64, 4, 4),
+    ],
+    ("rows", 128): [
+        (128, 64, 8, 2), (128, 64, 8, 3), (64, 64, 4, 2), (64, 64, 4, 3), (128, 32, 8, 3), (64, 128, 8, 2), (128, 128, 8, 2),
+    ],
+    ("rows", 64): [
+        (128, 64, 8, 3), (128, 64, 4, 3), (64, 64, 4, 3), (128, 128, 8, 2), (128, 64, 8, 2), (128, 64, 4, 2),
+    ],
+    ("keys", 128): [
+        (64, 128, 8, 2), (64, 128, 8, 3), (64, 64, 4, 2), (64, 64, 4, 3), (32, 128, 8, 3), (128, 64, 8, 2), (128, 128, 8, 2),
+        (32, 128, 4, 3),
+    ],
+    ("keys", 64): [
+        (64, 128, 8, 3), (64, 128, 4, 3), (64, 64, 4, 3), (64, 128, 8, 2), (128, 128, 8, 2), (32, 128, 4, 3), (64, 128, 4, 2),
+    ],
+}  # fmt: skip
+
+
+# --- what is compared ---------------------------------------------------------------------------------------------------
+
+
+def given(op: str, batch: int, T: int, D: int) -> dict[str, torch.Tensor]:
+    """Random arguments, which need gradients."""
+    g = torch.Generator("cuda").manual_seed(0)
+
+    def normal(*shape: int, scale: float = 1.0, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+        x = torch.randn(*shape, generator=g, device="cuda") * scale
+        return x.to(dtype).requires_grad_()
+
+    if op == "softmax_attention":
+        return {n: normal(batch, T, HEADS, D) for n in "qkv"}
+    wide = {"dtype": torch.float32, "scale": D**-0.5}
+    made = {"x": normal(batch, T, HEADS, D), "Q": normal(HEADS, D, D, **wide), "K": normal(HEADS, D, D, **wide)}
+    if op == "self_attention":
+        made["Q"] = normal(HEADS, D, D, dtype=torch.float32, scale=D**-1.0)
+        return made | {"V": normal(HEADS, D, D, **wide)}
+    return made | {"b": normal(HEADS, D, dtype=torch.float32, scale=0.1)}
+
+
+def ours(op: str, causal: bool, D: int) -> Any:
+    import chunkform.generated
+
+    function = getattr(chunkform.generated, op)
+    if op == "kattention":
+        return lambda **a: function(**a, beta=D**-0.5, causal=causal)
+    return lambda **a: function(**a, causal=causal)
+
+
+def flex(op: str, causal: bool, D: int, T: int) -> Any:
+    """The same through FlexAttention, compiled."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    mask = None
+    if causal:
+        mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, T, T, device="cuda")
+
+    def projected(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.einsum("bthe,hde->bhtd", x, w.to(x.dtype))
+
+    def softmax_attention(q: Any, k: Any, v: Any) -> Any:
+        return flex_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), block_mask=mask).transpose(1, 2)
+
+    def self_attention(x: Any, Q: Any, K: Any, V: Any) -> Any:
+        y = flex_attention(projected(x, Q), projected(x, K), x.transpose(1, 2), block_mask=mask, scale=1.0)
+        return torch.einsum("bhte,hde->bthd", y, V.to(x.dtype))
+
+    def kattention(x: Any, Q: Any, K: Any, b: Any) -> Any:
+        beta = D**-0.5
+        k = projected(x, K)
+        bias = beta * (torch.einsum("bhtd,hd->bht", k, b.to(k.dtype)).float() - 0.5 * k.float().square().sum(-1))
+
+        def energy(score: Any, n: Any, h: Any, i: Any, j: Any) -> Any:
+            return score + bias[n, h, j]
+
+        y = flex_attention(projected(x, Q), k, x.transpose(1, 2), score_mod=energy, block_mask=mask, scale=beta)
+        return y.transpose(1, 2)
+
+    table = {"softmax_attention": softmax_attention, "self_attention": self_attention, "kattention": kattention}
+    return torch.compile(table[op], dynamic=False)
+
+
+# --- one case, in a process of its own ----------------------------------------------------------------------------------
+
+
+def compare_case(job: tuple[str, int, int, bool], wait: Any, turn: Any, quick: bool) -> list[dict[str, Any]]:
+    op, D, T, causal = job
+    arguments = given(op, LENGTHS[T], T, D)
+    g = torch.randn(LENGTHS[T], T, HEADS, D, device="cuda", dtype=torch.bfloat16)
+    row: dict[str, Any] = {"op": op, "D": D, "T": T, "B": LENGTHS[T], "H": HEADS, "causal": causal}
+    sides, results = {}, {}
+    for name, make in (("ours", lambda: ours(op, causal, D)), ("flex", lambda: flex(op, causal, D, T))):
+        try:
+            f = make()
+            y = f(**arguments)
+            grads = torch.autograd.grad(y, list(arguments.values()), g)
+            sides[name], results[name] = f, [y.detach(), *grads]
+        except Exception as error:
+            row[f"{name}_error"] = f"{type(error).__name__}: {error}"[:300]
+    if len(results) == 2:
+        names = ["y", *(f"d{n}" for n in arguments)]
+        row["difference"] = {
+            n: float((a.float() - b.float()).norm() / b.float().norm())
+            for n, a, b in zip(names, results["ours"], results["flex"], strict=True)
+        }
+    results.clear()
+    wait()
+    with turn:
+        for name, f in sides.items():
+            row |= measured(name, f, arguments, g, quick)
+    return [row]
+
+
+def measured(name: str, f: Any, arguments: dict[str, torch.Tensor], g: torch.Tensor, quick: bool) -> dict[str, float]:
+    leaves = list(arguments.values())
+
+    def forward() -> None:
+        with torch.no_grad():
+            f(**arguments)
+
+    def both() -> None:
+        torch.autograd.grad(f(**arguments), leaves, g)
+
+    out = {f"{name}_forward_ms": timed(forward, quick), f"{name}_both_ms": timed(both, quick)}
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    both()
+    torch.cuda.synchronize()
+    out[f"{name}_peak_mib"] = (torch.cuda.max_memory_allocated() - before) / 2**20
+    return out
+
+
+def timed(run: Any, quick: bool) -> float:
+    import triton
+
+    return statistics.median(
+        triton.testing.do_bench(run, warmup=5 if quick else 25, rep=25 if quick else 100, return_mode="all")
+    )
+
+
+def tune_case(job: tuple[str, int, list], wait: Any, turn: Any, quick: bool) -> list[dict[str, Any]]:
+    """Time one kernel with each candidate, and compare its numbers with those of torch's own attention."""
+    from chunkform.runtime import attention_triton as host
+
+    kernel, D, candidates = job
+    T, rows, usual = 4096, [], host.choose
+    arguments = given("softmax_attention", LENGTHS[T], T, D)
+    g = torch.randn(LENGTHS[T], T, HEADS, D, device="cuda", dtype=torch.bfloat16)
+    launched: dict[tuple, Any] = {}
+    leaves = list(arguments.values())
+    y = torch.nn.functional.scaled_dot_product_attention(*(x.transpose(1, 2) for x in leaves)).transpose(1, 2)
+    reference = [y, *torch.autograd.grad(y, leaves, g)]
+    for blocks in candidates:
+        host.choose = lambda name, *a, blocks=blocks: host.Blocks(*blocks) if name == kernel else usual(name, *a)
+        calls = []
+
+        def record(k: Any, grid: Any, *args: Any, calls: list = calls, **options: Any) -> None:
+            calls.append((k, grid, args, options))
+            k[grid](*args, **options)
+
+        before, host.launch = host.launch, record
+        try:
+            y = ours("softmax_attention", False, D)(**arguments)
+            found = [y, *torch.autograd.grad(y, list(arguments.values()), g)]
+            k, grid, args, options = calls[("forward", "rows", "keys").index(kernel)]
+            error = max(float((a - b).float().norm() / b.float().norm()) for a, b in zip(found, reference, strict=True))
+            launched[blocks] = (lambda k=k, grid=grid, args=args, options=options: k[grid](*args, **options), error)
+        except Exception as why:
+            rows.append({"kernel": kernel, "D": D, "blocks": blocks, "problem": f"{type(why).__name__}: {why}"[:120]})
+        finally:
+            host.launch, host.choose = before, usual
+    wait()
+    with turn:
+        flops = {"forward": 4, "rows": 6, "keys": 8}[kernel] * LENGTHS[T] * HEADS * T * T * D
+        for blocks, (run, error) in launched.items():
+            ms = timed(run, True)
+            rows.append(
+                {"kernel": kernel, "D": D, "blocks": blocks, "ms": ms, "tflops": flops / ms / 1e9, "difference": error}
+            )
+    return rows
+
+
+def _worker(case: Any, job: Any, barrier: Any, turn: Any, quick: bool, results: Any) -> None:
+    waited = False
+
+    def wait() -> None:
+        nonlocal waited
+        waited = True
+        torch.cuda.synchronize()
+        barrier.wait(240)
+
+    try:
+        rows = case(job, wait, turn, quick)
+    except Exception:
+        rows = [{"job": str(job), "problem": traceback.format_exc()[-600:]}]
+    if not waited:
+        barrier.wait(240)
+    results.put(rows)
+
+
+def run_all(case: Any, jobs: list[Any], quick: bool) -> list[dict[str, Any]]:
+    """The rows of each job, each in a process, timed in turns."""
+    import torch.multiprocessing as mp
+
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
+    context = mp.get_context("spawn")
+    barrier, turn, results = context.Barrier(len(jobs)), context.Lock(), context.Queue()
+    workers = [context.Process(target=_worker, args=(case, j, barrier, turn, quick, results)) for j in jobs]
+    for w in workers:
+        w.start()
+    rows = [r for _ in jobs for r in results.get(timeout=400)]
+    for w in workers:
+        w.join(20)
+    return rows
+
+
+# --- the report ---------------------------------------------------------------------------------------------------------
+
+
+def page(about: dict[str, str], rows: list[dict[str, Any]]) -> str:
+    lines = [
+        "# Attention beside FlexAttention",
+        "",
+        f"{about['gpu']}, torch {about['torch']}, Triton {about['triton']}, {about['date']}. Made by "
+        "`python benchmarks/attention.py`; every number is in `attention.json`. bfloat16, medians in ms; peak memory in MiB "
+        "beyond the arguments; ratio: FlexAttention's time over ours.",
+        "",
+        "| op | D | T | B | H | seen | forward | Flex | ratio | with backward | Flex | ratio | peak | Flex |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for r in rows:
+        if "ours_both_ms" not in r or "flex_both_ms" not in r:
+            lines.append(
+                f"| {r.get('op')} | {r.get('D')} | {r.get('T')} | {r.get('ours_error', r.get('flex_error', r.get('problem')))} |"
+            )
+            continue
+        f, b = r["flex_forward_ms"] / r["ours_forward_ms"], r["flex_both_ms"] / r["ours_both_ms"]
+        lines.append(
+            f"| {r['op']} | {r['D']} | {r['T']} | {r['B']} | {r['H']} | {'causal' if r['causal'] else 'full'} | "
+            f"{r['ours_forward_ms']:.3f} | {r['flex_forward_ms']:.3f} | {f:.2f} | "
+            f"{r['ours_both_ms']:.3f} | {r['flex_both_ms']:.3f} | {b:.2f} | "
+            f"{r['ours_peak_mib']:.0f} | {r['flex_peak_mib']:.0f} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=ROOT / "results" / "gpu")
+    parser.add_argument("--tune", action="store_true")
+    parser.add_argument("--quick", action="store_true", help="shorter timings")
+    parser.add_argument("--ops", nargs="*", default=list(OPS))
+    a = parser.parse_args()
+    if a.tune:
+        rows = run_all(tune_case, [(*key, [c]) for key, found in TUNE.items() for c in found], True)
+        for r in sorted(rows, key=lambda r: (str(r.get("kernel")), str(r.get("D")), r.get("ms", 1e9))):
+            print(json.dumps(r))
+        return
+    import triton
+
+    jobs = list(itertools.product(a.ops, WIDTHS, LENGTHS, (True, False)))
+    rows = run_all(compare_case, jobs, a.quick)
+    rows.sort(key=lambda r: (str(r.get("op")), r.get("D", 0), r.get("T", 0), not r.get("causal")))
+    about = {
+        "date": datetime.date.today().isoformat(),
+        "gpu": torch.cuda.get_device_name(),
+        "torch": torch.__version__,
+        "triton": triton.__version__,
+    }
+    a.out.mkdir(parents=True, exist_ok=True)
+    body = ",\n".join(json.dumps(r) for r in rows)
+    (a.out / "attention.json").write_text(f'{{"about": {json.dumps(about)}, "rows": [\n{body}\n]}}\n')
+    (a.out / "attention.md").write_text(page(about, rows))
+    print(page(about, rows))
+    for r in rows:
+        print(
+            {
+                k: v
+                for k, v in r.items()
+                if k in ("op", "D", "T", "causal", "difference", "problem") or k.endswith("error")
+            }
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""Attentions beyond the catalogue, each for something that the catalogue doesn't have."""
+
+from chunkform.spec.language import Attention, absolute, cos, dot, exp, find, frequencies, rotate, sqrt, tanh
+
+CATALOGUE = (
+    "softmax_attention self_attention kattention kattention_f4 kattention_f5 kattention_f6 relay_nodes ked rotary_attention "
+    "distance_attention"
+).split()
+
+
+def qkv(name):
+    a = Attention(name)
+    d, e = a.dims("D E")
+    return a, d, e, a.queries("q", d), a.keys("k", d), a.keys("v", e)
+
+
+def capped():
+    """A function around the score, with a row and a column inside of it, and a distance beside it."""
+    a, d, _, q, k, v = qkv("capped")
+    r, c = a.queries("r"), a.keys("c")
+    slope, cap = a.parameters("slope"), a.constant("cap", 2)
+    i, j = a.positions()
+    score = dot(rotate(q, i * frequencies(d)), rotate(k, j * frequencies(d))) / sqrt(a.size(d))
+    a.softmax(cap * tanh((score + r + c) / cap) - slope * absolute(i - j), a.inverse_temperature("beta", 1))
+    a.output("o", a.average(v))
+    return a
+
+
+def masked():
+    """A column that may be -inf, with a temperature that multiplies it."""
+    a, _, _, q, k, v = qkv("masked")
+    m = a.keys("m")
+    a.softmax(dot(q, k) + m, a.inverse_temperature("beta"))
+    a.output("o", a.average(v))
+    return a
+
+
+def rbf():
+    a, _, _, q, k, v = qkv("rbf")
+    a.softmax(-dot(q - k, q - k) / 2, a.inverse_temperature("beta"))
+    a.output("o", a.average(v))
+    return a
+
+
+def linear():
+    a, _, _, q, k, v = qkv("linear")
+    a.linear(dot(q, k))
+    a.output("o", a.average(v))
+    return a
+
+
+def polynomial():
+    """Powers and products of scores, a row and a column that multiply, weights as they are, and their sum."""
+    a, _, _, q, k, v = qkv("polynomial")
+    r, c = a.queries("r"), a.keys("c")
+    a.linear((1 + dot(q, k)) ** 2 + r * c * dot(q, k) + r)
+    a.output("o", a.average(v))
+    a.output("mass", a.average(1))
+    return a
+
+
+def exponential():
+    """Weights without a normaliser, and their sum."""
+    a, _, _, q, k, v = qkv("exponential")
+    r = a.queries("r")
+    a.exponential(dot(q, k) + r, a.inverse_temperature("beta"))
+    a.output("o", a.average(v))
+    a.output("mass", a.average(1))
+    return a
+
+
+def energy_gradient():
+    """dE/dx of f6, averaged: features of the key, terms of the row, and two values at once."""
+    a = Attention("energy_gradient")
+    e, d = a.dims("E D")
+    x, y = a.stream("x", e)
+    Q, K = a.parameters("Q K", d, e)
+    b, c = a.parameters("b c", d)
+    a.softmax(-dot(Q * x - K * y, Q * x - K * y) / 2 + dot(b, K * y) + dot(c, Q * x), a.inverse_temperature("beta"))
+    a.output("g", a.average(a.energy_gradient(x)))
+    a.output("y", x + a.average(y))
+    return a
+
+
+def two_blocks():
+    """Features over two dims in one score, a matrix between, functions of positions, a value with a factor of the row."""
+    a, d, e, q, k, v = qkv("two_blocks")
+    W = a.parameters("W", d, d)
+    p, u = a.queries("p", e), a.keys("u", e)
+    i, j = a.positions()
+    beta = a.inverse_temperature("beta")
+    a.softmax(q.T * W * k + dot(p, u) + cos((i - j) / 7) * exp(-absolute(i - j) / 5), beta)
+    a.output("o", a.average(dot(p, v) * u))
+    return a
+
+
+MORE = [capped, masked, rbf, linear, polynomial, exponential, energy_gradient, two_blocks]
+
+
+def everything():
+    return [*(find(n)[0] for n in CATALOGUE), *(make() for make in MORE)]

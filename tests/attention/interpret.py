@@ -1,0 +1,61 @@
+"""Runs attentions in Triton's interpreter, which must be chosen before Triton is imported, so in a process of its own.
+
+TRITON_INTERPRET=1 python interpret.py '{"names": [...], "cases": [...]}'   # prints the rows as JSON
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import sys
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from attention.attentions import everything
+from chunkform.codegen.attention.check import Case, check_op, run, sample
+from chunkform.codegen.attention.pipeline import compile_attention
+from chunkform.codegen.compile import compile_module
+
+
+def main(job: dict) -> list[dict]:
+    rows = []
+    known = {a.name: a for a in everything()}
+    for name in job["names"]:
+        a = known[name]
+        c, op = compile_attention(a), getattr(compile_module(a), name)
+        for case in job["cases"]:
+            if a.nodes is not None and case.get("causal"):
+                continue
+            dtype = getattr(torch, case.get("dtype", "float32"))
+            for r in check_op(c, op, Case(**{**case, "dtype": dtype}), "triton"):
+                rows.append({"name": name, "quantity": r.quantity, "error": r.error, "allowed": r.allowed, "ok": r.ok})
+        if name == "masked":
+            rows += minus_infinity(c, op)
+    return rows
+
+
+def minus_infinity(c, op) -> list[dict]:
+    """The kernels beside the torch form where columns are -inf, for one head everywhere."""
+    s = sample(c, Case(batch=1, steps=20, keys=70, width=8))
+    m = s.given["m"].clone()
+    m[:, ::3] = -math.inf
+    m[0, :, 1] = -math.inf
+    s = dataclasses.replace(s, given={**s.given, "m": m})
+    rows = []
+    for causal in (False, True):
+        ours, reference = (run(c, op, s, causal, backend) for backend in ("triton", "torch"))
+        for n, ref in reference.items():
+            ref, value = ref.nan_to_num(nan=math.inf, neginf=-9.0), ours[n].nan_to_num(nan=math.inf, neginf=-9.0)
+            error = float((value - ref).norm() / (1 + ref.norm()))
+            rows.append(
+                {"name": "masked", "quantity": f"-inf: {n}", "error": error, "allowed": 1e-5, "ok": error < 1e-5}
+            )
+    return rows
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(json.loads(sys.argv[1]))))

@@ -1,0 +1,48 @@
+"""The Triton kernels in Triton's interpreter against the float64 oracle, and compiled for Hopper without a GPU."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from chunkform.codegen.attention.inspect import inspect_attention
+from chunkform.codegen.attention.pipeline import compile_attention
+from chunkform.spec.language import find
+
+HERE = Path(__file__).parent
+FULL = {"batch": 1, "steps": 45, "width": 8}
+TAIL = {"batch": 1, "steps": 40, "keys": 25, "causal": True, "heads": 4, "key_heads": 2, "width": 6, "seed": 1}
+GROUPS = {
+    "catalogue": ("softmax_attention", "kattention_f6", "self_attention", "relay_nodes"),
+    "positions": ("rotary_attention", "distance_attention", "capped", "two_blocks"),
+    "others": ("masked", "polynomial", "exponential", "energy_gradient"),
+}
+
+
+def interpret(names, cases):
+    done = subprocess.run(
+        [sys.executable, str(HERE / "interpret.py"), json.dumps({"names": names, "cases": cases})],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
+        cwd=HERE.parents[1],
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_every_gradient_in_the_interpreter(group):
+    rows = interpret(GROUPS[group], [FULL, TAIL])
+    assert len(rows) > 20
+    assert [r for r in rows if not r["ok"]] == []
+
+
+def test_kernels_use_tensor_cores_and_do_not_spill():
+    c = compile_attention(find("kattention")[0])
+    rows = inspect_attention(c, "sm_90", ("bfloat16",), (128,))
+    assert [r.kernel for r in rows] == ["forward_kernel", "rows_kernel", "keys_kernel"]
+    assert all(r.ok and r.tensor_core and r.spill_bytes <= 64 for r in rows), rows

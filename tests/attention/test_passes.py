@@ -1,0 +1,134 @@
+"""The compiler of attentions: what it finds, what its gates refuse, and what it says of an energy that doesn't split."""
+
+import dataclasses
+
+import pytest
+
+from attention.attentions import CATALOGUE, everything, qkv
+from chunkform.codegen.attention import gates, pipeline, split
+from chunkform.codegen.attention.derivation import formulas, text
+from chunkform.codegen.attention.gates import gate_gradients, gate_lower, gate_split
+from chunkform.codegen.attention.lower import lower
+from chunkform.codegen.attention.maps import Derivative
+from chunkform.codegen.attention.pipeline import compile_attention
+from chunkform.codegen.ir import ONE, ZERO, add, const, mul
+from chunkform.errors import GateError, SpecError
+from chunkform.spec.language import absolute, dot, exp, find, total
+
+
+def compiled(name):
+    return compile_attention(find(name)[0])
+
+
+@pytest.mark.parametrize("a", everything(), ids=lambda a: a.name)
+def test_every_attention_passes_its_gates(a):
+    c = compile_attention(a)
+    assert [g.name for g in c.gates] == ["lower", "split", "gradients"]
+    assert all(g.error_bound < 1e-20 for g in c.gates)
+
+
+def test_the_split_of_kattention_is_one_score_and_a_column():
+    s = compiled("kattention").split
+    assert [len(blocks) for blocks in s.scores.values()] == [1] and len(s.columns) == 1 and not s.rows
+    assert s.row is ZERO and text(s.tile) == "scalar1 score1_ij + column1_j"
+
+
+def test_row_terms_stay_out_of_a_softmax_and_in_what_has_none():
+    assert text(compiled("kattention_f6").split.row) != "0"
+    a, _, _, q, k, v = qkv("rows")
+    r = a.queries("r")
+    a.exponential(dot(q, k) + r)
+    a.output("o", a.average(v))
+    assert list(compile_attention(a).split.rows) == ["row1"]
+
+
+def test_factors_between_query_and_key_meet_on_the_dim_of_the_parameters():
+    assert compiled("self_attention").split.scores["score1"][0].axes == ("D",)
+
+
+def test_siblings_differ_by_their_energy_alone():
+    first = {n: formulas(compiled(n)) for n in ("kattention_f4", "kattention_f5", "kattention_f6")}
+    assert len({x[0] for x in first.values()}) == 3 and len({tuple(x[1:]) for x in first.values()}) == 1
+
+
+def test_an_energy_that_does_not_split_names_the_term_and_the_line():
+    a, _, _, q, k, v = qkv("manhattan")
+    a.softmax(-total(absolute(q - k)))
+    a.output("o", a.average(v))
+    with pytest.raises(
+        SpecError, match=r"test_passes.py:\d+ .*a.softmax.*doesn't split.*the term abs\(.*inside of a sum"
+    ):
+        compile_attention(a)
+
+
+def test_an_average_that_does_not_split_is_refused():
+    a, _, _, q, k, v = qkv("mixed")
+    a.softmax(dot(q, k))
+    a.output("o", a.average(exp(dot(q, k)) * v))
+    with pytest.raises(SpecError, match="the averaged term doesn't split"):
+        compile_attention(a)
+
+
+# --- corrupted passes are refused ---------------------------------------------------------------------------------------
+
+
+def test_a_corrupted_lowering_is_refused():
+    p = lower(find("kattention")[0])
+    with pytest.raises(GateError, match="lower"):
+        gate_lower(dataclasses.replace(p, energy=add(p.energy, ONE)))
+
+
+@pytest.mark.parametrize("what", ["tile", "row", "column", "query", "value"])
+def test_a_corrupted_split_is_refused(what):
+    s = split.split(lower(find("kattention_f6")[0]))
+    if what == "tile":
+        s.tile = mul(2, s.tile)
+    elif what == "row":
+        s.row = ZERO
+    elif what == "column":
+        s.columns["column1"] = mul(const(3), s.columns["column1"])
+    elif what == "query":
+        part = s.scores["score1"][0]
+        s.scores["score1"] = (dataclasses.replace(part, query=mul(-1, part.query)),)
+    else:
+        node, axes = s.values["value1"]
+        s.values["value1"] = (mul(2, node), axes)
+    with pytest.raises(GateError, match="split"):
+        gate_split(s)
+
+
+@pytest.mark.parametrize("what", ["derivative", "feature gradient", "output gradient", "normaliser"])
+def test_a_corrupted_gradient_is_refused(what):
+    c = compiled("self_attention")
+    if what == "derivative":
+        x, d = next(iter(c.derivatives.items()))
+        c = dataclasses.replace(c, derivatives={**c.derivatives, x: Derivative(mul(2, d.factor), d.inner)})
+    elif what == "feature gradient":
+        wrong = {**c.features.gradients, "K": mul(2, c.features.gradients["K"])}
+        c = dataclasses.replace(c, features=dataclasses.replace(c.features, gradients=wrong))
+    elif what == "output gradient":
+        wrong = {**c.outputs.gradients, "V": mul(-1, c.outputs.gradients["V"])}
+        c = dataclasses.replace(c, outputs=dataclasses.replace(c.outputs, gradients=wrong))
+    else:
+        n = c.normaliser
+        c = dataclasses.replace(c, normaliser=dataclasses.replace(n, gradient=mul(2, n.gradient)))
+    with pytest.raises(GateError, match="gradients"):
+        gate_gradients(c)
+
+
+def test_the_pipeline_runs_each_gate(monkeypatch):
+    for name in ("gate_lower", "gate_split", "gate_gradients"):
+        called = []
+        monkeypatch.setattr(
+            pipeline, name, lambda x, called=called, name=name: called.append(x) or getattr(gates, name)(x)
+        )
+        compile_attention(find("softmax_attention")[0])
+        assert called
+
+
+def test_a_catalogue_file_is_a_dozen_lines():
+    from pathlib import Path
+
+    for name in CATALOGUE:
+        lines = [x for x in Path(find(name)[0].where.file).read_text().splitlines() if x.strip()]
+        assert len(lines) <= 18, name

@@ -1,0 +1,129 @@
+"""Attention kernels on a GPU: outputs, log-sum-exp and every gradient against the float64 oracle.
+
+In two bytes an error is judged beside that of rounding alone: the oracle over inputs and incoming gradients as they are rounded,
+its results rounded once more, and its features and weights too, as tensor cores take them, which FACTOR allows for. In float32
+products are three passes of tf32. Where energies are large, rounding a feature moves them by more than one, and weights with
+them: such cases are judged by what that does to the definition itself.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from attention.attentions import masked
+
+from chunkform.codegen.attention.check import Case, difference, oracle, rounded, run, sample
+from chunkform.codegen.attention.pipeline import compile_attention
+from chunkform.codegen.compile import compile_op
+from chunkform.spec.language import find
+
+ULP = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
+FLOAT32 = 2e-5
+FACTOR, LAST = 4.0, 3.0  # times what rounding the inputs does; units in the last place
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+CASES = {
+    "usual": Case(batch=2, steps=257, heads=3, width=64, same=True, device="cuda"),
+    "causal": Case(batch=1, steps=300, heads=2, width=128, same=True, device="cuda", seed=1, causal=True),
+    "odd": Case(
+        batch=1, steps=129, keys=200, heads=4, key_heads=2, width=96, same=True, device="cuda", seed=2, causal=True
+    ),
+    "widest": Case(batch=1, steps=140, heads=2, width=256, same=True, device="cuda", seed=3, causal=True),
+    "blind rows": Case(batch=1, steps=200, keys=77, heads=2, width=40, device="cuda", seed=4, causal=True),
+    "far from each other": Case(batch=1, steps=130, heads=2, width=64, same=True, device="cuda", seed=5, scale=4.0),
+}
+EVERYWHERE = ("softmax_attention", "kattention")
+OTHERS = ("self_attention", "kattention_f6", "relay_nodes", "ked", "rotary_attention", "distance_attention")
+
+
+def op_of(name):
+    return getattr(importlib.import_module(f"chunkform.generated.{name}"), name)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda x: str(x)[6:])
+@pytest.mark.parametrize(
+    ("name", "case"),
+    [(n, c) for n in EVERYWHERE for c in CASES] + [(n, c) for n in OTHERS for c in ("usual", "causal")],
+)
+def test_errors_are_little_more_than_those_of_rounding(name, case, dtype):
+    c = compile_attention(find(name)[0])
+    case = replace(CASES[case], dtype=dtype, causal=CASES[case].causal and c.spec.nodes is None)
+    s = sample(c, case)
+    reference = oracle(c, s, case.causal)
+    got = run(c, op_of(name), s, case.causal, "triton")
+    moved = oracle(c, rounded(s, case), case.causal)
+    bad = {}
+    for n, ref in reference.items():
+        error, rounding = difference(got[n], ref), difference(moved[n], ref)
+        allowed = (
+            max(FLOAT32, FACTOR * rounding) if dtype == torch.float32 else max(LAST * ULP[dtype], FACTOR * rounding)
+        )
+        if not error <= allowed:
+            bad[n] = f"{error:.1e}, rounding alone {rounding:.1e}"
+    assert bad == {}
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_columns_of_minus_infinity_and_blind_heads(causal):
+    """The kernels beside the torch form, both in float32."""
+    a = masked()
+    c, op = compile_attention(a), compile_op(a)
+    s = sample(c, Case(batch=2, steps=150, keys=220, width=64, device="cuda"))
+    m = s.given["m"].clone()
+    m[:, ::3] = -math.inf
+    m[0, :, 1] = -math.inf
+    s = replace(s, given={**s.given, "m": m})
+    ours, reference = (run(c, op, s, causal, backend) for backend in ("triton", "torch"))
+    for n, ref in reference.items():
+        assert not ours[n].isnan().any(), n
+        assert difference(ours[n], ref) < FLOAT32, n
+
+
+def test_two_runs_give_the_same_bits():
+    op, g = op_of("kattention"), torch.Generator("cuda").manual_seed(0)
+    x = torch.randn(2, 333, 4, 64, device="cuda", generator=g).bfloat16().requires_grad_()
+    Q, K = (torch.randn(4, 64, 64, device="cuda", generator=g).div(8).requires_grad_() for _ in "QK")
+    b = torch.randn(4, 64, device="cuda", generator=g).requires_grad_()
+    found = []
+    for _ in range(2):
+        y = op(x, Q, K, b, beta=0.2, causal=True)
+        found.append([y, *torch.autograd.grad(y.float().square().sum(), [x, Q, K, b])])
+    assert all(torch.equal(p, q) for p, q in zip(*found, strict=True))
+
+
+def test_memory_is_linear_in_the_length():
+    def peak(T):
+        x = torch.randn(1, T, 2, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        op_of("softmax_attention")(x, x, x, causal=True).sum().backward()
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated() - before
+
+    peak(256)
+    assert peak(16384) < 5 * peak(4096)
+
+
+def test_more_than_65535_heads():
+    q = torch.randn(7, 5, 10001, 16, device="cuda")
+    o = op_of("softmax_attention")(q, q, q)
+    ref = op_of("softmax_attention")(q[-1:, :, -3:], q[-1:, :, -3:], q[-1:, :, -3:], backend="torch")
+    assert torch.allclose(o[-1:, :, -3:], ref, atol=1e-4)
+
+
+def test_empty_sequences():
+    q, k = torch.randn(2, 5, 2, 64, device="cuda"), torch.randn(2, 0, 2, 64, device="cuda")
+    o, lse = op_of("softmax_attention")(q, k, k, output_lse=True)
+    assert (o == 0).all() and (lse == -math.inf).all()
+    assert op_of("softmax_attention")(k, q, q).shape == k.shape
+
+
+def test_wide_features_go_to_the_torch_form():
+    q = torch.randn(1, 20, 1, 300, device="cuda")
+    o = op_of("softmax_attention")(q, q, q)
+    ref = torch.nn.functional.scaled_dot_product_attention(*(q.double().transpose(1, 2),) * 3).transpose(1, 2)
+    assert (o - ref).norm() < 1e-4 * ref.norm()
