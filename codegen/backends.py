@@ -60,9 +60,9 @@ def sections(c: Compiled) -> tuple[Section, Section]:
 
 def torch_section(c: Compiled) -> Section:
     if c.forward is None:
-        return Section("torch", sequential_torch_source(c), _SEQUENTIAL, features=("packed",))
+        return Section("torch", sequential_torch_source(c), _SEQUENTIAL, features=("packed", "mixed"))
     text = f"{torch_source(c)}\n\n\n{segments_source(c)}"
-    features = ("packed", "own start") if depends_on_parameters(c) else ("packed",)
+    features = ("packed", "mixed", "own start") if depends_on_parameters(c) else ("packed", "mixed")
     return Section("torch", text, _TORCH, features=features, states=True, saved=torch_saved(c))
 
 

@@ -705,7 +705,16 @@ SIGNATURE = Signature(
 OP = Op(
     SIGNATURE,
     {
-        "torch": Backend(torch_forward, torch_backward, frozenset(("packed",))),
+        "torch": Backend(
+            torch_forward,
+            torch_backward,
+            frozenset(
+                (
+                    "packed",
+                    "mixed",
+                )
+            ),
+        ),
         "triton": Backend(
             triton_forward,
             triton_backward,

@@ -1996,7 +1996,12 @@ OP = Op(
         "torch": Backend(
             torch_forward,
             torch_backward,
-            frozenset(("packed",)),
+            frozenset(
+                (
+                    "packed",
+                    "mixed",
+                )
+            ),
             forward_states=torch_forward_states,
             backward_states=torch_backward_states,
             saved={"f73806d84e": (("B", "H", "T", "m"), "wide")},

@@ -19,7 +19,9 @@ from .signature import Signature
 def apply(call: Call, tensors: Sequence[Tensor | None]) -> Sequence[Tensor]:
     """Outputs and final states of a call, with gradients."""
     if torch._C._are_functorch_transforms_active():
-        return Functional.apply(call, *tensors)[: len(call.signature.result_head_axes)]
+        return Functional.apply(call, *tensors)
+    if not call.needs_backward:
+        return forward_pass(call, tensors)[0]
     return Run.apply(call, *tensors)
 
 

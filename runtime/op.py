@@ -112,7 +112,7 @@ class Op:
             numbers = tuple((given[a.name], type(given[a.name])) for a in self.signature.constants)
             about = None if starts is None else (starts.shape, starts.dtype, starts.device)
             kind = tensors[0].device.type
-            key = (kinds, numbers, about, precision, backend, autocast_dtype(kind), os.environ.get("TRITON_INTERPRET"))
+            key = (kinds, numbers, about, precision, backend, autocast_dtype(kind), _interprets(backend))
             found = self.known.get(key)
         except (AttributeError, TypeError):  # something that isn't a tensor: the check says which
             return self._check(tensors, given, starts, precision, backend)
@@ -157,13 +157,18 @@ def _backend(op: Op, asked: str | None, tensors: dict[str, Tensor]) -> str:
     if asked not in op.backends:
         raise BackendError(f"{name}: the {asked} backend isn't available here: is triton installed?")
     if asked == "triton":
-        if not some.is_cuda and os.environ.get("TRITON_INTERPRET") != "1":
+        if not some.is_cuda and not _interprets(asked):
             raise BackendError(
                 f"{name}: the triton backend needs CUDA tensors, got {some.device} (or TRITON_INTERPRET=1, to interpret it)"
             )
         if is_double:
             raise BackendError(f"{name}: the triton backend computes in float32; float64 needs backend='torch'")
     return asked
+
+
+def _interprets(backend: str | None) -> bool:
+    """Is the Triton backend, where it was asked for, to be interpreted?"""
+    return backend == "triton" and os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def is_traced(tensors: Sequence[Any]) -> bool:

@@ -56,10 +56,10 @@ def run_forward(call: Call, given: Tensors, states: Maybe) -> tuple[Tensors, Ten
     own, first = _arguments(call, given), _states(call, states)
     with _no_autocast(given):
         outputs, finals, saved = call.backend.forward(own, first, call.constants, **_forward_options(call))
-    if call.computed is not None:
+    if own is not given:
         kind, wide = result_types(call.signature, given)
-        outputs = {n: x.to(kind) for n, x in outputs.items()}
-        finals = {n: x.to(wide) for n, x in finals.items()}
+        outputs = {n: _cast(x, kind) for n, x in outputs.items()}
+        finals = {n: _cast(x, wide) for n, x in finals.items()}
     return outputs, finals, saved
 
 
@@ -89,8 +89,8 @@ def run_backward(
         reduced = {}
         for a in call.signature.tensors:
             if a.name in needs and a.name in gradients:
-                axis, x = 2 if a.per_step else 0, given[a.name]
-                reduced[a.name] = _cast(_reduced(gradients[a.name], axis, x.shape[axis]), x.dtype)
+                x = given[a.name]
+                reduced[a.name] = _cast(_reduced(gradients[a.name], a.head_axis, x.shape[a.head_axis]), x.dtype)
         wide = result_types(call.signature, given)[1]
         return reduced, {n: _cast(g, wide) for n, g in initial.items() if n in needs}
 
@@ -142,14 +142,19 @@ def result_types(signature: Signature, given: Tensors) -> tuple[torch.dtype, tor
 
 def _arguments(call: Call, given: Tensors) -> Tensors:
     """Arguments as the backend takes them: with H heads where it knows no groups, cast where the op casts."""
-    repeat = "groups" not in call.backend.features
+    features = call.backend.features
+    repeat = "groups" not in features and any(
+        given[a.name].shape[a.head_axis] != call.heads for a in call.signature.tensors
+    )
     if not repeat and call.computed is None:
         return given
     out = {}
     for a in call.signature.tensors:
         x = given[a.name]
-        if repeat:
-            x = repeated(x, 2 if a.per_step else 0, call.heads)
+        if repeat and x.shape[a.head_axis] != call.heads:
+            x = repeated(x, a.head_axis, call.heads)
+            if "mixed" in features:  # so that the gradients of a group are summed before they are rounded
+                x = x.to(torch.promote_types(x.dtype, torch.float32))
         if call.computed is not None:  # decays and parameters have at least float32
             x = x.to(call.computed if a.kind == "input" else torch.promote_types(call.computed, torch.float32))
         out[a.name] = x

@@ -27,6 +27,10 @@ class Argument:
         return self.kind in ("input", "decay")
 
     @property
+    def head_axis(self) -> int:
+        return 2 if self.per_step else 0
+
+    @property
     def layout(self) -> tuple[str, ...]:
         return (("B", "T", "H") if self.per_step else ("H",)) + self.dims
 
@@ -58,7 +62,7 @@ class Signature:
     @cached_property
     def head_axes(self) -> tuple[int, ...]:
         """Where the heads are in each of `names`."""
-        return (*(2 if a.per_step else 0 for a in self.tensors), *(1 for _ in self.states))
+        return (*(a.head_axis for a in self.tensors), *(1 for _ in self.states))
 
     @cached_property
     def result_head_axes(self) -> tuple[int, ...]:
@@ -78,6 +82,7 @@ class Backend:
 
     - "packed": the argument `packed`, a `Packed`: tensors are [1, T, H, ...], states and finals [N, H, ...].
     - "groups": arguments with fewer heads than H. Gradients may have H heads; the op sums those of a group.
+    - "mixed": arguments of several dtypes; a gradient has the dtype of its argument.
     - "precision": the argument `precision`, "fast" | "default" | "high".
     - "inference": the argument `needs_backward` of forward; where it is False, nothing need be saved.
     - "own start": nothing to take; where no initial state is given, the state starts from what is made of parameters.

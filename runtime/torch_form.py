@@ -36,9 +36,7 @@ def to_chunks(x: Tensor, lead: tuple[int, int, int], size: int, axes: int, fill:
 def from_chunks(x: Tensor, lead: tuple[int, int, int], axes: int) -> Tensor:
     """[B, H, N, C, ...] -> [B, H, T, ...]; B, H and N may be 1."""
     batch, heads, steps = lead
-    tail = x.shape[x.dim() - axes :]
-    x = x.expand(batch, heads, *x.shape[2:])
-    return x.reshape(batch, heads, -1, *tail)[:, :, :steps]
+    return x.expand(batch, heads, *x.shape[2:]).flatten(2, 3)[:, :, :steps]
 
 
 def after_chunks(before: Tensor, last: Tensor) -> Tensor:

@@ -1,0 +1,180 @@
+"""Random calls of any op: sizes, dtypes, layouts, decays, values and options, each compared with the float64 oracle.
+
+    python -m fuzz --device cuda --cases 40 gated_delta_rule ..      (in tests/) prints what failed, and how many ran
+
+A case is a row of choices from one table, so that hypothesis can shrink it, and a seed can draw it where there is no hypothesis.
+"""
+
+import argparse
+import dataclasses
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from op_cases import SPECS, Problem, compiled, misses, problem, reference, run
+from torch import Tensor
+
+from chunkform.codegen.check import EXPLODED, Case
+
+LENGTHS = (None, None, (7,), (0, 3), (5, 0, 0, 12), (1, 64, 1), (16, 17, 0, 33, 2))
+
+TABLE: dict[str, tuple[Any, ...]] = {
+    "dtype": ("float32", "float32", "bfloat16", "float16"),
+    "batch": (1, 2, 0),
+    "steps": (40, 1, 2, 16, 17, 63, 64, 65, 100, 0),
+    "heads": (2, 4, 1),
+    "sizes": ((4, 4), (1, 3), (8, 5), (5, 16), (20, 9), (33, 7)),
+    "layout": ("plain", "heads first", "dims first", "strided", "expanded"),
+    "decay": ("usual", "none", "strong", "extreme"),
+    "values": ("usual", "zero", "huge", "tiny"),
+    "initial": (False, True),
+    "lengths": LENGTHS,
+    "grouped": (0, 0, 1, 2),  # which arguments have one head: none, the first, all but the first
+    "recompute": ("auto", "always", "never"),
+    "precision": ("default", "default", "high", "fast"),
+    "seed": tuple(range(64)),
+}
+
+# On a GPU each width and layout is compiled anew: few of them, and no precision that a backend may lack.
+GPU_TABLE = TABLE | {
+    "dtype": ("float32", "bfloat16", "bfloat16", "float16"),
+    "sizes": ((16, 16), (20, 33), (64, 48)),
+    "layout": ("plain", "plain", "heads first", "strided"),
+    "heads": (2, 4),
+    "steps": (100, 1, 63, 64, 65, 128, 0),
+    "precision": ("default",),
+}
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One row. See TABLE."""
+
+    name: str
+    dtype: str = "float32"
+    batch: int = 1
+    steps: int = 40
+    heads: int = 2
+    sizes: tuple[int, int] = (4, 4)
+    layout: str = "plain"
+    decay: str = "usual"
+    values: str = "usual"
+    initial: bool = False
+    lengths: tuple[int, ...] | None = None
+    grouped: int = 0
+    recompute: str = "auto"
+    precision: str = "default"
+    seed: int = 0
+
+
+def draw(name: str, table: dict[str, tuple[Any, ...]], numbers: random.Random) -> Draw:
+    return Draw(name, **{n: numbers.choice(choices) for n, choices in table.items()})
+
+
+def fuzz(d: Draw, device: str = "cpu", backend: str | None = None) -> dict[str, tuple[float, float]]:
+    """What the op gets wrong: quantity -> (error, bound)."""
+    p = _tame(d)
+    options: dict[str, Any] = {"recompute": d.recompute, "precision": d.precision, "backend": backend}
+    got = run(_moved(p, d.layout, device), **options)
+    bound = 1.5e-2 if d.precision == "fast" else None
+    return misses(p, {n: x.cpu() for n, x in got.items()}, bound)
+
+
+def _tame(d: Draw) -> Problem:
+    """The problem, with fewer steps where its values leave what float32 can multiply."""
+    while True:
+        p = _problem(d)
+        largest = max((float(x.abs().nan_to_num().max()) for x in reference(p).values() if x.numel()), default=0.0)
+        if largest < EXPLODED:
+            return p
+        if d.values == "huge":
+            d = dataclasses.replace(d, values="usual")
+        elif d.lengths:
+            d = dataclasses.replace(d, lengths=tuple(n // 2 for n in d.lengths))
+        else:
+            d = dataclasses.replace(d, steps=d.steps // 2)
+
+
+def _problem(d: Draw) -> Problem:
+    c = compiled(d.name)
+    names = [v.name for v in c.step.variables if v.kind != "constant"]
+    few = ([], names[:1], names[1:])[d.grouped]
+    case = Case(
+        batch=d.batch, steps=d.steps, heads=d.heads, dtype=getattr(torch, d.dtype), seed=d.seed, decay=d.decay,
+        initial=d.initial,
+    )  # fmt: skip
+    p = problem(d.name, case, lengths=d.lengths, groups=dict.fromkeys(few, 1), sizes=d.sizes)
+    vectors = [v.name for v in c.step.variables if v.kind == "input" and v.axes]
+    scale = {"usual": 1.0, "zero": 0.0, "tiny": 2.0**-6, "huge": 16.0 if d.dtype == "float16" else 1024.0}[d.values]
+    chosen = vectors[d.seed % len(vectors)] if vectors else None
+    return dataclasses.replace(p, given={n: x * scale if n == chosen else x for n, x in p.given.items()})
+
+
+def _moved(p: Problem, layout: str, device: str) -> Problem:
+    """The same numbers on a device, in another layout."""
+
+    def move(x: Tensor | None, per_step: bool = False) -> Tensor | None:
+        if x is None:
+            return None
+        x = x.to(device)
+        return _laid_out(x, layout) if per_step else x
+
+    per_step = {v.name: v.per_step for v in compiled(p.name).step.variables}
+    return dataclasses.replace(
+        p,
+        given={n: move(x, per_step[n]) for n, x in p.given.items()},
+        states={n: move(x) for n, x in p.states.items()},
+        cotangents={n: move(x, True) for n, x in p.cotangents.items()},
+        final_cotangents={n: move(x) for n, x in p.final_cotangents.items()},
+    )
+
+
+def _laid_out(x: Tensor, layout: str) -> Tensor:
+    """[B, T, H, ...] with other strides."""
+    if layout == "heads first":
+        return x.transpose(1, 2).contiguous().transpose(1, 2)
+    if layout == "dims first":
+        return x.movedim(-1, 0).contiguous().movedim(0, -1)
+    if layout == "strided":
+        wide = x.new_full((*x.shape[:-1], 2 * x.shape[-1]), torch.nan)
+        wide[..., : x.shape[-1]] = x
+        return wide[..., : x.shape[-1]]
+    if layout == "expanded" and x.shape[2] > 1 and torch.equal(x, x[:, :, :1].expand_as(x)):
+        return x[:, :, :1].expand_as(x)
+    return x
+
+
+def fill_empty_memory(on: bool) -> None:
+    """Fill uninitialised memory with NaN."""
+    torch.use_deterministic_algorithms(on, warn_only=True)
+    torch.utils.deterministic.fill_uninitialized_memory = True
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*", default=list(SPECS))
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--backend", choices=["torch", "triton"])
+    parser.add_argument("--cases", type=int, default=40)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    fill_empty_memory(True)
+    failed = 0
+    for name in arguments.names:
+        numbers = random.Random(f"{name} {arguments.seed}")
+        for _ in range(arguments.cases):
+            d = draw(name, TABLE if arguments.device == "cpu" else GPU_TABLE, numbers)
+            try:
+                wrong: Any = fuzz(d, arguments.device, arguments.backend)
+            except Exception as error:
+                wrong = f"{type(error).__name__}: {error}"
+            if wrong:
+                failed += 1
+                print(f"FAILED {d}: {wrong}", flush=True)
+    print(f"{len(arguments.names) * arguments.cases} cases, {failed} failed")
+    raise SystemExit(failed > 0)
+
+
+if __name__ == "__main__":
+    main()
