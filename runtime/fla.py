@@ -50,6 +50,7 @@ __all__ = [
     "fused_recurrent_linear_attn",
     "fused_recurrent_retention",
     "fused_recurrent_simple_gla",
+    "parallel_attn",
     "parallel_retention",
     "parallel_simple_gla",
 ]
@@ -364,6 +365,24 @@ def chunk_mesa_net(
     options["l2norm"] = use_qk_l2norm_in_kernel
     o, last = _run("mesa_net", "mesa_net", q, k, v, given, 1.0, first, output_final_state, options)
     return o, last if output_final_state else (None, None)
+
+
+# --- softmax ----------------------------------------------------------------------------------------------------------
+
+
+def parallel_attn(
+    q: Tensor, k: Tensor, v: Tensor, g: Tensor | None = None, scale: float | None = None, **options: Any
+) -> Tensor:
+    """Causal softmax attention: `softmax_attention`. k and v may have fewer heads than q. Returns o alone.
+
+    Forget gates (g), windows, sinks and packed sequences aren't supported: ArgumentError.
+    """
+    for n, x in {"g": g, **options}.items():
+        if n not in HINTS and x is not None:
+            raise ArgumentError(f"attn: {n} isn't supported; there are q, k, v and scale")
+    from chunkform.generated import softmax_attention
+
+    return softmax_attention(q, k, v, scale, causal=True)
 
 
 # --- the same under other names ---------------------------------------------------------------------------------------

@@ -185,6 +185,15 @@ def test_mesa_net():
     assert fla.chunk_mesa_net(q, k, v, g, beta, lamb)[1] == (None, None)
 
 
+def test_attention():
+    q, k, v = torch.randn(B, T, 2 * H, K), *qkv()[1:]
+    for scale in (None, 0.3):
+        energy = torch.einsum("bihd,bjhd->bhij", q, k.repeat_interleave(2, 2)) * (scale or K**-0.5)
+        weights = energy.masked_fill(torch.ones(T, T).triu(1).bool(), -torch.inf).softmax(-1)
+        expected = torch.einsum("bhij,bjhe->bihe", weights, v.repeat_interleave(2, 2))
+        close((fla.parallel_attn(q, k, v, scale=scale),), (expected,))
+
+
 @pytest.mark.parametrize("name", ["parallel_simple_gla", "parallel_retention"])
 def test_parallel_forms(name):
     q, k, v = qkv()
@@ -271,6 +280,7 @@ def test_positions_of_arguments():
         "chunk_kda": "q k v g beta scale initial_state output_final_state use_qk_l2norm_in_kernel use_gate_in_kernel",
         "fused_recurrent_kda": "q k v g beta A_log dt_bias scale initial_state output_final_state",
         "chunk_mesa_net": "q k v g beta lamb h_kk_init h_kv_init output_final_state max_CG_iteration",
+        "parallel_attn": "q k v g scale",
         "parallel_simple_gla": "q k v g scale output_attentions",
     }
     for name, order in orders.items():
@@ -289,6 +299,8 @@ MISTAKES = [
         "use_gate_in_kernel needs A_log",
     ),
     (lambda q, k, v: fla.chunk_kda(q, k, v, gate(K), gate(), allow_neg_eigval=True), "needs use_beta_sigmoid"),
+    (lambda q, k, v: fla.parallel_attn(q, k, v, gate()), "attn: g isn't supported"),
+    (lambda q, k, v: fla.parallel_attn(q, k, v, window_size=4), "attn: window_size isn't supported"),
     (lambda q, k, v: fla.chunk_mesa_net(q, k, v, *[q] * 3, max_CG_iteration=9), "got max_CG_iteration = 9; compile"),
     (lambda q, k, v: fla.chunk_delta_rule(q, k, v, gate(V)), r"delta_rule: beta must have 3 axes"),
 ]
