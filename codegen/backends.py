@@ -10,7 +10,7 @@ from .print_torch import torch_saved, torch_source
 from .sequential import sequential_torch_source, sequential_triton_source, start_source
 from .sequential.initial import depends_on_parameters
 from .triton import IMPORTS as TRITON_IMPORTS
-from .triton import CannotPrint, triton_source
+from .triton import CannotPrint, cuttable, triton_source
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,8 @@ def triton_section(c: Compiled) -> Section:
     if c.forward is None:
         return Section("triton", sequential_triton_source(c), _SEQUENTIAL, features=_STEPWISE)
     try:
-        return Section("triton", triton_source(c), TRITON_IMPORTS, features=("packed", "groups"))
+        features = ("packed", "groups", "exchange") if cuttable(c) else ("packed", "groups")
+        return Section("triton", triton_source(c), TRITON_IMPORTS, features=features)
     except CannotPrint as why:
         text = f"{start_source(c)}\n\n\n{sequential_triton_source(c)}"
         return Section("triton", text, _SEQUENTIAL, stepwise=str(why), features=_STEPWISE)

@@ -68,6 +68,7 @@ from chunkform.runtime.kernels import (
     decayed_product,
     decayed_sum,
     is_flat,
+    map_of_all,
     part_of,
     place_of,
     span,
@@ -654,7 +655,7 @@ def forward_sweep_1(
         tl.store(S_last + sh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
 
 
-def triton_forward(given, states, constants, packed=None):
+def triton_forward(given, states, constants, packed=None, exchange=None):
     """Outputs, last states and what the backward pass uses."""
     q = steps(given["q"])
     k = steps(given["k"])
@@ -700,7 +701,7 @@ def triton_forward(given, states, constants, packed=None):
             num_warps=4,
             num_stages=1,
         )
-    if parts > 1:
+    if parts > 1 or exchange is not None:
         S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         launch(
             forward_sweep_1,
@@ -731,6 +732,23 @@ def triton_forward(given, states, constants, packed=None):
             num_warps=config.warps,
             num_stages=config.stages,
         )
+        if exchange is not None:  # other parts of the sequence are elsewhere
+            ((S_first,),) = exchange(
+                (
+                    map_of_all(
+                        "S",
+                        _forward_states_1_law,
+                        _forward_states_1_apply,
+                        S_first,
+                        S_ends,
+                        lay,
+                        parts,
+                        True,
+                        decay=(alpha_sums, alpha_resets),
+                        exact=config.exact,
+                    ),
+                )
+            )
         S_starts = chained(S_first, S_ends, lay, parts, True, (alpha_sums, alpha_resets), 0, config.exact)
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
@@ -1426,7 +1444,7 @@ def backward_sweep_3(
         dS = p2  # diag(kept) dS + scaled3^T do
 
 
-def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
+def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None):
     """Gradients."""
     q = steps(given["q"])
     k = steps(given["k"])
@@ -1545,7 +1563,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 num_stages=1,
             )
     if needs & {"S", "alpha", "k", "v"}:
-        if parts > 1:
+        if parts > 1 or exchange is not None:
             dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
             launch(
                 backward_sweep_2,
@@ -1576,6 +1594,23 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 num_warps=config.warps,
                 num_stages=config.stages,
             )
+            if exchange is not None:  # other parts of the sequence are elsewhere
+                ((dS_first,),) = exchange(
+                    (
+                        map_of_all(
+                            "S",
+                            _backward_states_1_law,
+                            _backward_states_1_apply,
+                            dS_first,
+                            dS_ends,
+                            lay,
+                            parts,
+                            False,
+                            decay=(alpha_sums, alpha_resets),
+                            exact=config.exact,
+                        ),
+                    )
+                )
             dS_starts = chained(dS_first, dS_ends, lay, parts, False, (alpha_sums, alpha_resets), 0, config.exact)
     if needs & {"S", "v"}:
         dv = some.new_empty((B, T, H, E), dtype=some.dtype)
@@ -1801,6 +1836,7 @@ OP = Op(
                 (
                     "packed",
                     "groups",
+                    "exchange",
                 )
             ),
         ),

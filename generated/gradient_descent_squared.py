@@ -63,7 +63,7 @@ import triton.language as tl
 
 from chunkform.runtime.decay import order_mask, triangular_inverse
 from chunkform.runtime.decode import Step, StepKernel
-from chunkform.runtime.kernels import chained_matrix, inverse, part_of, place_of
+from chunkform.runtime.kernels import chained_matrix, inverse, map_of_all, part_of, place_of
 from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, padded, spread, steps, strides, whole
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
@@ -708,7 +708,7 @@ def forward_ends_1(
         tl.store(W_last + sh * N * N + n_[:, None] * N + n__kept[None, :], W, mask=n__ok[:, None] & n__kept_ok[None, :])
 
 
-def triton_forward(given, states, constants, packed=None):
+def triton_forward(given, states, constants, packed=None, exchange=None):
     """Outputs, last states and what the backward pass uses."""
     x = steps(given["x"])
     z = steps(given["z"])
@@ -748,7 +748,7 @@ def triton_forward(given, states, constants, packed=None):
         num_warps=4,
         num_stages=1,
     )
-    if parts > 1:
+    if parts > 1 or exchange is not None:
         W_ends = some.new_empty((B * parts, H, M, N), dtype=torch.float32)
         launch(
             forward_sweep_1,
@@ -808,6 +808,22 @@ def triton_forward(given, states, constants, packed=None):
             num_warps=config.warps,
             num_stages=config.stages,
         )
+        if exchange is not None:  # other parts of the sequence are elsewhere
+            ((W_first,),) = exchange(
+                (
+                    map_of_all(
+                        "W",
+                        _forward_states_1_law,
+                        _forward_states_1_apply,
+                        W_first,
+                        W_ends,
+                        lay,
+                        parts,
+                        True,
+                        linear=W_linear,
+                    ),
+                )
+            )
         W_starts = chained_matrix(W_first, W_ends, W_linear, lay, parts, True, along=1)
     write1 = some.new_empty((B, T, H, M), dtype=some.dtype)
     o = some.new_empty((B, T, H, M), dtype=some.dtype)
@@ -1504,7 +1520,7 @@ def backward_sweep_3(
         tl.store(W_last + sh * M * N + m_[:, None] * N + n_[None, :], W, mask=m__ok[:, None] & n__ok[None, :])
 
 
-def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
+def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None):
     """Gradients."""
     x = steps(given["x"])
     z = steps(given["z"])
@@ -1547,7 +1563,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         num_warps=4,
         num_stages=1,
     )
-    if parts > 1:
+    if parts > 1 or exchange is not None:
         dW_ends = some.new_empty((B * parts, H, M, N), dtype=torch.float32)
         launch(
             backward_sweep_1,
@@ -1607,6 +1623,22 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=config.warps,
             num_stages=config.stages,
         )
+        if exchange is not None:  # other parts of the sequence are elsewhere
+            ((dW_first,),) = exchange(
+                (
+                    map_of_all(
+                        "W",
+                        _backward_states_1_law,
+                        _backward_states_1_apply,
+                        dW_first,
+                        dW_ends,
+                        lay,
+                        parts,
+                        False,
+                        linear=dW_linear,
+                    ),
+                )
+            )
         dW_starts = chained_matrix(dW_first, dW_ends, dW_linear, lay, parts, False, along=1)
     write2 = some.new_empty((B, T, H, M), dtype=some.dtype)
     dy = some.new_empty((B, T, H, M), dtype=some.dtype)
@@ -1903,6 +1935,7 @@ OP = Op(
                 (
                     "packed",
                     "groups",
+                    "exchange",
                 )
             ),
         ),

@@ -73,7 +73,16 @@ import triton.language as tl
 
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out, triangular_inverse
 from chunkform.runtime.decode import Step, StepKernel
-from chunkform.runtime.kernels import border_sums, chained_matrix, cumulate, inverse, part_of, place_of, power
+from chunkform.runtime.kernels import (
+    border_sums,
+    chained_matrix,
+    cumulate,
+    inverse,
+    map_of_all,
+    part_of,
+    place_of,
+    power,
+)
 from chunkform.runtime.launch import (
     DTYPES,
     cdiv,
@@ -915,7 +924,7 @@ def forward_ends_1(
         tl.store(W_last + sh * N * N + n_[:, None] * N + n__kept[None, :], W, mask=n__ok[:, None] & n__kept_ok[None, :])
 
 
-def triton_forward(given, states, constants, packed=None):
+def triton_forward(given, states, constants, packed=None, exchange=None):
     """Outputs, last states and what the backward pass uses."""
     x = steps(given["x"])
     z = steps(given["z"])
@@ -959,7 +968,7 @@ def triton_forward(given, states, constants, packed=None):
         num_warps=4,
         num_stages=1,
     )
-    if parts > 1:
+    if parts > 1 or exchange is not None:
         W_ends = some.new_empty((B * parts, H, M, N), dtype=torch.float32)
         launch(
             forward_sweep_1,
@@ -1023,6 +1032,22 @@ def triton_forward(given, states, constants, packed=None):
             num_warps=config.warps,
             num_stages=config.stages,
         )
+        if exchange is not None:  # other parts of the sequence are elsewhere
+            ((W_first,),) = exchange(
+                (
+                    map_of_all(
+                        "W",
+                        _forward_states_1_law,
+                        _forward_states_1_apply,
+                        W_first,
+                        W_ends,
+                        lay,
+                        parts,
+                        True,
+                        linear=W_linear,
+                    ),
+                )
+            )
         W_starts = chained_matrix(W_first, W_ends, W_linear, lay, parts, True, along=1)
     write1 = some.new_empty((B, T, H, M), dtype=some.dtype)
     o = some.new_empty((B, T, H, M), dtype=some.dtype)
@@ -1982,7 +2007,7 @@ def backward_sweep_4(
         W = (kept * W) + (-p5)  # kept W - write1^T diag(eta . until) x
 
 
-def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
+def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None):
     """Gradients."""
     x = steps(given["x"])
     z = steps(given["z"])
@@ -2060,7 +2085,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         num_warps=4,
         num_stages=1,
     )
-    if parts > 1:
+    if parts > 1 or exchange is not None:
         dW_ends = some.new_empty((B * parts, H, M, N), dtype=torch.float32)
         launch(
             backward_sweep_2,
@@ -2124,6 +2149,22 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=config.warps,
             num_stages=config.stages,
         )
+        if exchange is not None:  # other parts of the sequence are elsewhere
+            ((dW_first,),) = exchange(
+                (
+                    map_of_all(
+                        "W",
+                        _backward_states_1_law,
+                        _backward_states_1_apply,
+                        dW_first,
+                        dW_ends,
+                        lay,
+                        parts,
+                        False,
+                        linear=dW_linear,
+                    ),
+                )
+            )
         dW_starts = chained_matrix(dW_first, dW_ends, dW_linear, lay, parts, False, along=1)
     write2 = some.new_empty((B, T, H, M), dtype=some.dtype)
     dy = some.new_empty((B, T, H, M), dtype=some.dtype)
@@ -2467,6 +2508,7 @@ OP = Op(
                 (
                     "packed",
                     "groups",
+                    "exchange",
                 )
             ),
         ),

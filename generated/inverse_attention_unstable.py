@@ -66,7 +66,16 @@ import triton.language as tl
 
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out, triangular_inverse
 from chunkform.runtime.decode import Step, StepKernel
-from chunkform.runtime.kernels import border_sums, chained_matrix, cumulate, inverse, part_of, place_of, power
+from chunkform.runtime.kernels import (
+    border_sums,
+    chained_matrix,
+    cumulate,
+    inverse,
+    map_of_all,
+    part_of,
+    place_of,
+    power,
+)
 from chunkform.runtime.launch import (
     DTYPES,
     cdiv,
@@ -861,7 +870,7 @@ def forward_ends_1(
         tl.store(s_last + sh * D * D + d[:, None] * D + d_kept[None, :], s, mask=d_ok[:, None] & d_kept_ok[None, :])
 
 
-def triton_forward(given, states, constants, packed=None):
+def triton_forward(given, states, constants, packed=None, exchange=None):
     """Outputs, last states and what the backward pass uses."""
     q = steps(given["q"])
     k = steps(given["k"])
@@ -906,7 +915,7 @@ def triton_forward(given, states, constants, packed=None):
         num_warps=4,
         num_stages=1,
     )
-    if parts > 1:
+    if parts > 1 or exchange is not None:
         s_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         launch(
             forward_sweep_1,
@@ -974,6 +983,22 @@ def triton_forward(given, states, constants, packed=None):
             num_warps=config.warps,
             num_stages=config.stages,
         )
+        if exchange is not None:  # other parts of the sequence are elsewhere
+            ((s_first,),) = exchange(
+                (
+                    map_of_all(
+                        "s",
+                        _forward_states_1_law,
+                        _forward_states_1_apply,
+                        s_first,
+                        s_ends,
+                        lay,
+                        parts,
+                        True,
+                        linear=s_linear,
+                    ),
+                )
+            )
         s_starts = chained_matrix(s_first, s_ends, s_linear, lay, parts, True, along=0)
     write1 = some.new_empty((B, T, H, E), dtype=some.dtype)
     s_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
@@ -1646,7 +1671,7 @@ def backward_sweep_3(
         tl.store(s_last + sh * D * E + d[None, :] * E + e[:, None], s, mask=d_ok[None, :] & e_ok[:, None])
 
 
-def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
+def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None):
     """Gradients."""
     q = steps(given["q"])
     k = steps(given["k"])
@@ -1696,7 +1721,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         num_warps=4,
         num_stages=1,
     )
-    if parts > 1:
+    if parts > 1 or exchange is not None:
         ds_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         launch(
             backward_sweep_1,
@@ -1773,6 +1798,22 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=config.warps,
             num_stages=config.stages,
         )
+        if exchange is not None:  # other parts of the sequence are elsewhere
+            ((ds_first,),) = exchange(
+                (
+                    map_of_all(
+                        "s",
+                        _backward_states_1_law,
+                        _backward_states_1_apply,
+                        ds_first,
+                        ds_ends,
+                        lay,
+                        parts,
+                        False,
+                        linear=ds_linear,
+                    ),
+                )
+            )
         ds_starts = chained_matrix(ds_first, ds_ends, ds_linear, lay, parts, False, along=0)
     write2 = some.new_empty((B, T, H, E), dtype=some.dtype)
     dq_0_2a4812 = some.new_empty((B, T, H, cdiv(E, min(config.tile, padded(E)))), dtype=torch.float32)
@@ -2068,6 +2109,7 @@ OP = Op(
                 (
                     "packed",
                     "groups",
+                    "exchange",
                 )
             ),
         ),

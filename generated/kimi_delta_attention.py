@@ -93,6 +93,7 @@ from chunkform.runtime.kernels import (
     decayed_sum,
     inverse,
     is_flat,
+    map_of_all,
     part_of,
     place_of,
     span,
@@ -961,7 +962,7 @@ def forward_ends_1(
         tl.store(S_last + sh * D * D + d[:, None] * D + d_kept[None, :], S, mask=d_ok[:, None] & d_kept_ok[None, :])
 
 
-def triton_forward(given, states, constants, packed=None):
+def triton_forward(given, states, constants, packed=None, exchange=None):
     """Outputs, last states and what the backward pass uses."""
     q = steps(given["q"])
     k = steps(given["k"])
@@ -1016,7 +1017,7 @@ def triton_forward(given, states, constants, packed=None):
             num_warps=4,
             num_stages=1,
         )
-    if parts > 1:
+    if parts > 1 or exchange is not None:
         S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         launch(
             forward_sweep_1,
@@ -1079,6 +1080,22 @@ def triton_forward(given, states, constants, packed=None):
             num_warps=config.warps,
             num_stages=config.stages,
         )
+        if exchange is not None:  # other parts of the sequence are elsewhere
+            ((S_first,),) = exchange(
+                (
+                    map_of_all(
+                        "S",
+                        _forward_states_1_law,
+                        _forward_states_1_apply,
+                        S_first,
+                        S_ends,
+                        lay,
+                        parts,
+                        True,
+                        linear=S_linear,
+                    ),
+                )
+            )
         S_starts = chained_matrix(S_first, S_ends, S_linear, lay, parts, True, along=0)
     write1 = some.new_empty((B, T, H, E), dtype=some.dtype)
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
@@ -2221,7 +2238,7 @@ def backward_sweep_3(
         tl.store(S_last + sh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
 
 
-def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
+def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None):
     """Gradients."""
     q = steps(given["q"])
     k = steps(given["k"])
@@ -2279,7 +2296,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=4,
             num_stages=1,
         )
-    if parts > 1:
+    if parts > 1 or exchange is not None:
         dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         launch(
             backward_sweep_1,
@@ -2345,6 +2362,22 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=config.warps,
             num_stages=config.stages,
         )
+        if exchange is not None:  # other parts of the sequence are elsewhere
+            ((dS_first,),) = exchange(
+                (
+                    map_of_all(
+                        "S",
+                        _backward_states_1_law,
+                        _backward_states_1_apply,
+                        dS_first,
+                        dS_ends,
+                        lay,
+                        parts,
+                        False,
+                        linear=dS_linear,
+                    ),
+                )
+            )
         dS_starts = chained_matrix(dS_first, dS_ends, dS_linear, lay, parts, False, along=0)
     write2 = some.new_empty((B, T, H, E), dtype=some.dtype)
     dv = some.new_empty((B, T, H, E), dtype=some.dtype)
@@ -2699,6 +2732,7 @@ OP = Op(
                 (
                     "packed",
                     "groups",
+                    "exchange",
                 )
             ),
         ),

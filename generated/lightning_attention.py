@@ -58,7 +58,7 @@ import triton.language as tl
 
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out
 from chunkform.runtime.decode import Step, StepKernel
-from chunkform.runtime.kernels import border_sums, chained, cumulate, part_of, power
+from chunkform.runtime.kernels import border_sums, chained, cumulate, map_of_all, part_of, power
 from chunkform.runtime.launch import (
     DTYPES,
     cdiv,
@@ -561,7 +561,7 @@ def forward_sweep_1(
         tl.store(S_last + sh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
 
 
-def triton_forward(given, states, constants, packed=None):
+def triton_forward(given, states, constants, packed=None, exchange=None):
     """Outputs, last states and what the backward pass uses."""
     q = steps(given["q"])
     k = steps(given["k"])
@@ -578,7 +578,7 @@ def triton_forward(given, states, constants, packed=None):
     S_first = whole(states.get("S"))
     S_starts = S_first
     lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
-    if parts > 1:
+    if parts > 1 or exchange is not None:
         S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         launch(
             forward_sweep_1,
@@ -610,6 +610,23 @@ def triton_forward(given, states, constants, packed=None):
             num_warps=config.warps,
             num_stages=config.stages,
         )
+        if exchange is not None:  # other parts of the sequence are elsewhere
+            ((S_first,),) = exchange(
+                (
+                    map_of_all(
+                        "S",
+                        _forward_states_1_law,
+                        _forward_states_1_apply,
+                        S_first,
+                        S_ends,
+                        lay,
+                        parts,
+                        True,
+                        decay=(lam_sums, lam_resets),
+                        exact=config.exact,
+                    ),
+                )
+            )
         S_starts = chained(S_first, S_ends, lay, parts, True, (lam_sums, lam_resets), None, config.exact)
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
@@ -990,7 +1007,7 @@ def backward_sweep_3(
         dS = p4  # kept dS + q^T diag(until) do
 
 
-def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
+def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None):
     """Gradients."""
     q = steps(given["q"])
     k = steps(given["k"])
@@ -1049,7 +1066,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_stages=config.stages,
         )
     if needs & {"S", "k", "lam", "v"}:
-        if parts > 1:
+        if parts > 1 or exchange is not None:
             dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
             launch(
                 backward_sweep_2,
@@ -1081,6 +1098,23 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 num_warps=config.warps,
                 num_stages=config.stages,
             )
+            if exchange is not None:  # other parts of the sequence are elsewhere
+                ((dS_first,),) = exchange(
+                    (
+                        map_of_all(
+                            "S",
+                            _backward_states_1_law,
+                            _backward_states_1_apply,
+                            dS_first,
+                            dS_ends,
+                            lay,
+                            parts,
+                            False,
+                            decay=(lam_sums, lam_resets),
+                            exact=config.exact,
+                        ),
+                    )
+                )
             dS_starts = chained(dS_first, dS_ends, lay, parts, False, (lam_sums, lam_resets), None, config.exact)
     if needs & {"S", "v"}:
         dv = some.new_empty((B, T, H, E), dtype=some.dtype)
@@ -1282,6 +1316,7 @@ OP = Op(
                 (
                     "packed",
                     "groups",
+                    "exchange",
                 )
             ),
         ),

@@ -51,7 +51,7 @@ import triton.language as tl
 
 from chunkform.runtime.decay import order_mask
 from chunkform.runtime.decode import Step, StepKernel
-from chunkform.runtime.kernels import chained, part_of
+from chunkform.runtime.kernels import chained, map_of_all, part_of
 from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, padded, steps, strides, whole
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
@@ -448,7 +448,7 @@ def forward_sweep_1(
         tl.store(S_last + sh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
 
 
-def triton_forward(given, states, constants, packed=None):
+def triton_forward(given, states, constants, packed=None, exchange=None):
     """Outputs, last states and what the backward pass uses."""
     q = steps(given["q"])
     k = steps(given["k"])
@@ -463,7 +463,7 @@ def triton_forward(given, states, constants, packed=None):
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
     S_first = whole(states.get("S"))
     S_starts = S_first
-    if parts > 1:
+    if parts > 1 or exchange is not None:
         S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         launch(
             forward_sweep_1,
@@ -493,6 +493,10 @@ def triton_forward(given, states, constants, packed=None):
             num_warps=config.warps,
             num_stages=config.stages,
         )
+        if exchange is not None:  # other parts of the sequence are elsewhere
+            ((S_first,),) = exchange(
+                (map_of_all("S", _forward_states_1_law, _forward_states_1_apply, S_first, S_ends, lay, parts, True),)
+            )
         S_starts = chained(S_first, S_ends, lay, parts, True)
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
@@ -790,7 +794,7 @@ def backward_sweep_3(
         dS = p4  # dS + q^T do
 
 
-def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
+def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None):
     """Gradients."""
     q = steps(given["q"])
     k = steps(given["k"])
@@ -839,7 +843,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_stages=config.stages,
         )
     if needs & {"S", "k", "v"}:
-        if parts > 1:
+        if parts > 1 or exchange is not None:
             dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
             launch(
                 backward_sweep_2,
@@ -869,6 +873,14 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 num_warps=config.warps,
                 num_stages=config.stages,
             )
+            if exchange is not None:  # other parts of the sequence are elsewhere
+                ((dS_first,),) = exchange(
+                    (
+                        map_of_all(
+                            "S", _backward_states_1_law, _backward_states_1_apply, dS_first, dS_ends, lay, parts, False
+                        ),
+                    )
+                )
             dS_starts = chained(dS_first, dS_ends, lay, parts, False)
     if needs & {"S", "v"}:
         dv = some.new_empty((B, T, H, E), dtype=some.dtype)
@@ -1043,6 +1055,7 @@ OP = Op(
                 (
                     "packed",
                     "groups",
+                    "exchange",
                 )
             ),
         ),

@@ -124,7 +124,7 @@ import triton
 import triton.language as tl
 
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out
-from chunkform.runtime.kernels import border_sums, chained, cumulate, part_of, power
+from chunkform.runtime.kernels import border_sums, chained, cumulate, map_of_all, part_of, power
 from chunkform.runtime.launch import (
     DTYPES,
     cdiv,
@@ -781,7 +781,7 @@ def o2_forward_sweep_1(
         tl.store(H__last + sh * D * D + d_kept[None, :] * D + d[:, None], H_, mask=d_kept_ok[None, :] & d_ok[:, None])
 
 
-def triton_o2_forward(given, states, constants, packed=None):
+def triton_o2_forward(given, states, constants, packed=None, exchange=None):
     """Outputs, last states and what the backward pass uses."""
     q = steps(given["q"])
     u = steps(given["u"])
@@ -805,7 +805,7 @@ def triton_o2_forward(given, states, constants, packed=None):
         )
     H__starts = H__first
     lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
-    if parts > 1:
+    if parts > 1 or exchange is not None:
         H__ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
         launch(
             o2_forward_sweep_1,
@@ -834,6 +834,23 @@ def triton_o2_forward(given, states, constants, packed=None):
             num_warps=config.warps,
             num_stages=config.stages,
         )
+        if exchange is not None:  # other parts of the sequence are elsewhere
+            ((H__first,),) = exchange(
+                (
+                    map_of_all(
+                        "H",
+                        _forward_states_1_law,
+                        _forward_states_1_apply,
+                        H__first,
+                        H__ends,
+                        lay,
+                        parts,
+                        True,
+                        decay=(lam_sums, lam_resets),
+                        exact=config.exact,
+                    ),
+                )
+            )
         H__starts = chained(H__first, H__ends, lay, parts, True, (lam_sums, lam_resets), None, config.exact)
     y_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
     H__last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32)
@@ -1231,7 +1248,9 @@ def o2_backward_sweep_3(
         dH = (-p4) + (kept * dH)  # kept dH - dy^T diag(until) q
 
 
-def triton_o2_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
+def triton_o2_backward(
+    given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None
+):
     """Gradients."""
     q = steps(given["q"])
     u = steps(given["u"])
@@ -1294,7 +1313,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             num_stages=config.stages,
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
-        if parts > 1:
+        if parts > 1 or exchange is not None:
             dH_ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
             launch(
                 o2_backward_sweep_2,
@@ -1326,6 +1345,23 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
                 num_warps=config.warps,
                 num_stages=config.stages,
             )
+            if exchange is not None:  # other parts of the sequence are elsewhere
+                ((dH_first,),) = exchange(
+                    (
+                        map_of_all(
+                            "H",
+                            _backward_states_1_law,
+                            _backward_states_1_apply,
+                            dH_first,
+                            dH_ends,
+                            lay,
+                            parts,
+                            False,
+                            decay=(lam_sums, lam_resets),
+                            exact=config.exact,
+                        ),
+                    )
+                )
             dH_starts = chained(dH_first, dH_ends, lay, parts, False, (lam_sums, lam_resets), None, config.exact)
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         du_1 = some.new_empty((B, T, H, D), dtype=torch.float32)
@@ -1523,7 +1559,7 @@ def o3_forward_sweep_1(
         tl.store(H__last + sh * D * D + d_kept[None, :] * D + d[:, None], H_, mask=d_kept_ok[None, :] & d_ok[:, None])
 
 
-def triton_o3_forward(given, states, constants, packed=None):
+def triton_o3_forward(given, states, constants, packed=None, exchange=None):
     """Outputs, last states and what the backward pass uses."""
     q = steps(given["q"])
     u = steps(given["u"])
@@ -1548,7 +1584,7 @@ def triton_o3_forward(given, states, constants, packed=None):
         )
     H__starts = H__first
     lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
-    if parts > 1:
+    if parts > 1 or exchange is not None:
         H__ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
         launch(
             o3_forward_sweep_1,
@@ -1577,6 +1613,23 @@ def triton_o3_forward(given, states, constants, packed=None):
             num_warps=config.warps,
             num_stages=config.stages,
         )
+        if exchange is not None:  # other parts of the sequence are elsewhere
+            ((H__first,),) = exchange(
+                (
+                    map_of_all(
+                        "H",
+                        _forward_states_1_law,
+                        _forward_states_1_apply,
+                        H__first,
+                        H__ends,
+                        lay,
+                        parts,
+                        True,
+                        decay=(lam_sums, lam_resets),
+                        exact=config.exact,
+                    ),
+                )
+            )
         H__starts = chained(H__first, H__ends, lay, parts, True, (lam_sums, lam_resets), None, config.exact)
     y_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
     H__last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32)
@@ -1978,7 +2031,9 @@ def o3_backward_sweep_3(
         dH = (-p4) + (kept * dH)  # kept dH - dy^T diag(until) x
 
 
-def triton_o3_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
+def triton_o3_backward(
+    given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None
+):
     """Gradients."""
     q = steps(given["q"])
     u = steps(given["u"])
@@ -2042,7 +2097,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             num_stages=config.stages,
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
-        if parts > 1:
+        if parts > 1 or exchange is not None:
             dH_ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
             launch(
                 o3_backward_sweep_2,
@@ -2074,6 +2129,23 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
                 num_warps=config.warps,
                 num_stages=config.stages,
             )
+            if exchange is not None:  # other parts of the sequence are elsewhere
+                ((dH_first,),) = exchange(
+                    (
+                        map_of_all(
+                            "H",
+                            _backward_states_1_law,
+                            _backward_states_1_apply,
+                            dH_first,
+                            dH_ends,
+                            lay,
+                            parts,
+                            False,
+                            decay=(lam_sums, lam_resets),
+                            exact=config.exact,
+                        ),
+                    )
+                )
             dH_starts = chained(dH_first, dH_ends, lay, parts, False, (lam_sums, lam_resets), None, config.exact)
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         du_1 = some.new_empty((B, T, H, D), dtype=torch.float32)

@@ -58,7 +58,7 @@ import triton.language as tl
 
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out
 from chunkform.runtime.decode import Step, StepKernel
-from chunkform.runtime.kernels import border_sums, chained, cumulate, part_of, power
+from chunkform.runtime.kernels import border_sums, chained, cumulate, map_of_all, part_of, power
 from chunkform.runtime.launch import (
     DTYPES,
     cdiv,
@@ -580,7 +580,7 @@ def forward_sweep_1(
         tl.store(S_last + sh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
 
 
-def triton_forward(given, states, constants, packed=None):
+def triton_forward(given, states, constants, packed=None, exchange=None):
     """Outputs, last states and what the backward pass uses."""
     q = steps(given["q"])
     k = steps(given["k"])
@@ -597,7 +597,7 @@ def triton_forward(given, states, constants, packed=None):
     S_first = whole(states.get("S"))
     S_starts = S_first
     gamma_sums, gamma_resets, gamma_extents = cumulate(spread(gamma.float(), (B, T, H), some), lay, config.exact)
-    if parts > 1:
+    if parts > 1 or exchange is not None:
         S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         launch(
             forward_sweep_1,
@@ -629,6 +629,23 @@ def triton_forward(given, states, constants, packed=None):
             num_warps=config.warps,
             num_stages=config.stages,
         )
+        if exchange is not None:  # other parts of the sequence are elsewhere
+            ((S_first,),) = exchange(
+                (
+                    map_of_all(
+                        "S",
+                        _forward_states_1_law,
+                        _forward_states_1_apply,
+                        S_first,
+                        S_ends,
+                        lay,
+                        parts,
+                        True,
+                        decay=(gamma_sums, gamma_resets),
+                        exact=config.exact,
+                    ),
+                )
+            )
         S_starts = chained(S_first, S_ends, lay, parts, True, (gamma_sums, gamma_resets), None, config.exact)
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
@@ -1009,7 +1026,7 @@ def backward_sweep_3(
         dS = p4  # kept dS + q^T diag(until) do
 
 
-def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
+def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None):
     """Gradients."""
     q = steps(given["q"])
     k = steps(given["k"])
@@ -1068,7 +1085,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_stages=config.stages,
         )
     if needs & {"S", "gamma", "k", "v"}:
-        if parts > 1:
+        if parts > 1 or exchange is not None:
             dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
             launch(
                 backward_sweep_2,
@@ -1100,6 +1117,23 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 num_warps=config.warps,
                 num_stages=config.stages,
             )
+            if exchange is not None:  # other parts of the sequence are elsewhere
+                ((dS_first,),) = exchange(
+                    (
+                        map_of_all(
+                            "S",
+                            _backward_states_1_law,
+                            _backward_states_1_apply,
+                            dS_first,
+                            dS_ends,
+                            lay,
+                            parts,
+                            False,
+                            decay=(gamma_sums, gamma_resets),
+                            exact=config.exact,
+                        ),
+                    )
+                )
             dS_starts = chained(dS_first, dS_ends, lay, parts, False, (gamma_sums, gamma_resets), None, config.exact)
     if needs & {"S", "v"}:
         dv = some.new_empty((B, T, H, E), dtype=some.dtype)
@@ -1301,6 +1335,7 @@ OP = Op(
                 (
                     "packed",
                     "groups",
+                    "exchange",
                 )
             ),
         ),

@@ -70,6 +70,7 @@ from chunkform.runtime.kernels import (
     decayed_product,
     decayed_sum,
     is_flat,
+    map_of_all,
     part_of,
     place_of,
     span,
@@ -705,7 +706,7 @@ def forward_sweep_1(
         tl.store(S_last + sh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
 
 
-def triton_forward(given, states, constants, packed=None):
+def triton_forward(given, states, constants, packed=None, exchange=None):
     """Outputs, last states and what the backward pass uses."""
     q = steps(given["q"])
     k = steps(given["k"])
@@ -753,7 +754,7 @@ def triton_forward(given, states, constants, packed=None):
             num_warps=4,
             num_stages=1,
         )
-    if parts > 1:
+    if parts > 1 or exchange is not None:
         S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         launch(
             forward_sweep_1,
@@ -785,6 +786,23 @@ def triton_forward(given, states, constants, packed=None):
             num_warps=config.warps,
             num_stages=config.stages,
         )
+        if exchange is not None:  # other parts of the sequence are elsewhere
+            ((S_first,),) = exchange(
+                (
+                    map_of_all(
+                        "S",
+                        _forward_states_1_law,
+                        _forward_states_1_apply,
+                        S_first,
+                        S_ends,
+                        lay,
+                        parts,
+                        True,
+                        decay=(beta_sums, beta_resets),
+                        exact=config.exact,
+                    ),
+                )
+            )
         S_starts = chained(S_first, S_ends, lay, parts, True, (beta_sums, beta_resets), 1, config.exact)
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
@@ -1680,7 +1698,7 @@ def backward_sweep_4(
         dS = p3  # dS diag(kept) + q^T scaled3
 
 
-def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
+def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None):
     """Gradients."""
     q = steps(given["q"])
     k = steps(given["k"])
@@ -1859,7 +1877,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 num_stages=1,
             )
     if needs & {"S", "beta", "k", "v"}:
-        if parts > 1:
+        if parts > 1 or exchange is not None:
             dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
             launch(
                 backward_sweep_3,
@@ -1896,6 +1914,23 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 num_warps=config.warps,
                 num_stages=config.stages,
             )
+            if exchange is not None:  # other parts of the sequence are elsewhere
+                ((dS_first,),) = exchange(
+                    (
+                        map_of_all(
+                            "S",
+                            _backward_states_1_law,
+                            _backward_states_1_apply,
+                            dS_first,
+                            dS_ends,
+                            lay,
+                            parts,
+                            False,
+                            decay=(beta_sums, beta_resets),
+                            exact=config.exact,
+                        ),
+                    )
+                )
             dS_starts = chained(dS_first, dS_ends, lay, parts, False, (beta_sums, beta_resets), 1, config.exact)
     if needs & {"S", "beta", "v"}:
         S_late_ = some.new_empty((B, T, H, E), dtype=torch.float32)
@@ -2119,6 +2154,7 @@ OP = Op(
                 (
                     "packed",
                     "groups",
+                    "exchange",
                 )
             ),
         ),

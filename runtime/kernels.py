@@ -14,6 +14,7 @@ import triton.language as tl
 
 from .launch import launch, padded, steps, strides
 from .places import Places
+from .segments import Segment, reduced
 
 LOG2E = tl.constexpr(1.4426950408889634)
 RESET = tl.constexpr(-50.0)  # natural log of a decay that counts as zero
@@ -430,15 +431,7 @@ def chained(
     `along` an axis of the state, or none.
     """
     rows, columns = (*local.shape[2:], 1, 1)[:2]
-    out, kept = torch.empty_like(local), None
-    if decay is not None:
-        a, n = decay
-        X = a.shape[3] if a.ndim == 4 else 1
-        kept = local.new_empty((*local.shape[:2], X))
-        launch(
-            kept_kernel, (local.shape[0] * p.heads,), a, n, kept, p.steps, p.heads, parts, p.length(parts),
-            X=X, C=p.chunk, BX=triton.next_power_of_2(X), STEPS=a.ndim == 3, EXACT=exact, num_warps=1,
-        )  # fmt: skip
+    out, kept = torch.empty_like(local), None if decay is None else kept_of(decay, local, p, parts, exact)
     how = 0 if decay is None else 1 if along is None else 2 + along
     block = min(1024, triton.next_power_of_2(rows * columns))
     launch(
@@ -446,6 +439,43 @@ def chained(
         ROWS=rows, COLS=columns, ALONG=how, FORWARD=forward, BLOCK=block, num_warps=4,
     )  # fmt: skip
     return out
+
+
+def kept_of(decay: tuple[torch.Tensor, Any], local: torch.Tensor, p: Places, parts: int, exact: bool) -> torch.Tensor:
+    """All decays of each part, [N * parts, H, X]; X is 1 for one decay a step."""
+    a, n = decay
+    X = a.shape[3] if a.ndim == 4 else 1
+    kept = local.new_empty((*local.shape[:2], X))
+    launch(
+        kept_kernel, (local.shape[0] * p.heads,), a, n, kept, p.steps, p.heads, parts, p.length(parts),
+        X=X, C=p.chunk, BX=triton.next_power_of_2(X), STEPS=a.ndim == 3, EXACT=exact, num_warps=1,
+    )  # fmt: skip
+    return kept
+
+
+def map_of_all(
+    state: str,
+    law: Any,
+    apply: Any,
+    first: torch.Tensor | None,
+    local: torch.Tensor,
+    p: Places,
+    parts: int,
+    forward: bool,
+    decay: tuple[torch.Tensor, Any] | None = None,
+    linear: torch.Tensor | None = None,
+    exact: bool = False,
+) -> Segment:
+    """The map of all parts together, which other ranks need: from what each makes of zero states, and of the states."""
+    if linear is None:
+        linear = local.new_ones(local.shape[:2])
+        if decay is not None:
+            kept = kept_of(decay, local, p, parts, exact)
+            linear = kept if decay[0].ndim == 4 else kept.squeeze(2)
+    maps = tuple(x.unflatten(0, (p.batch, parts)).movedim(1, 2) for x in (linear, local))
+    whole = reduced(law, maps, 1 if forward else -1)
+    entering = torch.zeros_like(whole[1]) if first is None else first
+    return Segment((state,), law, apply, whole[:1], whole[1:], (entering,))
 
 
 def chained_matrix(

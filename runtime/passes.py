@@ -31,6 +31,7 @@ class Call:
     precision: str = "default"
     recompute: str = "auto"
     needs_backward: bool = True
+    exchange: Any = None  # how parts of a sequence on other ranks hand on what enters this one
     computed: torch.dtype | None = None  # what the op casts arguments to, for a backend that knows no precisions
 
     @property
@@ -41,6 +42,8 @@ class Call:
             out["packed"] = self.packed
         if "precision" in self.backend.features:
             out["precision"] = self.precision
+        if self.exchange is not None:
+            out["exchange"] = self.exchange
         return out
 
 

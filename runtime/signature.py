@@ -85,6 +85,7 @@ class Backend:
     - "mixed": arguments of several dtypes; a gradient has the dtype of its argument.
     - "precision": the argument `precision`, "fast" | "default" | "high".
     - "inference": the argument `needs_backward` of forward; where it is False, nothing need be saved.
+    - "exchange": the argument `exchange`, as below, for one part of a sequence: what enters it is found on the way.
     - "own start": nothing to take; where no initial state is given, the state starts from what is made of parameters.
 
     Where sequences may be in parts (`parallel`), two more find what enters a part, without running it:

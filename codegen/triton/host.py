@@ -34,6 +34,7 @@ class Host:
         self.kernels: list[Kernel] = []
         self.opened: dict[Any, Opened] = {}
         self.cuts = cuts  # may sequences be cut in parts, which programs of their own walk over?
+        self.groups = 0  # that were entered
         self.entered: set[str] = set()  # states whose values before each part are known
         self.lines: list[str] = []
         self.initial_gradient = ""
@@ -55,11 +56,12 @@ class Host:
             self._gradients()
         else:
             self._outputs()
-        head = "(given, states, constants, packed=None)"
+        exchange = ", exchange=None" if self.cuts else ""
+        head = f"(given, states, constants, packed=None{exchange})"
         doc = "Outputs, last states and what the backward pass uses."
         if self.backward:
             head, doc = (
-                "(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None)",
+                f"(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None{exchange})",
                 "Gradients.",
             )
         body = "\n".join(f"    {x}" for x in self.lines)
@@ -241,19 +243,29 @@ class Host:
             (s,) = linear.group
             lines.append(f"{self.names(leaf('state', s.name))}_linear = {self._new_state(s, 'B * parts')}")
             lines += self._launch(walk, "linear")
+        self.groups += 1
         for s in sweep.group:
             name, way = self.names(leaf("state", s.name)), s.direction > 0
             given = f"{name}_first, {name}_ends"
             if linear is not None:
-                call = f"chained_matrix({given}, {name}_linear, lay, parts, {way}, along={s.axes.index(s.row)})"
+                function, rest = "chained_matrix", f"{name}_linear, lay, parts, {way}, along={s.axes.index(s.row)}"
+                kept = f", linear={name}_linear"
             elif s.decay is None:
-                call = f"chained({given}, lay, parts, {way})"
+                function, rest, kept = "chained", f"lay, parts, {way}", ""
             else:
                 decay = self.names(rename(s.decay, self.opened[k].rename))
                 along = next((s.axes.index(a) for a in s.decay.axes), None)
-                call = f"chained({given}, lay, parts, {way}, ({decay}_sums, {decay}_resets), {along}, config.exact)"
-            lines.append(f"{name}_starts = {call}")
-        return ["if parts > 1:", *(f"    {x}" for x in lines)]
+                kept = f", decay=({decay}_sums, {decay}_resets), exact=config.exact"
+                rest = f"lay, parts, {way}, ({decay}_sums, {decay}_resets), {along}, config.exact"
+                function = "chained"
+            own = s.name[1:] if self.backward else s.name
+            map_of = f'"{own}", _{self.kind}_states_{self.groups}_law, _{self.kind}_states_{self.groups}_apply'
+            lines.append("if exchange is not None:  # other parts of the sequence are elsewhere")
+            lines.append(
+                f"    (({name}_first,),) = exchange((map_of_all({map_of}, {given}, lay, parts, {way}{kept}),))"
+            )
+            lines.append(f"{name}_starts = {function}({given}, {rest})")
+        return ["if parts > 1 or exchange is not None:", *(f"    {x}" for x in lines)]
 
     def _inputs(self, kernel: Kernel) -> None:
         """What torch computes ahead of a kernel."""

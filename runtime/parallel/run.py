@@ -98,7 +98,8 @@ class _Prepared:
         torch_form = op.backends["torch"]
         backend = op.backends[self.backend] if self.sizes["T"] else torch_form
         call = Call(op.signature, backend, self.constants, self.sizes["H"])
-        return _Job(call, torch_form, group, pieces, None if self.borders is None else len(self.borders) - 1)
+        inline = pieces is None and min(lengths) > 0 and "exchange" in backend.features
+        return _Job(call, torch_form, group, pieces, None if self.borders is None else len(self.borders) - 1, inline)
 
 
 def _prepare(op: Any, given: dict[str, Any], initial_state: Any, cu_seqlens: Any) -> _Prepared:
@@ -136,6 +137,8 @@ def _facts(signature: Signature, p: _Prepared | None, group: Group) -> tuple[dic
             same[f"whether {a.key} needs a gradient"] = x.requires_grad and torch.is_grad_enabled()
         else:
             same[f"the constant {a.key}"] = p.constants[a.name]
+    tensors = [*p.tensors.values(), *(x for x in p.states.values() if x is not None)]
+    same["whether anything needs a gradient"] = any(x.requires_grad for x in tensors) and torch.is_grad_enabled()
     same["the kind of device"] = next(iter(p.tensors.values())).device.type
     if p.borders is not None:
         digest = hashlib.blake2b(repr(p.borders).encode(), digest_size=8).hexdigest()
@@ -161,7 +164,8 @@ def _borders(name: str, cu_seqlens: Any, batch: int) -> list[int]:
     if batch != 1:
         raise ArgumentError(f"{what}: packed sequences lie in one batch entry, but the inputs have B = {batch}")
     known = _known_borders.get(id(cu_seqlens))
-    if known is not None and known[0]() is cu_seqlens and known[1] == cu_seqlens._version:
+    version = cu_seqlens._version
+    if known is not None and known[0]() is cu_seqlens and known[1] == version:
         return known[2]
     borders = cu_seqlens.tolist()
     for n, (a, b) in enumerate(pairwise(borders)):
@@ -169,7 +173,7 @@ def _borders(name: str, cu_seqlens: Any, batch: int) -> list[int]:
             raise ArgumentError(f"{what} must not fall, got {a} and then {b} at sequence {n}")
     if len(_known_borders) > 64:
         _known_borders.clear()
-    _known_borders[id(cu_seqlens)] = (weakref.ref(cu_seqlens), cu_seqlens._version, borders)
+    _known_borders[id(cu_seqlens)] = (weakref.ref(cu_seqlens), version, borders)
     return borders
 
 
@@ -178,13 +182,17 @@ def _borders(name: str, cu_seqlens: Any, batch: int) -> list[int]:
 
 @dataclass(frozen=True)
 class _Job:
-    """A call on one rank. `pieces` are those of packed sequences in this part, of `count` in all; None where not packed."""
+    """A call on one rank. `pieces` are those of packed sequences in this part, of `count` in all; None where not packed.
+
+    `inline`: the passes themselves find what enters the part, on their way.
+    """
 
     call: Call
     torch_form: Backend
     group: Group
     pieces: list[Piece] | None
     count: int | None
+    inline: bool
 
     @property
     def plain(self) -> Call:
@@ -204,13 +212,20 @@ class _Parallel(torch.autograd.Function):
     def forward(
         ctx: Any, job: _Job, names: tuple[str, ...], state_names: tuple[str, ...], *tensors: Tensor | None
     ) -> Any:
-        given: Tensors = dict(zip(names, tensors, strict=False))  # type: ignore[arg-type]
+        given: Tensors = dict(zip(names, tensors, strict=False))
         states = dict(zip(state_names, tensors[len(names) :], strict=True))
-        if job.pieces is None:
-            call, entering = job.call, _enter(job, given, states)
+        first = job.group.rank == 0
+        exchange = Exchange(job.group, 1, first)
+        if job.inline:
+            call, entering = job.call, states if first else dict.fromkeys(states)
+            outputs, finals, saved = run_forward(replace(call, exchange=exchange), given, entering)
+            entering = states if first else dict(exchange.arrived)
         else:
-            call, entering = _packed_call(job, given), _enter_pieces(job, given, states)
-        outputs, finals, saved = run_forward(call, given, entering)
+            if job.pieces is None:
+                call, entering = job.call, _enter(job, given, states, exchange)
+            else:
+                call, entering = _packed_call(job, given), _enter_pieces(job, given, states)
+            outputs, finals, saved = run_forward(call, given, entering)
         finals = _finals(job, finals)
         ctx.job, ctx.call, ctx.names, ctx.saved_names = job, call, (*names, *state_names), tuple(saved)
         ctx.given_count, ctx.entering_names = len(names), tuple(entering)
@@ -232,11 +247,16 @@ class _Parallel(torch.autograd.Function):
         finals = dict(zip((name for name, _ in signature.states), gradients[len(outputs) :], strict=True))
         needs = frozenset(name for name, w in zip(ctx.names, ctx.needs_input_grad[3:], strict=True) if w)
         with torch.no_grad():
-            if job.pieces is None:
+            call, everywhere = ctx.call, needs | set(finals)
+            if job.inline:
+                last = job.group.rank == job.group.size - 1
+                call = replace(call, exchange=Exchange(job.group, -1, last))
+                leaving = finals if last else dict.fromkeys(finals)
+            elif job.pieces is None:
                 leaving = _leave(job, given, entering, saved, cotangents, finals)
             else:
                 leaving = _leave_pieces(job, given, entering, cotangents, finals)
-            inner, initial = run_backward(ctx.call, given, entering, saved, cotangents, leaving, needs)
+            inner, initial = run_backward(call, given, entering, saved, cotangents, leaving, everywhere)
             initial = _initial(job, initial, given, needs & set(finals))
         found = [*(inner.get(x) for x in ctx.names[:n]), *(initial.get(x) for x in ctx.names[n:])]
         return (None, None, None, *(g if x in needs else None for x, g in zip(ctx.names, found, strict=True)))
@@ -245,10 +265,9 @@ class _Parallel(torch.autograd.Function):
 # --- one sequence -----------------------------------------------------------------------------------------------------
 
 
-def _enter(job: _Job, given: Tensors, states: Maybe) -> Maybe:
+def _enter(job: _Job, given: Tensors, states: Maybe, exchange: Exchange) -> Maybe:
     """The states that enter this rank's part; on the first rank those given, None for the spec's own."""
     first = job.group.rank == 0
-    exchange = Exchange(job.group, 1, first)
     function, call = job.states_function("forward_states")
     entering = function(arguments_of(call, given), states if first else dict.fromkeys(states), call.constants, exchange)
     return states if first else entering

@@ -283,6 +283,54 @@ def case_bytes(at: Rank) -> dict[str, float]:
     return {}
 
 
+# --- pairwise attention ---------------------------------------------------------------------------------------------------
+
+
+def case_ring(argument: str, at: Rank) -> dict[str, float]:
+    """An attention whose keys travel round the ranks, against one process: outputs, lse, and all gradients."""
+    from chunkform.runtime.parallel import ring_attention
+
+    name, mask = argument.split()
+    causal = mask == "causal"
+    op = importlib.import_module(f"chunkform.generated.{name}").OP
+    softmax = op.signature.normaliser == "softmax"
+    low, high = span(at)
+    torch.manual_seed(5)
+    sizes: dict[str, int] = {"B": 2, "T": STEPS, "S": STEPS, "H": 2}
+    given: dict[str, Any] = {}
+    for a in op.signature.arguments:
+        x = 0.7 * torch.randn([sizes.setdefault(d, 4 + 2 * (len(sizes) % 3)) for d in a.layout], dtype=torch.float64)
+        given[a.name] = x.abs() + 0.3 if a.kind == "temperature" else x
+    found = []
+    for parts in (False, True):
+        own = {n: x.clone().requires_grad_() for n, x in given.items()}
+        cut = {
+            a.name: own[a.name][:, low:high] if parts and a.per_position else own[a.name]
+            for a in op.signature.arguments
+        }
+        y = ring_attention(op, cut, at.processes, causal, softmax) if parts else op(cut, causal, softmax)
+        outputs = y if isinstance(y, tuple) else (y,)
+        torch.manual_seed(6)
+        loss = torch.zeros((), dtype=torch.float64)
+        for x in outputs:
+            goal = torch.randn(x.shape[0], STEPS, *x.shape[2:], dtype=torch.float64)
+            loss = loss + (x * (goal[:, low:high] if parts else goal)).sum()
+        loss.backward()
+        found.append(([x.detach() for x in outputs], {n: x.grad for n, x in own.items()}))
+    (whole, expected), (got, gradients) = found
+    out = {f"output {n}": difference(x, y[:, low:high]) for n, (x, y) in enumerate(zip(got, whole, strict=True))}
+    return out | {f"d{n}": difference(summed(x, at), expected[n]) for n, x in gradients.items()}
+
+
+def case_keys_differ(at: Rank) -> dict[str, float]:
+    from chunkform.generated.softmax_attention import OP
+    from chunkform.runtime.parallel import ring_attention
+
+    q, v = torch.randn(1, 3, 2, 4), torch.randn(1, 3 + (at.rank == 1), 2, 4)
+    says = r"on rank 1 of context_parallel: softmax_attention: v has S = 4, but k has S = 3"
+    return refusal(at, lambda: ring_attention(OP, {"q": q, "k": q, "v": v, "scale": None}, at.processes), says=says)
+
+
 # --- halo ---------------------------------------------------------------------------------------------------------------
 
 

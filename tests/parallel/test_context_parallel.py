@@ -40,6 +40,7 @@ def catalogue() -> list[str]:
 
 
 OPS = [*catalogue(), *STRUCTURES]
+ATTENTIONS = ["softmax_attention", "rotary_attention", "distance_attention", "kattention_f6"]
 EXACT = [("whole", 2), ("packed", 3), ("whole", 4), ("packed", 4)]
 OTHERS = [
     ("without_a_state", 3),
@@ -51,6 +52,8 @@ OTHERS = [
     ("halo 0", 2),
     ("halo 3", 3),
     ("halo 12", 4),
+    *((f"ring {name} {mask}", size) for name in ATTENTIONS for mask, size in (("causal", 3), ("full", 4))),
+    ("keys_differ", 3),
     ("shapes_differ", 3),
     ("dtypes_differ", 3),
     ("ops_differ", 3),
