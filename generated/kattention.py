@@ -43,6 +43,7 @@ from chunkform.runtime.attention import (
     AttentionSignature,
     Maps,
     contract,
+    inner,
     over_batch,
 )
 from chunkform.runtime.attention_kernels import finite, load_block, online, shift_of, store_block
@@ -65,12 +66,12 @@ def features(given, constants, at):
     t_0 = contract("ac,bc->ab", x_i, Q, low)
     t_1 = contract("bc,ac->ab", K, x_j, low)
     t_2 = contract("b,ab->a", b, t_1, low)
-    t_3 = ((t_1.to(dtype)).square()).sum(-1)
+    t_3 = inner(t_1, t_1, dtype)
     return {
         "query1": at.wide(t_0),
         "key1": at.wide(t_1),
         "value": at.wide(x_j),
-        "column1": at.per_position(((t_2.to(dtype) - 0.5 * t_3) * beta[..., None]), at.keys),
+        "column1": at.per_position(((-0.5 * t_3 + t_2) * beta[..., None]), at.keys),
         "scalar1": at.per_head(beta),
     }
 
@@ -95,22 +96,22 @@ def feature_gradients(given, constants, at, cotangents):
     x_i = at.rows(given["x"], spread=True)
     t_0 = contract("ab,bc->ac", dquery1_1, Q, low)
     t_1 = contract("bc,ac->ab", K, x_j, low)
-    t_2 = -beta[..., None, None] * dcolumn1[..., :, None] * t_1.to(dtype)
+    t_2 = -beta[..., None, None] * dcolumn1[..., :, None] * t_1
     t_3 = beta[..., None, None] * dcolumn1[..., :, None] * b[..., None, :]
-    t_4 = dkey1_1.to(dtype) + t_2 + t_3
+    t_4 = t_2 + t_3 + dkey1_1
     t_5 = contract("bc,ab->ac", K, t_4, low)
     t_6 = contract("ab,ac->bc", dquery1_1, x_i, low, over_batch=True)
     t_7 = contract("ab,ac->bc", t_4, x_j, low, over_batch=True)
     t_8 = contract("a,ab->b", dcolumn1, t_1, low)
     t_9 = contract("b,ab->a", b, t_1, low)
-    t_10 = ((t_1.to(dtype)).square()).sum(-1)
-    t_11 = ((t_9.to(dtype) - 0.5 * t_10) * dcolumn1).sum(-1)
+    t_10 = inner(t_1, t_1, dtype)
+    t_11 = ((-0.5 * t_10 + t_9) * dcolumn1).sum(-1)
     return {
         "x_i": t_0,
-        "x_j": (t_5.to(dtype) + dvalue1.to(dtype)),
+        "x_j": (t_5.to(dtype) + dvalue1),
         "Q": over_batch((t_6.to(dtype)), 2),
         "K": over_batch((t_7.to(dtype)), 2),
-        "b": over_batch((t_8.to(dtype) * beta[..., None]), 1),
+        "b": over_batch((beta[..., None] * t_8), 1),
         "beta": over_batch(t_11, 0) + over_batch(dscalar1, 0),
     }
 

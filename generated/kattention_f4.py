@@ -40,6 +40,7 @@ from chunkform.runtime.attention import (
     AttentionSignature,
     Maps,
     contract,
+    inner,
     over_batch,
 )
 from chunkform.runtime.attention_kernels import finite, load_block, online, shift_of, store_block
@@ -61,12 +62,12 @@ def features(given, constants, at):
     t_0 = contract("ac,bc->ab", x_i, Q, low)
     t_1 = contract("bc,ac->ab", K, x_j, low)
     t_2 = contract("b,ab->a", b, t_1, low)
-    t_3 = ((t_1.to(dtype)).square()).sum(-1)
+    t_3 = inner(t_1, t_1, dtype)
     return {
         "query1": at.wide(t_0),
         "key1": at.wide(t_1),
         "value": at.wide(x_j),
-        "column1": at.per_position((t_2.to(dtype) - 0.5 * t_3), at.keys),
+        "column1": at.per_position((-0.5 * t_3 + t_2), at.keys),
     }
 
 
@@ -89,15 +90,15 @@ def feature_gradients(given, constants, at, cotangents):
     t_0 = contract("ab,bc->ac", dquery1_1, Q, low)
     t_1 = dcolumn1[..., :, None] * b[..., None, :]
     t_2 = contract("bc,ac->ab", K, x_j, low)
-    t_3 = -dcolumn1[..., :, None] * t_2.to(dtype)
-    t_4 = dkey1_1.to(dtype) + t_1 + t_3
+    t_3 = -dcolumn1[..., :, None] * t_2
+    t_4 = t_1 + t_3 + dkey1_1
     t_5 = contract("bc,ab->ac", K, t_4, low)
     t_6 = contract("ab,ac->bc", dquery1_1, x_i, low, over_batch=True)
     t_7 = contract("ab,ac->bc", t_4, x_j, low, over_batch=True)
     t_8 = contract("a,ab->b", dcolumn1, t_2, low, over_batch=True)
     return {
         "x_i": t_0,
-        "x_j": (t_5.to(dtype) + dvalue1.to(dtype)),
+        "x_j": (t_5.to(dtype) + dvalue1),
         "Q": over_batch((t_6.to(dtype)), 2),
         "K": over_batch((t_7.to(dtype)), 2),
         "b": over_batch((t_8.to(dtype)), 1),

@@ -42,6 +42,7 @@ from chunkform.runtime.attention import (
     AttentionSignature,
     Maps,
     contract,
+    inner,
     over_batch,
 )
 from chunkform.runtime.attention_kernels import finite, load_block, online, shift_of, store_block
@@ -64,15 +65,15 @@ def features(given, constants, at):
     t_0 = contract("ac,bc->ab", x_i, Q, low)
     t_1 = contract("bc,ac->ab", K, x_j, low)
     t_2 = contract("b,ab->a", b, t_1, low)
-    t_3 = ((t_1.to(dtype)).square()).sum(-1)
+    t_3 = inner(t_1, t_1, dtype)
     t_4 = contract("b,ab->a", c, t_0, low)
-    t_5 = ((t_0.to(dtype)).square()).sum(-1)
+    t_5 = inner(t_0, t_0, dtype)
     return {
         "query1": at.wide(t_0),
         "key1": at.wide(t_1),
         "value": at.wide(x_j),
-        "column1": at.per_position((t_2.to(dtype) - 0.5 * t_3), at.keys),
-        "row": at.per_position((t_4.to(dtype) - 0.5 * t_5), at.queries),
+        "column1": at.per_position((-0.5 * t_3 + t_2), at.keys),
+        "row": at.per_position((-0.5 * t_5 + t_4), at.queries),
     }
 
 
@@ -95,14 +96,14 @@ def feature_gradients(given, constants, at, cotangents):
     c = given["c"]
     x_i = at.rows(given["x"], spread=True)
     t_0 = contract("ac,bc->ab", x_i, Q, low)
-    t_1 = -drow[..., :, None] * t_0.to(dtype)
+    t_1 = -drow[..., :, None] * t_0
     t_2 = c[..., None, :] * drow[..., :, None]
-    t_3 = dquery1_1.to(dtype) + t_1 + t_2
+    t_3 = t_1 + t_2 + dquery1_1
     t_4 = contract("ab,bc->ac", t_3, Q, low)
     t_5 = dcolumn1[..., :, None] * b[..., None, :]
     t_6 = contract("bc,ac->ab", K, x_j, low)
-    t_7 = -dcolumn1[..., :, None] * t_6.to(dtype)
-    t_8 = dkey1_1.to(dtype) + t_5 + t_7
+    t_7 = -dcolumn1[..., :, None] * t_6
+    t_8 = t_5 + t_7 + dkey1_1
     t_9 = contract("bc,ab->ac", K, t_8, low)
     t_10 = contract("ab,ac->bc", t_3, x_i, low, over_batch=True)
     t_11 = contract("ab,ac->bc", t_8, x_j, low, over_batch=True)
@@ -110,7 +111,7 @@ def feature_gradients(given, constants, at, cotangents):
     t_13 = contract("a,ab->b", drow, t_0, low, over_batch=True)
     return {
         "x_i": t_4,
-        "x_j": (t_9.to(dtype) + dvalue1.to(dtype)),
+        "x_j": (t_9.to(dtype) + dvalue1),
         "Q": over_batch((t_10.to(dtype)), 2),
         "K": over_batch((t_11.to(dtype)), 2),
         "b": over_batch((t_12.to(dtype)), 1),

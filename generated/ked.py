@@ -39,6 +39,7 @@ from chunkform.runtime.attention import (
     AttentionSignature,
     Maps,
     contract,
+    inner,
     over_batch,
 )
 from chunkform.runtime.attention_kernels import load_block, online, shift_of, store_block
@@ -70,7 +71,7 @@ def feature_gradients(given, constants, at, cotangents):
     dquery1_1 = cotangents["query1"]
     dvalue1 = cotangents["value"]
     return {
-        "x_j": (dkey1_1.to(dtype) + dvalue1.to(dtype)),
+        "x_j": (dkey1_1.to(dtype) + dvalue1),
         "mu_k": over_batch(((dquery1_1.mT).to(dtype)).mT, 2),
     }
 
@@ -86,7 +87,7 @@ def outputs(given, constants, at, averaged):
     R = given["R"]
     t_0 = contract("bc,ab->ac", value1.mT, R, low)
     t_1 = contract("bc,ab->ac", value1.mT, L, low)
-    t_2 = (t_0.to(dtype) * t_1.to(dtype)).sum(-1)
+    t_2 = inner(t_0, t_1, dtype)
     t_3 = t_2.sum(-1)
     t_4 = contract("ab,ac->bc", R, t_1, low)
     t_5 = contract("ac,ab->bc", value1.mT, t_4, low)
@@ -110,10 +111,10 @@ def output_gradients(given, constants, at, averaged, cotangents):
     L = given["L"]
     R = given["R"]
     t_0 = contract("bc,ab->ac", value1.mT, R, low)
-    t_1 = dnodes[..., None, None] * t_0.to(dtype)
+    t_1 = dnodes[..., None, None] * t_0
     t_2 = contract("ac,bc->ab", value1.mT, dmatrix, low)
     t_3 = contract("bc,ab->ac", t_2, R, low)
-    t_4 = t_1 + t_3.to(dtype)
+    t_4 = t_1 + t_3
     t_5 = contract("bc,ac->ab", value1.mT, t_4, low, over_batch=True)
     t_6 = contract("bc,ab->ac", value1.mT, L, low)
     t_7 = contract("bc,ac->ab", t_2, t_6, low, over_batch=True)
@@ -123,11 +124,10 @@ def output_gradients(given, constants, at, averaged, cotangents):
     t_11 = contract("bc,ac->ab", dmatrix.mT, t_10, low)
     t_12 = contract("ab,ac->bc", R, t_6, low)
     t_13 = contract("ac,ab->bc", t_4, L, low)
-    t_14 = dB.mT + t_11.to(dtype) + dnodes[..., None, None] * t_12.to(dtype) + t_13.to(dtype)
     return {
         "L": over_batch((t_5.to(dtype)), 2),
-        "R": over_batch((t_7.to(dtype)), 2) + over_batch((dnodes[..., None, None] * t_8.to(dtype)), 2),
-        "value1": t_14.mT,
+        "R": over_batch((t_7.to(dtype)), 2) + over_batch((dnodes[..., None, None] * t_8), 2),
+        "value1": (dB.mT + dnodes[..., None, None] * t_12 + t_11 + t_13).mT,
     }
 
 

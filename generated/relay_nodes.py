@@ -39,6 +39,7 @@ from chunkform.runtime.attention import (
     AttentionSignature,
     Maps,
     contract,
+    inner,
     over_batch,
 )
 from chunkform.runtime.attention_kernels import load_block, online, shift_of, store_block
@@ -70,7 +71,7 @@ def feature_gradients(given, constants, at, cotangents):
     dquery1_1 = cotangents["query1"]
     dvalue1 = cotangents["value"]
     return {
-        "x_j": (dkey1_1.to(dtype) + dvalue1.to(dtype)),
+        "x_j": (dkey1_1.to(dtype) + dvalue1),
         "mu_k": over_batch(((dquery1_1.mT).to(dtype)).mT, 2),
     }
 
@@ -83,9 +84,9 @@ def outputs(given, constants, at, averaged):
     value1 = averaged["value1"]
     W = given["W"]
     t_0 = contract("ac,bc->ab", value1.mT, W.mT, low)
-    t_1 = ((value1.mT).to(dtype) * t_0.to(dtype)).sum(-1)
+    t_1 = inner(value1.mT, t_0, dtype)
     t_2 = t_1.sum(-1)
-    t_3 = ((t_0.to(dtype) - (value1.mT).to(dtype)).square()).sum(-1)
+    t_3 = ((-(value1.mT).to(dtype) + t_0).square()).sum(-1)
     t_4 = t_3.sum(-1)
     return {
         "B": ((value1.mT).mT).to(dtype),
@@ -106,18 +107,17 @@ def output_gradients(given, constants, at, averaged, cotangents):
     W = given["W"]
     t_0 = contract("bc,ab->ac", W, value1.mT, low)
     t_1 = -(value1.mT).to(dtype)
-    t_2 = t_0.to(dtype) + t_1
+    t_2 = t_1 + t_0
     t_3 = -2.0 * ddistance[..., None, None] * t_2
-    t_4 = (value1.mT).to(dtype) * dpairwise[..., None, None]
+    t_4 = dpairwise[..., None, None] * value1.mT
     t_5 = t_3 + t_4
     t_6 = contract("ab,ac->bc", value1.mT, t_5, low)
     t_7 = contract("bc,ac->ab", W, t_5, low)
     t_8 = contract("ac,bc->ab", value1.mT, W.mT, low)
-    t_9 = 2.0 * (t_8.to(dtype) - (value1.mT).to(dtype)) * ddistance[..., None, None]
-    t_10 = dB.mT + t_7.to(dtype) + t_9 + t_8.to(dtype) * dpairwise[..., None, None]
+    t_9 = 2.0 * (-(value1.mT).to(dtype) + t_8) * ddistance[..., None, None]
     return {
         "W": over_batch((t_6.to(dtype)), 2),
-        "value1": t_10.mT,
+        "value1": (dB.mT + t_9 + dpairwise[..., None, None] * t_8 + t_7).mT,
     }
 
 

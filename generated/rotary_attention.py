@@ -66,8 +66,8 @@ def features(given, constants, at):
     t_3 = t_1[..., None, :] * j[..., :, None]
     t_4 = half_turn(k_j.to(dtype), -1)
     return {
-        "query1": at.wide((t_0 * torch.sin(t_2) + q_i.to(dtype) * torch.cos(t_2)).to(low)),
-        "key1": at.wide((torch.cos(t_3) * k_j.to(dtype) + torch.sin(t_3) * t_4).to(low)),
+        "query1": at.wide((t_0 * torch.sin(t_2) + torch.cos(t_2) * q_i).to(low)),
+        "key1": at.wide((torch.cos(t_3) * k_j + torch.sin(t_3) * t_4).to(low)),
         "value": at.wide(v_j),
         "scalar1": at.per_head(scale),
     }
@@ -88,12 +88,12 @@ def feature_gradients(given, constants, at, cotangents):
     j = at.position("j")
     t_0 = at.frequencies(size_D, 10000.0)
     t_1 = t_0[..., None, :] * i[..., :, None]
-    t_2 = half_turn(dquery1_1.to(dtype) * torch.sin(t_1), -1)
+    t_2 = half_turn(torch.sin(t_1) * dquery1_1, -1)
     t_3 = t_0[..., None, :] * j[..., :, None]
-    t_4 = half_turn(dkey1_1.to(dtype) * torch.sin(t_3), -1)
+    t_4 = half_turn(torch.sin(t_3) * dkey1_1, -1)
     return {
-        "q_i": (-t_2 + dquery1_1.to(dtype) * torch.cos(t_1)),
-        "k_j": (-t_4 + dkey1_1.to(dtype) * torch.cos(t_3)),
+        "q_i": (-t_2 + torch.cos(t_1) * dquery1_1),
+        "k_j": (-t_4 + torch.cos(t_3) * dkey1_1),
         "v_j": dvalue1,
         "scale": over_batch(dscalar1, 0),
     }

@@ -85,7 +85,7 @@ def feature_gradients(given, constants, at, cotangents):
     t_3 = contract("ab,ac->bc", dkey1_1, x_j, low, over_batch=True)
     return {
         "x_i": t_0,
-        "x_j": (t_1.to(dtype) + dvalue1.to(dtype)),
+        "x_j": (t_1.to(dtype) + dvalue1),
         "Q": over_batch((t_2.to(dtype)), 2),
         "K": over_batch((t_3.to(dtype)), 2),
     }

@@ -12,6 +12,7 @@ from torch import Tensor
 from chunkform.errors import BackendError
 
 from .attention import WIDEST, Setting
+from .attention_kernels import inner_kernel
 from .launch import launch, padded
 
 
@@ -48,7 +49,7 @@ def choose(kernel: str, itemsize: int, width: int) -> Blocks:
             return Blocks(64, 32, 4, 2)
         return Blocks(32, 32, 4, 1) if width <= 128 else Blocks(16, 32, 8, 1)
     table = {
-        "forward": {64: Blocks(128, 64, 4, 3), 128: Blocks(128, 64, 8, 3), 256: Blocks(128, 64, 8, 2)},
+        "forward": {64: Blocks(128, 64, 8, 3), 128: Blocks(128, 128, 8, 3), 256: Blocks(128, 64, 8, 2)},
         "rows": {64: Blocks(128, 64, 8, 3), 128: Blocks(128, 64, 8, 2), 256: Blocks(64, 32, 8, 2)},
         "keys": {64: Blocks(64, 128, 8, 3), 128: Blocks(64, 128, 8, 2), 256: Blocks(32, 64, 8, 2)},
     }[kernel]
@@ -129,6 +130,18 @@ def backward(
         if name != "row" and name not in found:
             found[name] = torch.zeros_like(x)
     return {n: p.as_feature(n, g, features[n]) for n, g in found.items()}
+
+
+def row_products(a: Tensor, b: Tensor) -> Tensor:
+    """The sum over the last axis of a times b, [B, H, T] in float32, in one pass over both."""
+    a, b = unit(a), unit(b)
+    B, H, T, X = a.shape
+    out = torch.empty((B, H, T), dtype=torch.float32, device=a.device)
+    wide = triton.next_power_of_2(X)
+    block = max(1, min(128, 8192 // wide))
+    grid = (B * H * triton.cdiv(T, block),)
+    launch(inner_kernel, grid, a, *strides(a), b, *strides(b), out, T, H, X=X, BX=wide, BT=block, num_warps=4)
+    return out
 
 
 class _Prepared:

@@ -16,7 +16,7 @@ from .print_tile import torch_functions
 
 IMPORTS = {
     "chunkform.runtime.attention": (
-        "AttentionArgument AttentionBackend AttentionOp AttentionSignature Maps contract half_turn joined over_batch parted"
+        "AttentionArgument AttentionBackend AttentionOp AttentionSignature Maps contract half_turn inner joined over_batch parted"
     ),
     "chunkform.runtime.attention_kernels": "finite load_block online shift_of store_block",
     "chunkform.runtime.attention_triton": "Kernels backward forward",

@@ -35,6 +35,7 @@ class MapText(TorchText):
         self.p = p
         self.products: set[Node] = set()
         self.batch: set[Node] = set()
+        self.plain = False
 
     def low(self, x: Node) -> bool:
         if x.op == "leaf":
@@ -50,7 +51,7 @@ class MapText(TorchText):
 
     def value(self, x: Node) -> str:
         text = self.raw(x)
-        return f"{self._atom(text)}.to(dtype)" if self.low(x) else text
+        return f"{self._atom(text)}.to(dtype)" if self.low(x) and not self.plain else text
 
     def expression(self, x: Node) -> str:
         match x.op:
@@ -69,11 +70,46 @@ class MapText(TorchText):
     def aligned(self, x: Node, axes: tuple[str, ...]) -> str:
         return self.value(x) if is_number(x) else super().aligned(x, axes)
 
+    def _sum_text(self, x: Node) -> str:
+        out = ""
+        for text in self.operands(x):
+            sign, rest = (" - ", text[1:]) if text.startswith("-") else (" + ", text)
+            out += (sign if out else "-" if sign == " - " else "") + rest
+        return f"({out})"
+
+    def _product_text(self, x: Node) -> str:
+        parts = self.operands(x)
+        return "-" + " * ".join(parts[1:]) if parts[0] == "-1.0" else " * ".join(parts)
+
+    def operands(self, x: Node) -> list[str]:
+        """The terms or factors of x. Torch widens a low tensor beside a wide one; where there is none, one is converted."""
+        numbers = [a for a in x.args if is_number(a)]
+        others = [a for a in x.args if a not in numbers]
+        for a in others:
+            self.raw(a)  # whether a sum is a product of matrices is known once it is printed
+        wide = [a for a in others if not self.low(a)]
+        low = [a for a in others if self.low(a)]
+        texts = [self.aligned(a, x.axes) for a in (*numbers, *wide)]
+        for n, a in enumerate(low):
+            self.plain = bool(wide) or n > 0
+            texts.append(self.aligned(a, x.axes))
+            self.plain = False
+        return texts
+
     def _power_text(self, x: Node) -> str:
         (base,), n = x.args, x.attrs[0]
         if is_number(base):
             return f"{self._atom(self.value(base))} ** {n.numerator if n.denominator == 1 else float(n)}"
         return super()._power_text(x)
+
+    def _low_pair(self, factors: list[Node]) -> tuple[str, str] | None:
+        """The two factors of an inner product of low values, or the one of a square."""
+        if len(factors) == 1 and factors[0].op == "pow" and factors[0].attrs[0] == 2:
+            factors = [factors[0].args[0]] * 2
+        if len(factors) != 2 or factors[0].axes != factors[1].axes or len(factors[0].axes) != 2:
+            return None
+        texts = [self.raw(f) for f in factors]
+        return (texts[0], texts[1]) if all(self.low(f) for f in factors) else None
 
     def _contraction(self, x: Node) -> str:
         (b,), body = x.attrs, x.args[0]
@@ -101,6 +137,9 @@ class MapText(TorchText):
             operands.append((text, order, single and self.low(factors[0])))
         if len(operands) == 1:
             text, order, low = operands[0]
+            both = self._low_pair(groups[0][0])
+            if both and order[-1] == b:
+                return f"inner({both[0]}, {both[1]}, dtype)"
             text = f"{self._atom(text)}.to(dtype)" if low else self._atom(text)
             return f"{text}.sum({order.index(b) - len(order)})"
         letters = {a: "abcdefgh"[n] for n, a in enumerate(sorted({a for _, order, _ in operands for a in order}))}
