@@ -13,7 +13,7 @@ keeps delta rules stable. Where every dim is an output's (a square state), each 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
@@ -21,10 +21,10 @@ from torch.nn import functional as F
 
 from chunkform.errors import ArgumentError
 
-from ..op import Argument, Signature
+from ..op import Argument
+from .calls import AttentionCall, Maps, RecurrentCall
 from .convolution import ShortConvolution
 
-Maps = Mapping[str, Callable[[Tensor], Tensor]]
 EPS = 1e-6
 
 
@@ -33,7 +33,7 @@ class Arguments(nn.Module):
 
     def __init__(
         self,
-        signature: Signature,
+        call: RecurrentCall | AttentionCall,
         width: int,
         heads: Mapping[str, int],
         dims: Mapping[str, int],
@@ -42,12 +42,12 @@ class Arguments(nn.Module):
         maps: Maps,
     ) -> None:
         super().__init__()
-        self.signature, self.heads, self.dims, self.maps = signature, dict(heads), dict(dims), dict(maps)
-        given = signature.arguments
+        self.signature, self.heads, self.dims = call.signature, dict(heads), dict(dims)
+        self.keys, self.maps, self.activation = call.keys, {**call.maps, **maps}, call.activation
+        given = self.signature.arguments
         self.vectors = [a for a in given if a.kind == "input" and a.dims]
         self.gates = [a for a in given if a.per_step and not a.dims]
         self.wide_decays = [a for a in given if a.kind == "decay" and a.dims]
-        self.keys = key_arguments(signature)
 
         channels = sum(self._channels(a) for a in self.vectors)
         self.project = nn.Linear(width, channels, bias=False) if channels else None
@@ -76,7 +76,7 @@ class Arguments(nn.Module):
             y = self.project(x)
             if self.convolve is not None:
                 y, tail = self.convolve(y, tail, cu_seqlens)
-                y = F.silu(y)
+                y = F.silu(y) if self.activation else y
             for a, part in zip(self.vectors, y.split([self._channels(a) for a in self.vectors], -1), strict=True):
                 out[a.key] = self._mapped(a, part.unflatten(-1, self._shape(a)))
         if self.gate is not None:
@@ -111,14 +111,6 @@ class Arguments(nn.Module):
 
     def _channels(self, a: Argument) -> int:
         return math.prod(self._shape(a))
-
-
-def key_arguments(signature: Signature) -> tuple[Argument, ...]:
-    """The inputs that are keys: over a dim that no output has, or all where every dim is an output's."""
-    shown = {d for _, dims in signature.outputs for d in dims}
-    vectors = [a for a in signature.arguments if a.kind == "input" and a.dims]
-    keys = tuple(a for a in vectors if not set(a.dims) <= shown)
-    return keys or tuple(vectors)
 
 
 def _offsets(shape: tuple[int, ...], memory: tuple[float, float]) -> Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import math
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,12 +15,16 @@ from torch.nn import functional as F
 from chunkform.errors import ArgumentError
 
 from ..op import Signature
-from .arguments import Arguments, Maps
+from .arguments import Arguments
+from .calls import Maps, call_of
 
 
 @dataclass(frozen=True)
 class Cache:
-    """What a layer remembers of the sequences so far: the op's state, and the last inputs of the short convolution."""
+    """What a layer remembers of the sequences so far: the op's state, and the last inputs of the short convolution.
+
+    The state is a tensor or several, [B, ...]; an attention's are what it has made keys of, [B, T, H, ...].
+    """
 
     state: Any
     tail: Tensor | None
@@ -80,8 +83,8 @@ class Mixer(nn.Module):
         for name, value in (("width", width), ("heads", heads)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ArgumentError(f"Mixer: {name} must be a whole number of at least 1, got {value!r}")
-        self.op = resolved(op)
-        self.signature = s = signature_of(self.op)
+        self.call = call_of(resolved(op))
+        s = self.call.signature
         self.width, self.heads, self.backend = width, heads, backend
         names = [a.name for a in s.arguments]
         _known("constants", constants, [a.name for a in s.arguments if a.kind == "constant"], s.name)
@@ -98,9 +101,8 @@ class Mixer(nn.Module):
         for n, count in counts.items():
             if count < 1 or heads % count:
                 raise ArgumentError(f"Mixer: heads_of[{n!r}] = {count} must divide heads = {heads}")
-        self.arguments = Arguments(s, width, counts, self.sizes, convolution, memory, maps or {})
-        self.outputs = returned(self.op, s)
-        self.head_width = sum(math.prod(self.sizes[d] for d in dims) for _, dims in self.outputs)
+        self.arguments = Arguments(self.call, width, counts, self.sizes, convolution, memory, maps or {})
+        self.head_width = sum(math.prod(self.sizes[d] for d in dims) for _, dims in self.call.outputs)
         self.norm = nn.Parameter(torch.ones(self.head_width))
         self.gate = nn.Linear(width, heads * self.head_width, bias=False) if gate else None
         self.out = nn.Linear(heads * self.head_width, width, bias=False)
@@ -118,15 +120,9 @@ class Mixer(nn.Module):
         cache has N rows.
         """
         self._check(x, 3, "[B, T, width]")
-        given, tail = self.arguments(x, None if cache is None else cache.tail, cu_seqlens)
-        options: dict[str, Any] = dict(self.constants)
-        if cu_seqlens is not None:
-            options["cu_seqlens"] = cu_seqlens
-        if self.backend is not None:
-            options["backend"] = self.backend
-        if cache is not None:
-            options["initial_state"] = cache.state
-        *outputs, state = self.op(**given, **options, output_final_state=output_cache)
+        state, tail = (None, None) if cache is None else (cache.state, cache.tail)
+        given, tail = self.arguments(x, tail, cu_seqlens)
+        outputs, state = self.call(given, state, cu_seqlens, output_cache, self._options)
         y = self._finished(outputs, x)
         return (y, Cache(state, tail)) if output_cache else y
 
@@ -138,28 +134,24 @@ class Mixer(nn.Module):
         """
         self._check(x, 2, "[B, width]")
         x = x.unsqueeze(1)
-        decode = getattr(self.op, "step", None)
-        if decode is None or torch.is_grad_enabled():
-            y, cache = self(x, cache, output_cache=True)
-            return y.squeeze(1), cache
-        given, tail = self.arguments(x, None if cache is None else cache.tail)
-        per_step = {a.key for a in self.signature.arguments if a.per_step}
-        now = {n: value.squeeze(1) if n in per_step else value for n, value in given.items()}
-        options = dict(self.constants) | ({} if self.backend is None else {"backend": self.backend})
-        with torch.autocast(x.device.type, enabled=False):  # a step computes in the dtypes that it is given
-            *outputs, state = decode(None if cache is None else cache.state, **now, **options)
-        return self._finished([o.unsqueeze(1) for o in outputs], x).squeeze(1), Cache(state, tail)
+        state, tail = (None, None) if cache is None else (cache.state, cache.tail)
+        given, tail = self.arguments(x, tail)
+        outputs, state = self.call.step(given, state, self._options)
+        return self._finished(outputs, x).squeeze(1), Cache(state, tail)
 
     def _finished(self, outputs: list[Tensor], x: Tensor) -> Tensor:
         """Normalised in each head, gated, and projected back."""
-        parts = [
-            o.flatten(3) if len(dims) else o.unsqueeze(-1) for o, (_, dims) in zip(outputs, self.signature.outputs)
-        ]
+        dims = [d for _, d in self.call.outputs]
+        parts = [o.flatten(3) if d else o.unsqueeze(-1) for o, d in zip(outputs, dims, strict=True)]
         o = F.rms_norm(torch.cat(parts, -1) if len(parts) > 1 else parts[0], (self.head_width,), eps=1e-6)
         o = (o * self.norm.to(o.dtype)).flatten(2)
         if self.gate is not None:
             o = o * F.silu(self.gate(x))
         return self.out(o.to(x.dtype) if not torch.is_autocast_enabled(x.device.type) else o)
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        return self.constants if self.backend is None else self.constants | {"backend": self.backend}
 
     def _check(self, x: Tensor, axes: int, layout: str) -> None:
         if not isinstance(x, Tensor) or x.dim() != axes or x.shape[-1] != self.width:
@@ -168,7 +160,7 @@ class Mixer(nn.Module):
 
     def extra_repr(self) -> str:
         sizes = ", ".join(f"{n}={size}" for n, size in self.sizes.items())
-        return f"{self.signature.name}, width={self.width}, heads={self.heads}, {sizes}"
+        return f"{self.call.signature.name}, width={self.width}, heads={self.heads}, {sizes}"
 
 
 # --- ops --------------------------------------------------------------------------------------------------------------
@@ -189,23 +181,6 @@ def resolved(op: Any) -> Callable[..., Any]:
     from chunkform import compile
 
     return compile(op)
-
-
-def signature_of(op: Callable[..., Any]) -> Signature:
-    """What an op takes and returns, from the module that it was generated in."""
-    found = getattr(sys.modules.get(getattr(op, "__module__", "")), "SIGNATURE", None)
-    if not isinstance(found, Signature):
-        raise ArgumentError(
-            f"Mixer: op must be a recurrence: a name of the catalogue, an op of chunkform.generated or chunkform.compile, or a "
-            f"Recurrence; got {op!r}"
-        )
-    return found
-
-
-def returned(op: Callable[..., Any], s: Signature) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """The outputs that an op returns without being asked: not the residuals of its solves, which its module names in WHY."""
-    solves = getattr(sys.modules[op.__module__], "WHY", ())
-    return tuple((n, dims) for n, dims in s.outputs if n not in {f"{x}_residual" for x in solves})
 
 
 def _sizes(s: Signature, width: int, heads: int, dims: Mapping[str, int] | None) -> dict[str, int]:
