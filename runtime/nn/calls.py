@@ -19,7 +19,6 @@ from chunkform.errors import ArgumentError
 from ..attention import AttentionSignature
 from ..op import Argument, Signature
 
-Dims = tuple[str, ...]
 Maps = Mapping[str, Callable[[Tensor], Tensor]]
 
 

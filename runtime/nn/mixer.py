@@ -37,16 +37,17 @@ class Cache:
 
 
 class Mixer(nn.Module):
-    """A recurrence as a layer, [B, T, width] -> the same, causal in T.
+    """A recurrence, a program of them or an attention as a layer, [B, T, width] -> the same, causal in T.
 
         mixer = Mixer("gated_delta_rule", width=512, heads=8)
         y = mixer(x)
 
-    The arguments of the op are made from x by what its signature says of them (see arguments.py); what comes out is
+    The arguments of the op are made from x by what its signature says of them (see arguments.py; of attentions, calls.py); what comes out is
     normalised in each head, gated by x, and projected back.
 
     Args:
-        op: a name of the catalogue, an op (of `chunkform.generated` or `chunkform.compile`), or a `Recurrence`.
+        op: a name of the catalogue, an op (of `chunkform.generated` or `chunkform.compile`), or a `Recurrence`, `Program` or
+            `Attention`.
         width: the model's width.
         heads: how many heads.
         dims: the size of a head in each of the op's dims, such as {"d": 64, "e": 128}; width // heads where not said.
