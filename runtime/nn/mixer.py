@@ -42,8 +42,8 @@ class Mixer(nn.Module):
         mixer = Mixer("gated_delta_rule", width=512, heads=8)
         y = mixer(x)
 
-    The arguments of the op are made from x by what its signature says of them (see arguments.py; of attentions, calls.py); what comes out is
-    normalised in each head, gated by x, and projected back.
+    The arguments of the op are made from x by what its signature says of them (see arguments.py; of attentions, calls.py);
+    what comes out is normalised in each head, gated by x, and projected back.
 
     Args:
         op: a name of the catalogue, an op (of `chunkform.generated` or `chunkform.compile`), or a `Recurrence`, `Program` or
