@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from typer.core import TyperGroup
 
-from chunkform.errors import BuildError, ChunkformError, LoadError, NameError_
+from chunkform.errors import ArgumentError, BuildError, ChunkformError, LoadError, NameError_
 
 if TYPE_CHECKING:
     from chunkform.spec.language import Declaration
@@ -221,6 +221,45 @@ def inspect(
     if bad:
         Console(stderr=True).print(f"{bad} of {len(rows)} kernels are over a limit", style="red", highlight=False)
         raise typer.Exit(1)
+
+
+@app.command()
+def plan(
+    specs: Specs = None,
+    gpus: Annotated[int, typer.Option(help="rows for 1, 2, 4, .. up to so many")] = 8,
+    seq: Annotated[int, typer.Option(help="steps of the whole sequence")] = 131072,
+    heads: Annotated[int, typer.Option(help="heads")] = 8,
+    batch: Annotated[int, typer.Option(help="sequences")] = 1,
+    width: Annotated[int, typer.Option(help="size of every dim")] = 128,
+    per_node: Annotated[int, typer.Option(help="GPUs of a node")] = 8,
+    link: Annotated[float, typer.Option(help="GB/s that reach a GPU from others of its node")] = 340.0,
+    network: Annotated[float, typer.Option(help="GB/s that reach a GPU from other nodes")] = 45.0,
+    link_latency: Annotated[float, typer.Option(help="microseconds of a hop in a node")] = 3.0,
+    network_latency: Annotated[float, typer.Option(help="microseconds of a hop between nodes")] = 8.0,
+    json_path: JsonPath = None,
+) -> None:
+    """Sequences in parts on many GPUs: bytes exchanged, and the time of a layer's forward and backward, by a model."""
+    from chunkform.spec.language import Recurrence
+
+    from .link_plan import Links, as_data, link_plan, sizes_up_to, table
+    from .pipeline import compile_spec
+    from .predict import H200
+
+    for name, value in {"gpus": gpus, "seq": seq, "heads": heads, "batch": batch, "width": width}.items():
+        if value < 1:
+            raise ArgumentError(f"--{name} must be at least 1, got {value}")
+    chosen = [r for r in declarations(specs) if isinstance(r, Recurrence)]
+    compiled = [compile_spec(r) for r in chosen]
+    if not specs:
+        compiled = [c for c in compiled if c.forward is not None]
+    links = Links(per_node, 1e9 * link, 1e-6 * link_latency, 1e9 * network, 1e-6 * network_latency)
+    shape = (batch, seq, heads, width)
+    steps = [link_plan(c, shape, n, links) for c in compiled for n in sizes_up_to(gpus)]
+    if json_path is not None:
+        write_json(json_path, as_data(steps, shape, links, H200))
+    if str(json_path) != "-":
+        title = f"(B, T, H, D) = {shape}, bf16, forward + backward on {H200.name}, predicted"
+        console().print(table(steps, title))
 
 
 # --- what they share --------------------------------------------------------------------------------------------------

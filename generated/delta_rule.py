@@ -815,6 +815,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
                         parts,
                         True,
                         linear=S_linear,
+                        axis=0,
                     ),
                 )
             )
@@ -1631,6 +1632,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                         parts,
                         False,
                         linear=dS_linear,
+                        axis=0,
                     ),
                 )
             )

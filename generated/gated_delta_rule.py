@@ -1057,6 +1057,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
                         parts,
                         True,
                         linear=S_linear,
+                        axis=0,
                     ),
                 )
             )
@@ -2125,6 +2126,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                         parts,
                         False,
                         linear=dS_linear,
+                        axis=0,
                     ),
                 )
             )

@@ -745,6 +745,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
                         parts,
                         True,
                         decay=(alpha_sums, alpha_resets),
+                        axis=0,
                         exact=config.exact,
                     ),
                 )
@@ -1607,6 +1608,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                             parts,
                             False,
                             decay=(alpha_sums, alpha_resets),
+                            axis=0,
                             exact=config.exact,
                         ),
                     )

@@ -1045,6 +1045,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
                         parts,
                         True,
                         linear=W_linear,
+                        axis=1,
                     ),
                 )
             )
@@ -2162,6 +2163,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                         parts,
                         False,
                         linear=dW_linear,
+                        axis=1,
                     ),
                 )
             )

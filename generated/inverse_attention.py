@@ -956,6 +956,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
                         parts,
                         True,
                         linear=s_linear,
+                        axis=0,
                     ),
                 )
             )
@@ -1726,6 +1727,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                         parts,
                         False,
                         linear=ds_linear,
+                        axis=0,
                     ),
                 )
             )

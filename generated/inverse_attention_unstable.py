@@ -996,6 +996,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
                         parts,
                         True,
                         linear=s_linear,
+                        axis=0,
                     ),
                 )
             )
@@ -1811,6 +1812,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                         parts,
                         False,
                         linear=ds_linear,
+                        axis=0,
                     ),
                 )
             )

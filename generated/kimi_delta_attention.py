@@ -1093,6 +1093,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
                         parts,
                         True,
                         linear=S_linear,
+                        axis=0,
                     ),
                 )
             )
@@ -2375,6 +2376,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                         parts,
                         False,
                         linear=dS_linear,
+                        axis=0,
                     ),
                 )
             )

@@ -623,6 +623,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
                         parts,
                         True,
                         decay=(lam_sums, lam_resets),
+                        axis=0,
                         exact=config.exact,
                     ),
                 )
@@ -1111,6 +1112,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                             parts,
                             False,
                             decay=(lam_sums, lam_resets),
+                            axis=0,
                             exact=config.exact,
                         ),
                     )

@@ -565,6 +565,7 @@ def triton_x_system_forward(given, states, constants, packed=None, exchange=None
                         parts,
                         True,
                         decay=(lam_sums, lam_resets),
+                        axis=0,
                         exact=config.exact,
                     ),
                 )
@@ -1074,6 +1075,7 @@ def triton_x_system_backward(
                             parts,
                             False,
                             decay=(lam_sums, lam_resets),
+                            axis=0,
                             exact=config.exact,
                         ),
                     )

@@ -895,6 +895,7 @@ def triton_x_system_forward(given, states, constants, packed=None, exchange=None
                         parts,
                         True,
                         decay=(lam_sums, lam_resets),
+                        axis=0,
                         exact=config.exact,
                     ),
                 )
@@ -1442,6 +1443,7 @@ def triton_x_system_backward(
                             parts,
                             False,
                             decay=(lam_sums, lam_resets),
+                            axis=0,
                             exact=config.exact,
                         ),
                     )
@@ -1972,6 +1974,7 @@ def triton_o_forward(given, states, constants, packed=None, exchange=None):
                         parts,
                         True,
                         decay=(lam_sums, lam_resets),
+                        axis=0,
                         exact=config.exact,
                     ),
                 )
@@ -2513,6 +2516,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
                             parts,
                             False,
                             decay=(lam_sums, lam_resets),
+                            axis=0,
                             exact=config.exact,
                         ),
                     )

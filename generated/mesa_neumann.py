@@ -847,6 +847,7 @@ def triton_o2_forward(given, states, constants, packed=None, exchange=None):
                         parts,
                         True,
                         decay=(lam_sums, lam_resets),
+                        axis=0,
                         exact=config.exact,
                     ),
                 )
@@ -1358,6 +1359,7 @@ def triton_o2_backward(
                             parts,
                             False,
                             decay=(lam_sums, lam_resets),
+                            axis=0,
                             exact=config.exact,
                         ),
                     )
@@ -1626,6 +1628,7 @@ def triton_o3_forward(given, states, constants, packed=None, exchange=None):
                         parts,
                         True,
                         decay=(lam_sums, lam_resets),
+                        axis=0,
                         exact=config.exact,
                     ),
                 )
@@ -2142,6 +2145,7 @@ def triton_o3_backward(
                             parts,
                             False,
                             decay=(lam_sums, lam_resets),
+                            axis=0,
                             exact=config.exact,
                         ),
                     )

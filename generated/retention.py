@@ -642,6 +642,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
                         parts,
                         True,
                         decay=(gamma_sums, gamma_resets),
+                        axis=0,
                         exact=config.exact,
                     ),
                 )
@@ -1130,6 +1131,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                             parts,
                             False,
                             decay=(gamma_sums, gamma_resets),
+                            axis=0,
                             exact=config.exact,
                         ),
                     )

@@ -799,6 +799,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
                         parts,
                         True,
                         decay=(beta_sums, beta_resets),
+                        axis=1,
                         exact=config.exact,
                     ),
                 )
@@ -1927,6 +1928,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                             parts,
                             False,
                             decay=(beta_sums, beta_resets),
+                            axis=1,
                             exact=config.exact,
                         ),
                     )

@@ -14,7 +14,7 @@ import triton.language as tl
 
 from .launch import launch, padded, steps, strides
 from .places import Places
-from .segments import Segment, reduced
+from .segments import Segment
 
 LOG2E = tl.constexpr(1.4426950408889634)
 RESET = tl.constexpr(-50.0)  # natural log of a decay that counts as zero
@@ -464,18 +464,33 @@ def map_of_all(
     forward: bool,
     decay: tuple[torch.Tensor, Any] | None = None,
     linear: torch.Tensor | None = None,
+    axis: int = 0,
     exact: bool = False,
 ) -> Segment:
-    """The map of all parts together, which other ranks need: from what each makes of zero states, and of the states."""
-    if linear is None:
-        linear = local.new_ones(local.shape[:2])
-        if decay is not None:
-            kept = kept_of(decay, local, p, parts, exact)
-            linear = kept if decay[0].ndim == 4 else kept.squeeze(2)
-    maps = tuple(x.unflatten(0, (p.batch, parts)).movedim(1, 2) for x in (linear, local))
-    whole = reduced(law, maps, 1 if forward else -1)
-    entering = torch.zeros_like(whole[1]) if first is None else first
-    return Segment((state,), law, apply, whole[:1], whole[1:], (entering,))
+    """The map of all parts together, which other ranks need: from what each makes of zero states, and of the states.
+
+    `linear` is given for matrices, [N * parts, H, row, row], and `decay` for decays; with neither, the state is kept.
+    """
+    last = parts - 1 if forward else 0
+    along = None if decay is None or decay[0].ndim == 3 else axis
+
+    def at_last(x: torch.Tensor) -> torch.Tensor:
+        return x.unflatten(0, (p.batch, parts))[:, last]
+
+    if linear is not None:
+        starts = chained_matrix(None, local, linear, p, parts, forward, axis)
+        identity = torch.eye(linear.shape[2], device=local.device).expand(p.batch, *linear.shape[1:]).contiguous()
+        entered = chained_matrix(identity, torch.zeros_like(linear), linear, p, parts, forward, 0)
+        own = at_last(linear)
+        whole = own @ at_last(entered)
+    else:
+        starts = chained(None, local, p, parts, forward, decay, along, exact)
+        kept = local.new_ones((*local.shape[:2], 1)) if decay is None else kept_of(decay, local, p, parts, exact)
+        kept = kept if decay is not None and decay[0].ndim == 4 else kept.squeeze(2)
+        own, whole = at_last(kept), kept.unflatten(0, (p.batch, parts)).prod(1)
+    left = apply((own, at_last(local)), (at_last(starts),))
+    entering = torch.zeros_like(left[0]) if first is None else first
+    return Segment((state,), law, apply, (whole,), left, (entering,))
 
 
 def chained_matrix(

@@ -249,13 +249,13 @@ class Host:
             given = f"{name}_first, {name}_ends"
             if linear is not None:
                 function, rest = "chained_matrix", f"{name}_linear, lay, parts, {way}, along={s.axes.index(s.row)}"
-                kept = f", linear={name}_linear"
+                kept = f", linear={name}_linear, axis={s.axes.index(s.row)}"
             elif s.decay is None:
                 function, rest, kept = "chained", f"lay, parts, {way}", ""
             else:
                 decay = self.names(rename(s.decay, self.opened[k].rename))
                 along = next((s.axes.index(a) for a in s.decay.axes), None)
-                kept = f", decay=({decay}_sums, {decay}_resets), exact=config.exact"
+                kept = f", decay=({decay}_sums, {decay}_resets), axis={along or 0}, exact=config.exact"
                 rest = f"lay, parts, {way}, ({decay}_sums, {decay}_resets), {along}, config.exact"
                 function = "chained"
             own = s.name[1:] if self.backward else s.name

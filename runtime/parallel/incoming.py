@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
-from ..segments import Map, Segment
+from ..segments import Map, Segment, reduced
 from .group import Group
 
 
@@ -16,42 +14,29 @@ class Exchange:
 
     direction: 1 where states go to the next rank, -1 where gradients go to the rank before. `starts`: what the part carries on
     begins inside of it, with the states that its segment has as `entering`; nothing of other ranks reaches the ranks after it.
-    `meanwhile` is done once, while the first collective is on its way.
+    `packed`: it may also start in other parts than the first.
     """
 
-    def __init__(self, group: Group, direction: int, starts: bool, meanwhile: Callable[[], None] | None = None) -> None:
-        self.group, self.direction, self.starts, self.meanwhile = group, direction, starts, meanwhile
+    def __init__(self, group: Group, direction: int, starts: bool, packed: bool = False) -> None:
+        self.group, self.direction, self.starts, self.packed = group, direction, starts, packed
         self.arrived: dict[str, Tensor] = {}  # what the rank before hands on, by state
-        self.bytes = 0  # what this rank has sent
 
     def __call__(self, segments: tuple[Segment, ...]) -> tuple[Map, ...]:
         tensors = [x for s in segments for x in self._sent(s)]
-        shapes = [x.shape for x in tensors]
-        some = tensors[0]
-        flag = some.new_full((1,), float(self.starts))
+        flag = tensors[0].new_full((1,), float(self.starts))
         flat = torch.cat([flag, *(x.reshape(-1) for x in tensors)])
-        self.bytes += flat.numel() * flat.element_size()
         gathering = self.group.gather(flat)
-        if self.meanwhile is not None:
-            self.meanwhile()
-            self.meanwhile = None
-        everything = gathering.wait()
-        sizes = [n.numel() for n in shapes]
-        results = []
-        at = 1
+        before = self._before(gathering.wait())
+        results, at = [], 1
         for s in segments:
-            count = len(s.map)
-            width = sum(sizes[:count])
+            parts = before[:, at : at + sum(x.numel() for x in s.map)].split([x.numel() for x in s.map], 1)
+            at += sum(x.numel() for x in s.map)
             states = tuple(torch.zeros_like(x) for x in s.entering)
-            for row in self._before(everything):
-                parts = row[at : at + width].split(sizes[:count])
-                whole = tuple(x.view(shape) for x, shape in zip(parts, shapes, strict=False))
-                passed = s.apply(whole, states)
-                begun = row[0] > 0  # nothing that came before counts, not even where it isn't finite
-                states = tuple(torch.where(begun, b, x) for b, x in zip(whole[len(s.linear) :], passed, strict=True))
+            if len(before):  # [B, H, ranks before, ...], all composed
+                maps = (x.view(-1, *own.shape).movedim(0, 2) for x, own in zip(parts, s.map, strict=True))
+                states = reduced(s.law, tuple(maps), 1)[len(s.linear) :]
             self.arrived |= dict(zip(s.states, states, strict=True))
             results.append(s.entering if self.starts else states)
-            at, sizes, shapes = at + width, sizes[count:], shapes[count:]
         return tuple(results)
 
     def _sent(self, s: Segment) -> Map:
@@ -61,7 +46,14 @@ class Exchange:
         return (*(torch.zeros_like(x) for x in s.linear), *s.apply(s.map, s.entering))
 
     def _before(self, everything: Tensor) -> Tensor:
-        """The rows of the ranks whose parts come before this one, first come first."""
-        if self.direction > 0:
-            return everything[: self.group.rank]
-        return everything[self.group.rank + 1 :].flip(0)
+        """What the ranks say whose parts come before this one, first come first.
+
+        Zeros for those before a rank where something starts: nothing of them counts, not even where it isn't finite.
+        """
+        rank = self.group.rank
+        rows = everything[:rank] if self.direction > 0 else everything[rank + 1 :].flip(0)
+        if not self.packed:
+            return rows
+        starts = (rows[:, 0] > 0).to(torch.int32)
+        later = starts.flip(0).cumsum(0).flip(0) - starts
+        return torch.where(later[:, None] > 0, 0, rows)

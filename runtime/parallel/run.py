@@ -342,7 +342,7 @@ def _enter_pieces(job: _Job, given: Tensors, states: Maybe) -> Maybe:
     """For each piece the states that enter it. The last piece is what goes on, in the next rank's part, if anything does."""
     assert job.pieces is not None
     last = job.pieces[-1] if job.pieces else None
-    exchange = Exchange(job.group, 1, last is not None and last.begins)
+    exchange = Exchange(job.group, 1, last is not None and last.begins, packed=True)
     function, call = job.states_function("forward_states")
     rows = {n: None if x is None or last is None else x[last.sequence, None] for n, x in states.items()}
     function(arguments_of(call, _steps(job, given, last)), rows, call.constants, exchange)
@@ -367,7 +367,7 @@ def _leave_pieces(job: _Job, given: Tensors, entering: Maybe, cotangents: Maybe,
     """For each piece the gradients of the states that leave it. The first piece is what goes on in the rank before."""
     assert job.pieces is not None
     first = job.pieces[0] if job.pieces else None
-    exchange = Exchange(job.group, -1, first is not None and first.ends)
+    exchange = Exchange(job.group, -1, first is not None and first.ends, packed=True)
     function, call = job.states_function("backward_states")
     own = _steps(job, given, first)
     count = 1 if first is not None else 0
