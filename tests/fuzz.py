@@ -47,6 +47,12 @@ GPU_TABLE = TABLE | {
 }
 
 
+# Triton kernels hold what is written and read in the inputs' dtype. So where quantities of a call differ in size by orders of
+# magnitude, as with strong decays or huge keys, the small ones are only as exact as the large ones allow; and in float16
+# nothing on the way may come near 65504.
+TRITON_HALF = 2000.0
+
+
 @dataclass(frozen=True)
 class Draw:
     """One row. See TABLE."""
@@ -74,19 +80,20 @@ def draw(name: str, table: dict[str, tuple[Any, ...]], numbers: random.Random) -
 
 def fuzz(d: Draw, device: str = "cpu", backend: str | None = None) -> dict[str, tuple[float, float]]:
     """What the op gets wrong: quantity -> (error, bound)."""
-    p = _tame(d)
+    p = _tame(d, TRITON_HALF if backend == "triton" and d.dtype == "float16" else EXPLODED)
     options: dict[str, Any] = {"recompute": d.recompute, "precision": d.precision, "backend": backend}
     got = run(_moved(p, d.layout, device), **options)
     bound = 1.5e-2 if d.precision == "fast" else None
-    return misses(p, {n: x.cpu() for n, x in got.items()}, bound)
+    harsh = d.values != "usual" or d.decay in ("strong", "extreme")
+    return misses(p, {n: x.cpu() for n, x in got.items()}, bound, beside=harsh and backend == "triton")
 
 
-def _tame(d: Draw) -> Problem:
+def _tame(d: Draw, limit: float) -> Problem:
     """The problem, with fewer steps where its values leave what float32 can multiply."""
     while True:
         p = _problem(d)
         largest = max((float(x.abs().nan_to_num().max()) for x in reference(p).values() if x.numel()), default=0.0)
-        if largest < EXPLODED:
+        if largest < limit:
             return p
         if d.values == "huge":
             d = dataclasses.replace(d, values="usual")

@@ -172,10 +172,13 @@ def _one_by_one(p: Problem, whole: dict[str, Tensor], axis: dict[str, int], dtyp
     )
 
 
-def misses(p: Problem, got: dict[str, Tensor], bound: float | None = None) -> dict[str, tuple[float, float]]:
+def misses(
+    p: Problem, got: dict[str, Tensor], bound: float | None = None, beside: bool = False
+) -> dict[str, tuple[float, float]]:
     """Quantities that are further from the oracle than `bound`, and than what rounding does to the definition: (error, bound).
 
-    Where the oracle's value doesn't fit into the result's dtype, the result is to be infinite or as large as that.
+    Where the oracle's value doesn't fit into the result's dtype, the result is to be infinite or as large as that. With
+    `beside`, errors count beside the largest quantity of the same kind, results or gradients, instead of their own.
     """
     want = reference(p)
     bound = BOUND[p.dtype] if bound is None else bound
@@ -183,6 +186,12 @@ def misses(p: Problem, got: dict[str, Tensor], bound: float | None = None) -> di
     assert all(got[n].shape == want[n].shape for n in want), {n: (got[n].shape, want[n].shape) for n in want}
     scale = max((float(x.nan_to_num().norm()) for x in want.values()), default=0.0)
     errors = {n: _error(got[n], want[n], scale) for n in want}
+    if beside:
+        norms = {n: float(x.nan_to_num().norm()) for n, x in want.items()}
+        largest = {
+            kind: max((norms[n] for n in want if n.startswith("d") == kind), default=0.0) for kind in (True, False)
+        }
+        errors = {n: e * norms[n] / (largest[n.startswith("d")] or 1.0) if norms[n] else e for n, e in errors.items()}
     missed = {n: e for n, e in errors.items() if not e <= bound}
     if not missed:
         return {}
