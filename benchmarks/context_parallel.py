@@ -1,0 +1,370 @@
+"""Sequences in parts on several GPUs of one host: speed, memory and errors beside one GPU's, and beside what the planner says.
+
+    python -m benchmarks.context_parallel --gpus 1,2,4 --out out/context_parallel
+    python -m benchmarks.context_parallel --device cpu --gpus 1,2 --shapes 1x512x2x16 --quick --out out/tried   # gloo
+    python -m benchmarks.context_parallel --report out/context_parallel     # table and plot from its JSON, without a GPU
+
+The processes of each number of GPUs start anew. Times are those of the slowest rank: the median over repeats of one forward and
+`torch.autograd.grad` of every argument, between events, after a barrier. Peak memory is what one call allocates above its inputs.
+Errors are against one GPU on the whole sequence, at a length of 1024 a rank. NVLink multicast stays off.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import socket
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+from .inputs import Shape, draw, parse_shape
+
+OPS = ("lightning_attention", "gated_linear_attention", "gated_delta_rule")
+SHAPES = ("S5", "1x1048576x8x128")
+GOALS = {2: {"gated_delta_rule": 1.6}, 4: {"gated_delta_rule": 2.8}}
+USUAL = {2: 1.8, 4: 3.3}  # times one GPU's speed, where decays are numbers or vectors
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--gpus", default="1,2,4")
+    parser.add_argument("--ops", default=",".join(OPS))
+    parser.add_argument("--shapes", default=",".join(SHAPES))
+    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument(
+        "--backend", default=None, help="nccl on GPUs and gloo on a CPU where left out; also cpu:gloo,cuda:nccl"
+    )
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--out", type=Path, default=Path("out/context_parallel"))
+    parser.add_argument("--report", type=Path)
+    options = parser.parse_args()
+    if options.report is not None:
+        show(options.report)
+        return
+    options.out.mkdir(parents=True, exist_ok=True)
+    counts = [int(n) for n in options.gpus.split(",")]
+    have = torch.cuda.device_count() if options.device == "cuda" else max(counts)
+    rows: list[dict[str, Any]] = []
+    for count in counts:
+        if count > have:
+            print(f"{count} GPUs: only {have} are here; left out", flush=True)
+            continue
+        start = time.monotonic()
+        rows += run(count, options)
+        results = {"versions": versions(options), "rows": rows}
+        (options.out / "context_parallel.json").write_text(json.dumps(results, indent=1) + "\n")
+        print(f"{count} ranks took {time.monotonic() - start:.0f} s", flush=True)
+    try:
+        show(options.out)
+    except ImportError as missing:
+        print(f"no report here ({missing}); run --report where chunkform's compiler and matplotlib are", flush=True)
+
+
+def versions(options: argparse.Namespace) -> dict[str, Any]:
+    found = {"torch": torch.__version__, "dtype": options.dtype, "device": "cpu"}
+    if options.device == "cuda":
+        import triton
+
+        nccl = ".".join(map(str, torch.cuda.nccl.version()))
+        found |= {"triton": triton.__version__, "nccl": nccl, "device": torch.cuda.get_device_name()}
+    return found
+
+
+def run(count: int, options: argparse.Namespace) -> list[dict[str, Any]]:
+    """The rows of one number of ranks, from processes of their own."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    path = options.out / f"rows_{count}.json"
+    path.unlink(missing_ok=True)
+    os.environ |= {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
+    mp.spawn(work, args=(count, port, str(path), options), nprocs=count)
+    rows = json.loads(path.read_text())
+    path.unlink()
+    return rows
+
+
+def work(rank: int, count: int, port: int, path: str, options: argparse.Namespace) -> None:
+    """One rank: every op at every shape."""
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    cuda = options.device == "cuda"
+    if cuda:
+        torch.cuda.set_device(rank)
+    device = f"cuda:{rank}" if cuda else "cpu"
+    backend = options.backend or ("nccl" if cuda else "gloo")
+    dist.init_process_group(backend, rank=rank, world_size=count, device_id=torch.device(device) if cuda else None)
+    rows = []
+    for name in options.ops.split(","):
+        for text in options.shapes.split(","):
+            shape = parse_shape(text)
+            row = {
+                "op": name,
+                "shape": text,
+                "sizes": [shape.batch, shape.steps, shape.heads, shape.width],
+                "gpus": count,
+            }
+            try:
+                row |= measured(name, shape, rank, count, device, options)
+            except torch.cuda.OutOfMemoryError as error:
+                row |= {"status": "out of memory", "reason": str(error).splitlines()[0]}
+            rows.append(row)
+            if rank == 0:
+                print(json.dumps(row), flush=True)
+                Path(path).write_text(json.dumps(rows))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def measured(
+    name: str, shape: Shape, rank: int, count: int, device: str, options: argparse.Namespace
+) -> dict[str, Any]:
+    cuda = device.startswith("cuda")
+    dtype = getattr(torch, options.dtype)
+    group = dist.group.WORLD if count > 1 else None
+    found: dict[str, Any] = {"status": "measured"}
+    if group is not None:
+        found["errors"] = errors(name, shape, rank, count, device, dtype)
+    part = shape.at(shape.batch, shape.steps // count)
+    function, given, cotangents = prepared(name, part, device, dtype, seed=rank)
+    leaves = {key: x.requires_grad_() for key, x in given.items()}
+
+    def forward() -> None:
+        with torch.no_grad():
+            function(**given, context_parallel=group)
+
+    def both() -> Any:
+        outputs = function(**leaves, context_parallel=group)[:-1]
+        return torch.autograd.grad(outputs, list(leaves.values()), cotangents, allow_unused=True)
+
+    repeats = 5 if options.quick else 20
+    start = time.perf_counter()
+    both()
+    wait(cuda)
+    found["first_call_s"] = round(time.perf_counter() - start, 2)
+    for key, call in (("forward_ms", forward), ("both_ms", both)):
+        times = worst(timed(call, repeats, cuda), device)
+        found[key] = statistics.median(times)
+        found[f"{key}_p95"] = sorted(times)[int(0.95 * (len(times) - 1))]
+    if cuda:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        both()
+        wait(cuda)
+        peak = torch.tensor([float(torch.cuda.max_memory_allocated() - before)], device=device)
+        dist.all_reduce(peak, op=dist.ReduceOp.MAX)
+        found["peak_mib"] = float(peak) / 2**20
+    start = time.perf_counter()
+    calls = 10
+    for _ in range(calls):
+        both()
+    found["host_ms"] = 1e3 * (time.perf_counter() - start) / calls
+    wait(cuda)
+    if cuda:
+        found |= replayed(both, repeats, device)
+    if group is not None:
+        width = shape.batch * shape.heads * 2 * shape.width**2
+        payload = torch.zeros(width, device=device)
+        whole = payload.new_empty(count * width)
+        gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+        found["gather_ms"] = statistics.median(worst(timed(lambda: gather(whole, payload), repeats, cuda), device))
+        found["gather_mib"] = 4 * width / 2**20
+    return found
+
+
+def replayed(call: Any, repeats: int, device: str) -> dict[str, Any]:
+    """The time of replays of one call in a CUDA graph, collectives included: what is left where the host isn't waited for."""
+    try:
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(2):
+                call()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            kept = call()
+        found = {"graph_ms": statistics.median(worst(timed(graph.replay, repeats, True), device))}
+        del kept
+        return found
+    except RuntimeError as error:
+        return {"graph": str(error).splitlines()[0]}
+
+
+def prepared(name: str, shape: Shape, device: str, dtype: torch.dtype, seed: int) -> Any:
+    from .peers import UNIT
+
+    function = getattr(importlib.import_module("chunkform.generated"), name)
+    signature = importlib.import_module(f"chunkform.generated.{name}").SIGNATURE
+    return function, *draw(signature, shape, device=device, dtype=dtype, unit=UNIT.get(name, ()), seed=seed)
+
+
+def wait(cuda: bool) -> None:
+    if cuda:
+        torch.cuda.synchronize()
+
+
+def timed(call: Any, repeats: int, cuda: bool) -> list[float]:
+    """Milliseconds of each repeat on this rank, after three to warm up."""
+    out = []
+    for n in range(repeats + 3):
+        dist.barrier()
+        wait(cuda)
+        if cuda:
+            first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            first.record()
+            call()
+            last.record()
+            wait(cuda)
+            took = first.elapsed_time(last)
+        else:
+            start = time.perf_counter()
+            call()
+            took = 1e3 * (time.perf_counter() - start)
+        if n >= 3:
+            out.append(took)
+    return out
+
+
+def worst(times: list[float], device: str) -> list[float]:
+    """Of each repeat, the slowest rank's time."""
+    x = torch.tensor(times, device=device, dtype=torch.float64)
+    dist.all_reduce(x, op=dist.ReduceOp.MAX)
+    return x.tolist()
+
+
+def errors(name: str, shape: Shape, rank: int, count: int, device: str, dtype: torch.dtype) -> dict[str, float]:
+    """||parts - whole|| / ||whole|| of outputs, gradients and the final state; this rank's own GPU has the whole sequence too."""
+    steps = min(1024, shape.steps // count)
+    small = shape.at(1, steps * count)
+    function, given, cotangents = prepared(name, small, device, dtype, seed=99)
+    low, high = rank * steps, (rank + 1) * steps
+    per_step = {key for key, x in given.items() if x.ndim > 2}
+    results = []
+    for parts in (False, True):
+        leaves = {key: x.detach().clone().requires_grad_() for key, x in given.items()}
+        cut = {key: x[:, low:high] if parts and key in per_step else x for key, x in leaves.items()}
+        *outputs, last = function(**cut, output_final_state=True, context_parallel=dist.group.WORLD if parts else None)
+        goals = [x[:, low:high] if parts else x for x in cotangents]
+        torch.autograd.backward(outputs, goals)
+        results.append((outputs, last if isinstance(last, tuple) else (last,), {k: x.grad for k, x in leaves.items()}))
+    (whole, finals, expected), (got, ends, gradients) = results
+    out = {f"output {n}": relative(x, y[:, low:high]) for n, (x, y) in enumerate(zip(got, whole, strict=True))}
+    if rank == count - 1:
+        out |= {f"final {n}": relative(x, y) for n, (x, y) in enumerate(zip(ends, finals, strict=True))}
+    for key, g in gradients.items():
+        mine = expected[key][:, low:high] if key in per_step else expected[key]
+        if key not in per_step:
+            dist.all_reduce(g)
+        out[f"d{key}"] = relative(g[:, low:high] if key in per_step else g, mine)
+    everything: list[Any] = [None] * count
+    dist.all_gather_object(everything, out)
+    return {key: max(x[key] for x in everything if key in x) for key in dict.fromkeys(k for x in everything for k in x)}
+
+
+def relative(x: torch.Tensor, y: torch.Tensor) -> float:
+    x, y = x.detach().double(), y.detach().double()
+    return float((x - y).norm() / y.norm().clamp_min(1e-30))
+
+
+# --- the report -------------------------------------------------------------------------------------------------------
+
+
+def show(folder: Path) -> None:
+    """A table for the terminal, context_parallel.md and context_parallel.png, with what the planner says beside each number."""
+    from rich.console import Console
+    from rich.table import Table
+
+    results = json.loads((folder / "context_parallel.json").read_text())
+    rows = [r | {"predicted_ms": predicted(r)} for r in results["rows"]]
+    one = {(r["op"], r["shape"]): r for r in rows if r["gpus"] == 1 and r["status"] == "measured"}
+    columns = ("op", "shape", "GPUs", "fwd ms", "f+b ms", "graph ms", "predicted ms", "faster", "graph faster")
+    columns += ("predicted faster", "goal", "peak MiB", "of one GPU", "error")
+    table = Table(title=", ".join(f"{k} {v}" for k, v in results["versions"].items()), title_justify="left")
+    for c in columns:
+        table.add_column(c, justify="left" if c in ("op", "shape") else "right")
+    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+    for r in rows:
+        base = one.get((r["op"], r["shape"]))
+        cells = [r["op"], r["shape"], str(r["gpus"])]
+        if r["status"] != "measured":
+            cells += [r["status"], *[""] * (len(columns) - 4)]
+        else:
+            faster = base and base["both_ms"] / r["both_ms"]
+            said = base and base["predicted_ms"] / r["predicted_ms"]
+            goal = GOALS.get(r["gpus"], {}).get(r["op"], USUAL.get(r["gpus"]))
+            share = base and r.get("peak_mib") and r["peak_mib"] / base["peak_mib"]
+            error = max(r.get("errors", {"": 0.0}).values())
+            replay, alone = r.get("graph_ms"), base and base.get("graph_ms")
+            cells += [f"{r['forward_ms']:.3f}", f"{r['both_ms']:.3f}", f"{replay:.3f}" if replay else ""]
+            cells += [f"{r['predicted_ms']:.3f}", f"{faster:.2f}" if faster else ""]
+            cells += [f"{alone / replay:.2f}" if alone and replay else "", f"{said:.2f}" if said else ""]
+            cells += [f"{goal}" if goal else ""]
+            cells += [f"{r['peak_mib']:.0f}" if "peak_mib" in r else "", f"{100 * share:.0f}%" if share else ""]
+            cells += [f"{error:.1e}" if error else ""]
+        table.add_row(*cells)
+        lines.append("| " + " | ".join(cells) + " |")
+    Console(width=200).print(table)
+    head = [f"{k}: {v}" for k, v in results["versions"].items()]
+    text = ["# Sequences in parts on several GPUs", "", *head, ""]
+    text += [
+        "`python -m benchmarks.context_parallel`; predicted: `chunkform plan`; graph: replays of a CUDA graph.",
+        "",
+    ]
+    (folder / "context_parallel.md").write_text("\n".join([*text, *lines]) + "\n")
+    plot(rows, folder / "context_parallel.png")
+
+
+def predicted(row: dict[str, Any]) -> float:
+    """Milliseconds of forward and backward, by the planner."""
+    from chunkform.codegen.link_plan import link_plan
+
+    return 1e3 * link_plan(compiled(row["op"]), tuple(row["sizes"]), row["gpus"]).seconds
+
+
+def compiled(name: str, known: dict[str, Any] = {}) -> Any:  # noqa: B006
+    from chunkform.codegen.pipeline import compile_spec
+    from chunkform.spec.language import find
+
+    if name not in known:
+        known[name] = compile_spec(find(name)[0])
+    return known[name]
+
+
+def plot(rows: list[dict[str, Any]], path: Path) -> None:
+    """How many times faster than one GPU: measured, and predicted."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    shapes = list(dict.fromkeys(r["shape"] for r in rows))
+    figure, axes = plt.subplots(1, len(shapes), figsize=(6 * len(shapes), 4.5), squeeze=False)
+    for axis, shape in zip(axes[0], shapes, strict=True):
+        for n, name in enumerate(dict.fromkeys(r["op"] for r in rows)):
+            own = [r for r in rows if r["op"] == name and r["shape"] == shape and r["status"] == "measured"]
+            first = next((r for r in own if r["gpus"] == 1), None)
+            if first is None:
+                continue
+            count = [r["gpus"] for r in own]
+            axis.plot(count, [first["both_ms"] / r["both_ms"] for r in own], "-o", color=f"C{n}", label=name)
+            axis.plot(count, [first["predicted_ms"] / r["predicted_ms"] for r in own], "--x", color=f"C{n}")
+        most = max(r["gpus"] for r in rows)
+        axis.plot([1, most], [1, most], ":", color="grey")
+        axis.set(title=shape, xlabel="GPUs", ylabel="times faster")
+        axis.legend(title="solid: measured; dashed: predicted", fontsize="small")
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+
+
+if __name__ == "__main__":
+    main()
