@@ -486,7 +486,7 @@ def step_kernel(
     heads, x_group, z_group, y_group, eta_group,
     size_n: tl.constexpr, block_n: tl.constexpr,
     size_m: tl.constexpr, block_m: tl.constexpr,
-    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
+    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
 ):  # fmt: skip
     """Each program: one batch entry and head and a tile of m, one step."""
     place = tl.program_id(0) // parts
@@ -501,8 +501,11 @@ def step_kernel(
     y_at += batch * y_stride0 + (head // y_group) * y_stride1
     eta_at += batch * eta_stride0 + (head // eta_group) * eta_stride1
     W_at += batch * W_stride0 + head * W_stride1
-    next_W_at += batch * next_W_stride0 + head * next_W_stride1
     o_at += batch * o_stride0 + head * o_stride1
+    if inplace:
+        next_W_at = W_at
+    else:
+        next_W_at += batch * next_W_stride0 + head * next_W_stride1
     at_n = tl.arange(0, block_n)
     wide_n = tl.cast(at_n, tl.int64)
     in_n = at_n < size_n

@@ -1915,7 +1915,7 @@ def step_kernel(
     heads, x_group, z_group, y_group, eta_group, mu_group, keep_group,
     size_n: tl.constexpr, block_n: tl.constexpr,
     size_m: tl.constexpr, block_m: tl.constexpr,
-    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
+    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
 ):  # fmt: skip
     """Each program: one batch entry and head and a tile of m, one step."""
     place = tl.program_id(0) // parts
@@ -1932,10 +1932,14 @@ def step_kernel(
     mu_at += batch * mu_stride0 + (head // mu_group) * mu_stride1
     keep_at += batch * keep_stride0 + (head // keep_group) * keep_stride1
     V_at += batch * V_stride0 + head * V_stride1
-    next_V_at += batch * next_V_stride0 + head * next_V_stride1
     W_at += batch * W_stride0 + head * W_stride1
-    next_W_at += batch * next_W_stride0 + head * next_W_stride1
     o_at += batch * o_stride0 + head * o_stride1
+    if inplace:
+        next_V_at = V_at
+        next_W_at = W_at
+    else:
+        next_V_at += batch * next_V_stride0 + head * next_V_stride1
+        next_W_at += batch * next_W_stride0 + head * next_W_stride1
     at_n = tl.arange(0, block_n)
     wide_n = tl.cast(at_n, tl.int64)
     in_n = at_n < size_n

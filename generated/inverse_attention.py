@@ -1910,7 +1910,7 @@ def step_kernel(
     heads, q_group, k_group, o_group, lam_group,
     size_d: tl.constexpr, block_d: tl.constexpr,
     size_e: tl.constexpr, block_e: tl.constexpr,
-    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
+    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
 ):  # fmt: skip
     """Each program: one batch entry and head and a tile of e, one step."""
     place = tl.program_id(0) // parts
@@ -1925,8 +1925,11 @@ def step_kernel(
     o_at += batch * o_stride0 + (head // o_group) * o_stride1
     lam_at += batch * lam_stride0 + (head // lam_group) * lam_stride1
     s_at += batch * s_stride0 + head * s_stride1
-    next_s_at += batch * next_s_stride0 + head * next_s_stride1
     v_at += batch * v_stride0 + head * v_stride1
+    if inplace:
+        next_s_at = s_at
+    else:
+        next_s_at += batch * next_s_stride0 + head * next_s_stride1
     at_d = tl.arange(0, block_d)
     wide_d = tl.cast(at_d, tl.int64)
     in_d = at_d < size_d

@@ -2649,7 +2649,7 @@ def step_kernel(
     heads, q_group, k_group, v_group, beta_group, alpha_group,
     size_d: tl.constexpr, block_d: tl.constexpr,
     size_e: tl.constexpr, block_e: tl.constexpr,
-    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
+    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
 ):  # fmt: skip
     """Each program: one batch entry and head and a tile of e, one step."""
     place = tl.program_id(0) // parts
@@ -2665,8 +2665,11 @@ def step_kernel(
     beta_at += batch * beta_stride0 + (head // beta_group) * beta_stride1
     alpha_at += batch * alpha_stride0 + (head // alpha_group) * alpha_stride1
     S_at += batch * S_stride0 + head * S_stride1
-    next_S_at += batch * next_S_stride0 + head * next_S_stride1
     o_at += batch * o_stride0 + head * o_stride1
+    if inplace:
+        next_S_at = S_at
+    else:
+        next_S_at += batch * next_S_stride0 + head * next_S_stride1
     at_d = tl.arange(0, block_d)
     wide_d = tl.cast(at_d, tl.int64)
     in_d = at_d < size_d

@@ -45,9 +45,11 @@ from chunkform.runtime.sequential import (
     gradient_like,
     incoming,
     layout_of,
+    rows_of,
     segment_length,
     stacked,
     strides_of,
+    too_wide,
     typed_like,
     warps_for,
 )
@@ -366,6 +368,391 @@ def sequential_backward_kernel(
     tl.store(dS_start_at + index * (size_d * size_d) + at_d_d, dS, mask=in_d_d)
 
 
+@triton.jit(do_not_specialize=["heads", "steps", "segment", "lines"])
+def sequential_forward_rows_kernel(
+    q_at, u_at, lam_at, S_start_at, S_checkpoints_at, S_final_at, o_at, scratch_at,
+    q_stride0, q_stride1, q_stride2, q_stride3,
+    u_stride0, u_stride1, u_stride2, u_stride3,
+    lam_stride0, lam_stride1, lam_stride2,
+    table_at, heads, q_group, u_group, lam_group, steps, segment, lines,
+    size_d: tl.constexpr, block_d: tl.constexpr,
+    slots: tl.constexpr, block_row: tl.constexpr,
+):  # fmt: skip
+    """Each program: one batch entry and head, from the first step to the last, over blocks of the states' rows."""
+    index = tl.cast(tl.program_id(0), tl.int64)
+    batch = index // heads
+    head = index % heads
+    if table_at is not None:  # packed: a program walks one sequence, whose place it reads
+        entry = 0
+        begin = tl.load(table_at + 4 * batch)
+        steps = tl.load(table_at + 4 * batch + 4) - begin
+        segment = tl.load(table_at + 4 * batch + 1)
+        slot = tl.load(table_at + 4 * batch + 2)
+        room = tl.load(table_at + 4 * batch + 3)
+        line = begin
+    else:
+        entry = batch
+        begin = 0
+        slot = batch * tl.cdiv(steps, segment)
+        room = batch * segment
+        line = batch * steps
+    segments = tl.cdiv(steps, segment)
+    at_d = tl.arange(0, block_d)
+    wide_d = tl.cast(at_d, tl.int64)
+    in_d = at_d < size_d
+    q_at += entry * q_stride0 + begin * q_stride1 + (head // q_group) * q_stride2
+    u_at += entry * u_stride0 + begin * u_stride1 + (head // u_group) * u_stride2
+    lam_at += entry * lam_stride0 + begin * lam_stride1 + (head // lam_group) * lam_stride2
+    for block in range(tl.cdiv(size_d, block_row)):
+        at_row = block * block_row + tl.arange(0, block_row)
+        wide_row = tl.cast(at_row, tl.int64)
+        in_row = at_row < size_d
+        at_row_d = at_row[:, None] * size_d + at_d[None, :]
+        in_row_d = in_row[:, None] & in_d[None, :]
+        tl.store(
+            S_final_at + index * (size_d * size_d) + at_row_d,
+            tl.load(S_start_at + index * (size_d * size_d) + at_row_d, mask=in_row_d, other=0.0),
+            mask=in_row_d,
+        )
+    tl.debug_barrier()
+    for checkpoint in range(segments):
+        if S_checkpoints_at is not None:
+            for block in range(tl.cdiv(size_d, block_row)):
+                at_row = block * block_row + tl.arange(0, block_row)
+                wide_row = tl.cast(at_row, tl.int64)
+                in_row = at_row < size_d
+                at_row_d = at_row[:, None] * size_d + at_d[None, :]
+                in_row_d = in_row[:, None] & in_d[None, :]
+                tl.store(
+                    S_checkpoints_at + ((slot + checkpoint) * heads + head) * (size_d * size_d) + at_row_d,
+                    tl.load(S_final_at + index * (size_d * size_d) + at_row_d, mask=in_row_d, other=0.0),
+                    mask=in_row_d,
+                )
+            tl.debug_barrier()
+        for offset in range(tl.minimum(segment, steps - checkpoint * segment)):
+            now = tl.cast(checkpoint, tl.int64) * segment + offset
+            q = tl.load(q_at + now * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0).to(tl.float32)
+            u = tl.load(u_at + now * u_stride1 + wide_d * u_stride3, mask=in_d, other=0.0).to(tl.float32)
+            lam = tl.exp(tl.load(lam_at + now * lam_stride1).to(tl.float32))
+            sum2_all = tl.zeros([block_d], tl.float32)
+            for block in range(tl.cdiv(size_d, block_row)):
+                at_row = block * block_row + tl.arange(0, block_row)
+                wide_row = tl.cast(at_row, tl.int64)
+                in_row = at_row < size_d
+                at_row_d = at_row[:, None] * size_d + at_d[None, :]
+                in_row_d = in_row[:, None] & in_d[None, :]
+                S = tl.load(S_final_at + index * (size_d * size_d) + at_row_d, mask=in_row_d, other=0.0).to(tl.float32)
+                u_row = tl.load(u_at + now * u_stride1 + wide_row * u_stride3, mask=in_row, other=0.0).to(tl.float32)
+                r1 = tl.sum(u[None, :] * S, axis=1)
+                r2 = tl.sum(u_row[:, None] * S, axis=0)
+                tl.store(scratch_at + (tl.program_id(0) * slots + 0) * (size_d + size_d) + at_row, r1, mask=in_row)
+                sum2_all += r2
+            tl.store(scratch_at + (tl.program_id(0) * slots + 1) * (size_d + size_d) + at_d, sum2_all, mask=in_d)
+            tl.debug_barrier()
+            sum1 = tl.load(scratch_at + (tl.program_id(0) * slots + 0) * (size_d + size_d) + at_d, mask=in_d, other=0.0)
+            sum2 = tl.load(scratch_at + (tl.program_id(0) * slots + 1) * (size_d + size_d) + at_d, mask=in_d, other=0.0)
+            r3 = tl.sum(sum1 * u, axis=0)
+            number = r3
+            sum3_all = tl.zeros([block_d], tl.float32)
+            for block in range(tl.cdiv(size_d, block_row)):
+                at_row = block * block_row + tl.arange(0, block_row)
+                wide_row = tl.cast(at_row, tl.int64)
+                in_row = at_row < size_d
+                at_row_d = at_row[:, None] * size_d + at_d[None, :]
+                in_row_d = in_row[:, None] & in_d[None, :]
+                S = tl.load(S_final_at + index * (size_d * size_d) + at_row_d, mask=in_row_d, other=0.0).to(tl.float32)
+                q_row = tl.load(q_at + now * q_stride1 + wide_row * q_stride3, mask=in_row, other=0.0).to(tl.float32)
+                sum1_row = tl.load(
+                    scratch_at + (tl.program_id(0) * slots + 0) * (size_d + size_d) + at_row, mask=in_row, other=0.0
+                )
+                r4 = S - (1.0 / (number + lam) * sum1_row)[:, None] * sum2[None, :]
+                r5 = tl.sum(q_row[:, None] * r4, axis=0)
+                sum3_all += r5
+                tl.store(S_final_at + index * (size_d * size_d) + at_row_d, 1.0 / lam * r4, mask=in_row_d)
+            tl.store(scratch_at + (tl.program_id(0) * slots + 2) * (size_d + size_d) + at_d, sum3_all, mask=in_d)
+            tl.debug_barrier()
+            sum3 = tl.load(scratch_at + (tl.program_id(0) * slots + 2) * (size_d + size_d) + at_d, mask=in_d, other=0.0)
+            tl.store(o_at + ((line + now) * heads + head) * size_d + at_d, 1.0 / lam * sum3, mask=in_d)
+            tl.debug_barrier()
+
+
+@triton.jit(do_not_specialize=["heads", "steps", "segment", "lines"])
+def sequential_backward_rows_kernel(
+    q_at, u_at, lam_at, do_at, S_checkpoints_at, S_states_at, dS_final_at, dS_start_at, S_now_at, scratch_at, dq_at, du_at, dlam_at,
+    q_stride0, q_stride1, q_stride2, q_stride3,
+    u_stride0, u_stride1, u_stride2, u_stride3,
+    lam_stride0, lam_stride1, lam_stride2,
+    do_stride0, do_stride1, do_stride2, do_stride3,
+    table_at, heads, q_group, u_group, lam_group, steps, segment, lines,
+    size_d: tl.constexpr, block_d: tl.constexpr,
+    slots: tl.constexpr, block_row: tl.constexpr,
+):  # fmt: skip
+    """Each program: one batch entry and head, segment by segment from the last to the first, over blocks of the states' rows."""
+    index = tl.cast(tl.program_id(0), tl.int64)
+    batch = index // heads
+    head = index % heads
+    if table_at is not None:  # packed: a program walks one sequence, whose place it reads
+        entry = 0
+        begin = tl.load(table_at + 4 * batch)
+        steps = tl.load(table_at + 4 * batch + 4) - begin
+        segment = tl.load(table_at + 4 * batch + 1)
+        slot = tl.load(table_at + 4 * batch + 2)
+        room = tl.load(table_at + 4 * batch + 3)
+        line = begin
+    else:
+        entry = batch
+        begin = 0
+        slot = batch * tl.cdiv(steps, segment)
+        room = batch * segment
+        line = batch * steps
+    segments = tl.cdiv(steps, segment)
+    at_d = tl.arange(0, block_d)
+    wide_d = tl.cast(at_d, tl.int64)
+    in_d = at_d < size_d
+    q_at += entry * q_stride0 + begin * q_stride1 + (head // q_group) * q_stride2
+    u_at += entry * u_stride0 + begin * u_stride1 + (head // u_group) * u_stride2
+    lam_at += entry * lam_stride0 + begin * lam_stride1 + (head // lam_group) * lam_stride2
+    do_at += entry * do_stride0 + begin * do_stride1 + head * do_stride2
+    for block in range(tl.cdiv(size_d, block_row)):
+        at_row = block * block_row + tl.arange(0, block_row)
+        wide_row = tl.cast(at_row, tl.int64)
+        in_row = at_row < size_d
+        at_row_d = at_row[:, None] * size_d + at_d[None, :]
+        in_row_d = in_row[:, None] & in_d[None, :]
+        tl.store(
+            dS_start_at + index * (size_d * size_d) + at_row_d,
+            tl.load(dS_final_at + index * (size_d * size_d) + at_row_d, mask=in_row_d, other=0.0),
+            mask=in_row_d,
+        )
+    tl.debug_barrier()
+    for back in range(segments):
+        checkpoint = segments - 1 - back
+        length = tl.minimum(segment, steps - checkpoint * segment)
+        for block in range(tl.cdiv(size_d, block_row)):
+            at_row = block * block_row + tl.arange(0, block_row)
+            wide_row = tl.cast(at_row, tl.int64)
+            in_row = at_row < size_d
+            at_row_d = at_row[:, None] * size_d + at_d[None, :]
+            in_row_d = in_row[:, None] & in_d[None, :]
+            tl.store(
+                S_now_at + index * (size_d * size_d) + at_row_d,
+                tl.load(
+                    S_checkpoints_at + ((slot + checkpoint) * heads + head) * (size_d * size_d) + at_row_d,
+                    mask=in_row_d,
+                    other=0.0,
+                ),
+                mask=in_row_d,
+            )
+        tl.debug_barrier()
+        for offset in range(length):
+            now = tl.cast(checkpoint, tl.int64) * segment + offset
+            for block in range(tl.cdiv(size_d, block_row)):
+                at_row = block * block_row + tl.arange(0, block_row)
+                wide_row = tl.cast(at_row, tl.int64)
+                in_row = at_row < size_d
+                at_row_d = at_row[:, None] * size_d + at_d[None, :]
+                in_row_d = in_row[:, None] & in_d[None, :]
+                tl.store(
+                    S_states_at + ((room + offset) * heads + head) * (size_d * size_d) + at_row_d,
+                    tl.load(S_now_at + index * (size_d * size_d) + at_row_d, mask=in_row_d, other=0.0),
+                    mask=in_row_d,
+                )
+            tl.debug_barrier()
+            u = tl.load(u_at + now * u_stride1 + wide_d * u_stride3, mask=in_d, other=0.0).to(tl.float32)
+            lam = tl.exp(tl.load(lam_at + now * lam_stride1).to(tl.float32))
+            sum2_all = tl.zeros([block_d], tl.float32)
+            for block in range(tl.cdiv(size_d, block_row)):
+                at_row = block * block_row + tl.arange(0, block_row)
+                wide_row = tl.cast(at_row, tl.int64)
+                in_row = at_row < size_d
+                at_row_d = at_row[:, None] * size_d + at_d[None, :]
+                in_row_d = in_row[:, None] & in_d[None, :]
+                S = tl.load(S_now_at + index * (size_d * size_d) + at_row_d, mask=in_row_d, other=0.0).to(tl.float32)
+                u_row = tl.load(u_at + now * u_stride1 + wide_row * u_stride3, mask=in_row, other=0.0).to(tl.float32)
+                r1 = tl.sum(u[None, :] * S, axis=1)
+                r2 = tl.sum(u_row[:, None] * S, axis=0)
+                tl.store(scratch_at + (tl.program_id(0) * slots + 0) * (size_d + size_d) + at_row, r1, mask=in_row)
+                sum2_all += r2
+            tl.store(scratch_at + (tl.program_id(0) * slots + 1) * (size_d + size_d) + at_d, sum2_all, mask=in_d)
+            tl.debug_barrier()
+            sum1 = tl.load(scratch_at + (tl.program_id(0) * slots + 0) * (size_d + size_d) + at_d, mask=in_d, other=0.0)
+            sum2 = tl.load(scratch_at + (tl.program_id(0) * slots + 1) * (size_d + size_d) + at_d, mask=in_d, other=0.0)
+            r3 = tl.sum(sum1 * u, axis=0)
+            number = r3
+            for block in range(tl.cdiv(size_d, block_row)):
+                at_row = block * block_row + tl.arange(0, block_row)
+                wide_row = tl.cast(at_row, tl.int64)
+                in_row = at_row < size_d
+                at_row_d = at_row[:, None] * size_d + at_d[None, :]
+                in_row_d = in_row[:, None] & in_d[None, :]
+                S = tl.load(S_now_at + index * (size_d * size_d) + at_row_d, mask=in_row_d, other=0.0).to(tl.float32)
+                sum1_row = tl.load(
+                    scratch_at + (tl.program_id(0) * slots + 0) * (size_d + size_d) + at_row, mask=in_row, other=0.0
+                )
+                tl.store(
+                    S_now_at + index * (size_d * size_d) + at_row_d,
+                    1.0 / lam * (S - (1.0 / (number + lam) * sum1_row)[:, None] * sum2[None, :]),
+                    mask=in_row_d,
+                )
+            tl.debug_barrier()
+            tl.debug_barrier()
+        tl.debug_barrier()
+        for rest in range(length):
+            offset = length - 1 - rest
+            now = tl.cast(checkpoint, tl.int64) * segment + offset
+            q = tl.load(q_at + now * q_stride1 + wide_d * q_stride3, mask=in_d, other=0.0).to(tl.float32)
+            u = tl.load(u_at + now * u_stride1 + wide_d * u_stride3, mask=in_d, other=0.0).to(tl.float32)
+            lam = tl.exp(tl.load(lam_at + now * lam_stride1).to(tl.float32))
+            do = tl.load(do_at + now * do_stride1 + wide_d * do_stride3, mask=in_d, other=0.0).to(tl.float32)
+            sum1_all = tl.zeros([block_d], tl.float32)
+            sum4_all = tl.zeros([block_d], tl.float32)
+            for block in range(tl.cdiv(size_d, block_row)):
+                at_row = block * block_row + tl.arange(0, block_row)
+                wide_row = tl.cast(at_row, tl.int64)
+                in_row = at_row < size_d
+                at_row_d = at_row[:, None] * size_d + at_d[None, :]
+                in_row_d = in_row[:, None] & in_d[None, :]
+                S = tl.load(
+                    S_states_at + ((room + offset) * heads + head) * (size_d * size_d) + at_row_d,
+                    mask=in_row_d,
+                    other=0.0,
+                ).to(tl.float32)
+                q_row = tl.load(q_at + now * q_stride1 + wide_row * q_stride3, mask=in_row, other=0.0).to(tl.float32)
+                u_row = tl.load(u_at + now * u_stride1 + wide_row * u_stride3, mask=in_row, other=0.0).to(tl.float32)
+                r4 = tl.sum(u_row[:, None] * S, axis=0)
+                r5 = tl.sum(u[None, :] * S, axis=1)
+                r6 = tl.sum(do[None, :] * S, axis=1)
+                r7 = tl.sum(q_row[:, None] * S, axis=0)
+                sum1_all += r4
+                tl.store(scratch_at + (tl.program_id(0) * slots + 0) * (size_d + size_d) + at_row, r5, mask=in_row)
+                tl.store(scratch_at + (tl.program_id(0) * slots + 1) * (size_d + size_d) + at_row, r6, mask=in_row)
+                sum4_all += r7
+            tl.store(scratch_at + (tl.program_id(0) * slots + 2) * (size_d + size_d) + at_d, sum1_all, mask=in_d)
+            tl.store(scratch_at + (tl.program_id(0) * slots + 3) * (size_d + size_d) + at_d, sum4_all, mask=in_d)
+            tl.debug_barrier()
+            sum1 = tl.load(scratch_at + (tl.program_id(0) * slots + 2) * (size_d + size_d) + at_d, mask=in_d, other=0.0)
+            sum2 = tl.load(scratch_at + (tl.program_id(0) * slots + 0) * (size_d + size_d) + at_d, mask=in_d, other=0.0)
+            sum3 = tl.load(scratch_at + (tl.program_id(0) * slots + 1) * (size_d + size_d) + at_d, mask=in_d, other=0.0)
+            sum4 = tl.load(scratch_at + (tl.program_id(0) * slots + 3) * (size_d + size_d) + at_d, mask=in_d, other=0.0)
+            r8 = tl.sum(sum2 * u, axis=0)
+            number_2 = r8
+            sum6_all = tl.zeros([block_d], tl.float32)
+            sum8_all = tl.zeros([block_d], tl.float32)
+            sum9_all = tl.zeros([block_d], tl.float32)
+            for block in range(tl.cdiv(size_d, block_row)):
+                at_row = block * block_row + tl.arange(0, block_row)
+                wide_row = tl.cast(at_row, tl.int64)
+                in_row = at_row < size_d
+                at_row_d = at_row[:, None] * size_d + at_d[None, :]
+                in_row_d = in_row[:, None] & in_d[None, :]
+                dS = tl.load(dS_start_at + index * (size_d * size_d) + at_row_d, mask=in_row_d, other=0.0).to(
+                    tl.float32
+                )
+                S = tl.load(
+                    S_states_at + ((room + offset) * heads + head) * (size_d * size_d) + at_row_d,
+                    mask=in_row_d,
+                    other=0.0,
+                ).to(tl.float32)
+                q_row = tl.load(q_at + now * q_stride1 + wide_row * q_stride3, mask=in_row, other=0.0).to(tl.float32)
+                sum2_row = tl.load(
+                    scratch_at + (tl.program_id(0) * slots + 0) * (size_d + size_d) + at_row, mask=in_row, other=0.0
+                )
+                r9 = tl.sum(sum1[None, :] * dS, axis=1)
+                r10 = tl.sum(sum2_row[:, None] * dS, axis=0)
+                r11 = S - (1.0 / (lam + number_2) * sum2_row)[:, None] * sum1[None, :]
+                r12 = tl.sum(do[None, :] * r11, axis=1)
+                r13 = tl.sum(dS * r11, axis=0)
+                r14 = tl.sum(q_row[:, None] * r11, axis=0)
+                tl.store(scratch_at + (tl.program_id(0) * slots + 4) * (size_d + size_d) + at_row, r9, mask=in_row)
+                sum6_all += r10
+                tl.store(scratch_at + (tl.program_id(0) * slots + 5) * (size_d + size_d) + at_row, r12, mask=in_row)
+                sum8_all += r13
+                sum9_all += r14
+            tl.store(scratch_at + (tl.program_id(0) * slots + 6) * (size_d + size_d) + at_d, sum6_all, mask=in_d)
+            tl.store(scratch_at + (tl.program_id(0) * slots + 7) * (size_d + size_d) + at_d, sum8_all, mask=in_d)
+            tl.store(scratch_at + (tl.program_id(0) * slots + 8) * (size_d + size_d) + at_d, sum9_all, mask=in_d)
+            tl.debug_barrier()
+            sum5 = tl.load(scratch_at + (tl.program_id(0) * slots + 4) * (size_d + size_d) + at_d, mask=in_d, other=0.0)
+            sum6 = tl.load(scratch_at + (tl.program_id(0) * slots + 6) * (size_d + size_d) + at_d, mask=in_d, other=0.0)
+            sum7 = tl.load(scratch_at + (tl.program_id(0) * slots + 5) * (size_d + size_d) + at_d, mask=in_d, other=0.0)
+            sum8 = tl.load(scratch_at + (tl.program_id(0) * slots + 7) * (size_d + size_d) + at_d, mask=in_d, other=0.0)
+            sum9 = tl.load(scratch_at + (tl.program_id(0) * slots + 8) * (size_d + size_d) + at_d, mask=in_d, other=0.0)
+            r15 = tl.sum(sum2 * u, axis=0)
+            r16 = tl.sum(sum2 * q, axis=0)
+            r17 = tl.sum(do * sum1, axis=0)
+            r18 = tl.sum(sum1 * sum6, axis=0)
+            number_3 = r15
+            number_4 = r16
+            number_5 = r17
+            number_6 = r18
+            sum10_all = tl.zeros([block_d], tl.float32)
+            for block in range(tl.cdiv(size_d, block_row)):
+                at_row = block * block_row + tl.arange(0, block_row)
+                wide_row = tl.cast(at_row, tl.int64)
+                in_row = at_row < size_d
+                at_row_d = at_row[:, None] * size_d + at_d[None, :]
+                in_row_d = in_row[:, None] & in_d[None, :]
+                dS = tl.load(dS_start_at + index * (size_d * size_d) + at_row_d, mask=in_row_d, other=0.0).to(
+                    tl.float32
+                )
+                S = tl.load(
+                    S_states_at + ((room + offset) * heads + head) * (size_d * size_d) + at_row_d,
+                    mask=in_row_d,
+                    other=0.0,
+                ).to(tl.float32)
+                q_row = tl.load(q_at + now * q_stride1 + wide_row * q_stride3, mask=in_row, other=0.0).to(tl.float32)
+                u_row = tl.load(u_at + now * u_stride1 + wide_row * u_stride3, mask=in_row, other=0.0).to(tl.float32)
+                sum5_row = tl.load(
+                    scratch_at + (tl.program_id(0) * slots + 4) * (size_d + size_d) + at_row, mask=in_row, other=0.0
+                )
+                r19 = lam + number_3
+                r20 = 1.0 / lam
+                r21 = 1.0 / r19
+                r22 = -1.0 / (r19 * r19) * (-number_6 * r20 - r20 * number_4 * number_5) * u_row - r20 * r21 * sum5_row
+                r23 = tl.sum(r22[:, None] * S, axis=0)
+                r24 = tl.sum(sum6[None, :] * S, axis=1)
+                sum10_all += r23
+                tl.store(scratch_at + (tl.program_id(0) * slots + 9) * (size_d + size_d) + at_row, r24, mask=in_row)
+                tl.store(
+                    dS_start_at + index * (size_d * size_d) + at_row_d,
+                    r20 * dS
+                    + (r20 * q_row)[:, None] * do[None, :]
+                    + r22[:, None] * u[None, :]
+                    - (r20 * r21 * u_row)[:, None] * sum6[None, :]
+                    - (r20 * number_5 * r21 * q_row)[:, None] * u[None, :]
+                    - (r20 * number_4 * r21 * u_row)[:, None] * do[None, :],
+                    mask=in_row_d,
+                )
+            tl.store(scratch_at + (tl.program_id(0) * slots + 10) * (size_d + size_d) + at_d, sum10_all, mask=in_d)
+            tl.debug_barrier()
+            sum10 = tl.load(
+                scratch_at + (tl.program_id(0) * slots + 10) * (size_d + size_d) + at_d, mask=in_d, other=0.0
+            )
+            sum11 = tl.load(
+                scratch_at + (tl.program_id(0) * slots + 9) * (size_d + size_d) + at_d, mask=in_d, other=0.0
+            )
+            t1 = 1.0 / lam
+            t2 = tl.sum(sum2 * u, axis=0)
+            t3 = lam + t2
+            t4 = 1.0 / t3
+            t5 = tl.sum(sum2 * q, axis=0)
+            t6 = tl.sum(do * sum1, axis=0)
+            t7 = 1.0 / (t3 * t3)
+            t8 = tl.sum(sum1 * sum6, axis=0)
+            t9 = -t1 * t5 * t6 - t1 * t8
+            t10 = tl.sum(do * sum9, axis=0)
+            t11 = tl.sum(sum8, axis=0)
+            tl.store(dq_at + ((line + now) * heads + head) * size_d + at_d, t1 * sum7, mask=in_d)
+            tl.store(
+                du_at + ((line + now) * heads + head) * size_d + at_d,
+                sum10 - t1 * t4 * t5 * sum3 - t1 * t4 * sum11 - t1 * t4 * t6 * sum4 - t7 * t9 * sum2,
+                mask=in_d,
+            )
+            tl.store(dlam_at + (line + now) * heads + head, -t1 * (t10 + t11) - lam * t7 * t9)
+            tl.debug_barrier()
+        tl.debug_barrier()
+
+
 def triton_forward(given, states, constants, packed=None, needs_backward=True):
     """(outputs, final states, checkpoints of the states), step by step; no checkpoints unless `needs_backward`."""
     batch, steps = given["q"].shape[:2]
@@ -384,29 +771,59 @@ def triton_forward(given, states, constants, packed=None, needs_backward=True):
     saved = {}
     if needs_backward:
         saved["S"] = like.new_empty((layout.slots * heads, size_d, size_d))
-    launch(
-        sequential_forward_kernel,
-        (layout.sequences * heads,),
-        given["q"],
-        given["u"],
-        given["lam"],
-        start["S"],
-        saved.get("S"),
-        finals["S"],
-        outputs["o"],
-        *strides_of(given["q"], given["u"], given["lam"]),
-        layout.table,
-        heads,
-        heads // max(given["q"].shape[2], 1),
-        heads // max(given["u"].shape[2], 1),
-        heads // max(given["lam"].shape[2], 1),
-        steps,
-        layout.segment,
-        batch * steps,
-        size_d=size_d,
-        block_d=block_d,
-        num_warps=warps_for(max(block_d * block_d, 1)),
-    )
+    if too_wide(max(block_d * block_d, 1)):
+        block_row = rows_of(block_d, block_d)
+        scratch = like.new_empty((layout.sequences * heads, 3, size_d + size_d))
+        launch(
+            sequential_forward_rows_kernel,
+            (layout.sequences * heads,),
+            given["q"],
+            given["u"],
+            given["lam"],
+            start["S"],
+            saved.get("S"),
+            finals["S"],
+            outputs["o"],
+            scratch,
+            *strides_of(given["q"], given["u"], given["lam"]),
+            layout.table,
+            heads,
+            heads // max(given["q"].shape[2], 1),
+            heads // max(given["u"].shape[2], 1),
+            heads // max(given["lam"].shape[2], 1),
+            steps,
+            layout.segment,
+            batch * steps,
+            size_d=size_d,
+            block_d=block_d,
+            slots=3,
+            block_row=block_row,
+            num_warps=warps_for(block_row * block_d),
+        )
+    else:
+        launch(
+            sequential_forward_kernel,
+            (layout.sequences * heads,),
+            given["q"],
+            given["u"],
+            given["lam"],
+            start["S"],
+            saved.get("S"),
+            finals["S"],
+            outputs["o"],
+            *strides_of(given["q"], given["u"], given["lam"]),
+            layout.table,
+            heads,
+            heads // max(given["q"].shape[2], 1),
+            heads // max(given["u"].shape[2], 1),
+            heads // max(given["lam"].shape[2], 1),
+            steps,
+            layout.segment,
+            batch * steps,
+            size_d=size_d,
+            block_d=block_d,
+            num_warps=warps_for(max(block_d * block_d, 1)),
+        )
     return outputs, finals, saved
 
 
@@ -421,7 +838,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     incoming_steps = {
         "o": incoming(cotangents.get("o"), (batch, steps, heads, size_d), like),
     }
-    ends, workspace, initial_gradients, gradients, parts = {}, {}, {}, {}, {}
+    ends, workspace, moment, initial_gradients, gradients, parts = {}, {}, {}, {}, {}, {}
     ends["S"] = (
         incoming(final_cotangents.get("S"), (layout.sequences, heads, size_d, size_d), like).float().contiguous()
     )
@@ -430,33 +847,69 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     gradients["q"] = gradient_like(given["q"], (batch, steps, heads, size_d))
     gradients["u"] = gradient_like(given["u"], (batch, steps, heads, size_d))
     gradients["lam"] = gradient_like(given["lam"], (batch, steps, heads))
-    launch(
-        sequential_backward_kernel,
-        (layout.sequences * heads,),
-        given["q"],
-        given["u"],
-        given["lam"],
-        incoming_steps["o"],
-        saved["S"],
-        workspace["S"],
-        ends["S"],
-        initial_gradients["S"],
-        gradients["q"],
-        gradients["u"],
-        gradients["lam"],
-        *strides_of(given["q"], given["u"], given["lam"], incoming_steps["o"]),
-        layout.table,
-        heads,
-        heads // max(given["q"].shape[2], 1),
-        heads // max(given["u"].shape[2], 1),
-        heads // max(given["lam"].shape[2], 1),
-        steps,
-        layout.segment,
-        batch * steps,
-        size_d=size_d,
-        block_d=block_d,
-        num_warps=warps_for(max(block_d * block_d, 1)),
-    )
+    moment["S"] = like.new_empty((layout.sequences, heads, size_d, size_d))
+    if too_wide(max(block_d * block_d, 1)):
+        block_row = rows_of(block_d, block_d)
+        scratch = like.new_empty((layout.sequences * heads, 11, size_d + size_d))
+        launch(
+            sequential_backward_rows_kernel,
+            (layout.sequences * heads,),
+            given["q"],
+            given["u"],
+            given["lam"],
+            incoming_steps["o"],
+            saved["S"],
+            workspace["S"],
+            ends["S"],
+            initial_gradients["S"],
+            moment["S"],
+            scratch,
+            gradients["q"],
+            gradients["u"],
+            gradients["lam"],
+            *strides_of(given["q"], given["u"], given["lam"], incoming_steps["o"]),
+            layout.table,
+            heads,
+            heads // max(given["q"].shape[2], 1),
+            heads // max(given["u"].shape[2], 1),
+            heads // max(given["lam"].shape[2], 1),
+            steps,
+            layout.segment,
+            batch * steps,
+            size_d=size_d,
+            block_d=block_d,
+            slots=11,
+            block_row=block_row,
+            num_warps=warps_for(block_row * block_d),
+        )
+    else:
+        launch(
+            sequential_backward_kernel,
+            (layout.sequences * heads,),
+            given["q"],
+            given["u"],
+            given["lam"],
+            incoming_steps["o"],
+            saved["S"],
+            workspace["S"],
+            ends["S"],
+            initial_gradients["S"],
+            gradients["q"],
+            gradients["u"],
+            gradients["lam"],
+            *strides_of(given["q"], given["u"], given["lam"], incoming_steps["o"]),
+            layout.table,
+            heads,
+            heads // max(given["q"].shape[2], 1),
+            heads // max(given["u"].shape[2], 1),
+            heads // max(given["lam"].shape[2], 1),
+            steps,
+            layout.segment,
+            batch * steps,
+            size_d=size_d,
+            block_d=block_d,
+            num_warps=warps_for(max(block_d * block_d, 1)),
+        )
     for name, part in parts.items():
         gradients[name] = part.sum(0)
     gradients = {name: typed_like(given[name], gradient) for name, gradient in gradients.items() if name in needs}
@@ -492,7 +945,7 @@ def step_kernel(
     o_stride0, o_stride1,
     heads, q_group, u_group, lam_group,
     size_d: tl.constexpr, block_d: tl.constexpr,
-    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr,
+    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
 ):  # fmt: skip
     """Each program: one batch entry and head, one step."""
     place = tl.program_id(0) // parts
@@ -506,8 +959,11 @@ def step_kernel(
     u_at += batch * u_stride0 + (head // u_group) * u_stride1
     lam_at += batch * lam_stride0 + (head // lam_group) * lam_stride1
     S_at += batch * S_stride0 + head * S_stride1
-    next_S_at += batch * next_S_stride0 + head * next_S_stride1
     o_at += batch * o_stride0 + head * o_stride1
+    if inplace:
+        next_S_at = S_at
+    else:
+        next_S_at += batch * next_S_stride0 + head * next_S_stride1
     at_d = tl.arange(0, block_d)
     wide_d = tl.cast(at_d, tl.int64)
     in_d = at_d < size_d

@@ -49,7 +49,7 @@ class StepKernel:
     smallest: int = 1
 
     def cut(self, sizes: dict[str, int], inplace: bool) -> tuple[tuple[int, ...], tuple[int, int, int], int]:
-        """(size and block of each dim, parts, turns and whether the grid is flat; the grid; warps)."""
+        """(size and block of each dim, parts, turns, is the grid flat, in place; the grid; warps)."""
         batch, heads = sizes["B"], sizes["H"]
         blocks = {d: block_of(sizes[d], self.smallest) for d in self.dims}
         tiles = 1
@@ -65,7 +65,7 @@ class StepKernel:
         warps = min(16, 1 << max(0, (self.entries(blocks) // PER_WARP).bit_length() - 1))
         flat = batch > HIGHEST
         grid = (batch * heads * parts, 1, 1) if flat else (heads * parts, batch, 1)
-        return (*(n for d in self.dims for n in (sizes[d], blocks[d])), parts, turns, flat), grid, warps
+        return (*(n for d in self.dims for n in (sizes[d], blocks[d])), parts, turns, flat, inplace), grid, warps
 
     def entries(self, blocks: dict[str, int]) -> int:
         """Entries that a program holds."""

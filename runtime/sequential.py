@@ -11,6 +11,9 @@ from torch import Tensor
 from .packed import Packed
 from .torch_form import dtype_of
 
+WIDEST = 128 * 128  # entries of a state that a program holds in registers
+BLOCK = 8192  # entries of a block of its rows, where it can't
+
 
 def computed_in(given: dict[str, Tensor]) -> torch.dtype:
     """The dtype of a step-by-step form's arithmetic: float64 on a CPU, whatever the inputs, elsewhere float32 at least.
@@ -86,6 +89,16 @@ def tile_of(size: int, others: int, entries: int, smallest: int = 1, most: int =
     """
     widest = 1 << max(0, (entries // others).bit_length() - 1)
     return max(smallest, block_of(size) // most, min(block_of(size), widest))
+
+
+def too_wide(entries: int) -> bool:
+    """Would a program's state fill its registers several times over, so that it is better taken by rows?"""
+    return entries > WIDEST
+
+
+def rows_of(width: int, rows: int) -> int:
+    """How many rows of this width a program works on at a time."""
+    return max(1, min(rows, BLOCK // width))
 
 
 def warps_for(entries: int) -> int:

@@ -21,16 +21,13 @@ def step_kernel(c: Compiled) -> dict[str, Any]:
     """What the template prints, and what the launcher needs."""
     p = c.step
     k = Kernel(c, tiling(list(p.updates.values()), p.outputs, [s.axes for s in p.states], parts_allowed=False))
-    k.names.taken |= {"turn", "turns", "parts", "place", "flat"}
+    k.names.taken |= {"turn", "turns", "parts", "place", "flat", "inplace"}
     nodes: dict[str, Node] = {**p.updates, **{f"out {n}": x for n, x in k.tiling.outputs.items()}}
     read = {x.attrs[:2] for x in leaves(*nodes.values())}
     k.constants = [v for v in p.variables if v.kind == "constant" and (v.kind, v.name) in read]
-    advances: list[str] = []
 
     def pointer(name: str, head: str = "head", batch: bool = True, own: int = 0) -> Pointer:
-        x = k.strided(name, name, ("batch", head) if batch else (head,), own)
-        advances.append(k.advance(x))
-        return x
+        return k.strided(name, name, ("batch", head) if batch else (head,), own)
 
     reads = [v for v in tensors(p) if (v.kind, v.name) in read]
     inputs = [pointer(v.name, k.head_of(v.name), v.per_step, len(v.axes)) for v in reads]
@@ -58,7 +55,8 @@ def step_kernel(c: Compiled) -> dict[str, Any]:
         for (n, axes), x in zip(p.output_axes.items(), outputs, strict=True)
     ]
     return k.launch(lines) | {
-        "advances": advances,
+        "advances": [k.advance(x) for x in (*inputs, *(old for old, _ in states.values()), *outputs)],
+        "moved": [(new.name, old.name, k.advance(new)) for old, new in states.values()],
         "before": early,
         # everything is on its way before the first thing is waited for; states first, as they take longest
         "lines": [*loads, "tl.debug_barrier()", *settled, *lines],

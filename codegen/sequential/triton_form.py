@@ -16,6 +16,7 @@ from ..step import Var
 from .initial import depends_on_parameters
 from .kernel import Axes, Kernel
 from .names import first_input, shape_text, sizes, tensors
+from .rows_form import backward_rows, forward_rows, plans
 from .template import render
 from .tiling import PART, WHOLE, tiling
 
@@ -26,14 +27,18 @@ CHECKPOINT = "(slot + checkpoint) * heads + head"
 def sequential_triton_source(c: Compiled) -> str:
     """Text that defines `triton_forward` and `triton_backward`; it uses `torch_start` of the torch form beside it."""
     layout = sizes(c.step)
+    forward, backward = _forward(c), _backward(c)
+    rows = None if forward["tiled"] or backward["tiled"] else plans(c)
     return render(
         "sequential_triton.py.jinja",
         lead=layout.lead,
         sizes=layout.dims,
         heads_of={v.name: f'given["{v.name}"].shape[{2 if v.per_step else 0}]' for v in tensors(c.step)},
         like=first_input(c),
-        forward=_forward(c),
-        backward=_backward(c),
+        forward=forward,
+        backward=backward,
+        forward_rows=forward_rows(c, rows[0]) if rows else None,
+        backward_rows=backward_rows(c, *rows[1:]) if rows else None,
         start_gradients=depends_on_parameters(c),
     )
 

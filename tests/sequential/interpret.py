@@ -153,6 +153,17 @@ def inference(c, module) -> None:
     assert all(torch.equal(end[n], x) for n, x in last.items())
 
 
+def by_rows(c, module) -> None:
+    """States in memory, worked on two rows at a time."""
+    usual = module.too_wide, module.rows_of
+    module.too_wide, module.rows_of = (lambda entries: True), (lambda width, rows: 2)
+    for batch, steps, start in ((2, 1, True), (1, 5, False), (1, 0, True)):
+        args = arguments(c, batch, steps, 2, SIZES, start=start)
+        compare(c, module.triton_forward, module.triton_backward, args, 2 * TOLERANCE)
+    packed(c, module)
+    module.too_wide, module.rows_of = usual
+
+
 def functions(folder: Path) -> dict[str, float]:
     """The largest relative error of each scalar function's printed form."""
     names = [n for n in TABLE]
@@ -186,7 +197,8 @@ MORE = {  # dear ones, for a few recurrences that have between them all there is
     "running_maximum": (packed, groups),
     "channels": (packed, groups),
     "momentum": (packed,),
-    "sherman_morrison": (packed, groups),
+    "sherman_morrison": (packed, groups, by_rows),
+    "two_sided": (by_rows,),
 }
 
 

@@ -129,8 +129,29 @@ def ratios() -> Recurrence:
     return r
 
 
+def two_sided() -> Recurrence:
+    """Reads contract both axes of two states that aren't square, beside a vector state; so neither can be cut."""
+    r = Recurrence("two_sided")
+    d, e = r.dims("d e")
+    k, g = r.inputs("k g", d)
+    v = r.inputs("v", e)
+    lam = r.decay("lam", d)
+    bias = r.parameters("bias", d)
+    c = r.constant("c")
+    S, M = r.state("S", d, e), r.state("M", d, e)
+    n = r.state("n", d)
+    left = r.let("left", tanh(S.prev * v + bias))
+    right = r.let("right", S.prev.T * (k + n.prev))
+    r.update(M, c * M.prev + hadamard(left, n.prev) * right.T)
+    r.update(S, diag(lam) * S.prev + hadamard(M.next, M.prev) * sigmoid(dot(left, g)))
+    r.update(n, hadamard(lam, n.prev) + left)
+    r.output("o", S.next.T * left + v)
+    r.output("p", total(n.next) + dot(right, v))
+    return r
+
+
 def specs() -> dict[str, Recurrence]:
-    made = [tanh_layer(), running_maximum(), momentum(), everything(), channels(), ratios()]
+    made = [tanh_layer(), running_maximum(), momentum(), everything(), channels(), ratios(), two_sided()]
     made += [find(n)[0] for n in ("sherman_morrison", "gradient_descent_logistic", "kimi_delta_attention", "retention")]
     return {r.name: r for r in made}
 

@@ -104,7 +104,18 @@ def test_the_state_stays_in_registers(name, size, bound, tmp_path) -> None:
         assert registers <= 255 and spilled <= bound, (kernel.fn.__name__, registers, spilled)
 
 
-@pytest.mark.parametrize("name", ["everything", "momentum", "tanh_layer", "running_maximum", "channels", "ratios"])
+@pytest.mark.parametrize("size", [200, 256])
+def test_a_state_too_wide_for_registers_is_taken_by_rows(size, tmp_path) -> None:
+    found = launches("sherman_morrison", size, tmp_path)
+    assert [kernel.fn.__name__.endswith("_rows_kernel") for kernel, _, _ in found] == [True, True]
+    for kernel, args, options in found:
+        _, spilled = resources(kernel, args, options)
+        assert spilled == 0, (kernel.fn.__name__, spilled)
+
+
+@pytest.mark.parametrize(
+    "name", ["everything", "momentum", "tanh_layer", "running_maximum", "channels", "ratios", "two_sided"]
+)
 def test_odd_kernels_compile(name, tmp_path) -> None:
     for kernel, args, options in launches(name, 12, tmp_path):
         registers, _ = resources(kernel, args, options)
