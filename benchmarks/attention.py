@@ -30,21 +30,12 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # Candidates of --tune: rows, keys, warps, stages.
 TUNE = {
-    ("forward", 128): [(128, 128, 8, 3), (128, 64, 8, 4), (64, 64, 4, 4), (64, 128, 4, 3)],
-    ("forward", 64): [(128, 64, 8, 3), (128, 64, 8, 4), (64, 64, 4, 4), (64, 128, 4, 3), (128, 32, 8, 4)],
-    ("rows", 128): [
-        (128, 64, 8, 2), (128, 64, 8, 3), (64, 64, 4, 2), (64, 64, 4, 3), (128, 32, 8, 3), (64, 128, 8, 2), (128, 128, 8, 2),
-    ],
-    ("rows", 64): [
-        (128, 64, 8, 3), (128, 64, 4, 3), (64, 64, 4, 3), (128, 128, 8, 2), (128, 64, 8, 2), (128, 64, 4, 2),
-    ],
-    ("keys", 128): [
-        (64, 128, 8, 2), (64, 128, 8, 3), (64, 64, 4, 2), (64, 64, 4, 3), (32, 128, 8, 3), (128, 64, 8, 2), (128, 128, 8, 2),
-        (32, 128, 4, 3),
-    ],
-    ("keys", 64): [
-        (64, 128, 8, 3), (64, 128, 4, 3), (64, 64, 4, 3), (64, 128, 8, 2), (128, 128, 8, 2), (32, 128, 4, 3), (64, 128, 4, 2),
-    ],
+    ("forward", 128): [(128, 128, 8, 3), (128, 64, 8, 3), (128, 128, 8, 2), (64, 64, 4, 3)],
+    ("forward", 64): [(128, 64, 8, 3), (64, 64, 4, 3), (128, 128, 8, 2), (128, 64, 4, 3)],
+    ("rows", 128): [(128, 128, 8, 2), (128, 64, 8, 3), (128, 64, 8, 4), (64, 64, 4, 2)],
+    ("rows", 64): [(64, 64, 4, 3), (64, 64, 4, 4), (64, 128, 4, 2), (64, 64, 4, 2), (128, 64, 8, 4)],
+    ("keys", 128): [(64, 128, 8, 3), (64, 128, 8, 2), (64, 64, 4, 2), (32, 128, 8, 3), (64, 128, 8, 4)],
+    ("keys", 64): [(32, 128, 4, 3), (64, 128, 8, 3), (64, 64, 4, 3), (64, 64, 4, 2), (32, 128, 4, 4), (32, 64, 4, 3)],
 }  # fmt: skip
 
 
@@ -86,29 +77,39 @@ def flex(op: str, causal: bool, D: int, T: int) -> Any:
     if causal:
         mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, T, T, device="cuda")
 
+    attend = torch.compile(flex_attention, dynamic=False)
+
     def projected(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return torch.einsum("bthe,hde->bhtd", x, w.to(x.dtype))
 
     def softmax_attention(q: Any, k: Any, v: Any) -> Any:
-        return flex_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), block_mask=mask).transpose(1, 2)
+        return attend(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), block_mask=mask).transpose(1, 2)
 
     def self_attention(x: Any, Q: Any, K: Any, V: Any) -> Any:
         y = flex_attention(projected(x, Q), projected(x, K), x.transpose(1, 2), block_mask=mask, scale=1.0)
         return torch.einsum("bhte,hde->bthd", y, V.to(x.dtype))
 
-    def kattention(x: Any, Q: Any, K: Any, b: Any) -> Any:
-        beta = D**-0.5
+    beta = D**-0.5
+
+    @torch.compile(dynamic=False)
+    def features(x: Any, Q: Any, K: Any, b: Any) -> Any:
         k = projected(x, K)
         bias = beta * (torch.einsum("bhtd,hd->bht", k, b.to(k.dtype)).float() - 0.5 * k.float().square().sum(-1))
+        return projected(x, Q), k, bias
+
+    def kattention(
+        x: Any, Q: Any, K: Any, b: Any
+    ) -> Any:  # FlexAttention takes no bias that is computed where it is compiled
+        q, k, bias = features(x, Q, K, b)
 
         def energy(score: Any, n: Any, h: Any, i: Any, j: Any) -> Any:
             return score + bias[n, h, j]
 
-        y = flex_attention(projected(x, Q), k, x.transpose(1, 2), score_mod=energy, block_mask=mask, scale=beta)
-        return y.transpose(1, 2)
+        return attend(q, k, x.transpose(1, 2), score_mod=energy, block_mask=mask, scale=beta).transpose(1, 2)
 
-    table = {"softmax_attention": softmax_attention, "self_attention": self_attention, "kattention": kattention}
-    return torch.compile(table[op], dynamic=False)
+    if op == "self_attention":
+        return torch.compile(self_attention, dynamic=False)
+    return {"softmax_attention": softmax_attention, "kattention": kattention}[op]
 
 
 # --- one case, in a process of its own ----------------------------------------------------------------------------------
@@ -250,6 +251,25 @@ def run_all(case: Any, jobs: list[Any], quick: bool) -> list[dict[str, Any]]:
     return rows
 
 
+def profile(op: str, D: int, T: int, causal: bool) -> None:
+    """Print what takes the device's time in a pass forward and backward, ours and FlexAttention's."""
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as record
+
+    arguments = given(op, LENGTHS[T], T, D)
+    g = torch.randn(LENGTHS[T], T, HEADS, D, device="cuda", dtype=torch.bfloat16)
+    for name, f in (("ours", ours(op, causal, D)), ("flex", flex(op, causal, D, T))):
+        for _ in range(3):
+            torch.autograd.grad(f(**arguments), list(arguments.values()), g)
+        torch.cuda.synchronize()
+        with record(activities=[ProfilerActivity.CUDA]) as found:
+            torch.autograd.grad(f(**arguments), list(arguments.values()), g)
+            torch.cuda.synchronize()
+        print(f"== {name}: {op}, D = {D}, T = {T}, {'causal' if causal else 'full'}")
+        for e in sorted(found.key_averages(), key=lambda e: -e.self_device_time_total)[:18]:
+            print(f"{e.self_device_time_total:9.0f} us  {e.count:3d}  {e.key[:110]}")
+
+
 # --- the report ---------------------------------------------------------------------------------------------------------
 
 
@@ -284,13 +304,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=ROOT / "results" / "gpu")
     parser.add_argument("--tune", action="store_true")
+    parser.add_argument("--profile", action="store_true", help="what takes the time, in one case of each op")
     parser.add_argument("--quick", action="store_true", help="shorter timings")
-    parser.add_argument("--ops", nargs="*", default=list(OPS))
+    parser.add_argument("--ops", nargs="*", default=list(OPS), choices=OPS)
     a = parser.parse_args()
     if a.tune:
         rows = run_all(tune_case, [(*key, [c]) for key, found in TUNE.items() for c in found], True)
         for r in sorted(rows, key=lambda r: (str(r.get("kernel")), str(r.get("D")), r.get("ms", 1e9))):
             print(json.dumps(r))
+        return
+    if a.profile:
+        for op in a.ops:
+            profile(op, 128, 4096, False)
         return
     import triton
 

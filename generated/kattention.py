@@ -99,20 +99,21 @@ def feature_gradients(given, constants, at, cotangents):
     t_2 = -beta[..., None, None] * dcolumn1[..., :, None] * t_1
     t_3 = beta[..., None, None] * dcolumn1[..., :, None] * b[..., None, :]
     t_4 = t_2 + t_3 + dkey1_1
-    t_5 = contract("bc,ab->ac", K, t_4, low)
-    t_6 = contract("ab,ac->bc", dquery1_1, x_i, low, over_batch=True)
-    t_7 = contract("ab,ac->bc", t_4, x_j, low, over_batch=True)
-    t_8 = contract("a,ab->b", dcolumn1, t_1, low)
-    t_9 = contract("b,ab->a", b, t_1, low)
-    t_10 = inner(t_1, t_1, dtype)
-    t_11 = ((-0.5 * t_10 + t_9) * dcolumn1).sum(-1)
+    t_5 = t_4.to(low)
+    t_6 = contract("bc,ab->ac", K, t_5, low)
+    t_7 = contract("ab,ac->bc", dquery1_1, x_i, low, over_batch=True)
+    t_8 = contract("ab,ac->bc", t_5, x_j, low, over_batch=True)
+    t_9 = contract("a,ab->b", dcolumn1, t_1, low)
+    t_10 = contract("b,ab->a", b, t_1, low)
+    t_11 = inner(t_1, t_1, dtype)
+    t_12 = ((-0.5 * t_11 + t_10) * dcolumn1).sum(-1)
     return {
-        "x_i": t_0,
-        "x_j": (t_5.to(dtype) + dvalue1),
-        "Q": over_batch((t_6.to(dtype)), 2),
-        "K": over_batch((t_7.to(dtype)), 2),
-        "b": over_batch((beta[..., None] * t_8), 1),
-        "beta": over_batch(t_11, 0) + over_batch(dscalar1, 0),
+        "x_i": [t_0],
+        "x_j": [t_6, dvalue1],
+        "Q": over_batch((t_7.to(dtype)), 2),
+        "K": over_batch((t_8.to(dtype)), 2),
+        "b": over_batch((beta[..., None] * t_9), 1),
+        "beta": over_batch(t_12, 0) + over_batch(dscalar1, 0),
     }
 
 
@@ -123,7 +124,7 @@ def outputs(given, constants, at, averaged):
     size_E = at.sizes["E"]
     value1 = averaged["value1"]
     return {
-        "y": value1.to(dtype),
+        "y": value1,
     }
 
 
@@ -273,6 +274,7 @@ def rows_kernel(
     T, S, H,
     GROUP: tl.constexpr, D1: tl.constexpr, BD1: tl.constexpr, E: tl.constexpr, BE: tl.constexpr,
     CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    WITH_scalar1: tl.constexpr,
 ):  # fmt: skip
     """What rows get of the gradient: cotangents of queries, of rows, and each row's part of those of numbers a head."""
     blocks = tl.cdiv(T, BM)
@@ -319,7 +321,8 @@ def rows_kernel(
         column1 = finite(column1)
         d_score1 = dscore1(dE, score1, column1, scalar1, i, j)
         dquery1_total = tl.dot(d_score1.to(key1_block.dtype), key1_block, dquery1_total, input_precision="tf32x3")
-        dscalar1_total += tl.sum(dscalar1(dE, score1, column1, scalar1, i, j), 1)
+        if WITH_scalar1:
+            dscalar1_total += tl.sum(dscalar1(dE, score1, column1, scalar1, i, j), 1)
 
     for start in range(full, end, BN):
         j_at = start + tl.arange(0, BN)
@@ -339,7 +342,8 @@ def rows_kernel(
         column1 = finite(column1)
         d_score1 = dscore1(dE, score1, column1, scalar1, i, j)
         dquery1_total = tl.dot(d_score1.to(key1_block.dtype), key1_block, dquery1_total, input_precision="tf32x3")
-        dscalar1_total += tl.sum(dscalar1(dE, score1, column1, scalar1, i, j), 1)
+        if WITH_scalar1:
+            dscalar1_total += tl.sum(dscalar1(dE, score1, column1, scalar1, i, j), 1)
 
     store_block(
         dquery1_out + b * dquery1_out_b + h * dquery1_out_h,
@@ -351,7 +355,8 @@ def rows_kernel(
         BM,
         dquery1_total * (scalar1),
     )
-    tl.store(dscalar1_out + row_base + row_at, dscalar1_total, mask=row_ok)
+    if WITH_scalar1:
+        tl.store(dscalar1_out + row_base + row_at, dscalar1_total, mask=row_ok)
 
 
 @triton.jit(do_not_specialize=["T", "S"])
@@ -386,7 +391,8 @@ def keys_kernel(
     dvalue = tl.zeros([BN, BE], tl.float32)
     dkey1_total = tl.zeros([BN, BD1], tl.float32)
     dcolumn1_total = tl.zeros([BN], tl.float32)
-    # rows in [low, whole) see some keys of the block, those in [whole, T) all
+    # rows in [low, whole) see some keys of the block, those in [whole, T) all; in [last, T) is no whole block of rows
+    last = T // BM * BM
     low = 0
     whole = 0
     if CAUSAL:
@@ -421,7 +427,29 @@ def keys_kernel(
             d_column1 = tl.sum(dcolumn1_t(dE, score1, column1, scalar1, i, j), 1)
             dcolumn1_total += d_column1
 
-        for start in range(whole, T, BM):
+        for start in range(whole, last, BM):
+            row_at = start + tl.arange(0, BM)
+            row_ok = row_at < T
+            i_at = row_at + (S - T)
+            i = i_at.to(tl.float32)
+            query1_block = load_block(query1_h0, start, query1_t, T, D1, BD1, BM, False)
+            score1 = tl.dot(key1_block, tl.trans(query1_block), input_precision="tf32x3")
+            e = energy_t(score1, column1_raw, scalar1, i, j)
+            lse = tl.load(lse_p + row_base + row_at) * 1.4426950408889634
+            weight = tl.exp2(e - shift_of(lse)[None, :])
+            d_block = load_block(d_average + b * d_average_b + h * d_average_h, start, d_average_t, T, E, BE, BM, False)
+            dvalue = tl.dot(weight.to(d_block.dtype), d_block, dvalue, input_precision="tf32x3")
+            G = tl.dot(value_block, tl.trans(d_block), input_precision="tf32x3")
+            D = tl.load(D_p + row_base + row_at)
+            dE = weight * (G - D[None, :])
+            d_score1 = dscore1_t(dE, score1, column1, scalar1, i, j)
+            if GROUP > 1:  # a number of each head, and not of the group
+                d_score1 = d_score1 * (scalar1)
+            dkey1_total = tl.dot(d_score1.to(query1_block.dtype), query1_block, dkey1_total, input_precision="tf32x3")
+            d_column1 = tl.sum(dcolumn1_t(dE, score1, column1, scalar1, i, j), 1)
+            dcolumn1_total += d_column1
+
+        for start in range(tl.maximum(whole, last), T, BM):
             row_at = start + tl.arange(0, BM)
             row_ok = row_at < T
             i_at = row_at + (S - T)
@@ -476,9 +504,9 @@ def triton_forward(op, features, at):
     return forward(KERNELS, features, at)
 
 
-def triton_backward(op, features, at, averages, lse, d_averages, D):
+def triton_backward(op, features, at, averages, lse, d_averages, D, needs):
     """The cotangent of each feature."""
-    return backward(KERNELS, features, at, averages, lse, d_averages, D)
+    return backward(KERNELS, features, at, averages, lse, d_averages, D, needs)
 
 
 SIGNATURE = AttentionSignature(
@@ -508,6 +536,7 @@ SIGNATURE = AttentionSignature(
     values=(("value1", ("E",)),),
     normaliser="softmax",
     gradient_of={"x_i": "x", "x_j": "x", "Q": "Q", "K": "K", "b": "b", "beta": "beta"},
+    scalars={"scalar1": ("beta",)},
 )
 OP = AttentionOp(
     SIGNATURE,

@@ -92,16 +92,17 @@ def feature_gradients(given, constants, at, cotangents):
     t_2 = contract("bc,ac->ab", K, x_j, low)
     t_3 = -dcolumn1[..., :, None] * t_2
     t_4 = t_1 + t_3 + dkey1_1
-    t_5 = contract("bc,ab->ac", K, t_4, low)
-    t_6 = contract("ab,ac->bc", dquery1_1, x_i, low, over_batch=True)
-    t_7 = contract("ab,ac->bc", t_4, x_j, low, over_batch=True)
-    t_8 = contract("a,ab->b", dcolumn1, t_2, low, over_batch=True)
+    t_5 = t_4.to(low)
+    t_6 = contract("bc,ab->ac", K, t_5, low)
+    t_7 = contract("ab,ac->bc", dquery1_1, x_i, low, over_batch=True)
+    t_8 = contract("ab,ac->bc", t_5, x_j, low, over_batch=True)
+    t_9 = contract("a,ab->b", dcolumn1, t_2, low, over_batch=True)
     return {
-        "x_i": t_0,
-        "x_j": (t_5.to(dtype) + dvalue1),
-        "Q": over_batch((t_6.to(dtype)), 2),
-        "K": over_batch((t_7.to(dtype)), 2),
-        "b": over_batch((t_8.to(dtype)), 1),
+        "x_i": [t_0],
+        "x_j": [t_6, dvalue1],
+        "Q": over_batch((t_7.to(dtype)), 2),
+        "K": over_batch((t_8.to(dtype)), 2),
+        "b": over_batch((t_9.to(dtype)), 1),
     }
 
 
@@ -112,7 +113,7 @@ def outputs(given, constants, at, averaged):
     size_E = at.sizes["E"]
     value1 = averaged["value1"]
     return {
-        "y": value1.to(dtype),
+        "y": value1,
     }
 
 
@@ -355,7 +356,8 @@ def keys_kernel(
     dvalue = tl.zeros([BN, BE], tl.float32)
     dkey1_total = tl.zeros([BN, BD1], tl.float32)
     dcolumn1_total = tl.zeros([BN], tl.float32)
-    # rows in [low, whole) see some keys of the block, those in [whole, T) all
+    # rows in [low, whole) see some keys of the block, those in [whole, T) all; in [last, T) is no whole block of rows
+    last = T // BM * BM
     low = 0
     whole = 0
     if CAUSAL:
@@ -387,7 +389,27 @@ def keys_kernel(
             d_column1 = tl.sum(dcolumn1_t(dE, score1, column1, i, j), 1)
             dcolumn1_total += d_column1
 
-        for start in range(whole, T, BM):
+        for start in range(whole, last, BM):
+            row_at = start + tl.arange(0, BM)
+            row_ok = row_at < T
+            i_at = row_at + (S - T)
+            i = i_at.to(tl.float32)
+            query1_block = load_block(query1_h0, start, query1_t, T, D1, BD1, BM, False)
+            score1 = tl.dot(key1_block, tl.trans(query1_block), input_precision="tf32x3")
+            e = energy_t(score1, column1_raw, i, j)
+            lse = tl.load(lse_p + row_base + row_at) * 1.4426950408889634
+            weight = tl.exp2(e - shift_of(lse)[None, :])
+            d_block = load_block(d_average + b * d_average_b + h * d_average_h, start, d_average_t, T, E, BE, BM, False)
+            dvalue = tl.dot(weight.to(d_block.dtype), d_block, dvalue, input_precision="tf32x3")
+            G = tl.dot(value_block, tl.trans(d_block), input_precision="tf32x3")
+            D = tl.load(D_p + row_base + row_at)
+            dE = weight * (G - D[None, :])
+            d_score1 = dscore1_t(dE, score1, column1, i, j)
+            dkey1_total = tl.dot(d_score1.to(query1_block.dtype), query1_block, dkey1_total, input_precision="tf32x3")
+            d_column1 = tl.sum(dcolumn1_t(dE, score1, column1, i, j), 1)
+            dcolumn1_total += d_column1
+
+        for start in range(tl.maximum(whole, last), T, BM):
             row_at = start + tl.arange(0, BM)
             row_ok = row_at < T
             i_at = row_at + (S - T)
@@ -434,9 +456,9 @@ def triton_forward(op, features, at):
     return forward(KERNELS, features, at)
 
 
-def triton_backward(op, features, at, averages, lse, d_averages, D):
+def triton_backward(op, features, at, averages, lse, d_averages, D, needs):
     """The cotangent of each feature."""
-    return backward(KERNELS, features, at, averages, lse, d_averages, D)
+    return backward(KERNELS, features, at, averages, lse, d_averages, D, needs)
 
 
 SIGNATURE = AttentionSignature(
@@ -465,6 +487,7 @@ SIGNATURE = AttentionSignature(
     values=(("value1", ("E",)),),
     normaliser="softmax",
     gradient_of={"x_i": "x", "x_j": "x", "Q": "Q", "K": "K", "b": "b"},
+    scalars={},
 )
 OP = AttentionOp(
     SIGNATURE,

@@ -99,23 +99,25 @@ def feature_gradients(given, constants, at, cotangents):
     t_1 = -drow[..., :, None] * t_0
     t_2 = c[..., None, :] * drow[..., :, None]
     t_3 = t_1 + t_2 + dquery1_1
-    t_4 = contract("ab,bc->ac", t_3, Q, low)
-    t_5 = dcolumn1[..., :, None] * b[..., None, :]
-    t_6 = contract("bc,ac->ab", K, x_j, low)
-    t_7 = -dcolumn1[..., :, None] * t_6
-    t_8 = t_5 + t_7 + dkey1_1
-    t_9 = contract("bc,ab->ac", K, t_8, low)
-    t_10 = contract("ab,ac->bc", t_3, x_i, low, over_batch=True)
-    t_11 = contract("ab,ac->bc", t_8, x_j, low, over_batch=True)
-    t_12 = contract("a,ab->b", dcolumn1, t_6, low, over_batch=True)
-    t_13 = contract("a,ab->b", drow, t_0, low, over_batch=True)
+    t_4 = t_3.to(low)
+    t_5 = contract("ab,bc->ac", t_4, Q, low)
+    t_6 = dcolumn1[..., :, None] * b[..., None, :]
+    t_7 = contract("bc,ac->ab", K, x_j, low)
+    t_8 = -dcolumn1[..., :, None] * t_7
+    t_9 = t_6 + t_8 + dkey1_1
+    t_10 = t_9.to(low)
+    t_11 = contract("bc,ab->ac", K, t_10, low)
+    t_12 = contract("ab,ac->bc", t_4, x_i, low, over_batch=True)
+    t_13 = contract("ab,ac->bc", t_10, x_j, low, over_batch=True)
+    t_14 = contract("a,ab->b", dcolumn1, t_7, low, over_batch=True)
+    t_15 = contract("a,ab->b", drow, t_0, low, over_batch=True)
     return {
-        "x_i": t_4,
-        "x_j": (t_9.to(dtype) + dvalue1),
-        "Q": over_batch((t_10.to(dtype)), 2),
-        "K": over_batch((t_11.to(dtype)), 2),
-        "b": over_batch((t_12.to(dtype)), 1),
-        "c": over_batch((t_13.to(dtype)), 1),
+        "x_i": [t_5],
+        "x_j": [t_11, dvalue1],
+        "Q": over_batch((t_12.to(dtype)), 2),
+        "K": over_batch((t_13.to(dtype)), 2),
+        "b": over_batch((t_14.to(dtype)), 1),
+        "c": over_batch((t_15.to(dtype)), 1),
     }
 
 
@@ -126,7 +128,7 @@ def outputs(given, constants, at, averaged):
     size_E = at.sizes["E"]
     value1 = averaged["value1"]
     return {
-        "y": value1.to(dtype),
+        "y": value1,
     }
 
 
@@ -369,7 +371,8 @@ def keys_kernel(
     dvalue = tl.zeros([BN, BE], tl.float32)
     dkey1_total = tl.zeros([BN, BD1], tl.float32)
     dcolumn1_total = tl.zeros([BN], tl.float32)
-    # rows in [low, whole) see some keys of the block, those in [whole, T) all
+    # rows in [low, whole) see some keys of the block, those in [whole, T) all; in [last, T) is no whole block of rows
+    last = T // BM * BM
     low = 0
     whole = 0
     if CAUSAL:
@@ -401,7 +404,27 @@ def keys_kernel(
             d_column1 = tl.sum(dcolumn1_t(dE, score1, column1, i, j), 1)
             dcolumn1_total += d_column1
 
-        for start in range(whole, T, BM):
+        for start in range(whole, last, BM):
+            row_at = start + tl.arange(0, BM)
+            row_ok = row_at < T
+            i_at = row_at + (S - T)
+            i = i_at.to(tl.float32)
+            query1_block = load_block(query1_h0, start, query1_t, T, D1, BD1, BM, False)
+            score1 = tl.dot(key1_block, tl.trans(query1_block), input_precision="tf32x3")
+            e = energy_t(score1, column1_raw, i, j)
+            lse = tl.load(lse_p + row_base + row_at) * 1.4426950408889634
+            weight = tl.exp2(e - shift_of(lse)[None, :])
+            d_block = load_block(d_average + b * d_average_b + h * d_average_h, start, d_average_t, T, E, BE, BM, False)
+            dvalue = tl.dot(weight.to(d_block.dtype), d_block, dvalue, input_precision="tf32x3")
+            G = tl.dot(value_block, tl.trans(d_block), input_precision="tf32x3")
+            D = tl.load(D_p + row_base + row_at)
+            dE = weight * (G - D[None, :])
+            d_score1 = dscore1_t(dE, score1, column1, i, j)
+            dkey1_total = tl.dot(d_score1.to(query1_block.dtype), query1_block, dkey1_total, input_precision="tf32x3")
+            d_column1 = tl.sum(dcolumn1_t(dE, score1, column1, i, j), 1)
+            dcolumn1_total += d_column1
+
+        for start in range(tl.maximum(whole, last), T, BM):
             row_at = start + tl.arange(0, BM)
             row_ok = row_at < T
             i_at = row_at + (S - T)
@@ -448,9 +471,9 @@ def triton_forward(op, features, at):
     return forward(KERNELS, features, at)
 
 
-def triton_backward(op, features, at, averages, lse, d_averages, D):
+def triton_backward(op, features, at, averages, lse, d_averages, D, needs):
     """The cotangent of each feature."""
-    return backward(KERNELS, features, at, averages, lse, d_averages, D)
+    return backward(KERNELS, features, at, averages, lse, d_averages, D, needs)
 
 
 SIGNATURE = AttentionSignature(
@@ -480,6 +503,7 @@ SIGNATURE = AttentionSignature(
     values=(("value1", ("E",)),),
     normaliser="softmax",
     gradient_of={"x_i": "x", "x_j": "x", "Q": "Q", "K": "K", "b": "b", "c": "c"},
+    scalars={},
 )
 OP = AttentionOp(
     SIGNATURE,

@@ -42,7 +42,7 @@ from chunkform.runtime.attention import (
     inner,
     over_batch,
 )
-from chunkform.runtime.attention_kernels import load_block, online, shift_of, store_block
+from chunkform.runtime.attention_kernels import load_block, scaled_online, shift_of, store_block
 from chunkform.runtime.attention_triton import Kernels, backward, forward
 
 
@@ -71,7 +71,7 @@ def feature_gradients(given, constants, at, cotangents):
     dquery1_1 = cotangents["query1"]
     dvalue1 = cotangents["value"]
     return {
-        "x_j": (dkey1_1.to(dtype) + dvalue1),
+        "x_j": [dkey1_1, dvalue1],
         "mu_k": over_batch(((dquery1_1.mT).to(dtype)).mT, 2),
     }
 
@@ -92,9 +92,9 @@ def outputs(given, constants, at, averaged):
     t_4 = contract("ab,ac->bc", R, t_1, low)
     t_5 = contract("ac,ab->bc", value1.mT, t_4, low)
     return {
-        "B": ((value1.mT).mT).to(dtype),
+        "B": (value1.mT).mT,
         "nodes": t_3,
-        "matrix": t_5.to(dtype),
+        "matrix": t_5,
     }
 
 
@@ -115,19 +115,20 @@ def output_gradients(given, constants, at, averaged, cotangents):
     t_2 = contract("ac,bc->ab", value1.mT, dmatrix, low)
     t_3 = contract("bc,ab->ac", t_2, R, low)
     t_4 = t_1 + t_3
-    t_5 = contract("bc,ac->ab", value1.mT, t_4, low, over_batch=True)
-    t_6 = contract("bc,ab->ac", value1.mT, L, low)
-    t_7 = contract("bc,ac->ab", t_2, t_6, low, over_batch=True)
-    t_8 = contract("bc,ac->ab", value1.mT, t_6, low)
-    t_9 = contract("bc,ab->ac", value1.mT, L, low)
-    t_10 = contract("ac,ab->bc", t_9, R, low)
-    t_11 = contract("bc,ac->ab", dmatrix.mT, t_10, low)
-    t_12 = contract("ab,ac->bc", R, t_6, low)
-    t_13 = contract("ac,ab->bc", t_4, L, low)
+    t_5 = t_4.to(low)
+    t_6 = contract("bc,ac->ab", value1.mT, t_5, low, over_batch=True)
+    t_7 = contract("bc,ab->ac", value1.mT, L, low)
+    t_8 = contract("bc,ac->ab", t_2, t_7, low, over_batch=True)
+    t_9 = contract("bc,ac->ab", value1.mT, t_7, low)
+    t_10 = contract("bc,ab->ac", value1.mT, L, low)
+    t_11 = contract("ac,ab->bc", t_10, R, low)
+    t_12 = contract("bc,ac->ab", dmatrix.mT, t_11, low)
+    t_13 = contract("ab,ac->bc", R, t_7, low)
+    t_14 = contract("ac,ab->bc", t_5, L, low)
     return {
-        "L": over_batch((t_5.to(dtype)), 2),
-        "R": over_batch((t_7.to(dtype)), 2) + over_batch((dnodes[..., None, None] * t_8), 2),
-        "value1": (dB.mT + dnodes[..., None, None] * t_12 + t_11 + t_13).mT,
+        "L": over_batch((t_6.to(dtype)), 2),
+        "R": over_batch((t_8.to(dtype)), 2) + over_batch((dnodes[..., None, None] * t_9), 2),
+        "value1": (dB.mT + dnodes[..., None, None] * t_13 + t_12 + t_14).mT,
     }
 
 
@@ -208,9 +209,9 @@ def forward_kernel(
         j = j_at.to(tl.float32)
         key1_block = load_block(key1, start, key1_t, S, D1, BD1, BN, False)
         score1 = tl.dot(query1_block, tl.trans(key1_block), input_precision="tf32x3")
-        e = energy(score1, i, j)
+        e = score1
 
-        weight, rescale, top, mass = online(e, top, mass)
+        weight, rescale, top, mass = scaled_online(e, 1.4426950408889634, top, mass)
         average = average * rescale[:, None]
         value_block = load_block(value, start, value_t, S, E, BE, BN, False)
         average = tl.dot(weight.to(value_block.dtype), value_block, average, input_precision="tf32x3")
@@ -219,19 +220,21 @@ def forward_kernel(
         j = j_at.to(tl.float32)
         key1_block = load_block(key1, start, key1_t, S, D1, BD1, BN, True)
         score1 = tl.dot(query1_block, tl.trans(key1_block), input_precision="tf32x3")
-        e = energy(score1, i, j)
+        e = score1
         visible = (j_at < S)[None, :]
         if CAUSAL:
             visible = visible & (i_at[:, None] >= j_at[None, :])
         e = tl.where(visible, e, float("-inf"))
 
-        weight, rescale, top, mass = online(e, top, mass)
+        weight, rescale, top, mass = scaled_online(e, 1.4426950408889634, top, mass)
         average = average * rescale[:, None]
         value_block = load_block(value, start, value_t, S, E, BE, BN, True)
         average = tl.dot(weight.to(value_block.dtype), value_block, average, input_precision="tf32x3")
     some = mass > 0.0
     average = average / tl.where(some, mass, 1.0)[:, None]
-    lse = tl.where(some, (top + tl.log2(tl.where(some, mass, 1.0))) * 0.6931471805599453, float("-inf"))
+    lse = tl.where(
+        some, (top * (1.4426950408889634) + tl.log2(tl.where(some, mass, 1.0))) * 0.6931471805599453, float("-inf")
+    )
     tl.store(lse_p + row_base + row_at, lse, mask=row_ok)
     store_block(average_p + b * average_b + h * average_h, first, average_t, T, E, BE, BM, average)
 
@@ -338,7 +341,8 @@ def keys_kernel(
     value_block = load_block(value + b * value_b + kh * value_h, first, value_t, S, E, BE, BN, True)
     dvalue = tl.zeros([BN, BE], tl.float32)
     dkey1_total = tl.zeros([BN, BD1], tl.float32)
-    # rows in [low, whole) see some keys of the block, those in [whole, T) all
+    # rows in [low, whole) see some keys of the block, those in [whole, T) all; in [last, T) is no whole block of rows
+    last = T // BM * BM
     low = 0
     whole = 0
     if CAUSAL:
@@ -368,7 +372,25 @@ def keys_kernel(
             d_score1 = dscore1_t(dE, score1, i, j)
             dkey1_total = tl.dot(d_score1.to(query1_block.dtype), query1_block, dkey1_total, input_precision="tf32x3")
 
-        for start in range(whole, T, BM):
+        for start in range(whole, last, BM):
+            row_at = start + tl.arange(0, BM)
+            row_ok = row_at < T
+            i_at = row_at + (S - T)
+            i = i_at.to(tl.float32)
+            query1_block = load_block(query1_h0, start, query1_t, T, D1, BD1, BM, False)
+            score1 = tl.dot(key1_block, tl.trans(query1_block), input_precision="tf32x3")
+            e = energy_t(score1, i, j)
+            lse = tl.load(lse_p + row_base + row_at) * 1.4426950408889634
+            weight = tl.exp2(e - shift_of(lse)[None, :])
+            d_block = load_block(d_average + b * d_average_b + h * d_average_h, start, d_average_t, T, E, BE, BM, False)
+            dvalue = tl.dot(weight.to(d_block.dtype), d_block, dvalue, input_precision="tf32x3")
+            G = tl.dot(value_block, tl.trans(d_block), input_precision="tf32x3")
+            D = tl.load(D_p + row_base + row_at)
+            dE = weight * (G - D[None, :])
+            d_score1 = dscore1_t(dE, score1, i, j)
+            dkey1_total = tl.dot(d_score1.to(query1_block.dtype), query1_block, dkey1_total, input_precision="tf32x3")
+
+        for start in range(tl.maximum(whole, last), T, BM):
             row_at = start + tl.arange(0, BM)
             row_ok = row_at < T
             i_at = row_at + (S - T)
@@ -409,9 +431,9 @@ def triton_forward(op, features, at):
     return forward(KERNELS, features, at)
 
 
-def triton_backward(op, features, at, averages, lse, d_averages, D):
+def triton_backward(op, features, at, averages, lse, d_averages, D, needs):
     """The cotangent of each feature."""
-    return backward(KERNELS, features, at, averages, lse, d_averages, D)
+    return backward(KERNELS, features, at, averages, lse, d_averages, D, needs)
 
 
 SIGNATURE = AttentionSignature(
@@ -466,6 +488,7 @@ SIGNATURE = AttentionSignature(
     normaliser="softmax",
     nodes="M",
     gradient_of={"x_j": "x", "mu_k": "mu", "L": "L", "R": "R"},
+    scalars={},
 )
 OP = AttentionOp(
     SIGNATURE,

@@ -41,7 +41,7 @@ from chunkform.runtime.attention import (
     contract,
     over_batch,
 )
-from chunkform.runtime.attention_kernels import load_block, online, shift_of, store_block
+from chunkform.runtime.attention_kernels import load_block, scaled_online, shift_of, store_block
 from chunkform.runtime.attention_triton import Kernels, backward, forward
 
 
@@ -84,8 +84,8 @@ def feature_gradients(given, constants, at, cotangents):
     t_2 = contract("ab,ac->bc", dquery1_1, x_i, low, over_batch=True)
     t_3 = contract("ab,ac->bc", dkey1_1, x_j, low, over_batch=True)
     return {
-        "x_i": t_0,
-        "x_j": (t_1.to(dtype) + dvalue1),
+        "x_i": [t_0],
+        "x_j": [t_1, dvalue1],
         "Q": over_batch((t_2.to(dtype)), 2),
         "K": over_batch((t_3.to(dtype)), 2),
     }
@@ -100,7 +100,7 @@ def outputs(given, constants, at, averaged):
     V = given["V"]
     t_0 = contract("ac,bc->ab", value1, V, low)
     return {
-        "y": t_0.to(dtype),
+        "y": t_0,
     }
 
 
@@ -197,9 +197,9 @@ def forward_kernel(
         j = j_at.to(tl.float32)
         key1_block = load_block(key1, start, key1_t, S, D1, BD1, BN, False)
         score1 = tl.dot(query1_block, tl.trans(key1_block), input_precision="tf32x3")
-        e = energy(score1, i, j)
+        e = score1
 
-        weight, rescale, top, mass = online(e, top, mass)
+        weight, rescale, top, mass = scaled_online(e, 1.4426950408889634, top, mass)
         average = average * rescale[:, None]
         value_block = load_block(value, start, value_t, S, E, BE, BN, False)
         average = tl.dot(weight.to(value_block.dtype), value_block, average, input_precision="tf32x3")
@@ -208,19 +208,21 @@ def forward_kernel(
         j = j_at.to(tl.float32)
         key1_block = load_block(key1, start, key1_t, S, D1, BD1, BN, True)
         score1 = tl.dot(query1_block, tl.trans(key1_block), input_precision="tf32x3")
-        e = energy(score1, i, j)
+        e = score1
         visible = (j_at < S)[None, :]
         if CAUSAL:
             visible = visible & (i_at[:, None] >= j_at[None, :])
         e = tl.where(visible, e, float("-inf"))
 
-        weight, rescale, top, mass = online(e, top, mass)
+        weight, rescale, top, mass = scaled_online(e, 1.4426950408889634, top, mass)
         average = average * rescale[:, None]
         value_block = load_block(value, start, value_t, S, E, BE, BN, True)
         average = tl.dot(weight.to(value_block.dtype), value_block, average, input_precision="tf32x3")
     some = mass > 0.0
     average = average / tl.where(some, mass, 1.0)[:, None]
-    lse = tl.where(some, (top + tl.log2(tl.where(some, mass, 1.0))) * 0.6931471805599453, float("-inf"))
+    lse = tl.where(
+        some, (top * (1.4426950408889634) + tl.log2(tl.where(some, mass, 1.0))) * 0.6931471805599453, float("-inf")
+    )
     tl.store(lse_p + row_base + row_at, lse, mask=row_ok)
     store_block(average_p + b * average_b + h * average_h, first, average_t, T, E, BE, BM, average)
 
@@ -327,7 +329,8 @@ def keys_kernel(
     value_block = load_block(value + b * value_b + kh * value_h, first, value_t, S, E, BE, BN, True)
     dvalue = tl.zeros([BN, BE], tl.float32)
     dkey1_total = tl.zeros([BN, BD1], tl.float32)
-    # rows in [low, whole) see some keys of the block, those in [whole, T) all
+    # rows in [low, whole) see some keys of the block, those in [whole, T) all; in [last, T) is no whole block of rows
+    last = T // BM * BM
     low = 0
     whole = 0
     if CAUSAL:
@@ -357,7 +360,25 @@ def keys_kernel(
             d_score1 = dscore1_t(dE, score1, i, j)
             dkey1_total = tl.dot(d_score1.to(query1_block.dtype), query1_block, dkey1_total, input_precision="tf32x3")
 
-        for start in range(whole, T, BM):
+        for start in range(whole, last, BM):
+            row_at = start + tl.arange(0, BM)
+            row_ok = row_at < T
+            i_at = row_at + (S - T)
+            i = i_at.to(tl.float32)
+            query1_block = load_block(query1_h0, start, query1_t, T, D1, BD1, BM, False)
+            score1 = tl.dot(key1_block, tl.trans(query1_block), input_precision="tf32x3")
+            e = energy_t(score1, i, j)
+            lse = tl.load(lse_p + row_base + row_at) * 1.4426950408889634
+            weight = tl.exp2(e - shift_of(lse)[None, :])
+            d_block = load_block(d_average + b * d_average_b + h * d_average_h, start, d_average_t, T, E, BE, BM, False)
+            dvalue = tl.dot(weight.to(d_block.dtype), d_block, dvalue, input_precision="tf32x3")
+            G = tl.dot(value_block, tl.trans(d_block), input_precision="tf32x3")
+            D = tl.load(D_p + row_base + row_at)
+            dE = weight * (G - D[None, :])
+            d_score1 = dscore1_t(dE, score1, i, j)
+            dkey1_total = tl.dot(d_score1.to(query1_block.dtype), query1_block, dkey1_total, input_precision="tf32x3")
+
+        for start in range(tl.maximum(whole, last), T, BM):
             row_at = start + tl.arange(0, BM)
             row_ok = row_at < T
             i_at = row_at + (S - T)
@@ -398,9 +419,9 @@ def triton_forward(op, features, at):
     return forward(KERNELS, features, at)
 
 
-def triton_backward(op, features, at, averages, lse, d_averages, D):
+def triton_backward(op, features, at, averages, lse, d_averages, D, needs):
     """The cotangent of each feature."""
-    return backward(KERNELS, features, at, averages, lse, d_averages, D)
+    return backward(KERNELS, features, at, averages, lse, d_averages, D, needs)
 
 
 SIGNATURE = AttentionSignature(
@@ -436,6 +457,7 @@ SIGNATURE = AttentionSignature(
     values=(("value1", ("E",)),),
     normaliser="softmax",
     gradient_of={"x_i": "x", "x_j": "x", "Q": "Q", "K": "K", "V": "V"},
+    scalars={},
 )
 OP = AttentionOp(
     SIGNATURE,

@@ -40,7 +40,7 @@ from chunkform.runtime.attention import (
     Maps,
     over_batch,
 )
-from chunkform.runtime.attention_kernels import load_block, online, shift_of, store_block
+from chunkform.runtime.attention_kernels import load_block, scaled_online, shift_of, store_block
 from chunkform.runtime.attention_triton import Kernels, backward, forward
 
 
@@ -75,9 +75,9 @@ def feature_gradients(given, constants, at, cotangents):
     dscalar1 = cotangents["scalar1"]
     dvalue1 = cotangents["value"]
     return {
-        "q_i": dquery1_1,
-        "k_j": dkey1_1,
-        "v_j": dvalue1,
+        "q_i": [dquery1_1],
+        "k_j": [dkey1_1],
+        "v_j": [dvalue1],
         "scale": over_batch(dscalar1, 0),
     }
 
@@ -89,7 +89,7 @@ def outputs(given, constants, at, averaged):
     size_E = at.sizes["E"]
     value1 = averaged["value1"]
     return {
-        "o": value1.to(dtype),
+        "o": value1,
     }
 
 
@@ -189,9 +189,9 @@ def forward_kernel(
         j = j_at.to(tl.float32)
         key1_block = load_block(key1, start, key1_t, S, D1, BD1, BN, False)
         score1 = tl.dot(query1_block, tl.trans(key1_block), input_precision="tf32x3")
-        e = energy(score1, scalar1, i, j)
+        e = score1
 
-        weight, rescale, top, mass = online(e, top, mass)
+        weight, rescale, top, mass = scaled_online(e, 1.4426950408889634 * scalar1, top, mass)
         average = average * rescale[:, None]
         value_block = load_block(value, start, value_t, S, E, BE, BN, False)
         average = tl.dot(weight.to(value_block.dtype), value_block, average, input_precision="tf32x3")
@@ -200,19 +200,23 @@ def forward_kernel(
         j = j_at.to(tl.float32)
         key1_block = load_block(key1, start, key1_t, S, D1, BD1, BN, True)
         score1 = tl.dot(query1_block, tl.trans(key1_block), input_precision="tf32x3")
-        e = energy(score1, scalar1, i, j)
+        e = score1
         visible = (j_at < S)[None, :]
         if CAUSAL:
             visible = visible & (i_at[:, None] >= j_at[None, :])
         e = tl.where(visible, e, float("-inf"))
 
-        weight, rescale, top, mass = online(e, top, mass)
+        weight, rescale, top, mass = scaled_online(e, 1.4426950408889634 * scalar1, top, mass)
         average = average * rescale[:, None]
         value_block = load_block(value, start, value_t, S, E, BE, BN, True)
         average = tl.dot(weight.to(value_block.dtype), value_block, average, input_precision="tf32x3")
     some = mass > 0.0
     average = average / tl.where(some, mass, 1.0)[:, None]
-    lse = tl.where(some, (top + tl.log2(tl.where(some, mass, 1.0))) * 0.6931471805599453, float("-inf"))
+    lse = tl.where(
+        some,
+        (top * (1.4426950408889634 * scalar1) + tl.log2(tl.where(some, mass, 1.0))) * 0.6931471805599453,
+        float("-inf"),
+    )
     tl.store(lse_p + row_base + row_at, lse, mask=row_ok)
     store_block(average_p + b * average_b + h * average_h, first, average_t, T, E, BE, BM, average)
 
@@ -230,6 +234,7 @@ def rows_kernel(
     T, S, H,
     GROUP: tl.constexpr, D1: tl.constexpr, BD1: tl.constexpr, E: tl.constexpr, BE: tl.constexpr,
     CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    WITH_scalar1: tl.constexpr,
 ):  # fmt: skip
     """What rows get of the gradient: cotangents of queries, of rows, and each row's part of those of numbers a head."""
     blocks = tl.cdiv(T, BM)
@@ -273,7 +278,8 @@ def rows_kernel(
         dE = tl.exp2(e - lse[:, None]) * (G - D[:, None])
         d_score1 = dscore1(dE, score1, scalar1, i, j)
         dquery1_total = tl.dot(d_score1.to(key1_block.dtype), key1_block, dquery1_total, input_precision="tf32x3")
-        dscalar1_total += tl.sum(dscalar1(dE, score1, scalar1, i, j), 1)
+        if WITH_scalar1:
+            dscalar1_total += tl.sum(dscalar1(dE, score1, scalar1, i, j), 1)
 
     for start in range(full, end, BN):
         j_at = start + tl.arange(0, BN)
@@ -291,7 +297,8 @@ def rows_kernel(
         dE = tl.exp2(e - lse[:, None]) * (G - D[:, None])
         d_score1 = dscore1(dE, score1, scalar1, i, j)
         dquery1_total = tl.dot(d_score1.to(key1_block.dtype), key1_block, dquery1_total, input_precision="tf32x3")
-        dscalar1_total += tl.sum(dscalar1(dE, score1, scalar1, i, j), 1)
+        if WITH_scalar1:
+            dscalar1_total += tl.sum(dscalar1(dE, score1, scalar1, i, j), 1)
 
     store_block(
         dquery1_out + b * dquery1_out_b + h * dquery1_out_h,
@@ -303,7 +310,8 @@ def rows_kernel(
         BM,
         dquery1_total * (scalar1),
     )
-    tl.store(dscalar1_out + row_base + row_at, dscalar1_total, mask=row_ok)
+    if WITH_scalar1:
+        tl.store(dscalar1_out + row_base + row_at, dscalar1_total, mask=row_ok)
 
 
 @triton.jit(do_not_specialize=["T", "S"])
@@ -334,7 +342,8 @@ def keys_kernel(
     value_block = load_block(value + b * value_b + kh * value_h, first, value_t, S, E, BE, BN, True)
     dvalue = tl.zeros([BN, BE], tl.float32)
     dkey1_total = tl.zeros([BN, BD1], tl.float32)
-    # rows in [low, whole) see some keys of the block, those in [whole, T) all
+    # rows in [low, whole) see some keys of the block, those in [whole, T) all; in [last, T) is no whole block of rows
+    last = T // BM * BM
     low = 0
     whole = 0
     if CAUSAL:
@@ -367,7 +376,27 @@ def keys_kernel(
                 d_score1 = d_score1 * (scalar1)
             dkey1_total = tl.dot(d_score1.to(query1_block.dtype), query1_block, dkey1_total, input_precision="tf32x3")
 
-        for start in range(whole, T, BM):
+        for start in range(whole, last, BM):
+            row_at = start + tl.arange(0, BM)
+            row_ok = row_at < T
+            i_at = row_at + (S - T)
+            i = i_at.to(tl.float32)
+            query1_block = load_block(query1_h0, start, query1_t, T, D1, BD1, BM, False)
+            score1 = tl.dot(key1_block, tl.trans(query1_block), input_precision="tf32x3")
+            e = energy_t(score1, scalar1, i, j)
+            lse = tl.load(lse_p + row_base + row_at) * 1.4426950408889634
+            weight = tl.exp2(e - shift_of(lse)[None, :])
+            d_block = load_block(d_average + b * d_average_b + h * d_average_h, start, d_average_t, T, E, BE, BM, False)
+            dvalue = tl.dot(weight.to(d_block.dtype), d_block, dvalue, input_precision="tf32x3")
+            G = tl.dot(value_block, tl.trans(d_block), input_precision="tf32x3")
+            D = tl.load(D_p + row_base + row_at)
+            dE = weight * (G - D[None, :])
+            d_score1 = dscore1_t(dE, score1, scalar1, i, j)
+            if GROUP > 1:  # a number of each head, and not of the group
+                d_score1 = d_score1 * (scalar1)
+            dkey1_total = tl.dot(d_score1.to(query1_block.dtype), query1_block, dkey1_total, input_precision="tf32x3")
+
+        for start in range(tl.maximum(whole, last), T, BM):
             row_at = start + tl.arange(0, BM)
             row_ok = row_at < T
             i_at = row_at + (S - T)
@@ -416,9 +445,9 @@ def triton_forward(op, features, at):
     return forward(KERNELS, features, at)
 
 
-def triton_backward(op, features, at, averages, lse, d_averages, D):
+def triton_backward(op, features, at, averages, lse, d_averages, D, needs):
     """The cotangent of each feature."""
-    return backward(KERNELS, features, at, averages, lse, d_averages, D)
+    return backward(KERNELS, features, at, averages, lse, d_averages, D, needs)
 
 
 SIGNATURE = AttentionSignature(
@@ -433,6 +462,7 @@ SIGNATURE = AttentionSignature(
     values=(("value1", ("E",)),),
     normaliser="softmax",
     gradient_of={"q_i": "q", "k_j": "k", "v_j": "v", "scale": "scale"},
+    scalars={"scalar1": ("scale",)},
 )
 OP = AttentionOp(
     SIGNATURE,

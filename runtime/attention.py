@@ -57,6 +57,10 @@ class AttentionSignature:
     normaliser: str
     nodes: str | None = None  # the dim that counts fixed queries
     gradient_of: dict[str, str] = field(default_factory=dict)  # variable of a map -> argument
+    scalars: dict[str, tuple[str, ...]] = field(
+        default_factory=dict
+    )  # numbers a head of the kernel -> what they are made of
+    mass: bool = False  # do the outputs read the sum of a row's weights?
 
     @property
     def aligned(self) -> bool:
@@ -176,6 +180,7 @@ class _Run(torch.autograd.Function):
         ):
             backend = "torch"
         averages, lse, mass = op.backends[backend].forward(op, features, at)
+        mass = mass_of(lse, mass, op.signature.mass, at)
         post = averaged(op.signature, averages, mass, at)
         outputs = op.maps.outputs(given, constants, at, post)
         shown = [
@@ -204,7 +209,10 @@ class _Run(torch.autograd.Function):
         lse = rest.pop(0) if ctx.has[0] else None
         mass = rest.pop(0) if ctx.has[1] else None
         with torch.no_grad():
-            found = _gradients(op, ctx.backend, at, given, ctx.constants, features, averages, lse, mass, gradients)
+            needs = frozenset(n for n, needed in zip(ctx.names, ctx.needs_input_grad[5:], strict=True) if needed)
+            found = _gradients(
+                op, ctx.backend, at, given, ctx.constants, features, averages, lse, mass, gradients, needs
+            )
         out: list[Tensor | None] = []
         for n, needed in zip(ctx.names, ctx.needs_input_grad[5:], strict=True):
             out.append(found[n].to(given[n].dtype) if needed and n in found else None)
@@ -242,6 +250,7 @@ def _gradients(
     lse: Tensor | None,
     mass: Tensor | None,
     incoming: tuple[Tensor | None, ...],
+    needs: frozenset[str],
 ) -> dict[str, Tensor]:
     """The gradient of each argument, in the layout in which it was given."""
     s = op.signature
@@ -259,17 +268,17 @@ def _gradients(
     if dlse is not None:
         dlse = dlse if s.nodes else dlse.transpose(1, 2)
     D = row_parts(op, averages, d_averages, dlse, d_mass, lse, at)
-    inner = op.backends[backend].backward(op, features, at, averages, lse, d_averages, D)
+    of_scalars = frozenset(n for n, reads in s.scalars.items() if needs & set(reads))
+    inner = op.backends[backend].backward(op, features, at, averages, lse, d_averages, D, of_scalars)
     if "row" in features:
         d_row = torch.zeros_like(features["row"], dtype=at.dtype)
         if dlse is not None:
             d_row = torch.where(lse == -math.inf, 0, dlse.to(at.dtype))
         inner["row"] = d_row
-    total: dict[str, Tensor] = {}
+    total: dict[str, list[Tensor]] = {}
     for more in (found, op.maps.feature_gradients(given, constants, at, inner)):
         for variable, g in more.items():
-            name = s.gradient_of[variable]
-            total[name] = total[name] + g if name in total else g
+            total.setdefault(s.gradient_of[variable], []).extend(g if isinstance(g, list) else [g])
     return {n: as_given(g, given[n], next(a for a in s.arguments if a.name == n)) for n, g in total.items()}
 
 
@@ -293,14 +302,30 @@ def row_parts(
     return -d_mass.expand(averages.shape[:3]).to(at.dtype)
 
 
-def as_given(g: Tensor, x: Tensor, a: AttentionArgument) -> Tensor:
-    """A gradient [B, H, T, ..] in the layout of its argument, with the heads of a group summed."""
+def as_given(terms: list[Tensor], x: Tensor, a: AttentionArgument) -> Tensor:
+    """The sum of the terms of a gradient [B, H, T, ..], in the layout of its argument, with the heads of a group summed."""
     if not a.per_position:
-        return g.expand(x.shape)
+        return added(terms).expand(x.shape)
+    if x.is_cuda and x.ndim == 4 and len(terms) > 1 and all(g.shape == x.transpose(1, 2).shape for g in terms):
+        from .attention_triton import one_pass
+
+        return one_pass(terms, x)
+    g = added(terms)
     groups = g.shape[1] // x.shape[2]
     if groups > 1:
         g = g.unflatten(1, (x.shape[2], groups)).sum(2, dtype=torch.promote_types(g.dtype, torch.float32))
     return g.transpose(1, 2).expand(x.shape)
+
+
+def added(terms: list[Tensor]) -> Tensor:
+    """The sum, in float32 or wider."""
+    if len(terms) == 1:
+        return terms[0]
+    dtype = torch.promote_types(torch.float32, max((x.dtype for x in terms), key=lambda d: d.itemsize))
+    total = terms[0].to(dtype)
+    for x in terms[1:]:
+        total = total + x
+    return total
 
 
 # --- averages and outputs -----------------------------------------------------------------------------------------------
@@ -329,6 +354,13 @@ def averaged(s: AttentionSignature, averages: Tensor, mass: Tensor | None, at: S
     found: dict[str, Any] = dict(zip((n for n, _ in s.values), parted(averages, widths), strict=True))
     found["mass"] = mass
     return found
+
+
+def mass_of(lse: Tensor | None, mass: Tensor | None, wanted: bool, at: Setting) -> Tensor | None:
+    """The sum of a row's weights: of a softmax 1, and 0 where a row sees nothing."""
+    if lse is None or not wanted:
+        return mass
+    return (lse > -math.inf).to(at.dtype)
 
 
 def joined_gradients(parts: list[Tensor | None], averages: Tensor, s: AttentionSignature, at: Setting) -> Tensor:

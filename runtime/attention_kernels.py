@@ -54,6 +54,16 @@ def online(energy, top, mass):
     return weight, rescale, highest, mass * rescale + tl.sum(weight, 1)
 
 
+@triton.jit
+def scaled_online(x, scale, top, mass):
+    """The same for energies `scale` times x, where scale > 0: `top` is the largest x, and an exponent one product and sum."""
+    highest = tl.maximum(top, tl.max(x, 1))
+    shift = shift_of(highest)
+    weight = tl.exp2(x * scale - (shift * scale)[:, None])
+    rescale = tl.exp2((top - shift) * scale)
+    return weight, rescale, highest, mass * rescale + tl.sum(weight, 1)
+
+
 @triton.jit(do_not_specialize=["T"])
 def inner_kernel(
     a, a_b, a_t, a_h, b, b_b, b_t, b_h, out, T, H,
@@ -68,3 +78,23 @@ def inner_kernel(
     right = load_block(b + batch * b_b + h * b_h, first, b_t, T, X, BX, BT, True).to(tl.float32)
     t = first + tl.arange(0, BT)
     tl.store(out + (batch * H + h) * T + t, tl.sum(left * right, 1), mask=t < T)
+
+
+@triton.jit(do_not_specialize=["T"])
+def sum_kernel(
+    a, a_b, a_t, a_h, b, b_b, b_t, b_h, c, c_b, c_t, c_h, d, d_b, d_t, d_h, out, out_b, out_t, out_h, T, H,
+    X: tl.constexpr, BX: tl.constexpr, BT: tl.constexpr,
+):  # fmt: skip
+    """out = the sum of up to four [B, H, T, X]; those that there are not are None."""
+    blocks = tl.cdiv(T, BT)
+    index = tl.program_id(0) // blocks
+    first = tl.program_id(0) % blocks * BT
+    batch, h = (index // H).to(tl.int64), index % H
+    total = load_block(a + batch * a_b + h * a_h, first, a_t, T, X, BX, BT, True).to(tl.float32)
+    if b is not None:
+        total += load_block(b + batch * b_b + h * b_h, first, b_t, T, X, BX, BT, True).to(tl.float32)
+    if c is not None:
+        total += load_block(c + batch * c_b + h * c_h, first, c_t, T, X, BX, BT, True).to(tl.float32)
+    if d is not None:
+        total += load_block(d + batch * d_b + h * d_h, first, d_t, T, X, BX, BT, True).to(tl.float32)
+    store_block(out + batch * out_b + h * out_h, first, out_t, T, X, BX, BT, total)

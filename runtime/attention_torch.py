@@ -32,8 +32,8 @@ def forward(op: AttentionOp, features: dict[str, Tensor], at: Setting) -> tuple[
             lse[:, :, rows] = sums
         weight = weights(op, energy, None if lse is None else lse[:, :, rows])
         averages[:, :, rows] = (weight @ f.value[:, :, keys]).to(at.low)
-        mass[:, :, rows] = weight.sum(-1) if lse is None else (sums > -math.inf).to(at.dtype)
-    return averages, lse, mass
+        mass[:, :, rows] = weight.sum(-1)
+    return averages, lse, mass if lse is None else None
 
 
 def backward(
@@ -44,6 +44,7 @@ def backward(
     lse: Tensor | None,
     d_averages: Tensor,
     D: Tensor,
+    needs: frozenset[str] = frozenset(),
 ) -> dict[str, Tensor]:
     """The cotangent of each feature, by the same blocks."""
     f = _Features(features, at)

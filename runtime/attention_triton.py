@@ -12,8 +12,10 @@ from torch import Tensor
 from chunkform.errors import BackendError
 
 from .attention import WIDEST, Setting
-from .attention_kernels import inner_kernel
+from .attention_kernels import inner_kernel, sum_kernel
 from .launch import launch, padded
+
+MOST = 4  # terms that `sum_kernel` adds up
 
 
 @dataclass(frozen=True)
@@ -50,8 +52,8 @@ def choose(kernel: str, itemsize: int, width: int) -> Blocks:
         return Blocks(32, 32, 4, 1) if width <= 128 else Blocks(16, 32, 8, 1)
     table = {
         "forward": {64: Blocks(128, 64, 8, 3), 128: Blocks(128, 128, 8, 3), 256: Blocks(128, 64, 8, 2)},
-        "rows": {64: Blocks(128, 64, 8, 3), 128: Blocks(128, 64, 8, 2), 256: Blocks(64, 32, 8, 2)},
-        "keys": {64: Blocks(64, 128, 8, 3), 128: Blocks(64, 128, 8, 2), 256: Blocks(32, 64, 8, 2)},
+        "rows": {64: Blocks(64, 64, 4, 3), 128: Blocks(128, 128, 8, 2), 256: Blocks(64, 32, 8, 2)},
+        "keys": {64: Blocks(32, 128, 4, 3), 128: Blocks(64, 128, 8, 3), 256: Blocks(32, 64, 8, 2)},
     }[kernel]
     return table[64 if width <= 64 else 128 if width <= 128 else 256]
 
@@ -77,7 +79,7 @@ def forward(k: Kernels, features: dict[str, Tensor], at: Setting) -> tuple[Tenso
         **p.options(),
     )
     if shifted:
-        return averages, rows, (rows > -torch.inf).to(torch.float32)
+        return averages, rows, None
     return averages, None, rows
 
 
@@ -89,6 +91,7 @@ def backward(
     lse: Tensor | None,
     d_averages: Tensor,
     D: Tensor,
+    needs: frozenset[str],
 ) -> dict[str, Tensor]:
     """The cotangent of each feature."""
     d_averages, D = unit(d_averages), D.contiguous()
@@ -100,14 +103,17 @@ def backward(
             key = name.replace("score", "query")
             found[key] = p.like(key, at.queries, at.heads)
             outs += [found[key], *strides(found[key])]
+        elif name in k.scalars and name not in needs:
+            outs.append(None)
         else:
             found[name] = torch.empty((at.batch, at.heads, at.queries), dtype=torch.float32, device=at.device)
             outs.append(found[name])
+    with_ = {f"WITH_{n}": n in needs for n in k.of_rows if n in k.scalars}
     incoming = (d_averages, *strides(d_averages), lse, D)
     sizes = (at.queries, at.keys, at.heads)
     if k.of_rows:
         grid = (at.batch * at.heads * triton.cdiv(at.queries, p.blocks.rows),)
-        launch(k.rows, grid, *p.given(), *incoming, *outs, *sizes, **p.options())
+        launch(k.rows, grid, *p.given(), *incoming, *outs, *sizes, **with_, **p.options())
     for name in k.scalars:
         if name in found:
             found[name] = found[name].sum(-1)
@@ -141,6 +147,25 @@ def row_products(a: Tensor, b: Tensor) -> Tensor:
     block = max(1, min(128, 8192 // wide))
     grid = (B * H * triton.cdiv(T, block),)
     launch(inner_kernel, grid, a, *strides(a), b, *strides(b), out, T, H, X=X, BX=wide, BT=block, num_warps=4)
+    return out
+
+
+def one_pass(terms: list[Tensor], x: Tensor) -> Tensor:
+    """The sum of terms [B, H, T, X], in float32, rounded to the dtype of x [B, T, H, X] and in its layout."""
+    B, T, H, X = x.shape
+    out = torch.empty((B, T, H, X), dtype=x.dtype, device=x.device)
+    wide = triton.next_power_of_2(X)
+    block = max(1, min(128, 4096 // wide))
+    while terms:
+        some, terms = [unit(t) for t in terms[:MOST]], terms[MOST:]
+        given: list[Any] = []
+        for t in some + [None] * (MOST - len(some)):
+            given += [t, *(strides(t) if t is not None else (0, 0, 0))]
+        grid = (B * H * triton.cdiv(T, block),)
+        launch(sum_kernel, grid, *given, out, *strides(out.transpose(1, 2)), T, H, X=X, BX=wide, BT=block, num_warps=4)
+        if terms:
+            terms = [out.transpose(1, 2), *terms]
+            out = torch.empty_like(out)
     return out
 
 

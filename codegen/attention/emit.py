@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 from ..emit import _title, _wrapped, environment, formatted
+from ..ir import leaves
 from .derivation import derivation_lines, formulas
 from .lower import QUERY
 from .pipeline import CompiledAttention
@@ -18,7 +19,7 @@ IMPORTS = {
     "chunkform.runtime.attention": (
         "AttentionArgument AttentionBackend AttentionOp AttentionSignature Maps contract half_turn inner joined over_batch parted"
     ),
-    "chunkform.runtime.attention_kernels": "finite load_block online shift_of store_block",
+    "chunkform.runtime.attention_kernels": "finite load_block online scaled_online shift_of store_block",
     "chunkform.runtime.attention_triton": "Kernels backward forward",
     "chunkform.runtime.torch_form": "expanded",
 }
@@ -154,10 +155,12 @@ def signature_text(c: CompiledAttention) -> str:
         outputs.append(f'("{n}", {at_positions}, {_names(map(_dim, dims))}),')
     values = "".join(f'("{n}", {_names(map(_dim, axes))}),' for n, (_, axes) in c.split.values.items())
     names = gradient_names(c.lowered, c.features) | gradient_names(c.lowered, c.outputs)
+    scalars = {n: tuple(sorted({x.attrs[1] for x in leaves(node)})) for n, node in c.split.scalars.items()}
+    mass = ", mass=True" if any(v.kind == "mass" for v in c.outputs.variables) else ""
     nodes = "" if c.spec.nodes is None else f'nodes="{c.spec.nodes}", '
     return (
         f'AttentionSignature(name="{c.name}", arguments=({"".join(arguments)}), outputs=({"".join(outputs)}), values=({values}), '
-        f'normaliser="{c.spec.normaliser}", {nodes}gradient_of={names!r})'
+        f'normaliser="{c.spec.normaliser}", {nodes}gradient_of={names!r}, scalars={scalars!r}{mass})'
     )
 
 

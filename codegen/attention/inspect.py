@@ -61,7 +61,7 @@ def launches(c: CompiledAttention, module: Any, dtype: str, width: int, causal: 
     attention_triton.launch = record
     try:
         averages, lse, _ = module.triton_forward(None, features, at)
-        module.triton_backward(None, features, at, averages, lse, averages, rows)
+        module.triton_backward(None, features, at, averages, lse, averages, rows, frozenset(s.scalars))
     finally:
         attention_triton.launch = before
     return found

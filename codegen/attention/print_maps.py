@@ -36,6 +36,7 @@ class MapText(TorchText):
         self.products: set[Node] = set()
         self.batch: set[Node] = set()
         self.plain = False
+        self.converted: dict[Node, str] = {}
 
     def low(self, x: Node) -> bool:
         if x.op == "leaf":
@@ -102,6 +103,14 @@ class MapText(TorchText):
             return f"{self._atom(self.value(base))} ** {n.numerator if n.denominator == 1 else float(n)}"
         return super()._power_text(x)
 
+    def lowered(self, x: Node) -> str:
+        """A wide value that several products take, converted once."""
+        if x not in self.converted:
+            name = f"{self.prefix}{len(self.lines)}"
+            self.lines.append(f"{name} = {self._atom(self.raw(x))}.to(low)")
+            self.converted[x] = name
+        return self.converted[x]
+
     def _low_pair(self, factors: list[Node]) -> tuple[str, str] | None:
         """The two factors of an inner product of low values, or the one of a square."""
         if len(factors) == 1 and factors[0].op == "pow" and factors[0].attrs[0] == 2:
@@ -134,6 +143,14 @@ class MapText(TorchText):
             order = tuple(sorted(axes))
             single = len(factors) == 1 and factors[0].axes == order
             text = self.raw(factors[0]) if single else " * ".join(self.aligned(f, order) for f in factors)
+            if (
+                single
+                and len(groups) == 2
+                and not self.low(factors[0])
+                and self.uses[factors[0]] > 1
+                and factors[0].args
+            ):
+                text = self.lowered(factors[0])
             operands.append((text, order, single and self.low(factors[0])))
         if len(operands) == 1:
             text, order, low = operands[0]
@@ -188,15 +205,15 @@ def print_map(p: Lowered, made: Map) -> Printed:
         value = text.raw(node)
         shown = ordered(text._atom(value), node.axes, made.axes[name]) if node.axes else value
         results[name] = shown if text.low(node) or not is_low(name) else f"{text._atom(shown)}.to(low)"
-        if text.low(node) and not is_low(name):
-            results[name] = f"{text._atom(shown)}.to(dtype)"
     return Printed(setup_lines(p, made, list(made.results.values())), text.lines, results)
 
 
 def print_gradients(p: Lowered, made: Map) -> Printed:
     """The gradient of each variable, [B, H, ..], those of parameters [H, ..]: summed over the batch."""
     text = MapText(p, [])
-    text.count(made.gradients.values())
+    for name, node in made.gradients.items():
+        side = any(v.name == name and v.kind in ("query", "key") for v in made.variables)
+        text.count(spread_terms(node) if side else [node])
     results = {}
     for name, node in made.gradients.items():
         v = next(v for v in made.variables if v.name == name)
@@ -209,9 +226,24 @@ def print_gradients(p: Lowered, made: Map) -> Printed:
                 shown = ordered(text._atom(text.value(term)), term.axes, tuple(a for a in v.axes if a in term.axes))
                 terms.append(f"over_batch({shown}, {len(v.axes)})")
             results[name] = " + ".join(terms)
-        else:
-            results[name] = ordered(text._atom(text.raw(node)), node.axes, v.axes)
+        else:  # terms, which the op adds up in one pass over all of them
+            sides = v.kind in ("query", "key")
+            terms = [
+                ordered(text._atom(text.raw(t)), t.axes, v.axes) for t in (spread_terms(node) if sides else [node])
+            ]
+            results[name] = f"[{', '.join(terms)}]" if sides else terms[0]
     return Printed(setup_lines(p, made, list(made.gradients.values()), finite=True), text.lines, results)
+
+
+def spread_terms(x: Node) -> list[Node]:
+    """The terms of a sum that have all of its axes, and the sum of those that don't."""
+    if x.op != "add":
+        return [x]
+    whole = [t for t in x.args if t.axes == x.axes]
+    rest = [t for t in x.args if t.axes != x.axes]
+    if rest:
+        return [x]
+    return whole
 
 
 def setup_lines(p: Lowered, made: Map, nodes: list[Node], finite: bool = False) -> list[str]:
