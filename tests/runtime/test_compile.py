@@ -11,6 +11,7 @@ import chunkform
 from chunkform.codegen.check import Case
 from chunkform.errors import ArgumentError, DoubleBackwardError
 from chunkform.generated.gated_delta_rule import OP, gated_delta_rule
+from chunkform.generated.mesa_net import mesa_net
 from chunkform.runtime.op import Op
 
 SMALL = Case(steps=9, heads=2, width=4)
@@ -143,6 +144,19 @@ def test_an_op_from_a_recurrence_compiles_whole(tmp_path, monkeypatch):
     compiled = whole(op)
     for scale in (0.5, 2.0):
         assert torch.equal(op(*arguments, scale=scale)[0], compiled(*arguments, scale=scale)[0])
+
+
+def test_a_program_of_ops_compiles_whole():
+    p = problem("gated_delta_rule", SMALL)
+    given = [
+        x.clone().requires_grad_() for x in (*(p.given[n] for n in ("q", "k", "v", "beta", "alpha")), torch.ones(2, 4))
+    ]
+
+    def results(op):
+        o, _ = op(*given)
+        return o, *torch.autograd.grad(o.square().sum(), given)
+
+    assert all(map(torch.equal, results(mesa_net), results(whole(mesa_net))))
 
 
 def test_a_second_op_of_the_same_name_takes_its_place():
