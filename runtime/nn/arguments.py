@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +23,7 @@ from torch.nn import functional as F
 from chunkform.errors import ArgumentError
 
 from ..op import Argument
+from ..parallel import tails
 from .calls import AttentionCall, Maps, RecurrentCall
 from .convolution import ShortConvolution
 
@@ -68,13 +70,15 @@ class Arguments(nn.Module):
                 self.values[a.name] = nn.Parameter(start)
 
     def forward(
-        self, x: Tensor, tail: Tensor | None = None, cu_seqlens: Tensor | None = None
+        self, x: Tensor, tail: Tensor | None = None, cu_seqlens: Tensor | None = None, context_parallel: Any = None
     ) -> tuple[dict[str, Tensor], Tensor | None]:
         """(arguments by keyword, new tail of the convolution)."""
         out: dict[str, Tensor] = {}
         if self.project is not None:
             y = self.project(x)
             if self.convolve is not None:
+                if context_parallel is not None:  # the steps before this part lie on other ranks
+                    tail, cu_seqlens = tails(y, self.convolve.taps - 1, context_parallel, cu_seqlens)
                 y, tail = self.convolve(y, tail, cu_seqlens)
                 y = F.silu(y) if self.activation else y
             for a, part in zip(self.vectors, y.split([self._channels(a) for a in self.vectors], -1), strict=True):

@@ -60,6 +60,8 @@ class Mixer(nn.Module):
             that takes a sigmoid itself wants {"b": lambda x: x}; one whose parameter must be positive {"u": F.softplus}.
         constants: values of the op's constants.
         backend: "torch" or "triton"; None for the best one.
+        context_parallel: a ProcessGroup or a one-dimensional DeviceMesh of processes that hold a part of the sequence each;
+            x is then this process's part, and `cu_seqlens` has the borders in the whole sequence.
 
     Raises:
         chunkform.errors.ArgumentError: an op without a signature, sizes that don't fit, or names that the op doesn't
@@ -79,6 +81,7 @@ class Mixer(nn.Module):
         maps: Maps | None = None,
         constants: Mapping[str, float] | None = None,
         backend: str | None = None,
+        context_parallel: Any = None,
     ) -> None:
         super().__init__()
         for name, value in (("width", width), ("heads", heads)):
@@ -87,6 +90,7 @@ class Mixer(nn.Module):
         self.call = call_of(resolved(op))
         s = self.call.signature
         self.width, self.heads, self.backend = width, heads, backend
+        self.context_parallel = context_parallel
         names = [a.name for a in s.arguments]
         _known("constants", constants, [a.name for a in s.arguments if a.kind == "constant"], s.name)
         _known("maps", maps, [a.name for a in s.arguments if a.kind != "constant"], s.name)
@@ -121,8 +125,10 @@ class Mixer(nn.Module):
         cache has N rows.
         """
         self._check(x, 3, "[B, T, width]")
+        if self.context_parallel is not None and (cache is not None or output_cache):
+            raise ArgumentError("Mixer: with context_parallel there is no cache: a sequence's last step is on one rank")
         state, tail = (None, None) if cache is None else (cache.state, cache.tail)
-        given, tail = self.arguments(x, tail, cu_seqlens)
+        given, tail = self.arguments(x, tail, cu_seqlens, self.context_parallel)
         outputs, state = self.call(given, state, cu_seqlens, output_cache, self._options)
         y = self._finished(outputs, x)
         return (y, Cache(state, tail)) if output_cache else y
@@ -152,7 +158,8 @@ class Mixer(nn.Module):
 
     @property
     def _options(self) -> dict[str, Any]:
-        return self.constants if self.backend is None else self.constants | {"backend": self.backend}
+        more = {"backend": self.backend, "context_parallel": self.context_parallel}
+        return self.constants | {name: value for name, value in more.items() if value is not None}
 
     def _check(self, x: Tensor, axes: int, layout: str) -> None:
         if not isinstance(x, Tensor) or x.dim() != axes or x.shape[-1] != self.width:

@@ -11,6 +11,7 @@ from chunkform.errors import ArgumentError
 
 from .agreement import agreed
 from .group import Group, group_of
+from .shards import host_borders, pieces_of
 
 
 @torch.compiler.disable
@@ -28,6 +29,35 @@ def halo(x: Tensor, width: int, group: Any, name: str = "halo") -> Tensor:
     Raises:
         ArgumentError: width isn't a number of steps, or ranks disagree on shapes or dtypes.
     """
+    found, lengths = _agreed(x, width, group, name)
+    return _Halo.apply(x, width, found, lengths) if width else x
+
+
+@torch.compiler.disable
+def tails(
+    x: Tensor, width: int, group: Any, cu_seqlens: Tensor | None = None, name: str = "tails"
+) -> tuple[Tensor, Tensor | None]:
+    """What a layer that looks `width` steps back begins this part with: (tails [N, width, ...], borders in this part).
+
+    Without `cu_seqlens` N is B, and there are no borders. With it, which has the borders in the whole sequence, N counts the
+    pieces of sequences in this part: only the first may go on from the part before, the tails of others are zeros.
+    """
+    found, lengths = _agreed(x, width, group, name, always=cu_seqlens is not None)
+    ahead = (_Halo.apply(x, width, found, lengths) if width else x)[:, :width]
+    if cu_seqlens is None:
+        return ahead, None
+    borders, low = host_borders(name, cu_seqlens, x.shape[0]), sum(lengths[: found.rank])
+    pieces = pieces_of(borders, lengths, found.rank)
+    starts = [*(p.start for p in pieces), x.shape[1]] if pieces else [0, 0]
+    local = torch.tensor(starts, device=x.device)
+    since = 0 if not pieces or pieces[0].begins else min(width, low - borders[pieces[0].sequence])
+    seen = torch.cat((torch.zeros_like(ahead[:, : width - since]), ahead[:, width - since :]), 1)
+    others = x.new_zeros((len(starts) - 2, *seen.shape[1:]))
+    return torch.cat((seen, others)), local
+
+
+def _agreed(x: Tensor, width: int, group: Any, name: str, always: bool = False) -> tuple[Group, list[int]]:
+    """(the group, the lengths of all parts)."""
     found = group_of(name, group)
     error = None
     if not isinstance(width, int) or isinstance(width, bool) or width < 0:
@@ -44,8 +74,7 @@ def halo(x: Tensor, width: int, group: Any, name: str = "halo") -> Tensor:
         }
     own = {"T": x.shape[1]} if error is None else {}
     device = x.device if isinstance(x, Tensor) else torch.device("cpu")
-    lengths = [said["T"] for said in agreed(found, same, own, device, error, always=True)]
-    return _Halo.apply(x, width, found, lengths) if width else x
+    return found, [said["T"] for said in agreed(found, same, own, device, error, always)]
 
 
 class _Halo(torch.autograd.Function):

@@ -134,9 +134,9 @@ class _Ring:
         wide = max(x.shape[-1] for x in features.values() if x.ndim == 4) > WIDEST
         return self.backends["torch" if wide else self.chosen]
 
-    def forward(self, op: AttentionOp, features: Features, at: _Part) -> tuple[Tensor, Tensor | None, Tensor]:
+    def forward(self, op: AttentionOp, features: Features, at: _Part) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """(averages, lse, mass) of this rank's queries over all keys."""
-        where = _Places(self, at.causal)
+        where, softmax = _Places(self, at.causal), op.signature.normaliser == "softmax"
         near, far, rest = self._sides(features)
         near, far = where.out(near), where.out(far, keys=True)
         merged = [_Merged() for _ in where.own]
@@ -145,21 +145,28 @@ class _Ring:
                 for other, key_features in zip(where.of(rank), _cut(block, where.of(rank)), strict=True):
                     if not _meets(span, other, at.causal):
                         continue
-                    own = _pick(near, where.own, n)
-                    found = self.inner(features).forward(op, own | key_features | rest, _block(at, span, other))
-                    merged[n].take(found, op.signature.normaliser == "softmax")
+                    inputs = _pick(near, where.own, n) | key_features | rest
+                    averages, lse, mass = self.inner(features).forward(op, inputs, _block(at, span, other))
+                    weights = lse if softmax else mass
+                    assert weights is not None
+                    merged[n].take(averages, weights, softmax)
         width = features["value"].shape[-1]
-        parts = [
-            m.result(at, span, width, op.signature.normaliser == "softmax")
-            for m, span in zip(merged, where.own, strict=True)
-        ]
-        averages, lse, mass = (torch.cat(x, 2) if x[0] is not None else None for x in zip(*parts, strict=True))
-        results = {"averages": averages, "mass": mass} | ({} if lse is None else {"lse": lse})
-        home = where.home(results)
-        return home["averages"].to(at.low), home.get("lse"), home["mass"]
+        parts = [m.result(at, span, width, softmax) for m, span in zip(merged, where.own, strict=True)]
+        averages, weights = (torch.cat(x, 2) for x in zip(*parts, strict=True))
+        home = where.home({"averages": averages, "weights": weights})
+        averages, weights = home["averages"].to(at.low), home["weights"]
+        return (averages, weights, (weights > -math.inf).to(at.dtype)) if softmax else (averages, None, weights)
 
     def backward(
-        self, op: AttentionOp, features: Features, at: _Part, averages: Tensor, lse: Tensor | None, d: Tensor, D: Tensor
+        self,
+        op: AttentionOp,
+        features: Features,
+        at: _Part,
+        averages: Tensor,
+        lse: Tensor | None,
+        d: Tensor,
+        D: Tensor,
+        *wanted: Any,
     ) -> Features:
         """The cotangent of each feature of this rank's part."""
         where = _Places(self, at.causal)
@@ -181,7 +188,14 @@ class _Ring:
                         continue
                     inputs = own | key_features | rest
                     found = self.inner(features).backward(
-                        op, inputs, _block(at, span, other), mine["averages"], mine.get("lse"), mine["d"], mine["D"]
+                        op,
+                        inputs,
+                        _block(at, span, other),
+                        mine["averages"],
+                        mine.get("lse"),
+                        mine["d"],
+                        mine["D"],
+                        *wanted,
                     )
                     for name, g in found.items():
                         if name in near:
@@ -232,32 +246,29 @@ class _Ring:
 
 
 class _Merged:
-    """Averages over the keys that were met so far."""
+    """Averages over the keys that were met so far, and the log-sum-exp or the sum of their weights."""
 
     def __init__(self) -> None:
         self.averages: Tensor | None = None
-        self.lse: Tensor | None = None
-        self.mass: Tensor | None = None
+        self.weights: Tensor | None = None
 
-    def take(self, found: tuple[Tensor, Tensor | None, Tensor], softmax: bool) -> None:
-        averages, lse, mass = found[0].to(found[2].dtype), found[1], found[2]
-        if self.averages is None or self.mass is None:
-            self.averages, self.lse, self.mass = averages, lse, mass
+    def take(self, averages: Tensor, weights: Tensor, softmax: bool) -> None:
+        averages = averages.to(weights.dtype)
+        if self.averages is None or self.weights is None:
+            self.averages, self.weights = averages, weights
         elif not softmax:
-            self.averages, self.mass = self.averages + averages, self.mass + mass
+            self.averages, self.weights = self.averages + averages, self.weights + weights
         else:
-            assert lse is not None and self.lse is not None
-            both = torch.logaddexp(self.lse, lse)
+            both = torch.logaddexp(self.weights, weights)
             seen = torch.where(both == -math.inf, 0, both)
-            mine, other = ((x - seen).exp()[..., None] for x in (self.lse, lse))
-            self.averages, self.lse = self.averages * mine + averages * other, both
-            self.mass = torch.maximum(self.mass, mass)
+            mine, other = ((x - seen).exp()[..., None] for x in (self.weights, weights))
+            self.averages, self.weights = self.averages * mine + averages * other, both
 
-    def result(self, at: Setting, span: Span, width: int, softmax: bool) -> tuple[Tensor, Tensor | None, Tensor]:
-        if self.averages is not None and self.mass is not None:
-            return self.averages, self.lse, self.mass
+    def result(self, at: Setting, span: Span, width: int, softmax: bool) -> tuple[Tensor, Tensor]:
+        if self.averages is not None and self.weights is not None:
+            return self.averages, self.weights
         rows = torch.zeros((at.batch, at.heads, span[1] - span[0]), dtype=at.dtype, device=at.device)
-        return rows.new_zeros((*rows.shape, width)), rows - math.inf if softmax else None, rows
+        return rows.new_zeros((*rows.shape, width)), rows - math.inf if softmax else rows
 
 
 @dataclass(frozen=True)

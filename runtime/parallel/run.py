@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -22,7 +20,7 @@ from ..signature import Backend, Signature
 from .agreement import agreed
 from .group import Group, group_of
 from .incoming import Exchange
-from .shards import Piece, pieces_of
+from .shards import Piece, host_borders, pieces_of
 
 Tensors = dict[str, Tensor]
 Maybe = dict[str, Tensor | None]
@@ -111,7 +109,7 @@ def _prepare(op: Any, given: dict[str, Any], initial_state: Any, cu_seqlens: Any
             f"{name}: context_parallel needs a recurrence that is affine in its state; this one goes step by step"
         )
     tensors, constants, sizes = checked(op.signature, given)
-    borders = None if cu_seqlens is None else _borders(name, cu_seqlens, sizes["B"])
+    borders = None if cu_seqlens is None else host_borders(name, cu_seqlens, sizes["B"])
     states = checked_states(op.signature, initial_state, tensors, sizes, None if borders is None else len(borders) - 1)
     backend = chosen_backend(op, None, tensors)
     if borders is not None and "packed" not in op.backends[backend].features:
@@ -148,33 +146,6 @@ def _facts(signature: Signature, p: _Prepared | None, group: Group) -> tuple[dic
 
 def _device(given: dict[str, Any]) -> torch.device:
     return next((x.device for x in given.values() if isinstance(x, Tensor)), torch.device("cpu"))
-
-
-_known_borders: dict[int, tuple[weakref.ref[Tensor], int, list[int]]] = {}
-
-
-def _borders(name: str, cu_seqlens: Any, batch: int) -> list[int]:
-    """cu_seqlens on the host. On a GPU this waits for it, once for each tensor."""
-    what = f"{name}: cu_seqlens"
-    if not isinstance(cu_seqlens, Tensor) or cu_seqlens.dtype not in (torch.int32, torch.int64):
-        kind = cu_seqlens.dtype if isinstance(cu_seqlens, Tensor) else type(cu_seqlens).__name__
-        raise ArgumentError(f"{what} must be an int32 or int64 tensor [N + 1], got {kind}")
-    if cu_seqlens.dim() != 1 or cu_seqlens.shape[0] < 2:
-        raise ArgumentError(f"{what} must be [N + 1] for N >= 1 sequences, got the shape {list(cu_seqlens.shape)}")
-    if batch != 1:
-        raise ArgumentError(f"{what}: packed sequences lie in one batch entry, but the inputs have B = {batch}")
-    known = _known_borders.get(id(cu_seqlens))
-    version = cu_seqlens._version
-    if known is not None and known[0]() is cu_seqlens and known[1] == version:
-        return known[2]
-    borders = cu_seqlens.tolist()
-    for n, (a, b) in enumerate(pairwise(borders)):
-        if b < a:
-            raise ArgumentError(f"{what} must not fall, got {a} and then {b} at sequence {n}")
-    if len(_known_borders) > 64:
-        _known_borders.clear()
-    _known_borders[id(cu_seqlens)] = (weakref.ref(cu_seqlens), version, borders)
-    return borders
 
 
 # --- both passes ------------------------------------------------------------------------------------------------------

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import weakref
 from bisect import bisect_right
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from chunkform.errors import ArgumentError
 
 
 @dataclass(frozen=True)
@@ -41,3 +49,30 @@ def pieces_of(borders: list[int], lengths: list[int], rank: int) -> list[Piece]:
             inside = max(start, low), min(end, high)
             out.append(Piece(n, inside[0] - low, inside[1] - low, start >= low, end <= high))
     return out
+
+
+_known_borders: dict[int, tuple[weakref.ref[Tensor], int, list[int]]] = {}
+
+
+def host_borders(name: str, cu_seqlens: Any, batch: int) -> list[int]:
+    """cu_seqlens on the host. On a GPU this waits for it, once for each tensor."""
+    what = f"{name}: cu_seqlens"
+    if not isinstance(cu_seqlens, Tensor) or cu_seqlens.dtype not in (torch.int32, torch.int64):
+        kind = cu_seqlens.dtype if isinstance(cu_seqlens, Tensor) else type(cu_seqlens).__name__
+        raise ArgumentError(f"{what} must be an int32 or int64 tensor [N + 1], got {kind}")
+    if cu_seqlens.dim() != 1 or cu_seqlens.shape[0] < 2:
+        raise ArgumentError(f"{what} must be [N + 1] for N >= 1 sequences, got the shape {list(cu_seqlens.shape)}")
+    if batch != 1:
+        raise ArgumentError(f"{what}: packed sequences lie in one batch entry, but the inputs have B = {batch}")
+    known = _known_borders.get(id(cu_seqlens))
+    version = cu_seqlens._version
+    if known is not None and known[0]() is cu_seqlens and known[1] == version:
+        return known[2]
+    borders = cu_seqlens.tolist()
+    for n, (a, b) in enumerate(pairwise(borders)):
+        if b < a:
+            raise ArgumentError(f"{what} must not fall, got {a} and then {b} at sequence {n}")
+    if len(_known_borders) > 64:
+        _known_borders.clear()
+    _known_borders[id(cu_seqlens)] = (weakref.ref(cu_seqlens), version, borders)
+    return borders

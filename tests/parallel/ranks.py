@@ -358,6 +358,30 @@ def case_halo(argument: str, at: Rank) -> dict[str, float]:
     }
 
 
+def case_layer(argument: str, at: Rank) -> dict[str, float]:
+    """A layer with a short convolution over parts, also packed: outputs, and gradients of its input and parameters."""
+    from chunkform.runtime.nn import Mixer
+
+    packed = argument == "packed"
+    borders = torch.tensor(BORDERS) if packed else None
+    low, high = span(at)
+    torch.manual_seed(7)
+    x = torch.randn(1 if packed else 2, STEPS, 8, dtype=torch.float64)
+    goal = torch.randn_like(x)
+    found = []
+    for parts in (False, True):
+        torch.manual_seed(8)
+        layer = Mixer("gated_delta_rule", 8, 2, context_parallel=at.processes if parts else None).double()
+        own = x.clone().requires_grad_()
+        y = layer(own[:, low:high] if parts else own, cu_seqlens=borders)
+        (y * (goal[:, low:high] if parts else goal)).sum().backward()
+        gradients = {n: p.grad for n, p in layer.named_parameters()}
+        found.append((y.detach(), {"x": own.grad, **gradients}))
+    (whole, expected), (got, gradients) = found
+    out = {f"d{n}": difference(summed(g, at), expected[n]) for n, g in gradients.items()}
+    return out | {"output": difference(got, whole[:, low:high])}
+
+
 # --- faults -------------------------------------------------------------------------------------------------------------
 
 

@@ -49,6 +49,8 @@ OTHERS = [
     ("compiled", 2),
     ("data_parallel", 4),
     ("bytes", 2),
+    ("layer whole", 3),
+    ("layer packed", 4),
     ("halo 0", 2),
     ("halo 3", 3),
     ("halo 12", 4),
