@@ -60,7 +60,7 @@ def draw(shape: tuple[int, int, int, int], seed: int = 0) -> tuple[Tensor, ...]:
 
     q, k = (torch.nn.functional.normalize(normal(b, t, h, d), dim=-1).bfloat16() for _ in range(2))
     v = normal(b, t, h, d).bfloat16()
-    beta = normal(b, t, h).sigmoid()
+    beta = normal(b, t, h).sigmoid().bfloat16()
     log_lam = torch.nn.functional.logsigmoid(normal(b, t, h) + 3.0)
     lamb = torch.nn.functional.softplus(normal(h, d)) + 0.25
     return q, k, v, beta, log_lam, lamb

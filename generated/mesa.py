@@ -66,7 +66,7 @@ import triton
 import triton.language as tl
 
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out
-from chunkform.runtime.kernels import FLOOR, LOG2E, border_sums, chained, cumulate, map_of_all, part_of, power
+from chunkform.runtime.kernels import FLOOR, LOG2E, border_sums, chained, cumulate, map_of_all, part_of, place_of, power
 from chunkform.runtime.launch import (
     DTYPES,
     cdiv,
@@ -606,30 +606,99 @@ def triton_x_system_forward(given, states, constants, packed=None, exchange=None
     return {"y": y}, {"H": H__last}, saved
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
-def x_system_backward_sweep_1(
-    H__first,
-    H__last,
+@triton.jit(do_not_specialize=["T", "chunks"])
+def x_system_backward_prepare_1(
+    matrix1,
+    lam_sums,
+    lam_resets,
     dy_p,
     dy_b,
     dy_t,
     dy_h,
     dy_g,
+    u_p,
+    u_b,
+    u_t,
+    u_h,
+    u_g,
+    p_p,
+    p_b,
+    p_t,
+    p_h,
+    p_g,
+    own1_out,
+    T,
+    H,
+    chunks,
+    begins,
+    stops,
+    D: tl.constexpr,
+    block_d: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """What needs no state, for all chunks at once."""
+    c = tl.program_id(0) % chunks
+    bh = (tl.program_id(0) // chunks).to(tl.int64)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    t0, last = place_of(c, T, begins, stops, C)
+    if last < 0:
+        return
+    i_ok = i <= last
+    at = bh * T + t0
+    step = (b * T + t0) * H + h
+    dy_p += b * dy_b + h // dy_g * dy_h
+    u_p += b * u_b + h // u_g * u_h
+    p_p += b * p_b + h // p_g * p_h
+    lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
+    lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+    seen = i[:, None] >= i[None, :]
+    if EXACT:
+        seen = seen & (i[None, :] >= lam_r[:, None])
+    m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+    dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    p = tl.dot(dy.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # dy u^T
+    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p))  # (dy u^T) . m
+    p2 = tl.load(p_p + t0 * p_t + i[:, None] * p_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    p3 = tl.dot(p2.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # p u^T
+    pairs = m * p * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p3  # [order_{mask}]_{i,j} . (p u^T) . (dy u^T) . m
+    sums = tl.sum(pairs, axis=1)
+    sums2 = sums - tl.sum(pairs, axis=0)
+    tl.store(own1_out + step + i * H, sums2, mask=i_ok)  # H: own.late
+
+
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+def x_system_backward_sweep_1(
+    H__first,
+    H__last,
     lam_sums,
     lam_resets,
+    p_p,
+    p_b,
+    p_t,
+    p_h,
+    p_g,
+    dy_p,
+    dy_b,
+    dy_t,
+    dy_h,
+    dy_g,
+    H_in_late__out,
+    matrix1,
     u_p,
     u_b,
     u_t,
     u_h,
     u_g,
     dp_out,
-    p_p,
-    p_b,
-    p_t,
-    p_h,
-    p_g,
-    H_in_late__out,
-    H_own_late__out,
     T,
     H,
     chunks,
@@ -663,9 +732,9 @@ def x_system_backward_sweep_1(
         H_ += tl.load(
             H__first + sh * D * D + d[:, None] * D + d_kept[None, :], mask=d_ok[:, None] & d_kept_ok[None, :], other=0.0
         )
+    p_p += b * p_b + h // p_g * p_h
     dy_p += b * dy_b + h // dy_g * dy_h
     u_p += b * u_b + h // u_g * u_h
-    p_p += b * p_b + h // p_g * p_h
     for n in range(count):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -678,52 +747,32 @@ def x_system_backward_sweep_1(
         lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
-        dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(dy.to(DT), H_.to(DT), input_precision="tf32x3")  # dy H
-        if not EXACT:
-            p = tl.dot(dy.to(DT), (H_ - H_.to(DT).to(tl.float32)).to(DT), p)
         since = power(lam_a, lam_r < 0)
-        seen = i[:, None] >= i[None, :]
-        if EXACT:
-            seen = seen & (i[None, :] >= lam_r[:, None])
-        m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
-        u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(dy.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # dy u^T
-        u2 = tl.load(
-            u_p + t0 * u_t + i[:, None] * u_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
-        )
-        p3 = tl.dot(
-            (m * p2).to(DT), u2.to(DT), (since[:, None] * p), input_precision="tf32x3"
-        )  # ... + ((dy u^T) . m) u
-        p4 = tl.load(
+        p = tl.load(
             p_p + t0 * p_t + i[:, None] * p_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
         )
-        p5 = tl.load(p_p + t0 * p_t + i[:, None] * p_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p6 = tl.dot(p5.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # p u^T
-        pairs = (
-            m * p2 * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p6
-        )  # [order_{mask}]_{i,j} . (p u^T) . (dy u^T) . m
-        pairs = tl.where(tile == 0, pairs, 0.0)
+        dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p2 = tl.dot(dy.to(DT), H_.to(DT), input_precision="tf32x3")  # dy H
+        if not EXACT:
+            p2 = tl.dot(dy.to(DT), (H_ - H_.to(DT).to(tl.float32)).to(DT), p2)
+        sums = tl.sum((since[:, None] * p.to(tl.float32)).to(DT).to(tl.float32) * p2, axis=1)
+        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        u = tl.load(
+            u_p + t0 * u_t + i[:, None] * u_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
+        )
+        p3 = tl.dot(t.to(DT), u.to(DT), (since[:, None] * p2), input_precision="tf32x3")  # ... + matrix1 u
         if YIELD:
             tl.store(
                 dp_out + step * D + i[:, None] * (H * D) + d_kept[None, :], p3, mask=i_ok[:, None] & d_kept_ok[None, :]
             )  # dp
-            tl.store(
-                H_in_late__out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile,
-                tl.sum((since[:, None] * p4.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1),
-                mask=i_ok,
-            )  # H: in.late
-            tl.store(
-                H_own_late__out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile,
-                tl.sum(pairs, axis=1) - tl.sum(pairs, axis=0),
-                mask=i_ok,
-            )  # H: own.late
+            tl.store(H_in_late__out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile, sums, mask=i_ok)  # H: in.late
         kept = power(lam_a_end, lam_r_end < 0)
+        u2 = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
-        p7 = tl.dot(
-            tl.trans(u.to(DT)), (until[:, None] * u2.to(tl.float32)).to(DT), (kept * H_), input_precision="tf32x3"
+        p4 = tl.dot(
+            tl.trans(u2.to(DT)), (until[:, None] * u.to(tl.float32)).to(DT), (kept * H_), input_precision="tf32x3"
         )  # ... + u^T diag(until) u
-        H_ = p7  # kept H + u^T diag(until) u
+        H_ = p4  # kept H + u^T diag(until) u
     if YIELD:
         if H__last is not None:
             if part == parts - 1:
@@ -736,29 +785,86 @@ def x_system_backward_sweep_1(
         tl.store(H__last + sh * D * D + d[:, None] * D + d_kept[None, :], H_, mask=d_ok[:, None] & d_kept_ok[None, :])
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
-def x_system_backward_sweep_2(
-    dH_first,
-    dH_last,
+@triton.jit(do_not_specialize=["T", "chunks"])
+def x_system_backward_prepare_2(
+    matrix1,
     lam_sums,
     lam_resets,
-    u_p,
-    u_b,
-    u_t,
-    u_h,
-    u_g,
     dy_p,
     dy_b,
     dy_t,
     dy_h,
     dy_g,
+    u_p,
+    u_b,
+    u_t,
+    u_h,
+    u_g,
+    T,
+    H,
+    chunks,
+    begins,
+    stops,
+    D: tl.constexpr,
+    block_d: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """What needs no state, for all chunks at once."""
+    c = tl.program_id(0) % chunks
+    bh = (tl.program_id(0) // chunks).to(tl.int64)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    t0, last = place_of(c, T, begins, stops, C)
+    if last < 0:
+        return
+    i_ok = i <= last
+    at = bh * T + t0
+    step = (b * T + t0) * H + h
+    dy_p += b * dy_b + h // dy_g * dy_h
+    u_p += b * u_b + h // u_g * u_h
+    lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
+    lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+    seen = i[:, None] >= i[None, :]
+    if EXACT:
+        seen = seen & (i[None, :] >= lam_r[:, None])
+    m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+    dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    p = tl.dot(dy.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # dy u^T
+    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p))  # (dy u^T) . m
+
+
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+def x_system_backward_sweep_2(
+    dH_first,
+    dH_last,
+    u_p,
+    u_b,
+    u_t,
+    u_h,
+    u_g,
+    lam_sums,
+    lam_resets,
+    H_out_late__out,
+    matrix1,
     p_p,
     p_b,
     p_t,
     p_h,
     p_g,
     du_1_out,
-    H_out_late__out,
+    dy_p,
+    dy_b,
+    dy_t,
+    dy_h,
+    dy_g,
     T,
     H,
     chunks,
@@ -793,8 +899,8 @@ def x_system_backward_sweep_2(
             dH_first + sh * D * D + d[:, None] * D + d_kept[None, :], mask=d_ok[:, None] & d_kept_ok[None, :], other=0.0
         )
     u_p += b * u_b + h // u_g * u_h
-    dy_p += b * dy_b + h // dy_g * dy_h
     p_p += b * p_b + h // p_g * p_h
+    dy_p += b * dy_b + h // dy_g * dy_h
     for n in range(count):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -807,43 +913,34 @@ def x_system_backward_sweep_2(
         lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
-        since = power(lam_a_end - lam_a, lam_r_end < i + 1)
-        u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(u.to(DT), dH.to(DT), input_precision="tf32x3")  # u dH
-        if not EXACT:
-            p = tl.dot(u.to(DT), (dH - dH.to(DT).to(tl.float32)).to(DT), p)
-        seen = i[:, None] <= i[None, :]
-        if EXACT:
-            seen = seen & (i[:, None] >= lam_r[None, :])
-        m = power(lam_a[None, :] - lam_a[:, None], seen)  # decays from write to read
-        dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(u.to(DT), tl.trans(dy.to(DT)), input_precision="tf32x3")  # u dy^T
-        p3 = tl.load(
-            p_p + t0 * p_t + i[:, None] * p_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
-        )
-        p4 = tl.dot(
-            (m * p2).to(DT), p3.to(DT), (since[:, None] * p), input_precision="tf32x3"
-        )  # ... + ((u dy^T) . m) p
-        u2 = tl.load(
+        u = tl.load(
             u_p + t0 * u_t + i[:, None] * u_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
         )
+        since = power(lam_a_end - lam_a, lam_r_end < i + 1)
+        u2 = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p = tl.dot(u2.to(DT), dH.to(DT), input_precision="tf32x3")  # u dH
+        if not EXACT:
+            p = tl.dot(u2.to(DT), (dH - dH.to(DT).to(tl.float32)).to(DT), p)
+        sums = tl.sum((-since[:, None] * u.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1)
+        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p2 = tl.load(
+            p_p + t0 * p_t + i[:, None] * p_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
+        )
+        p3 = tl.dot(tl.trans(t.to(DT)), p2.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + matrix1 p
         if YIELD:
             tl.store(
                 du_1_out + step * D + i[:, None] * (H * D) + d_kept[None, :],
-                p4,
+                p3,
                 mask=i_ok[:, None] & d_kept_ok[None, :],
             )  # du
-            tl.store(
-                H_out_late__out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile,
-                tl.sum((-since[:, None] * u2.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1),
-                mask=i_ok,
-            )  # H: out.late
+            tl.store(H_out_late__out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile, sums, mask=i_ok)  # H: out.late
         kept = power(lam_a_end, lam_r_end < 0)
+        dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         until = power(lam_a, lam_r < 0)
-        p5 = tl.dot(
-            tl.trans(dy.to(DT)), (until[:, None] * p3.to(tl.float32)).to(DT), (kept * dH), input_precision="tf32x3"
+        p4 = tl.dot(
+            tl.trans(dy.to(DT)), (until[:, None] * p2.to(tl.float32)).to(DT), (kept * dH), input_precision="tf32x3"
         )  # ... + dy^T diag(until) p
-        dH = p5  # kept dH + dy^T diag(until) p
+        dH = p4  # kept dH + dy^T diag(until) p
     if YIELD:
         if dH_last is not None:
             if part == 0:
@@ -856,6 +953,62 @@ def x_system_backward_sweep_2(
         tl.store(dH_last + sh * D * D + d[:, None] * D + d_kept[None, :], dH, mask=d_ok[:, None] & d_kept_ok[None, :])
 
 
+@triton.jit(do_not_specialize=["T", "chunks"])
+def x_system_backward_prepare_3(
+    matrix2,
+    lam_sums,
+    lam_resets,
+    p_p,
+    p_b,
+    p_t,
+    p_h,
+    p_g,
+    u_p,
+    u_b,
+    u_t,
+    u_h,
+    u_g,
+    T,
+    H,
+    chunks,
+    begins,
+    stops,
+    D: tl.constexpr,
+    block_d: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """What needs no state, for all chunks at once."""
+    c = tl.program_id(0) % chunks
+    bh = (tl.program_id(0) // chunks).to(tl.int64)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    t0, last = place_of(c, T, begins, stops, C)
+    if last < 0:
+        return
+    i_ok = i <= last
+    at = bh * T + t0
+    step = (b * T + t0) * H + h
+    p_p += b * p_b + h // p_g * p_h
+    u_p += b * u_b + h // u_g * u_h
+    lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
+    lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+    seen = i[:, None] >= i[None, :]
+    if EXACT:
+        seen = seen & (i[None, :] >= lam_r[:, None])
+    m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+    p = tl.load(p_p + t0 * p_t + i[:, None] * p_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    p2 = tl.dot(p.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # p u^T
+    tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p2))  # (p u^T) . m
+
+
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def x_system_backward_sweep_3(
     dH_first,
@@ -866,11 +1019,7 @@ def x_system_backward_sweep_3(
     u_t,
     u_h,
     u_g,
-    p_p,
-    p_b,
-    p_t,
-    p_h,
-    p_g,
+    matrix2,
     dy_p,
     dy_b,
     dy_t,
@@ -882,6 +1031,11 @@ def x_system_backward_sweep_3(
     du_1_h,
     du_1_g,
     du_out,
+    p_p,
+    p_b,
+    p_t,
+    p_h,
+    p_g,
     T,
     H,
     chunks,
@@ -916,9 +1070,9 @@ def x_system_backward_sweep_3(
             dH_first + sh * D * D + d_kept[None, :] * D + d[:, None], mask=d_kept_ok[None, :] & d_ok[:, None], other=0.0
         )
     u_p += b * u_b + h // u_g * u_h
-    p_p += b * p_b + h // p_g * p_h
     dy_p += b * dy_b + h // dy_g * dy_h
     du_1_p += b * du_1_b + h // du_1_g * du_1_h
+    p_p += b * p_b + h // p_g * p_h
     for n in range(count):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -939,30 +1093,24 @@ def x_system_backward_sweep_3(
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(u.to(DT), dH.to(DT), input_precision="tf32x3")  # u dH^T
-        seen = i[:, None] <= i[None, :]
-        if EXACT:
-            seen = seen & (i[:, None] >= lam_r[None, :])
-        m = power(lam_a[None, :] - lam_a[:, None], seen)  # decays from write to read
-        p2 = tl.load(p_p + t0 * p_t + i[:, None] * p_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p3 = tl.dot(u.to(DT), tl.trans(p2.to(DT)), input_precision="tf32x3")  # u p^T
+        t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         dy = tl.load(
             dy_p + t0 * dy_t + i[:, None] * dy_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
         )
-        p4 = tl.dot(
-            (m * p3).to(DT), dy.to(DT), (since[:, None] * p), input_precision="tf32x3"
-        )  # ... + ((u p^T) . m) dy
+        p2 = tl.dot(tl.trans(t.to(DT)), dy.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + matrix2 dy
         if YIELD:
             tl.store(
                 du_out + step * D + i[:, None] * (H * D) + d_kept[None, :],
-                (du_1.to(tl.float32) + p4),
+                (du_1.to(tl.float32) + p2),
                 mask=i_ok[:, None] & d_kept_ok[None, :],
             )  # du
         kept = power(lam_a_end, lam_r_end < 0)
+        p3 = tl.load(p_p + t0 * p_t + i[:, None] * p_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         until = power(lam_a, lam_r < 0)
-        p5 = tl.dot(
-            tl.trans(p2.to(DT)), (until[:, None] * dy.to(tl.float32)).to(DT), (kept * dH), input_precision="tf32x3"
+        p4 = tl.dot(
+            tl.trans(p3.to(DT)), (until[:, None] * dy.to(tl.float32)).to(DT), (kept * dH), input_precision="tf32x3"
         )  # ... + p^T diag(until) dy
-        dH = p5  # kept dH + dy^T diag(until) p
+        dH = p4  # kept dH + dy^T diag(until) p
 
 
 def triton_x_system_backward(
@@ -994,26 +1142,52 @@ def triton_x_system_backward(
     dy = cotangent(cotangents.get("y"), some, (B, T, H, D))
     lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
     if needs & {"lam", "p"}:
+        matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+        own1 = some.new_empty((B, T, H, 1), dtype=torch.float32)
+        launch(
+            x_system_backward_prepare_1,
+            (lay.programs,),
+            matrix1,
+            lam_sums,
+            lam_resets,
+            dy,
+            *strides(dy, H),
+            u,
+            *strides(u, H),
+            p,
+            *strides(p, H),
+            own1,
+            *lay.at_once,
+            D=D,
+            block_d=padded(D),
+            C=config.chunk,
+            LEVELS=config.levels,
+            EVEN=lay.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=4,
+            num_stages=1,
+        )
+    if needs & {"lam", "p"}:
         dp = some.new_empty((B, T, H, D), dtype=some.dtype)
         H_in_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
-        H_own_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
         H__last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32)
         launch(
             x_system_backward_sweep_1,
             (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
             H__starts,
             H__last,
-            dy,
-            *strides(dy, H),
             lam_sums,
             lam_resets,
+            p,
+            *strides(p, H),
+            dy,
+            *strides(dy, H),
+            H_in_late_,
+            matrix1,
             u,
             *strides(u, H),
             dp,
-            p,
-            *strides(p, H),
-            H_in_late_,
-            H_own_late_,
             *lay.walked,
             parts,
             lay.length(parts),
@@ -1030,6 +1204,29 @@ def triton_x_system_backward(
             num_stages=config.stages,
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
+        matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+        launch(
+            x_system_backward_prepare_2,
+            (lay.programs,),
+            matrix1,
+            lam_sums,
+            lam_resets,
+            dy,
+            *strides(dy, H),
+            u,
+            *strides(u, H),
+            *lay.at_once,
+            D=D,
+            block_d=padded(D),
+            C=config.chunk,
+            LEVELS=config.levels,
+            EVEN=lay.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=4,
+            num_stages=1,
+        )
+    if needs & {"H", "dH", "lam", "lam_0", "u"}:
         if parts > 1 or exchange is not None:
             dH_ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
             launch(
@@ -1037,16 +1234,17 @@ def triton_x_system_backward(
                 (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
                 None,
                 dH_ends,
-                lam_sums,
-                lam_resets,
                 u,
                 *strides(u, H),
-                dy,
-                *strides(dy, H),
+                lam_sums,
+                lam_resets,
+                None,
+                matrix1,
                 p,
                 *strides(p, H),
                 None,
-                None,
+                dy,
+                *strides(dy, H),
                 *lay.walked,
                 parts,
                 lay.length(parts),
@@ -1090,16 +1288,17 @@ def triton_x_system_backward(
             (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
             dH_starts,
             dH_last,
-            lam_sums,
-            lam_resets,
             u,
             *strides(u, H),
-            dy,
-            *strides(dy, H),
+            lam_sums,
+            lam_resets,
+            H_out_late_,
+            matrix1,
             p,
             *strides(p, H),
             du_1,
-            H_out_late_,
+            dy,
+            *strides(dy, H),
             *lay.walked,
             parts,
             lay.length(parts),
@@ -1116,6 +1315,29 @@ def triton_x_system_backward(
             num_stages=config.stages,
         )
     if needs & {"u"}:
+        matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+        launch(
+            x_system_backward_prepare_3,
+            (lay.programs,),
+            matrix2,
+            lam_sums,
+            lam_resets,
+            p,
+            *strides(p, H),
+            u,
+            *strides(u, H),
+            *lay.at_once,
+            D=D,
+            block_d=padded(D),
+            C=config.chunk,
+            LEVELS=config.levels,
+            EVEN=lay.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=4,
+            num_stages=1,
+        )
+    if needs & {"u"}:
         du = some.new_empty((B, T, H, D), dtype=some.dtype)
         launch(
             x_system_backward_sweep_3,
@@ -1125,13 +1347,14 @@ def triton_x_system_backward(
             lam_resets,
             u,
             *strides(u, H),
-            p,
-            *strides(p, H),
+            matrix2,
             dy,
             *strides(dy, H),
             du_1,
             *strides(du_1, H),
             du,
+            p,
+            *strides(p, H),
             *lay.walked,
             parts,
             lay.length(parts),
@@ -1156,7 +1379,7 @@ def triton_x_system_backward(
             lay,
             config.exact,
             in_late=H_in_late_,
-            own_late=H_own_late_,
+            own_late=own1,
             out_late=H_out_late_,
         )
     if "u" in needs:
@@ -1320,7 +1543,7 @@ def x_system_solves(
         along = p.to(tl.float32)
         curvature = tl.sum(along * hp, axis=1)
         active = (delta > rest) & (curvature > 0.0)
-        alpha = tl.where(active, tl.sum(along * r, axis=1) / tl.where(active, curvature, 1.0), 0.0)
+        alpha = tl.where(active, delta / tl.where(active, curvature, 1.0), 0.0)
         x += alpha[:, None] * along
         r -= alpha[:, None] * hp
         new = tl.sum(r * r, axis=1)

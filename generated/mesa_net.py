@@ -122,7 +122,18 @@ import triton
 import triton.language as tl
 
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out
-from chunkform.runtime.kernels import FLOOR, LOG2E, border_sums, chained, cumulate, inverse, map_of_all, part_of, power
+from chunkform.runtime.kernels import (
+    FLOOR,
+    LOG2E,
+    border_sums,
+    chained,
+    cumulate,
+    inverse,
+    map_of_all,
+    part_of,
+    place_of,
+    power,
+)
 from chunkform.runtime.launch import (
     DTYPES,
     cdiv,
@@ -942,35 +953,115 @@ def triton_x_system_forward(given, states, constants, packed=None, exchange=None
     )
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
-def x_system_backward_sweep_1(
-    H__first,
-    H__last,
-    dy_p,
-    dy_b,
-    dy_t,
-    dy_h,
-    dy_g,
+@triton.jit(do_not_specialize=["T", "chunks"])
+def x_system_backward_prepare_1(
+    matrix1,
     lam_sums,
     lam_resets,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
     beta_p,
     beta_b,
     beta_t,
     beta_h,
     beta_g,
-    dp_0_out,
+    dy_p,
+    dy_b,
+    dy_t,
+    dy_h,
+    dy_g,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    k_g,
     p_p,
     p_b,
     p_t,
     p_h,
     p_g,
+    own1_out,
+    T,
+    H,
+    chunks,
+    begins,
+    stops,
+    D: tl.constexpr,
+    block_d: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """What needs no state, for all chunks at once."""
+    c = tl.program_id(0) % chunks
+    bh = (tl.program_id(0) // chunks).to(tl.int64)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    t0, last = place_of(c, T, begins, stops, C)
+    if last < 0:
+        return
+    i_ok = i <= last
+    at = bh * T + t0
+    step = (b * T + t0) * H + h
+    beta_p += b * beta_b + h // beta_g * beta_h
+    dy_p += b * dy_b + h // dy_g * dy_h
+    k_p += b * k_b + h // k_g * k_h
+    p_p += b * p_b + h // p_g * p_h
+    lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
+    lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+    seen = i[:, None] >= i[None, :]
+    if EXACT:
+        seen = seen & (i[None, :] >= lam_r[:, None])
+    m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+    beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+    dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    p = tl.dot(dy.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # dy k^T
+    tl.store(
+        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta.to(tl.float32)[None, :] * (m * p))
+    )  # ((dy k^T) . m) diag(beta)
+    p2 = tl.load(p_p + t0 * p_t + i[:, None] * p_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    p3 = tl.dot(p2.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # p k^T
+    pairs = beta.to(tl.float32)[None, :] * (
+        m * p3 * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p
+    )  # ([order_{mask}]_{i,j} . (p k^T) . (dy k^T) . m) diag(beta)
+    sums = tl.sum(pairs, axis=1)
+    sums2 = sums - tl.sum(pairs, axis=0)
+    tl.store(own1_out + step + i * H, sums2, mask=i_ok)  # H: own.late
+
+
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+def x_system_backward_sweep_1(
+    H__first,
+    H__last,
+    lam_sums,
+    lam_resets,
+    p_p,
+    p_b,
+    p_t,
+    p_h,
+    p_g,
+    dy_p,
+    dy_b,
+    dy_t,
+    dy_h,
+    dy_g,
     H_in_late__out,
-    H_own_late__out,
+    matrix1,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    k_g,
+    dp_0_out,
+    beta_p,
+    beta_b,
+    beta_t,
+    beta_h,
+    beta_g,
     T,
     H,
     chunks,
@@ -1004,10 +1095,10 @@ def x_system_backward_sweep_1(
         H_ += tl.load(
             H__first + sh * D * D + d[:, None] * D + d_kept[None, :], mask=d_ok[:, None] & d_kept_ok[None, :], other=0.0
         )
+    p_p += b * p_b + h // p_g * p_h
     dy_p += b * dy_b + h // dy_g * dy_h
     k_p += b * k_b + h // k_g * k_h
     beta_p += b * beta_b + h // beta_g * beta_h
-    p_p += b * p_b + h // p_g * p_h
     for n in range(count):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -1020,58 +1111,38 @@ def x_system_backward_sweep_1(
         lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
-        dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(dy.to(DT), H_.to(DT), input_precision="tf32x3")  # dy H
-        if not EXACT:
-            p = tl.dot(dy.to(DT), (H_ - H_.to(DT).to(tl.float32)).to(DT), p)
         since = power(lam_a, lam_r < 0)
+        p = tl.load(
+            p_p + t0 * p_t + i[:, None] * p_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
+        )
+        dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p2 = tl.dot(dy.to(DT), H_.to(DT), input_precision="tf32x3")  # dy H
+        if not EXACT:
+            p2 = tl.dot(dy.to(DT), (H_ - H_.to(DT).to(tl.float32)).to(DT), p2)
+        sums = tl.sum((since[:, None] * p.to(tl.float32)).to(DT).to(tl.float32) * p2, axis=1)
+        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         k = tl.load(
             k_p + t0 * k_t + i[:, None] * k_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
         )
-        seen = i[:, None] >= i[None, :]
-        if EXACT:
-            seen = seen & (i[None, :] >= lam_r[:, None])
-        m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
-        k2 = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(dy.to(DT), tl.trans(k2.to(DT)), input_precision="tf32x3")  # dy k^T
-        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
-        p3 = tl.dot(
-            (beta.to(tl.float32)[None, :] * (m * p2)).to(DT), k.to(DT), (since[:, None] * p), input_precision="tf32x3"
-        )  # ... + ((dy k^T) . m) diag(beta) k
-        p4 = tl.load(
-            p_p + t0 * p_t + i[:, None] * p_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
-        )
-        p5 = tl.load(p_p + t0 * p_t + i[:, None] * p_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p6 = tl.dot(p5.to(DT), tl.trans(k2.to(DT)), input_precision="tf32x3")  # p k^T
-        pairs = beta.to(tl.float32)[None, :] * (
-            m * p6 * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p2
-        )  # ([order_{mask}]_{i,j} . (p k^T) . (dy k^T) . m) diag(beta)
-        pairs = tl.where(tile == 0, pairs, 0.0)
+        p3 = tl.dot(t.to(DT), k.to(DT), (since[:, None] * p2), input_precision="tf32x3")  # ... + matrix1 k
         if YIELD:
             tl.store(
                 dp_0_out + step * D + i[:, None] * (H * D) + d_kept[None, :],
                 p3,
                 mask=i_ok[:, None] & d_kept_ok[None, :],
             )  # dp
-            tl.store(
-                H_in_late__out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile,
-                tl.sum((since[:, None] * p4.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1),
-                mask=i_ok,
-            )  # H: in.late
-            tl.store(
-                H_own_late__out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile,
-                tl.sum(pairs, axis=1) - tl.sum(pairs, axis=0),
-                mask=i_ok,
-            )  # H: own.late
+            tl.store(H_in_late__out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile, sums, mask=i_ok)  # H: in.late
         kept = power(lam_a_end, lam_r_end < 0)
+        k2 = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
-        p7 = tl.dot(
+        p4 = tl.dot(
             tl.trans(k2.to(DT)),
             ((beta.to(tl.float32) * until)[:, None] * k.to(tl.float32)).to(DT),
             (kept * H_),
             input_precision="tf32x3",
         )  # ... + k^T diag(beta . until) k
-        H_ = p7  # kept H + k^T diag(beta . until) k
+        H_ = p4  # kept H + k^T diag(beta . until) k
     if YIELD:
         if H__last is not None:
             if part == parts - 1:
@@ -1082,6 +1153,62 @@ def x_system_backward_sweep_1(
                 )
     else:
         tl.store(H__last + sh * D * D + d[:, None] * D + d_kept[None, :], H_, mask=d_ok[:, None] & d_kept_ok[None, :])
+
+
+@triton.jit(do_not_specialize=["T", "chunks"])
+def x_system_backward_prepare_2(
+    matrix2,
+    lam_sums,
+    lam_resets,
+    dy_p,
+    dy_b,
+    dy_t,
+    dy_h,
+    dy_g,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    k_g,
+    T,
+    H,
+    chunks,
+    begins,
+    stops,
+    D: tl.constexpr,
+    block_d: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """What needs no state, for all chunks at once."""
+    c = tl.program_id(0) % chunks
+    bh = (tl.program_id(0) // chunks).to(tl.int64)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    t0, last = place_of(c, T, begins, stops, C)
+    if last < 0:
+        return
+    i_ok = i <= last
+    at = bh * T + t0
+    step = (b * T + t0) * H + h
+    dy_p += b * dy_b + h // dy_g * dy_h
+    k_p += b * k_b + h // k_g * k_h
+    lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
+    lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+    seen = i[:, None] >= i[None, :]
+    if EXACT:
+        seen = seen & (i[None, :] >= lam_r[:, None])
+    m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+    dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    p = tl.dot(dy.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # dy k^T
+    tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p))  # (dy k^T) . m
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1095,11 +1222,7 @@ def x_system_backward_sweep_2(
     k_t,
     k_h,
     k_g,
-    dy_p,
-    dy_b,
-    dy_t,
-    dy_h,
-    dy_g,
+    matrix2,
     p_p,
     p_b,
     p_t,
@@ -1112,6 +1235,11 @@ def x_system_backward_sweep_2(
     beta_g,
     dk_1_out,
     dbeta_1_out,
+    dy_p,
+    dy_b,
+    dy_t,
+    dy_h,
+    dy_g,
     T,
     H,
     chunks,
@@ -1146,9 +1274,9 @@ def x_system_backward_sweep_2(
             dH_first + sh * D * D + d[:, None] * D + d_kept[None, :], mask=d_ok[:, None] & d_kept_ok[None, :], other=0.0
         )
     k_p += b * k_b + h // k_g * k_h
-    dy_p += b * dy_b + h // dy_g * dy_h
     p_p += b * p_b + h // p_g * p_h
     beta_p += b * beta_b + h // beta_g * beta_h
+    dy_p += b * dy_b + h // dy_g * dy_h
     for n in range(count):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -1168,35 +1296,29 @@ def x_system_backward_sweep_2(
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(k.to(DT), dH.to(DT), input_precision="tf32x3")  # k dH
-        seen = i[:, None] <= i[None, :]
-        if EXACT:
-            seen = seen & (i[:, None] >= lam_r[None, :])
-        m = power(lam_a[None, :] - lam_a[:, None], seen)  # decays from write to read
-        dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(k.to(DT), tl.trans(dy.to(DT)), input_precision="tf32x3")  # k dy^T
-        p3 = tl.load(
+        t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p2 = tl.load(
             p_p + t0 * p_t + i[:, None] * p_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
         )
-        p4 = tl.dot(
-            (m * p2).to(DT), p3.to(DT), (since[:, None] * p), input_precision="tf32x3"
-        )  # ... + ((k dy^T) . m) p
+        p3 = tl.dot(tl.trans(t.to(DT)), p2.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + matrix2 p
         if YIELD:
             tl.store(
                 dk_1_out + step * D + i[:, None] * (H * D) + d_kept[None, :],
-                (beta.to(tl.float32)[:, None] * p4),
+                (beta.to(tl.float32)[:, None] * p3),
                 mask=i_ok[:, None] & d_kept_ok[None, :],
             )  # dk
             tl.store(
                 dbeta_1_out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile,
-                tl.sum(tl.where(d_kept_ok[None, :], (k2.to(tl.float32) * p4), 0.0), axis=1),
+                tl.sum(tl.where(d_kept_ok[None, :], (k2.to(tl.float32) * p3), 0.0), axis=1),
                 mask=i_ok,
             )  # dbeta
         kept = power(lam_a_end, lam_r_end < 0)
+        dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         until = power(lam_a, lam_r < 0)
-        p5 = tl.dot(
-            tl.trans(dy.to(DT)), (until[:, None] * p3.to(tl.float32)).to(DT), (kept * dH), input_precision="tf32x3"
+        p4 = tl.dot(
+            tl.trans(dy.to(DT)), (until[:, None] * p2.to(tl.float32)).to(DT), (kept * dH), input_precision="tf32x3"
         )  # ... + dy^T diag(until) p
-        dH = p5  # kept dH + dy^T diag(until) p
+        dH = p4  # kept dH + dy^T diag(until) p
     if YIELD:
         if dH_last is not None:
             if part == 0:
@@ -1209,38 +1331,95 @@ def x_system_backward_sweep_2(
         tl.store(dH_last + sh * D * D + d[:, None] * D + d_kept[None, :], dH, mask=d_ok[:, None] & d_kept_ok[None, :])
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
-def x_system_backward_sweep_3(
-    dH_first,
+@triton.jit(do_not_specialize=["T", "chunks"])
+def x_system_backward_prepare_3(
+    matrix3,
     lam_sums,
     lam_resets,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
     p_p,
     p_b,
     p_t,
     p_h,
     p_g,
-    dy_p,
-    dy_b,
-    dy_t,
-    dy_h,
-    dy_g,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    k_g,
+    T,
+    H,
+    chunks,
+    begins,
+    stops,
+    D: tl.constexpr,
+    block_d: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """What needs no state, for all chunks at once."""
+    c = tl.program_id(0) % chunks
+    bh = (tl.program_id(0) // chunks).to(tl.int64)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    t0, last = place_of(c, T, begins, stops, C)
+    if last < 0:
+        return
+    i_ok = i <= last
+    at = bh * T + t0
+    step = (b * T + t0) * H + h
+    p_p += b * p_b + h // p_g * p_h
+    k_p += b * k_b + h // k_g * k_h
+    lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
+    lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+    seen = i[:, None] >= i[None, :]
+    if EXACT:
+        seen = seen & (i[None, :] >= lam_r[:, None])
+    m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+    p = tl.load(p_p + t0 * p_t + i[:, None] * p_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    p2 = tl.dot(p.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # p k^T
+    tl.store(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p2))  # (p k^T) . m
+
+
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+def x_system_backward_sweep_3(
+    dH_first,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    k_g,
+    lam_sums,
+    lam_resets,
     beta_p,
     beta_b,
     beta_t,
     beta_h,
     beta_g,
+    H_out_late__out,
+    matrix3,
+    dy_p,
+    dy_b,
+    dy_t,
+    dy_h,
+    dy_g,
     dk_1_p,
     dk_1_b,
     dk_1_t,
     dk_1_h,
     dk_1_g,
     dk_out,
-    H_out_late__out,
+    p_p,
+    p_b,
+    p_t,
+    p_h,
+    p_g,
     T,
     H,
     chunks,
@@ -1275,10 +1454,10 @@ def x_system_backward_sweep_3(
             dH_first + sh * D * D + d_kept[None, :] * D + d[:, None], mask=d_kept_ok[None, :] & d_ok[:, None], other=0.0
         )
     k_p += b * k_b + h // k_g * k_h
-    p_p += b * p_b + h // p_g * p_h
-    dy_p += b * dy_b + h // dy_g * dy_h
     beta_p += b * beta_b + h // beta_g * beta_h
+    dy_p += b * dy_b + h // dy_g * dy_h
     dk_1_p += b * dk_1_b + h // dk_1_g * dk_1_h
+    p_p += b * p_b + h // p_g * p_h
     for n in range(count):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -1291,49 +1470,40 @@ def x_system_backward_sweep_3(
         lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
-        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
         dk_1 = tl.load(
             dk_1_p + t0 * dk_1_t + i[:, None] * dk_1_t + d_kept[None, :],
             mask=i_ok[:, None] & d_kept_ok[None, :],
             other=0.0,
         )
+        k = tl.load(
+            k_p + t0 * k_t + i[:, None] * k_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
+        )
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(k.to(DT), dH.to(DT), input_precision="tf32x3")  # k dH^T
+        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+        k2 = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p = tl.dot(k2.to(DT), dH.to(DT), input_precision="tf32x3")  # k dH^T
         if not EXACT:
-            p = tl.dot(k.to(DT), (dH - dH.to(DT).to(tl.float32)).to(DT), p)
-        seen = i[:, None] <= i[None, :]
-        if EXACT:
-            seen = seen & (i[:, None] >= lam_r[None, :])
-        m = power(lam_a[None, :] - lam_a[:, None], seen)  # decays from write to read
-        p2 = tl.load(p_p + t0 * p_t + i[:, None] * p_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p3 = tl.dot(k.to(DT), tl.trans(p2.to(DT)), input_precision="tf32x3")  # k p^T
+            p = tl.dot(k2.to(DT), (dH - dH.to(DT).to(tl.float32)).to(DT), p)
+        sums = tl.sum((-(since * beta.to(tl.float32))[:, None] * k.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1)
+        t = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         dy = tl.load(
             dy_p + t0 * dy_t + i[:, None] * dy_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
         )
-        p4 = tl.dot(
-            (m * p3).to(DT), dy.to(DT), (since[:, None] * p), input_precision="tf32x3"
-        )  # ... + ((k p^T) . m) dy
-        k2 = tl.load(
-            k_p + t0 * k_t + i[:, None] * k_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
-        )
+        p2 = tl.dot(tl.trans(t.to(DT)), dy.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + matrix3 dy
         if YIELD:
             tl.store(
                 dk_out + step * D + i[:, None] * (H * D) + d_kept[None, :],
-                ((beta.to(tl.float32)[:, None] * p4) + dk_1.to(tl.float32)),
+                ((beta.to(tl.float32)[:, None] * p2) + dk_1.to(tl.float32)),
                 mask=i_ok[:, None] & d_kept_ok[None, :],
             )  # dk
-            tl.store(
-                H_out_late__out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile,
-                tl.sum((-(since * beta.to(tl.float32))[:, None] * k2.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1),
-                mask=i_ok,
-            )  # H: out.late
+            tl.store(H_out_late__out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile, sums, mask=i_ok)  # H: out.late
         kept = power(lam_a_end, lam_r_end < 0)
+        p3 = tl.load(p_p + t0 * p_t + i[:, None] * p_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         until = power(lam_a, lam_r < 0)
-        p5 = tl.dot(
-            tl.trans(p2.to(DT)), (until[:, None] * dy.to(tl.float32)).to(DT), (kept * dH), input_precision="tf32x3"
+        p4 = tl.dot(
+            tl.trans(p3.to(DT)), (until[:, None] * dy.to(tl.float32)).to(DT), (kept * dH), input_precision="tf32x3"
         )  # ... + p^T diag(until) dy
-        dH = p5  # kept dH + dy^T diag(until) p
+        dH = p4  # kept dH + dy^T diag(until) p
 
 
 def triton_x_system_backward(
@@ -1358,28 +1528,56 @@ def triton_x_system_backward(
     dy = cotangent(cotangents.get("y"), some, (B, T, H, D))
     lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
     if needs & {"lam", "p"}:
+        matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+        own1 = some.new_empty((B, T, H, 1), dtype=torch.float32)
+        launch(
+            x_system_backward_prepare_1,
+            (lay.programs,),
+            matrix1,
+            lam_sums,
+            lam_resets,
+            beta,
+            *strides(beta, H),
+            dy,
+            *strides(dy, H),
+            k,
+            *strides(k, H),
+            p,
+            *strides(p, H),
+            own1,
+            *lay.at_once,
+            D=D,
+            block_d=padded(D),
+            C=config.chunk,
+            LEVELS=config.levels,
+            EVEN=lay.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=4,
+            num_stages=1,
+        )
+    if needs & {"lam", "p"}:
         dp_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
         H_in_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
-        H_own_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
         H__last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32)
         launch(
             x_system_backward_sweep_1,
             (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
             H__starts,
             H__last,
-            dy,
-            *strides(dy, H),
             lam_sums,
             lam_resets,
-            k,
-            *strides(k, H),
-            beta,
-            *strides(beta, H),
-            dp_0,
             p,
             *strides(p, H),
+            dy,
+            *strides(dy, H),
             H_in_late_,
-            H_own_late_,
+            matrix1,
+            k,
+            *strides(k, H),
+            dp_0,
+            beta,
+            *strides(beta, H),
             *lay.walked,
             parts,
             lay.length(parts),
@@ -1396,6 +1594,29 @@ def triton_x_system_backward(
             num_stages=config.stages,
         )
     if needs & {"H", "beta", "k", "lam"}:
+        matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+        launch(
+            x_system_backward_prepare_2,
+            (lay.programs,),
+            matrix2,
+            lam_sums,
+            lam_resets,
+            dy,
+            *strides(dy, H),
+            k,
+            *strides(k, H),
+            *lay.at_once,
+            D=D,
+            block_d=padded(D),
+            C=config.chunk,
+            LEVELS=config.levels,
+            EVEN=lay.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=4,
+            num_stages=1,
+        )
+    if needs & {"H", "beta", "k", "lam"}:
         if parts > 1 or exchange is not None:
             dH_ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
             launch(
@@ -1407,14 +1628,15 @@ def triton_x_system_backward(
                 lam_resets,
                 k,
                 *strides(k, H),
-                dy,
-                *strides(dy, H),
+                matrix2,
                 p,
                 *strides(p, H),
                 beta,
                 *strides(beta, H),
                 None,
                 None,
+                dy,
+                *strides(dy, H),
                 *lay.walked,
                 parts,
                 lay.length(parts),
@@ -1462,14 +1684,15 @@ def triton_x_system_backward(
             lam_resets,
             k,
             *strides(k, H),
-            dy,
-            *strides(dy, H),
+            matrix2,
             p,
             *strides(p, H),
             beta,
             *strides(beta, H),
             dk_1,
             dbeta_1,
+            dy,
+            *strides(dy, H),
             *lay.walked,
             parts,
             lay.length(parts),
@@ -1486,26 +1709,50 @@ def triton_x_system_backward(
             num_stages=config.stages,
         )
     if needs & {"k", "lam"}:
+        matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+        launch(
+            x_system_backward_prepare_3,
+            (lay.programs,),
+            matrix3,
+            lam_sums,
+            lam_resets,
+            p,
+            *strides(p, H),
+            k,
+            *strides(k, H),
+            *lay.at_once,
+            D=D,
+            block_d=padded(D),
+            C=config.chunk,
+            LEVELS=config.levels,
+            EVEN=lay.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=4,
+            num_stages=1,
+        )
+    if needs & {"k", "lam"}:
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
         H_out_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
         launch(
             x_system_backward_sweep_3,
             (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
             dH_starts,
-            lam_sums,
-            lam_resets,
             k,
             *strides(k, H),
-            p,
-            *strides(p, H),
-            dy,
-            *strides(dy, H),
+            lam_sums,
+            lam_resets,
             beta,
             *strides(beta, H),
+            H_out_late_,
+            matrix3,
+            dy,
+            *strides(dy, H),
             dk_1,
             *strides(dk_1, H),
             dk,
-            H_out_late_,
+            p,
+            *strides(p, H),
             *lay.walked,
             parts,
             lay.length(parts),
@@ -1530,7 +1777,7 @@ def triton_x_system_backward(
             lay,
             config.exact,
             in_late=H_in_late_,
-            own_late=H_own_late_,
+            own_late=own1,
             out_late=H_out_late_,
         )
     if "k" in needs:
@@ -1714,7 +1961,7 @@ def x_system_solves(
         along = p.to(tl.float32)
         curvature = tl.sum(along * hp, axis=1)
         active = (delta > rest) & (curvature > 0.0)
-        alpha = tl.where(active, tl.sum(along * r, axis=1) / tl.where(active, curvature, 1.0), 0.0)
+        alpha = tl.where(active, delta / tl.where(active, curvature, 1.0), 0.0)
         x += alpha[:, None] * along
         r -= alpha[:, None] * hp
         new = tl.sum(r * r, axis=1)
@@ -1795,6 +2042,75 @@ def triton_x_system_solve(given, states, constants, right, count, tolerance):
         num_stages=config.stages,
     )
     return x, residual, {"H": last}
+
+
+@triton.jit(do_not_specialize=["T"])
+def x_system_parameter_sums(
+    lamb_sums,
+    p__p,
+    p__b,
+    p__t,
+    p__h,
+    dy_p,
+    dy_b,
+    dy_t,
+    dy_h,
+    T,
+    H,
+    D: tl.constexpr,
+    block_d: tl.constexpr,
+    C: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """What the steps of a chunk add to the gradients of parameters."""
+    chunks = tl.cdiv(T, C)
+    c = tl.program_id(0) % chunks
+    bh = (tl.program_id(0) // chunks).to(tl.int64)
+    b = bh // H
+    h = bh % H
+    t0 = tl.cast(c, tl.int64) * C
+    i = tl.arange(0, C)
+    i_ok = i < T - t0
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    p__p += b * p__b + h * p__h
+    dy_p += b * dy_b + h * dy_h
+    p_ = tl.load(p__p + t0 * p__t + i[:, None] * p__t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    tl.store(
+        lamb_sums + tl.program_id(0).to(tl.int64) * D + d,
+        tl.sum(tl.where(i_ok[:, None], (p_.to(tl.float32) * dy.to(tl.float32)), 0.0), axis=0),
+        mask=d_ok,
+    )
+
+
+def triton_x_system_parameters(given, constants, cotangent):
+    """Gradients of lamb, which only scale what the product adds to a read."""
+    some = cotangent
+    B, T, H, D = some.shape
+    chunks = cdiv(T, 64)
+    p_ = steps(given["p"])
+    dy = steps(cotangent)
+    lamb_sums = some.new_empty((B, H, chunks, D), dtype=torch.float32)
+    launch(
+        x_system_parameter_sums,
+        (B * H * chunks,),
+        lamb_sums,
+        p_,
+        *strides3(p_),
+        dy,
+        *strides3(dy),
+        T,
+        H,
+        D=D,
+        block_d=padded(D),
+        C=64,
+        DT=DTYPES.get(some.dtype),
+        num_warps=4,
+    )
+    return {
+        "lamb": lamb_sums.sum((0, 2)),
+    }
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -2020,22 +2336,125 @@ def triton_o_forward(given, states, constants, packed=None, exchange=None):
     return {"y": y}, {"S": S_last}, saved
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
-def o_backward_sweep_1(
-    S_first,
-    S_last,
+@triton.jit(do_not_specialize=["T", "chunks"])
+def o_backward_prepare_1(
+    matrix1,
+    lam_sums,
+    lam_resets,
+    beta_p,
+    beta_b,
+    beta_t,
+    beta_h,
+    beta_g,
     dy_p,
     dy_b,
     dy_t,
     dy_h,
     dy_g,
-    lam_sums,
-    lam_resets,
+    v_p,
+    v_b,
+    v_t,
+    v_h,
+    v_g,
+    matrix2,
+    x_p,
+    x_b,
+    x_t,
+    x_h,
+    x_g,
     k_p,
     k_b,
     k_t,
     k_h,
     k_g,
+    matrix3,
+    own1_out,
+    T,
+    H,
+    chunks,
+    begins,
+    stops,
+    E: tl.constexpr,
+    D: tl.constexpr,
+    block_e: tl.constexpr,
+    block_d: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """What needs no state, for all chunks at once."""
+    c = tl.program_id(0) % chunks
+    bh = (tl.program_id(0) // chunks).to(tl.int64)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    e = tl.arange(0, block_e)
+    e_ok = e < E
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    t0, last = place_of(c, T, begins, stops, C)
+    if last < 0:
+        return
+    i_ok = i <= last
+    at = bh * T + t0
+    step = (b * T + t0) * H + h
+    beta_p += b * beta_b + h // beta_g * beta_h
+    dy_p += b * dy_b + h // dy_g * dy_h
+    v_p += b * v_b + h // v_g * v_h
+    x_p += b * x_b + h // x_g * x_h
+    k_p += b * k_b + h // k_g * k_h
+    lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
+    lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+    seen = i[:, None] >= i[None, :]
+    if EXACT:
+        seen = seen & (i[None, :] >= lam_r[:, None])
+    m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+    beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+    dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+    v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+    p = tl.dot(dy.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # dy v^T
+    tl.store(
+        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta.to(tl.float32)[None, :] * (m * p))
+    )  # ((dy v^T) . m) diag(beta)
+    x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    p2 = tl.dot(x.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # x k^T
+    tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p2))  # (x k^T) . m
+    tl.store(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p))  # (dy v^T) . m
+    pairs = beta.to(tl.float32)[None, :] * (
+        m * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p * p2
+    )  # ([order_{mask}]_{i,j} . (x k^T) . (dy v^T) . m) diag(beta)
+    sums = tl.sum(pairs, axis=1)
+    sums2 = sums - tl.sum(pairs, axis=0)
+    tl.store(own1_out + step + i * H, sums2, mask=i_ok)  # S: own.late
+
+
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+def o_backward_sweep_1(
+    S_first,
+    S_last,
+    lam_sums,
+    lam_resets,
+    x_p,
+    x_b,
+    x_t,
+    x_h,
+    x_g,
+    dy_p,
+    dy_b,
+    dy_t,
+    dy_h,
+    dy_g,
+    S_in_late__out,
+    matrix1,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    k_g,
+    dx_out,
     v_p,
     v_b,
     v_t,
@@ -2046,14 +2465,6 @@ def o_backward_sweep_1(
     beta_t,
     beta_h,
     beta_g,
-    dx_out,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    S_in_late__out,
-    S_own_late__out,
     T,
     H,
     chunks,
@@ -2086,11 +2497,11 @@ def o_backward_sweep_1(
     S = tl.zeros([block_e, block_d], tl.float32)
     if S_first is not None:
         S += tl.load(S_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
+    x_p += b * x_b + h // x_g * x_h
     dy_p += b * dy_b + h // dy_g * dy_h
     k_p += b * k_b + h // k_g * k_h
     v_p += b * v_b + h // v_g * v_h
     beta_p += b * beta_b + h // beta_g * beta_h
-    x_p += b * x_b + h // x_g * x_h
     for n in range(count):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -2103,50 +2514,32 @@ def o_backward_sweep_1(
         lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
+        since = power(lam_a, lam_r < 0)
+        x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p = tl.dot(dy.to(DT), S.to(DT), input_precision="tf32x3")  # dy S^T
         if not EXACT:
             p = tl.dot(dy.to(DT), (S - S.to(DT).to(tl.float32)).to(DT), p)
-        since = power(lam_a, lam_r < 0)
+        sums = tl.sum((since[:, None] * x.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1)
+        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        seen = i[:, None] >= i[None, :]
-        if EXACT:
-            seen = seen & (i[None, :] >= lam_r[:, None])
-        m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
-        v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p2 = tl.dot(dy.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # dy v^T
-        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
-        p3 = tl.dot(
-            (beta.to(tl.float32)[None, :] * (m * p2)).to(DT), k.to(DT), (since[:, None] * p), input_precision="tf32x3"
-        )  # ... + ((dy v^T) . m) diag(beta) k
-        x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p4 = tl.dot(x.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # x k^T
-        pairs = beta.to(tl.float32)[None, :] * (
-            m * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p2 * p4
-        )  # ([order_{mask}]_{i,j} . (x k^T) . (dy v^T) . m) diag(beta)
+        p2 = tl.dot(t.to(DT), k.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + matrix1 k
         if YIELD:
             tl.store(
-                dx_out + step * D + i[:, None] * (H * D) + d[None, :], p3, mask=i_ok[:, None] & d_ok[None, :]
+                dx_out + step * D + i[:, None] * (H * D) + d[None, :], p2, mask=i_ok[:, None] & d_ok[None, :]
             )  # dx
-            tl.store(
-                S_in_late__out + (step + i * H) * tl.cdiv(D, block_d) + tile,
-                tl.sum((since[:, None] * x.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1),
-                mask=i_ok,
-            )  # S: in.late
-            tl.store(
-                S_own_late__out + (step + i * H) * tl.cdiv(D, block_d) + tile,
-                tl.sum(pairs, axis=1) - tl.sum(pairs, axis=0),
-                mask=i_ok,
-            )  # S: own.late
+            tl.store(S_in_late__out + (step + i * H) * tl.cdiv(D, block_d) + tile, sums, mask=i_ok)  # S: in.late
         kept = power(lam_a_end, lam_r_end < 0)
+        v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
-        p5 = tl.dot(
+        p3 = tl.dot(
             tl.trans(v.to(DT)),
             ((beta.to(tl.float32) * until)[:, None] * k.to(tl.float32)).to(DT),
             (kept * S),
             input_precision="tf32x3",
         )  # ... + k^T diag(beta . until) v
-        S = p5  # kept S + k^T diag(beta . until) v
+        S = p3  # kept S + k^T diag(beta . until) v
     if YIELD:
         if S_last is not None:
             if part == parts - 1:
@@ -2170,11 +2563,7 @@ def o_backward_sweep_2(
     k_t,
     k_h,
     k_g,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
+    matrix2,
     dy_p,
     dy_b,
     dy_t,
@@ -2192,6 +2581,11 @@ def o_backward_sweep_2(
     v_g,
     dv_out,
     dbeta_1_out,
+    x_p,
+    x_b,
+    x_t,
+    x_h,
+    x_g,
     T,
     H,
     chunks,
@@ -2227,10 +2621,10 @@ def o_backward_sweep_2(
             dS_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0
         )
     k_p += b * k_b + h // k_g * k_h
-    x_p += b * x_b + h // x_g * x_h
     dy_p += b * dy_b + h // dy_g * dy_h
     beta_p += b * beta_b + h // beta_g * beta_h
     v_p += b * v_b + h // v_g * v_h
+    x_p += b * x_b + h // x_g * x_h
     for n in range(count):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -2248,33 +2642,27 @@ def o_backward_sweep_2(
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(k.to(DT), dS.to(DT), input_precision="tf32x3")  # k dS
-        seen = i[:, None] <= i[None, :]
-        if EXACT:
-            seen = seen & (i[:, None] >= lam_r[None, :])
-        m = power(lam_a[None, :] - lam_a[:, None], seen)  # decays from write to read
-        x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(k.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # k x^T
+        t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p3 = tl.dot(
-            (m * p2).to(DT), dy.to(DT), (since[:, None] * p), input_precision="tf32x3"
-        )  # ... + ((k x^T) . m) dy
+        p2 = tl.dot(tl.trans(t.to(DT)), dy.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + matrix2 dy
         if YIELD:
             tl.store(
                 dv_out + step * E + i[:, None] * (H * E) + e[None, :],
-                (beta.to(tl.float32)[:, None] * p3),
+                (beta.to(tl.float32)[:, None] * p2),
                 mask=i_ok[:, None] & e_ok[None, :],
             )  # dv
             tl.store(
                 dbeta_1_out + (step + i * H) * tl.cdiv(E, block_e) + tile,
-                tl.sum(tl.where(e_ok[None, :], (p3 * v.to(tl.float32)), 0.0), axis=1),
+                tl.sum(tl.where(e_ok[None, :], (p2 * v.to(tl.float32)), 0.0), axis=1),
                 mask=i_ok,
             )  # dbeta
         kept = power(lam_a_end, lam_r_end < 0)
+        x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         until = power(lam_a, lam_r < 0)
-        p4 = tl.dot(
+        p3 = tl.dot(
             tl.trans(x.to(DT)), (until[:, None] * dy.to(tl.float32)).to(DT), (kept * dS), input_precision="tf32x3"
         )  # ... + x^T diag(until) dy
-        dS = p4  # kept dS + x^T diag(until) dy
+        dS = p3  # kept dS + x^T diag(until) dy
     if YIELD:
         if dS_last is not None:
             if part == 0:
@@ -2292,33 +2680,34 @@ def o_backward_sweep_3(
     dS_first,
     lam_sums,
     lam_resets,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    dy_p,
-    dy_b,
-    dy_t,
-    dy_h,
-    dy_g,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
     beta_p,
     beta_b,
     beta_t,
     beta_h,
     beta_g,
-    dk_out,
     k_p,
     k_b,
     k_t,
     k_h,
     k_g,
+    v_p,
+    v_b,
+    v_t,
+    v_h,
+    v_g,
     S_out_late__out,
+    matrix3,
+    x_p,
+    x_b,
+    x_t,
+    x_h,
+    x_g,
+    dk_out,
+    dy_p,
+    dy_b,
+    dy_t,
+    dy_h,
+    dy_g,
     T,
     H,
     chunks,
@@ -2353,11 +2742,11 @@ def o_backward_sweep_3(
         dS += tl.load(
             dS_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0
         )
-    v_p += b * v_b + h // v_g * v_h
-    dy_p += b * dy_b + h // dy_g * dy_h
-    x_p += b * x_b + h // x_g * x_h
     beta_p += b * beta_b + h // beta_g * beta_h
     k_p += b * k_b + h // k_g * k_h
+    v_p += b * v_b + h // v_g * v_h
+    x_p += b * x_b + h // x_g * x_h
+    dy_p += b * dy_b + h // dy_g * dy_h
     for n in range(count):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -2370,38 +2759,31 @@ def o_backward_sweep_3(
         lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
-        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
+        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p = tl.dot(v.to(DT), dS.to(DT), input_precision="tf32x3")  # v dS^T
         if not EXACT:
             p = tl.dot(v.to(DT), (dS - dS.to(DT).to(tl.float32)).to(DT), p)
-        seen = i[:, None] <= i[None, :]
-        if EXACT:
-            seen = seen & (i[:, None] >= lam_r[None, :])
-        m = power(lam_a[None, :] - lam_a[:, None], seen)  # decays from write to read
-        dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p2 = tl.dot(v.to(DT), tl.trans(dy.to(DT)), input_precision="tf32x3")  # v dy^T
+        sums = tl.sum((-(since * beta.to(tl.float32))[:, None] * k.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1)
+        t = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p3 = tl.dot((m * p2).to(DT), x.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + ((v dy^T) . m) x
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p2 = tl.dot(tl.trans(t.to(DT)), x.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + matrix3 x
         if YIELD:
             tl.store(
                 dk_out + step * D + i[:, None] * (H * D) + d[None, :],
-                (beta.to(tl.float32)[:, None] * p3),
+                (beta.to(tl.float32)[:, None] * p2),
                 mask=i_ok[:, None] & d_ok[None, :],
             )  # dk
-            tl.store(
-                S_out_late__out + (step + i * H) * tl.cdiv(D, block_d) + tile,
-                tl.sum((-(since * beta.to(tl.float32))[:, None] * k.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1),
-                mask=i_ok,
-            )  # S: out.late
+            tl.store(S_out_late__out + (step + i * H) * tl.cdiv(D, block_d) + tile, sums, mask=i_ok)  # S: out.late
         kept = power(lam_a_end, lam_r_end < 0)
+        dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         until = power(lam_a, lam_r < 0)
-        p4 = tl.dot(
+        p3 = tl.dot(
             tl.trans(dy.to(DT)), (until[:, None] * x.to(tl.float32)).to(DT), (kept * dS), input_precision="tf32x3"
         )  # ... + x^T diag(until) dy
-        dS = p4  # kept dS + x^T diag(until) dy
+        dS = p3  # kept dS + x^T diag(until) dy
 
 
 def triton_o_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None):
@@ -2424,31 +2806,66 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
     S_starts = saved["S starts"] if parts > 1 else S_first
     dy = cotangent(cotangents.get("y"), some, (B, T, H, E))
     lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
+    matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+    own1 = some.new_empty((B, T, H, 1), dtype=torch.float32)
+    matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+    matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+    launch(
+        o_backward_prepare_1,
+        (lay.programs,),
+        matrix1,
+        lam_sums,
+        lam_resets,
+        beta,
+        *strides(beta, H),
+        dy,
+        *strides(dy, H),
+        v,
+        *strides(v, H),
+        matrix2,
+        x,
+        *strides(x, H),
+        k,
+        *strides(k, H),
+        matrix3,
+        own1,
+        *lay.at_once,
+        E=E,
+        D=D,
+        block_e=padded(E),
+        block_d=padded(D),
+        C=config.chunk,
+        LEVELS=config.levels,
+        EVEN=lay.even,
+        EXACT=config.exact,
+        DT=DTYPES[some.dtype],
+        num_warps=4,
+        num_stages=1,
+    )
     if needs & {"lam", "x"}:
         dx = some.new_empty((B, T, H, D), dtype=some.dtype)
         S_in_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
-        S_own_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
         S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
         launch(
             o_backward_sweep_1,
             (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
             S_starts,
             S_last,
-            dy,
-            *strides(dy, H),
             lam_sums,
             lam_resets,
+            x,
+            *strides(x, H),
+            dy,
+            *strides(dy, H),
+            S_in_late_,
+            matrix1,
             k,
             *strides(k, H),
+            dx,
             v,
             *strides(v, H),
             beta,
             *strides(beta, H),
-            dx,
-            x,
-            *strides(x, H),
-            S_in_late_,
-            S_own_late_,
             *lay.walked,
             parts,
             lay.length(parts),
@@ -2477,8 +2894,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
                 lam_resets,
                 k,
                 *strides(k, H),
-                x,
-                *strides(x, H),
+                matrix2,
                 dy,
                 *strides(dy, H),
                 beta,
@@ -2487,6 +2903,8 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
                 *strides(v, H),
                 None,
                 None,
+                x,
+                *strides(x, H),
                 *lay.walked,
                 parts,
                 lay.length(parts),
@@ -2535,8 +2953,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
             lam_resets,
             k,
             *strides(k, H),
-            x,
-            *strides(x, H),
+            matrix2,
             dy,
             *strides(dy, H),
             beta,
@@ -2545,6 +2962,8 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
             *strides(v, H),
             dv,
             dbeta_1,
+            x,
+            *strides(x, H),
             *lay.walked,
             parts,
             lay.length(parts),
@@ -2570,18 +2989,19 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
             dS_starts,
             lam_sums,
             lam_resets,
-            v,
-            *strides(v, H),
-            dy,
-            *strides(dy, H),
-            x,
-            *strides(x, H),
             beta,
             *strides(beta, H),
-            dk,
             k,
             *strides(k, H),
+            v,
+            *strides(v, H),
             S_out_late_,
+            matrix3,
+            x,
+            *strides(x, H),
+            dk,
+            dy,
+            *strides(dy, H),
             *lay.walked,
             parts,
             lay.length(parts),
@@ -2607,7 +3027,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
             lay,
             config.exact,
             in_late=S_in_late_,
-            own_late=S_own_late_,
+            own_late=own1,
             out_late=S_out_late_,
         )
     if "k" in needs:
@@ -2692,9 +3112,18 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             ),
             {"y": cotangent},
             {"H": final_cotangents.get("H") if last else None},
-            wanted(needs, {"k": "k", "beta": "beta", "lam": "lam", "lamb": "lamb", "H": "H"}, ARGUMENTS),
+            wanted(needs, {"k": "k", "beta": "beta", "lam": "lam", "H": "H"}, ARGUMENTS),
         )
-        sums.add_all(inner, {"k": "k", "beta": "beta", "lam": "lam", "lamb": "lamb"})
+        sums.add_all(inner, {"k": "k", "beta": "beta", "lam": "lam"})
+        if wanted(needs, {"lamb": "lamb"}, ARGUMENTS):
+            sums.add_all(
+                triton_x_system_parameters(
+                    {"k": given["k"], "beta": given["beta"], "lam": given["lam"], "lamb": given["lamb"], "p": vector},
+                    constants,
+                    cotangent,
+                ),
+                {"lamb": "lamb"},
+            )
         sums.start("H", initial.get("H"))
 
     d_x_matrix(-w_x, x, True)

@@ -124,7 +124,7 @@ import triton
 import triton.language as tl
 
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out
-from chunkform.runtime.kernels import border_sums, chained, cumulate, map_of_all, part_of, power
+from chunkform.runtime.kernels import border_sums, chained, cumulate, map_of_all, part_of, place_of, power
 from chunkform.runtime.launch import (
     DTYPES,
     cdiv,
@@ -892,30 +892,101 @@ def triton_o2_forward(given, states, constants, packed=None, exchange=None):
     )
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
-def o2_backward_sweep_1(
-    H__first,
-    H__last,
+@triton.jit(do_not_specialize=["T", "chunks"])
+def o2_backward_prepare_1(
+    matrix1,
+    lam_sums,
+    lam_resets,
     dy_p,
     dy_b,
     dy_t,
     dy_h,
     dy_g,
+    u_p,
+    u_b,
+    u_t,
+    u_h,
+    u_g,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    q_g,
+    own1_out,
+    T,
+    H,
+    chunks,
+    begins,
+    stops,
+    D: tl.constexpr,
+    block_d: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """What needs no state, for all chunks at once."""
+    c = tl.program_id(0) % chunks
+    bh = (tl.program_id(0) // chunks).to(tl.int64)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    t0, last = place_of(c, T, begins, stops, C)
+    if last < 0:
+        return
+    i_ok = i <= last
+    at = bh * T + t0
+    step = (b * T + t0) * H + h
+    dy_p += b * dy_b + h // dy_g * dy_h
+    u_p += b * u_b + h // u_g * u_h
+    q_p += b * q_b + h // q_g * q_h
+    lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
+    lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+    seen = i[:, None] >= i[None, :]
+    if EXACT:
+        seen = seen & (i[None, :] >= lam_r[:, None])
+    m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+    dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    p = tl.dot(dy.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # dy u^T
+    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p))  # (dy u^T) . m
+    q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    p2 = tl.dot(q.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # q u^T
+    pairs = -(
+        p2 * m * p * tl.where(i[:, None] > i[None, :], 1.0, 0.0)
+    )  # -[order_{mask}]_{i,j} . (q u^T) . (dy u^T) . m
+    sums = tl.sum(pairs, axis=1)
+    sums2 = sums - tl.sum(pairs, axis=0)
+    tl.store(own1_out + step + i * H, sums2, mask=i_ok)  # H: own.late
+
+
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+def o2_backward_sweep_1(
+    H__first,
+    H__last,
     lam_sums,
     lam_resets,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    q_g,
+    dy_p,
+    dy_b,
+    dy_t,
+    dy_h,
+    dy_g,
+    H_in_late__out,
+    matrix1,
     u_p,
     u_b,
     u_t,
     u_h,
     u_g,
     dq_0_out,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    H_in_late__out,
-    H_own_late__out,
     T,
     H,
     chunks,
@@ -949,9 +1020,9 @@ def o2_backward_sweep_1(
         H_ += tl.load(
             H__first + sh * D * D + d[:, None] * D + d_kept[None, :], mask=d_ok[:, None] & d_kept_ok[None, :], other=0.0
         )
+    q_p += b * q_b + h // q_g * q_h
     dy_p += b * dy_b + h // dy_g * dy_h
     u_p += b * u_b + h // u_g * u_h
-    q_p += b * q_b + h // q_g * q_h
     for n in range(count):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -964,54 +1035,34 @@ def o2_backward_sweep_1(
         lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
+        since = power(lam_a, lam_r < 0)
+        q = tl.load(
+            q_p + t0 * q_t + i[:, None] * q_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
+        )
         dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(dy.to(DT), H_.to(DT), input_precision="tf32x3")  # dy H
         if not EXACT:
             p = tl.dot(dy.to(DT), (H_ - H_.to(DT).to(tl.float32)).to(DT), p)
-        since = power(lam_a, lam_r < 0)
-        seen = i[:, None] >= i[None, :]
-        if EXACT:
-            seen = seen & (i[None, :] >= lam_r[:, None])
-        m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
-        u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(dy.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # dy u^T
-        u2 = tl.load(
+        sums = tl.sum((-since[:, None] * q.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1)
+        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        u = tl.load(
             u_p + t0 * u_t + i[:, None] * u_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
         )
-        p3 = tl.dot(
-            (m * p2).to(DT), u2.to(DT), (since[:, None] * p), input_precision="tf32x3"
-        )  # ... + ((dy u^T) . m) u
-        q = tl.load(
-            q_p + t0 * q_t + i[:, None] * q_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
-        )
-        q2 = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p4 = tl.dot(q2.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # q u^T
-        pairs = -(
-            p4 * m * p2 * tl.where(i[:, None] > i[None, :], 1.0, 0.0)
-        )  # -[order_{mask}]_{i,j} . (q u^T) . (dy u^T) . m
-        pairs = tl.where(tile == 0, pairs, 0.0)
+        p2 = tl.dot(t.to(DT), u.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + matrix1 u
         if YIELD:
             tl.store(
                 dq_0_out + step * D + i[:, None] * (H * D) + d_kept[None, :],
-                (-p3),
+                (-p2),
                 mask=i_ok[:, None] & d_kept_ok[None, :],
             )  # dq
-            tl.store(
-                H_in_late__out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile,
-                tl.sum((-since[:, None] * q.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1),
-                mask=i_ok,
-            )  # H: in.late
-            tl.store(
-                H_own_late__out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile,
-                tl.sum(pairs, axis=1) - tl.sum(pairs, axis=0),
-                mask=i_ok,
-            )  # H: own.late
+            tl.store(H_in_late__out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile, sums, mask=i_ok)  # H: in.late
         kept = power(lam_a_end, lam_r_end < 0)
+        u2 = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
-        p5 = tl.dot(
-            tl.trans(u.to(DT)), (until[:, None] * u2.to(tl.float32)).to(DT), (kept * H_), input_precision="tf32x3"
+        p3 = tl.dot(
+            tl.trans(u2.to(DT)), (until[:, None] * u.to(tl.float32)).to(DT), (kept * H_), input_precision="tf32x3"
         )  # ... + u^T diag(until) u
-        H_ = p5  # kept H + u^T diag(until) u
+        H_ = p3  # kept H + u^T diag(until) u
     if YIELD:
         if H__last is not None:
             if part == parts - 1:
@@ -1024,29 +1075,86 @@ def o2_backward_sweep_1(
         tl.store(H__last + sh * D * D + d[:, None] * D + d_kept[None, :], H_, mask=d_ok[:, None] & d_kept_ok[None, :])
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
-def o2_backward_sweep_2(
-    dH_first,
-    dH_last,
+@triton.jit(do_not_specialize=["T", "chunks"])
+def o2_backward_prepare_2(
+    matrix1,
     lam_sums,
     lam_resets,
-    u_p,
-    u_b,
-    u_t,
-    u_h,
-    u_g,
     dy_p,
     dy_b,
     dy_t,
     dy_h,
     dy_g,
+    u_p,
+    u_b,
+    u_t,
+    u_h,
+    u_g,
+    T,
+    H,
+    chunks,
+    begins,
+    stops,
+    D: tl.constexpr,
+    block_d: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """What needs no state, for all chunks at once."""
+    c = tl.program_id(0) % chunks
+    bh = (tl.program_id(0) // chunks).to(tl.int64)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    t0, last = place_of(c, T, begins, stops, C)
+    if last < 0:
+        return
+    i_ok = i <= last
+    at = bh * T + t0
+    step = (b * T + t0) * H + h
+    dy_p += b * dy_b + h // dy_g * dy_h
+    u_p += b * u_b + h // u_g * u_h
+    lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
+    lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+    seen = i[:, None] >= i[None, :]
+    if EXACT:
+        seen = seen & (i[None, :] >= lam_r[:, None])
+    m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+    dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    p = tl.dot(dy.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # dy u^T
+    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p))  # (dy u^T) . m
+
+
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+def o2_backward_sweep_2(
+    dH_first,
+    dH_last,
+    u_p,
+    u_b,
+    u_t,
+    u_h,
+    u_g,
+    lam_sums,
+    lam_resets,
+    H_out_late__out,
+    matrix1,
     q_p,
     q_b,
     q_t,
     q_h,
     q_g,
     du_1_out,
-    H_out_late__out,
+    dy_p,
+    dy_b,
+    dy_t,
+    dy_h,
+    dy_g,
     T,
     H,
     chunks,
@@ -1081,8 +1189,8 @@ def o2_backward_sweep_2(
             dH_first + sh * D * D + d[:, None] * D + d_kept[None, :], mask=d_ok[:, None] & d_kept_ok[None, :], other=0.0
         )
     u_p += b * u_b + h // u_g * u_h
-    dy_p += b * dy_b + h // dy_g * dy_h
     q_p += b * q_b + h // q_g * q_h
+    dy_p += b * dy_b + h // dy_g * dy_h
     for n in range(count):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -1095,40 +1203,33 @@ def o2_backward_sweep_2(
         lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
-        seen = i[:, None] <= i[None, :]
-        if EXACT:
-            seen = seen & (i[:, None] >= lam_r[None, :])
-        m = power(lam_a[None, :] - lam_a[:, None], seen)  # decays from write to read
-        u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(u.to(DT), tl.trans(dy.to(DT)), input_precision="tf32x3")  # u dy^T
+        u = tl.load(
+            u_p + t0 * u_t + i[:, None] * u_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
+        )
+        since = power(lam_a_end - lam_a, lam_r_end < i + 1)
+        u2 = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p = tl.dot(u2.to(DT), dH.to(DT), input_precision="tf32x3")  # u dH
+        if not EXACT:
+            p = tl.dot(u2.to(DT), (dH - dH.to(DT).to(tl.float32)).to(DT), p)
+        sums = tl.sum((-since[:, None] * u.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1)
+        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         q = tl.load(
             q_p + t0 * q_t + i[:, None] * q_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
         )
-        p2 = tl.dot((m * p).to(DT), q.to(DT), input_precision="tf32x3")  # ((u dy^T) . m) q
-        since = power(lam_a_end - lam_a, lam_r_end < i + 1)
-        p3 = tl.dot(u.to(DT), dH.to(DT), input_precision="tf32x3")  # u dH
-        if not EXACT:
-            p3 = tl.dot(u.to(DT), (dH - dH.to(DT).to(tl.float32)).to(DT), p3)
-        y = (-p2) + (since[:, None] * p3)  # diag(since) u dH - ((u dy^T) . m) q
-        u2 = tl.load(
-            u_p + t0 * u_t + i[:, None] * u_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
-        )
+        p2 = tl.dot(tl.trans(t.to(DT)), q.to(DT), input_precision="tf32x3")  # matrix1 q
+        y = (since[:, None] * p) + (-p2)  # diag(since) u dH - matrix1 q
         if YIELD:
             tl.store(
                 du_1_out + step * D + i[:, None] * (H * D) + d_kept[None, :], y, mask=i_ok[:, None] & d_kept_ok[None, :]
             )  # du
-            tl.store(
-                H_out_late__out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile,
-                tl.sum((-since[:, None] * u2.to(tl.float32)).to(DT).to(tl.float32) * p3, axis=1),
-                mask=i_ok,
-            )  # H: out.late
+            tl.store(H_out_late__out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile, sums, mask=i_ok)  # H: out.late
         kept = power(lam_a_end, lam_r_end < 0)
+        dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         until = power(lam_a, lam_r < 0)
-        p4 = tl.dot(
+        p3 = tl.dot(
             tl.trans(dy.to(DT)), (until[:, None] * q.to(tl.float32)).to(DT), input_precision="tf32x3"
         )  # dy^T diag(until) q
-        dH = (kept * dH) + (-p4)  # kept dH - dy^T diag(until) q
+        dH = (kept * dH) + (-p3)  # kept dH - dy^T diag(until) q
     if YIELD:
         if dH_last is not None:
             if part == 0:
@@ -1141,9 +1242,71 @@ def o2_backward_sweep_2(
         tl.store(dH_last + sh * D * D + d[:, None] * D + d_kept[None, :], dH, mask=d_ok[:, None] & d_kept_ok[None, :])
 
 
+@triton.jit(do_not_specialize=["T", "chunks"])
+def o2_backward_prepare_3(
+    matrix2,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    q_g,
+    u_p,
+    u_b,
+    u_t,
+    u_h,
+    u_g,
+    lam_sums,
+    lam_resets,
+    T,
+    H,
+    chunks,
+    begins,
+    stops,
+    D: tl.constexpr,
+    block_d: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """What needs no state, for all chunks at once."""
+    c = tl.program_id(0) % chunks
+    bh = (tl.program_id(0) // chunks).to(tl.int64)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    t0, last = place_of(c, T, begins, stops, C)
+    if last < 0:
+        return
+    i_ok = i <= last
+    at = bh * T + t0
+    step = (b * T + t0) * H + h
+    q_p += b * q_b + h // q_g * q_h
+    u_p += b * u_b + h // u_g * u_h
+    lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
+    lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+    q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    p = tl.dot(q.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # q u^T
+    seen = i[:, None] >= i[None, :]
+    if EXACT:
+        seen = seen & (i[None, :] >= lam_r[:, None])
+    m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+    tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (p * m))  # (q u^T) . m
+
+
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def o2_backward_sweep_3(
     dH_first,
+    matrix2,
+    dy_p,
+    dy_b,
+    dy_t,
+    dy_h,
+    dy_g,
     lam_sums,
     lam_resets,
     u_p,
@@ -1151,22 +1314,17 @@ def o2_backward_sweep_3(
     u_t,
     u_h,
     u_g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    dy_p,
-    dy_b,
-    dy_t,
-    dy_h,
-    dy_g,
     du_1_p,
     du_1_b,
     du_1_t,
     du_1_h,
     du_1_g,
     du_out,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    q_g,
     T,
     H,
     chunks,
@@ -1200,10 +1358,10 @@ def o2_backward_sweep_3(
         dH += tl.load(
             dH_first + sh * D * D + d_kept[None, :] * D + d[:, None], mask=d_kept_ok[None, :] & d_ok[:, None], other=0.0
         )
-    u_p += b * u_b + h // u_g * u_h
-    q_p += b * q_b + h // q_g * q_h
     dy_p += b * dy_b + h // dy_g * dy_h
+    u_p += b * u_b + h // u_g * u_h
     du_1_p += b * du_1_b + h // du_1_g * du_1_h
+    q_p += b * q_b + h // q_g * q_h
     for n in range(count):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -1221,32 +1379,28 @@ def o2_backward_sweep_3(
             mask=i_ok[:, None] & d_kept_ok[None, :],
             other=0.0,
         )
-        since = power(lam_a_end - lam_a, lam_r_end < i + 1)
-        u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(u.to(DT), dH.to(DT), input_precision="tf32x3")  # u dH^T
-        seen = i[:, None] <= i[None, :]
-        if EXACT:
-            seen = seen & (i[:, None] >= lam_r[None, :])
-        m = power(lam_a[None, :] - lam_a[:, None], seen)  # decays from write to read
-        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(u.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # u q^T
+        t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         dy = tl.load(
             dy_p + t0 * dy_t + i[:, None] * dy_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
         )
-        p3 = tl.dot((m * p2).to(DT), dy.to(DT), input_precision="tf32x3")  # ((u q^T) . m) dy
-        y = (since[:, None] * p) + (-p3)  # diag(since) u dH^T - ((u q^T) . m) dy
+        p = tl.dot(tl.trans(t.to(DT)), dy.to(DT), input_precision="tf32x3")  # matrix2 dy
+        since = power(lam_a_end - lam_a, lam_r_end < i + 1)
+        u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p2 = tl.dot(u.to(DT), dH.to(DT), input_precision="tf32x3")  # u dH^T
+        y = (-p) + (since[:, None] * p2)  # diag(since) u dH^T - matrix2 dy
         if YIELD:
             tl.store(
                 du_out + step * D + i[:, None] * (H * D) + d_kept[None, :],
                 (du_1.to(tl.float32) + y),
                 mask=i_ok[:, None] & d_kept_ok[None, :],
             )  # du
+        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         until = power(lam_a, lam_r < 0)
-        p4 = tl.dot(
+        p3 = tl.dot(
             tl.trans(q.to(DT)), (until[:, None] * dy.to(tl.float32)).to(DT), input_precision="tf32x3"
         )  # q^T diag(until) dy
         kept = power(lam_a_end, lam_r_end < 0)
-        dH = (-p4) + (kept * dH)  # kept dH - dy^T diag(until) q
+        dH = (-p3) + (kept * dH)  # kept dH - dy^T diag(until) q
 
 
 def triton_o2_backward(
@@ -1278,26 +1432,52 @@ def triton_o2_backward(
     dy = cotangent(cotangents.get("y"), some, (B, T, H, D))
     lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
     if needs & {"lam", "q"}:
+        matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+        own1 = some.new_empty((B, T, H, 1), dtype=torch.float32)
+        launch(
+            o2_backward_prepare_1,
+            (lay.programs,),
+            matrix1,
+            lam_sums,
+            lam_resets,
+            dy,
+            *strides(dy, H),
+            u,
+            *strides(u, H),
+            q,
+            *strides(q, H),
+            own1,
+            *lay.at_once,
+            D=D,
+            block_d=padded(D),
+            C=config.chunk,
+            LEVELS=config.levels,
+            EVEN=lay.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=4,
+            num_stages=1,
+        )
+    if needs & {"lam", "q"}:
         dq_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
         H_in_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
-        H_own_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
         H__last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32)
         launch(
             o2_backward_sweep_1,
             (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
             H__starts,
             H__last,
-            dy,
-            *strides(dy, H),
             lam_sums,
             lam_resets,
+            q,
+            *strides(q, H),
+            dy,
+            *strides(dy, H),
+            H_in_late_,
+            matrix1,
             u,
             *strides(u, H),
             dq_0,
-            q,
-            *strides(q, H),
-            H_in_late_,
-            H_own_late_,
             *lay.walked,
             parts,
             lay.length(parts),
@@ -1314,6 +1494,29 @@ def triton_o2_backward(
             num_stages=config.stages,
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
+        matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+        launch(
+            o2_backward_prepare_2,
+            (lay.programs,),
+            matrix1,
+            lam_sums,
+            lam_resets,
+            dy,
+            *strides(dy, H),
+            u,
+            *strides(u, H),
+            *lay.at_once,
+            D=D,
+            block_d=padded(D),
+            C=config.chunk,
+            LEVELS=config.levels,
+            EVEN=lay.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=4,
+            num_stages=1,
+        )
+    if needs & {"H", "dH", "lam", "lam_0", "u"}:
         if parts > 1 or exchange is not None:
             dH_ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
             launch(
@@ -1321,16 +1524,17 @@ def triton_o2_backward(
                 (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
                 None,
                 dH_ends,
-                lam_sums,
-                lam_resets,
                 u,
                 *strides(u, H),
-                dy,
-                *strides(dy, H),
+                lam_sums,
+                lam_resets,
+                None,
+                matrix1,
                 q,
                 *strides(q, H),
                 None,
-                None,
+                dy,
+                *strides(dy, H),
                 *lay.walked,
                 parts,
                 lay.length(parts),
@@ -1374,16 +1578,17 @@ def triton_o2_backward(
             (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
             dH_starts,
             dH_last,
-            lam_sums,
-            lam_resets,
             u,
             *strides(u, H),
-            dy,
-            *strides(dy, H),
+            lam_sums,
+            lam_resets,
+            H_out_late_,
+            matrix1,
             q,
             *strides(q, H),
             du_1,
-            H_out_late_,
+            dy,
+            *strides(dy, H),
             *lay.walked,
             parts,
             lay.length(parts),
@@ -1400,22 +1605,46 @@ def triton_o2_backward(
             num_stages=config.stages,
         )
     if needs & {"u"}:
+        matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+        launch(
+            o2_backward_prepare_3,
+            (lay.programs,),
+            matrix2,
+            q,
+            *strides(q, H),
+            u,
+            *strides(u, H),
+            lam_sums,
+            lam_resets,
+            *lay.at_once,
+            D=D,
+            block_d=padded(D),
+            C=config.chunk,
+            LEVELS=config.levels,
+            EVEN=lay.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=4,
+            num_stages=1,
+        )
+    if needs & {"u"}:
         du = some.new_empty((B, T, H, D), dtype=some.dtype)
         launch(
             o2_backward_sweep_3,
             (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
             dH_starts,
+            matrix2,
+            dy,
+            *strides(dy, H),
             lam_sums,
             lam_resets,
             u,
             *strides(u, H),
-            q,
-            *strides(q, H),
-            dy,
-            *strides(dy, H),
             du_1,
             *strides(du_1, H),
             du,
+            q,
+            *strides(q, H),
             *lay.walked,
             parts,
             lay.length(parts),
@@ -1440,7 +1669,7 @@ def triton_o2_backward(
             lay,
             config.exact,
             in_late=H_in_late_,
-            own_late=H_own_late_,
+            own_late=own1,
             out_late=H_out_late_,
         )
     if "q" in needs:
@@ -1677,30 +1906,101 @@ def triton_o3_forward(given, states, constants, packed=None, exchange=None):
     )
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
-def o3_backward_sweep_1(
-    H__first,
-    H__last,
+@triton.jit(do_not_specialize=["T", "chunks"])
+def o3_backward_prepare_1(
+    matrix1,
+    lam_sums,
+    lam_resets,
     dy_p,
     dy_b,
     dy_t,
     dy_h,
     dy_g,
+    u_p,
+    u_b,
+    u_t,
+    u_h,
+    u_g,
+    x_p,
+    x_b,
+    x_t,
+    x_h,
+    x_g,
+    own1_out,
+    T,
+    H,
+    chunks,
+    begins,
+    stops,
+    D: tl.constexpr,
+    block_d: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """What needs no state, for all chunks at once."""
+    c = tl.program_id(0) % chunks
+    bh = (tl.program_id(0) // chunks).to(tl.int64)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    t0, last = place_of(c, T, begins, stops, C)
+    if last < 0:
+        return
+    i_ok = i <= last
+    at = bh * T + t0
+    step = (b * T + t0) * H + h
+    dy_p += b * dy_b + h // dy_g * dy_h
+    u_p += b * u_b + h // u_g * u_h
+    x_p += b * x_b + h // x_g * x_h
+    lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
+    lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+    seen = i[:, None] >= i[None, :]
+    if EXACT:
+        seen = seen & (i[None, :] >= lam_r[:, None])
+    m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+    dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    p = tl.dot(dy.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # dy u^T
+    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p))  # (dy u^T) . m
+    x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    p2 = tl.dot(x.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # x u^T
+    pairs = -(
+        m * p * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p2
+    )  # -[order_{mask}]_{i,j} . (x u^T) . (dy u^T) . m
+    sums = tl.sum(pairs, axis=1)
+    sums2 = sums - tl.sum(pairs, axis=0)
+    tl.store(own1_out + step + i * H, sums2, mask=i_ok)  # H: own.late
+
+
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+def o3_backward_sweep_1(
+    H__first,
+    H__last,
     lam_sums,
     lam_resets,
+    x_p,
+    x_b,
+    x_t,
+    x_h,
+    x_g,
+    dy_p,
+    dy_b,
+    dy_t,
+    dy_h,
+    dy_g,
+    H_in_late__out,
+    matrix1,
     u_p,
     u_b,
     u_t,
     u_h,
     u_g,
     dx_0_out,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    H_in_late__out,
-    H_own_late__out,
     T,
     H,
     chunks,
@@ -1734,9 +2034,9 @@ def o3_backward_sweep_1(
         H_ += tl.load(
             H__first + sh * D * D + d[:, None] * D + d_kept[None, :], mask=d_ok[:, None] & d_kept_ok[None, :], other=0.0
         )
+    x_p += b * x_b + h // x_g * x_h
     dy_p += b * dy_b + h // dy_g * dy_h
     u_p += b * u_b + h // u_g * u_h
-    x_p += b * x_b + h // x_g * x_h
     for n in range(count):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -1749,54 +2049,34 @@ def o3_backward_sweep_1(
         lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
+        since = power(lam_a, lam_r < 0)
+        x = tl.load(
+            x_p + t0 * x_t + i[:, None] * x_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
+        )
         dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(dy.to(DT), H_.to(DT), input_precision="tf32x3")  # dy H
         if not EXACT:
             p = tl.dot(dy.to(DT), (H_ - H_.to(DT).to(tl.float32)).to(DT), p)
-        since = power(lam_a, lam_r < 0)
-        seen = i[:, None] >= i[None, :]
-        if EXACT:
-            seen = seen & (i[None, :] >= lam_r[:, None])
-        m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
-        u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(dy.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # dy u^T
-        u2 = tl.load(
+        sums = tl.sum((-since[:, None] * x.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1)
+        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        u = tl.load(
             u_p + t0 * u_t + i[:, None] * u_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
         )
-        p3 = tl.dot(
-            (m * p2).to(DT), u2.to(DT), (since[:, None] * p), input_precision="tf32x3"
-        )  # ... + ((dy u^T) . m) u
-        x = tl.load(
-            x_p + t0 * x_t + i[:, None] * x_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
-        )
-        x2 = tl.load(x_p + t0 * x_t + i[:, None] * x_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p4 = tl.dot(x2.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # x u^T
-        pairs = -(
-            m * p2 * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p4
-        )  # -[order_{mask}]_{i,j} . (x u^T) . (dy u^T) . m
-        pairs = tl.where(tile == 0, pairs, 0.0)
+        p2 = tl.dot(t.to(DT), u.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + matrix1 u
         if YIELD:
             tl.store(
                 dx_0_out + step * D + i[:, None] * (H * D) + d_kept[None, :],
-                (-p3),
+                (-p2),
                 mask=i_ok[:, None] & d_kept_ok[None, :],
             )  # dx
-            tl.store(
-                H_in_late__out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile,
-                tl.sum((-since[:, None] * x.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1),
-                mask=i_ok,
-            )  # H: in.late
-            tl.store(
-                H_own_late__out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile,
-                tl.sum(pairs, axis=1) - tl.sum(pairs, axis=0),
-                mask=i_ok,
-            )  # H: own.late
+            tl.store(H_in_late__out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile, sums, mask=i_ok)  # H: in.late
         kept = power(lam_a_end, lam_r_end < 0)
+        u2 = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
-        p5 = tl.dot(
-            tl.trans(u.to(DT)), (until[:, None] * u2.to(tl.float32)).to(DT), (kept * H_), input_precision="tf32x3"
+        p3 = tl.dot(
+            tl.trans(u2.to(DT)), (until[:, None] * u.to(tl.float32)).to(DT), (kept * H_), input_precision="tf32x3"
         )  # ... + u^T diag(until) u
-        H_ = p5  # kept H + u^T diag(until) u
+        H_ = p3  # kept H + u^T diag(until) u
     if YIELD:
         if H__last is not None:
             if part == parts - 1:
@@ -1809,29 +2089,86 @@ def o3_backward_sweep_1(
         tl.store(H__last + sh * D * D + d[:, None] * D + d_kept[None, :], H_, mask=d_ok[:, None] & d_kept_ok[None, :])
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
-def o3_backward_sweep_2(
-    dH_first,
-    dH_last,
+@triton.jit(do_not_specialize=["T", "chunks"])
+def o3_backward_prepare_2(
+    matrix1,
     lam_sums,
     lam_resets,
-    u_p,
-    u_b,
-    u_t,
-    u_h,
-    u_g,
     dy_p,
     dy_b,
     dy_t,
     dy_h,
     dy_g,
+    u_p,
+    u_b,
+    u_t,
+    u_h,
+    u_g,
+    T,
+    H,
+    chunks,
+    begins,
+    stops,
+    D: tl.constexpr,
+    block_d: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """What needs no state, for all chunks at once."""
+    c = tl.program_id(0) % chunks
+    bh = (tl.program_id(0) // chunks).to(tl.int64)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    t0, last = place_of(c, T, begins, stops, C)
+    if last < 0:
+        return
+    i_ok = i <= last
+    at = bh * T + t0
+    step = (b * T + t0) * H + h
+    dy_p += b * dy_b + h // dy_g * dy_h
+    u_p += b * u_b + h // u_g * u_h
+    lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
+    lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+    seen = i[:, None] >= i[None, :]
+    if EXACT:
+        seen = seen & (i[None, :] >= lam_r[:, None])
+    m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+    dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    p = tl.dot(dy.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # dy u^T
+    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p))  # (dy u^T) . m
+
+
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+def o3_backward_sweep_2(
+    dH_first,
+    dH_last,
+    u_p,
+    u_b,
+    u_t,
+    u_h,
+    u_g,
+    lam_sums,
+    lam_resets,
+    H_out_late__out,
+    matrix1,
     x_p,
     x_b,
     x_t,
     x_h,
     x_g,
     du_1_out,
-    H_out_late__out,
+    dy_p,
+    dy_b,
+    dy_t,
+    dy_h,
+    dy_g,
     T,
     H,
     chunks,
@@ -1866,8 +2203,8 @@ def o3_backward_sweep_2(
             dH_first + sh * D * D + d[:, None] * D + d_kept[None, :], mask=d_ok[:, None] & d_kept_ok[None, :], other=0.0
         )
     u_p += b * u_b + h // u_g * u_h
-    dy_p += b * dy_b + h // dy_g * dy_h
     x_p += b * x_b + h // x_g * x_h
+    dy_p += b * dy_b + h // dy_g * dy_h
     for n in range(count):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -1880,40 +2217,33 @@ def o3_backward_sweep_2(
         lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
+        u = tl.load(
+            u_p + t0 * u_t + i[:, None] * u_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
+        )
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
-        u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(u.to(DT), dH.to(DT), input_precision="tf32x3")  # u dH
+        u2 = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p = tl.dot(u2.to(DT), dH.to(DT), input_precision="tf32x3")  # u dH
         if not EXACT:
-            p = tl.dot(u.to(DT), (dH - dH.to(DT).to(tl.float32)).to(DT), p)
-        seen = i[:, None] <= i[None, :]
-        if EXACT:
-            seen = seen & (i[:, None] >= lam_r[None, :])
-        m = power(lam_a[None, :] - lam_a[:, None], seen)  # decays from write to read
-        dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(u.to(DT), tl.trans(dy.to(DT)), input_precision="tf32x3")  # u dy^T
+            p = tl.dot(u2.to(DT), (dH - dH.to(DT).to(tl.float32)).to(DT), p)
+        sums = tl.sum((-since[:, None] * u.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1)
+        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         x = tl.load(
             x_p + t0 * x_t + i[:, None] * x_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
         )
-        p3 = tl.dot((m * p2).to(DT), x.to(DT), input_precision="tf32x3")  # ((u dy^T) . m) x
-        y = (since[:, None] * p) + (-p3)  # diag(since) u dH - ((u dy^T) . m) x
-        u2 = tl.load(
-            u_p + t0 * u_t + i[:, None] * u_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
-        )
+        p2 = tl.dot(tl.trans(t.to(DT)), x.to(DT), input_precision="tf32x3")  # matrix1 x
+        y = (-p2) + (since[:, None] * p)  # diag(since) u dH - matrix1 x
         if YIELD:
             tl.store(
                 du_1_out + step * D + i[:, None] * (H * D) + d_kept[None, :], y, mask=i_ok[:, None] & d_kept_ok[None, :]
             )  # du
-            tl.store(
-                H_out_late__out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile,
-                tl.sum((-since[:, None] * u2.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1),
-                mask=i_ok,
-            )  # H: out.late
+            tl.store(H_out_late__out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile, sums, mask=i_ok)  # H: out.late
         kept = power(lam_a_end, lam_r_end < 0)
+        dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         until = power(lam_a, lam_r < 0)
-        p4 = tl.dot(
+        p3 = tl.dot(
             tl.trans(dy.to(DT)), (until[:, None] * x.to(tl.float32)).to(DT), input_precision="tf32x3"
         )  # dy^T diag(until) x
-        dH = (kept * dH) + (-p4)  # kept dH - dy^T diag(until) x
+        dH = (kept * dH) + (-p3)  # kept dH - dy^T diag(until) x
     if YIELD:
         if dH_last is not None:
             if part == 0:
@@ -1926,9 +2256,71 @@ def o3_backward_sweep_2(
         tl.store(dH_last + sh * D * D + d[:, None] * D + d_kept[None, :], dH, mask=d_ok[:, None] & d_kept_ok[None, :])
 
 
+@triton.jit(do_not_specialize=["T", "chunks"])
+def o3_backward_prepare_3(
+    matrix2,
+    lam_sums,
+    lam_resets,
+    x_p,
+    x_b,
+    x_t,
+    x_h,
+    x_g,
+    u_p,
+    u_b,
+    u_t,
+    u_h,
+    u_g,
+    T,
+    H,
+    chunks,
+    begins,
+    stops,
+    D: tl.constexpr,
+    block_d: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """What needs no state, for all chunks at once."""
+    c = tl.program_id(0) % chunks
+    bh = (tl.program_id(0) // chunks).to(tl.int64)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    t0, last = place_of(c, T, begins, stops, C)
+    if last < 0:
+        return
+    i_ok = i <= last
+    at = bh * T + t0
+    step = (b * T + t0) * H + h
+    x_p += b * x_b + h // x_g * x_h
+    u_p += b * u_b + h // u_g * u_h
+    lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
+    lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+    seen = i[:, None] >= i[None, :]
+    if EXACT:
+        seen = seen & (i[None, :] >= lam_r[:, None])
+    m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+    x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    p = tl.dot(x.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # x u^T
+    tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p))  # (x u^T) . m
+
+
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def o3_backward_sweep_3(
     dH_first,
+    matrix2,
+    dy_p,
+    dy_b,
+    dy_t,
+    dy_h,
+    dy_g,
     lam_sums,
     lam_resets,
     u_p,
@@ -1936,22 +2328,17 @@ def o3_backward_sweep_3(
     u_t,
     u_h,
     u_g,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    dy_p,
-    dy_b,
-    dy_t,
-    dy_h,
-    dy_g,
     du_1_p,
     du_1_b,
     du_1_t,
     du_1_h,
     du_1_g,
     du_out,
+    x_p,
+    x_b,
+    x_t,
+    x_h,
+    x_g,
     T,
     H,
     chunks,
@@ -1985,10 +2372,10 @@ def o3_backward_sweep_3(
         dH += tl.load(
             dH_first + sh * D * D + d_kept[None, :] * D + d[:, None], mask=d_kept_ok[None, :] & d_ok[:, None], other=0.0
         )
-    u_p += b * u_b + h // u_g * u_h
-    x_p += b * x_b + h // x_g * x_h
     dy_p += b * dy_b + h // dy_g * dy_h
+    u_p += b * u_b + h // u_g * u_h
     du_1_p += b * du_1_b + h // du_1_g * du_1_h
+    x_p += b * x_b + h // x_g * x_h
     for n in range(count):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -2006,32 +2393,28 @@ def o3_backward_sweep_3(
             mask=i_ok[:, None] & d_kept_ok[None, :],
             other=0.0,
         )
-        seen = i[:, None] <= i[None, :]
-        if EXACT:
-            seen = seen & (i[:, None] >= lam_r[None, :])
-        m = power(lam_a[None, :] - lam_a[:, None], seen)  # decays from write to read
-        u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(u.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # u x^T
+        t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         dy = tl.load(
             dy_p + t0 * dy_t + i[:, None] * dy_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
         )
-        p2 = tl.dot((m * p).to(DT), dy.to(DT), input_precision="tf32x3")  # ((u x^T) . m) dy
+        p = tl.dot(tl.trans(t.to(DT)), dy.to(DT), input_precision="tf32x3")  # matrix2 dy
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
-        p3 = tl.dot(u.to(DT), dH.to(DT), input_precision="tf32x3")  # u dH^T
-        y = (-p2) + (since[:, None] * p3)  # diag(since) u dH^T - ((u x^T) . m) dy
+        u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p2 = tl.dot(u.to(DT), dH.to(DT), input_precision="tf32x3")  # u dH^T
+        y = (-p) + (since[:, None] * p2)  # diag(since) u dH^T - matrix2 dy
         if YIELD:
             tl.store(
                 du_out + step * D + i[:, None] * (H * D) + d_kept[None, :],
                 (du_1.to(tl.float32) + y),
                 mask=i_ok[:, None] & d_kept_ok[None, :],
             )  # du
+        x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         until = power(lam_a, lam_r < 0)
-        p4 = tl.dot(
+        p3 = tl.dot(
             tl.trans(x.to(DT)), (until[:, None] * dy.to(tl.float32)).to(DT), input_precision="tf32x3"
         )  # x^T diag(until) dy
         kept = power(lam_a_end, lam_r_end < 0)
-        dH = (-p4) + (kept * dH)  # kept dH - dy^T diag(until) x
+        dH = (-p3) + (kept * dH)  # kept dH - dy^T diag(until) x
 
 
 def triton_o3_backward(
@@ -2064,26 +2447,52 @@ def triton_o3_backward(
     dy = cotangent(cotangents.get("y"), some, (B, T, H, D))
     lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
     if needs & {"lam", "x"}:
+        matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+        own1 = some.new_empty((B, T, H, 1), dtype=torch.float32)
+        launch(
+            o3_backward_prepare_1,
+            (lay.programs,),
+            matrix1,
+            lam_sums,
+            lam_resets,
+            dy,
+            *strides(dy, H),
+            u,
+            *strides(u, H),
+            x,
+            *strides(x, H),
+            own1,
+            *lay.at_once,
+            D=D,
+            block_d=padded(D),
+            C=config.chunk,
+            LEVELS=config.levels,
+            EVEN=lay.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=4,
+            num_stages=1,
+        )
+    if needs & {"lam", "x"}:
         dx_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
         H_in_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
-        H_own_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
         H__last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32)
         launch(
             o3_backward_sweep_1,
             (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
             H__starts,
             H__last,
-            dy,
-            *strides(dy, H),
             lam_sums,
             lam_resets,
+            x,
+            *strides(x, H),
+            dy,
+            *strides(dy, H),
+            H_in_late_,
+            matrix1,
             u,
             *strides(u, H),
             dx_0,
-            x,
-            *strides(x, H),
-            H_in_late_,
-            H_own_late_,
             *lay.walked,
             parts,
             lay.length(parts),
@@ -2100,6 +2509,29 @@ def triton_o3_backward(
             num_stages=config.stages,
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
+        matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+        launch(
+            o3_backward_prepare_2,
+            (lay.programs,),
+            matrix1,
+            lam_sums,
+            lam_resets,
+            dy,
+            *strides(dy, H),
+            u,
+            *strides(u, H),
+            *lay.at_once,
+            D=D,
+            block_d=padded(D),
+            C=config.chunk,
+            LEVELS=config.levels,
+            EVEN=lay.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=4,
+            num_stages=1,
+        )
+    if needs & {"H", "dH", "lam", "lam_0", "u"}:
         if parts > 1 or exchange is not None:
             dH_ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
             launch(
@@ -2107,16 +2539,17 @@ def triton_o3_backward(
                 (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
                 None,
                 dH_ends,
-                lam_sums,
-                lam_resets,
                 u,
                 *strides(u, H),
-                dy,
-                *strides(dy, H),
+                lam_sums,
+                lam_resets,
+                None,
+                matrix1,
                 x,
                 *strides(x, H),
                 None,
-                None,
+                dy,
+                *strides(dy, H),
                 *lay.walked,
                 parts,
                 lay.length(parts),
@@ -2160,16 +2593,17 @@ def triton_o3_backward(
             (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
             dH_starts,
             dH_last,
-            lam_sums,
-            lam_resets,
             u,
             *strides(u, H),
-            dy,
-            *strides(dy, H),
+            lam_sums,
+            lam_resets,
+            H_out_late_,
+            matrix1,
             x,
             *strides(x, H),
             du_1,
-            H_out_late_,
+            dy,
+            *strides(dy, H),
             *lay.walked,
             parts,
             lay.length(parts),
@@ -2186,22 +2620,46 @@ def triton_o3_backward(
             num_stages=config.stages,
         )
     if needs & {"u"}:
+        matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+        launch(
+            o3_backward_prepare_3,
+            (lay.programs,),
+            matrix2,
+            lam_sums,
+            lam_resets,
+            x,
+            *strides(x, H),
+            u,
+            *strides(u, H),
+            *lay.at_once,
+            D=D,
+            block_d=padded(D),
+            C=config.chunk,
+            LEVELS=config.levels,
+            EVEN=lay.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=4,
+            num_stages=1,
+        )
+    if needs & {"u"}:
         du = some.new_empty((B, T, H, D), dtype=some.dtype)
         launch(
             o3_backward_sweep_3,
             (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
             dH_starts,
+            matrix2,
+            dy,
+            *strides(dy, H),
             lam_sums,
             lam_resets,
             u,
             *strides(u, H),
-            x,
-            *strides(x, H),
-            dy,
-            *strides(dy, H),
             du_1,
             *strides(du_1, H),
             du,
+            x,
+            *strides(x, H),
             *lay.walked,
             parts,
             lay.length(parts),
@@ -2226,7 +2684,7 @@ def triton_o3_backward(
             lay,
             config.exact,
             in_late=H_in_late_,
-            own_late=H_own_late_,
+            own_late=own1,
             out_late=H_out_late_,
         )
     if "q" in needs:

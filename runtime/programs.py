@@ -12,14 +12,15 @@ from chunkform.errors import ConditionError
 
 
 class Sums:
-    """Gradients by quantity, added up in float32 at least."""
+    """Gradients by quantity. Parts are added up in float32 at least, and rounded once."""
 
     def __init__(self) -> None:
-        self.found: dict[str, Tensor] = {}
-        self.initial: dict[str, Tensor] = {}
+        self.parts: dict[str, list[Tensor]] = {}
+        self.starts: dict[str, list[Tensor]] = {}
 
     def add(self, name: str, x: Tensor | None) -> None:
-        _add(self.found, name, x)
+        if x is not None:
+            self.parts.setdefault(name, []).append(x)
 
     def add_all(self, inner: dict[str, Tensor], names: dict[str, str]) -> None:
         """An op's gradients, by its own names; `names` says what they are called here."""
@@ -28,28 +29,32 @@ class Sums:
 
     def start(self, name: str, x: Tensor | None) -> None:
         """The gradient of an initial state."""
-        _add(self.initial, name, x)
+        if x is not None:
+            self.starts.setdefault(name, []).append(x)
 
     def get(self, name: str, like: Tensor | None = None) -> Tensor | None:
         """The sum so far, in the dtype of `like`."""
-        x = self.found.get(name)
-        return x if x is None or like is None else x.to(like.dtype)
+        if name not in self.parts:
+            return None
+        x = _total(self.parts[name])
+        return x if like is None else x.to(like.dtype)
 
     def gradients(self, given: dict[str, Tensor]) -> dict[str, Tensor]:
         """The sums for the arguments, typed like these."""
-        return {n: self.found[n].to(x.dtype) for n, x in given.items() if n in self.found}
+        return {n: _total(self.parts[n]).to(x.dtype) for n, x in given.items() if n in self.parts}
+
+    @property
+    def initial(self) -> dict[str, Tensor]:
+        return {n: _total(x) for n, x in self.starts.items()}
 
 
-def _add(found: dict[str, Tensor], name: str, x: Tensor | None) -> None:
-    if x is None:
-        return
-    if name not in found:
-        found[name] = x
-        return
-    before = found[name]
-    if before.dtype in (torch.bfloat16, torch.float16):
-        before = before.to(torch.float32)
-    found[name] = before + x
+def _total(parts: list[Tensor]) -> Tensor:
+    if len(parts) < 3 and len({x.dtype for x in parts}) == 1:
+        return parts[0] if len(parts) == 1 else parts[0] + parts[1]  # torch adds in float32, and rounds once
+    total = parts[0].to(torch.promote_types(torch.float32, parts[0].dtype))
+    for x in parts[1:]:
+        total = total + x
+    return total
 
 
 class Again(dict):

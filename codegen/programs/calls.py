@@ -267,6 +267,8 @@ class _Calls:
         vector = n.op.vector
         assert vector is not None
         arguments = f"{self.given(n, {vector: 'vector'})}, {self.start(n)}, {self.constants(n)}"
+        apart = {own: q for own, q in gives.items() if own in self.texts.summed.get(n.op.name, ())}
+        gives = {own: q for own, q in gives.items() if own not in apart}
         again = "{}"
         if keeps(n.op, self.backend):
             again = f"Again(lambda: {function(n.op, self.backend, 'forward')}({arguments}))"
@@ -281,6 +283,10 @@ class _Calls:
             "    )",
             f"    sums.add_all(inner, {_names(gives)})",
         ]
+        if apart:
+            name_of = function(n.op, "triton", "parameters")
+            call = f"{name_of}({self.given(n, {vector: 'vector'})}, {self.constants(n)}, cotangent)"
+            lines += [f"    if {self._wanted(apart)}:", f"        sums.add_all({call}, {_names(apart)})"]
         lines += [f'    sums.start("{s}", initial.get("{own}"))' for own, s in n.states.items()]
         return [*lines, ""]
 

@@ -14,12 +14,13 @@ from .torch_matrix import matrix_source
 @dataclass
 class Texts:
     """Functions of all operations for one backend, and the modules whose names they use. `reasons`: why an operation goes another
-    way than chunk by chunk in kernels."""
+    way than chunk by chunk in kernels; `summed`: parameters whose gradients have a kernel of their own."""
 
     backend: str
     parts: list[str] = field(default_factory=list)
     modules: dict[str, str] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
+    summed: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def text(self) -> str:
@@ -48,7 +49,7 @@ def torch_texts(g: Graph) -> Texts:
 
 def triton_texts(g: Graph) -> Texts:
     """Kernels of the operations that have them. Maps stay in torch."""
-    from .triton_solve import CannotSolve, solve_source
+    from .triton_solve import CannotSolve, solve_source, summed_parameters
 
     out = Texts("triton")
     solved = {id(n.op): n for n in g.solves}
@@ -64,7 +65,9 @@ def triton_texts(g: Graph) -> Texts:
         if id(op) in solved:
             try:
                 text, modules = solve_source(op)
-                out.add(named(text, op, "triton", ["triton_solve"]), modules)
+                out.summed[op.name] = summed_parameters(op)
+                roots = ["triton_solve", *(["triton_parameters"] if out.summed[op.name] else [])]
+                out.add(named(text, op, "triton", roots), modules)
             except CannotSolve as why:
                 out.reasons[op.name] = f"its products are made in torch, because {why}"
     return out

@@ -8,12 +8,13 @@ doesn't depend on the vector is computed ahead of the loop over steps.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jinja2
 
+from ..adjoint import gradient_name
 from ..chunk import chunk_program
-from ..ir import COL, ROW, Node, dim_of, leaf, mul, rebuild, walk
+from ..ir import COL, ROW, ZERO, Node, dim_of, leaf, mul, rebuild, walk
 from ..ir import replace as substituted
 from ..plan import Map, Sweep
 from ..triton.opened import Opened, opened
@@ -41,6 +42,10 @@ class CannotSolve(Exception):
     """Why no kernel here solves with this matrix."""
 
 
+ELEMENTWISE = ("leaf", "const", "number", "size", "add", "mul", "pow", "fn", "expand")
+PER_HEAD = ("parameter", "decay parameter")
+
+
 @dataclass(frozen=True)
 class Printed:
     """A kernel's parts as lines, and its arguments."""
@@ -56,6 +61,14 @@ def solve_source(op: Operation) -> tuple[str, dict[str, str]]:
         return _Solve(op).text(), MODULES
     except CannotPrint as why:
         raise CannotSolve(str(why)) from why
+
+
+def summed_parameters(op: Operation) -> tuple[str, ...]:
+    """The parameters for which the section has `triton_parameters(given, constants, cotangent)`: their gradients, [H, ..]."""
+    try:
+        return tuple(_Solve(op).parameters()[1])
+    except (CannotPrint, CannotSolve):
+        return ()
 
 
 class _Chunk(Tiles):
@@ -192,9 +205,42 @@ class _Solve:
 
         return visit(x)
 
+    def parameters(self) -> tuple[Printed, dict[str, tuple[str, bool]]]:
+        """Sums over batch and steps for parameters whose gradient is a product at each step: for each its value, and whether it
+        runs over the vector's dim."""
+        c = self.c
+        assert c.backward is not None
+        o = opened(self.sweep)
+        tiles = _Chunk(replace(o, full=o.full, decays={}), self.name_of)
+        found: dict[str, tuple[str, bool]] = {}
+        started = {
+            y.attrs[:2] for s in c.step.states if s.initial is not None for y in walk(s.initial) if y.op == "leaf"
+        }
+        for v in c.step.variables:
+            node = c.backward.form.values.get(gradient_name(v))
+            if v.kind not in PER_HEAD or node is None or node is ZERO or (v.kind, v.name) in started:
+                continue
+            kinds = {y.attrs[0] for y in walk(node) if y.op == "leaf"}
+            plain = all(y.op in ELEMENTWISE for y in walk(node)) and kinds <= {
+                "input",
+                "cotangent",
+                "constant",
+                *PER_HEAD,
+            }
+            if not plain or len(node.axes) > 1 or node.axes != v.axes or any(a != o.full[0] for a in node.axes):
+                continue
+            value = tiles.value(at_row(node))
+            axes = (ROW, *node.axes)
+            if set(value.axes) != set(axes):
+                continue
+            inside = "i_ok[:, None]" if node.axes else "i_ok"
+            found[v.name] = f"tl.sum(tl.where({inside}, {value.over(axes)}, 0.0), axis=0)", bool(node.axes)
+        return Printed(tuple(tiles.arguments.values()), [], [*tiles.head, *tiles.lines]), found
+
     # --- text -------------------------------------------------------------------------------------------------------
 
     def text(self) -> str:
+        sums, found = self.parameters()
         walked, o = self.borders()
         solved, o2 = self.steps()
         p = self.c.step
@@ -230,6 +276,14 @@ class _Solve:
             ],
             torch_matrix=f"torch_{self.op.name}_matrix",
             initial=self.initial(),
+            sums=sums,
+            found=found,
+            sums_bases=[a.name.removesuffix("_p") for a in sums.arguments if a.layout == "step"],
+            sums_tensors=[
+                (self.name_of(a.source), a.source.attrs[1], a.source.attrs[0])
+                for a in sums.arguments
+                if a.source is not None and a.layout in ("step", "head")
+            ],
         )
 
     def passed(self, a: Argument) -> str:
