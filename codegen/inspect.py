@@ -110,7 +110,7 @@ def _launches(c: Compiled, module: Any, dtype: str, width: int) -> list[_Launch]
     found: dict[str, _Launch] = {}
 
     def record(kernel: Any, grid: Any, *args: Any, **options: Any) -> None:
-        key = f"{kernel.fn.__name__} {options.get('FLAT', '')}".strip()
+        key = f"{kernel.fn.__name__} {options.get('FLAT', '')} {options.get('YIELD', '')}".strip()
         found.setdefault(key, _Launch(kernel, args, options))
 
     def empty(lead: tuple[int, ...], axes: tuple[str, ...], wide: bool = False) -> Any:
@@ -136,14 +136,16 @@ def _launches(c: Compiled, module: Any, dtype: str, width: int) -> list[_Launch]
 def _replaced(module: Any, record: Any) -> Iterator[None]:
     from chunkform.runtime import kernels
 
-    places = [(module, "launch"), (kernels, "launch")]
-    before = [getattr(m, n) for m, n in places]
-    for m, n in places:
-        setattr(m, n, record)
+    places = [(module, "launch", record), (kernels, "launch", record)]
+    if hasattr(module, "parts_for"):
+        places.append((module, "parts_for", lambda *_: 2))
+    before = [getattr(m, n) for m, n, _ in places]
+    for m, n, value in places:
+        setattr(m, n, value)
     try:
         yield
     finally:
-        for (m, n), value in zip(places, before, strict=True):
+        for (m, n, _), value in zip(places, before, strict=True):
             setattr(m, n, value)
 
 
@@ -162,7 +164,7 @@ def _row(launched: _Launch, arch: str, dtype: str, width: int, held: int) -> Ins
     options = dict(launched.options)
     settings: dict[str, Any] = {n: options.pop(n) for n in ("num_warps", "num_stages") if n in options}
     words = [f"C={options['C']}"] if "C" in options else []
-    words += [f"FLAT={options['FLAT']}"] if "FLAT" in options else []
+    words += [f"{n}={options[n]}" for n in ("FLAT", "YIELD") if n in options]
     words += [f"{n.removeprefix('block_')}={x}" for n, x in options.items() if n.startswith(("block_", "part_"))]
     config = " ".join([*words, *(f"{n.removeprefix('num_')}={x}" for n, x in settings.items())])
     name = launched.kernel.fn.__name__

@@ -713,7 +713,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), heavy=True)
+    config = choose(some.dtype, (D, E), "forward")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
     S_first = whole(states.get("S"))
@@ -746,7 +746,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
         S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         launch(
             forward_sweep_1,
-            (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+            (lay.sequences * parts * H * cdiv(E, min(config.narrow, padded(E))),),
             None,
             S_ends,
             matrix1,
@@ -767,7 +767,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
             D=D,
             E=E,
             block_d=padded(D),
-            block_e=min(config.tile, padded(E)),
+            block_e=min(config.narrow, padded(E)),
             YIELD=False,
             C=config.chunk,
             LEVELS=config.levels,
@@ -825,7 +825,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
     launch(
         forward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+        (lay.sequences * parts * H * cdiv(E, min(config.narrow, padded(E))),),
         S_starts,
         S_last,
         matrix1,
@@ -846,7 +846,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
         D=D,
         E=E,
         block_d=padded(D),
-        block_e=min(config.tile, padded(E)),
+        block_e=min(config.narrow, padded(E)),
         YIELD=True,
         C=config.chunk,
         LEVELS=config.levels,
@@ -865,29 +865,43 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
 @triton.jit(do_not_specialize=["T", "chunks"])
 def backward_prepare_1(
     matrix2,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
     q_p,
     q_b,
     q_t,
     q_h,
     q_g,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    k_g,
     matrix1,
     beta_p,
     beta_b,
     beta_t,
     beta_h,
     beta_g,
+    matrix3,
+    do_p,
+    do_b,
+    do_t,
+    do_h,
+    do_g,
+    write1_p,
+    write1_b,
+    write1_t,
+    write1_h,
+    write1_g,
+    matrix4,
     T,
     H,
     chunks,
     begins,
     stops,
     D: tl.constexpr,
+    E: tl.constexpr,
     block_d: tl.constexpr,
+    block_e: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -902,27 +916,44 @@ def backward_prepare_1(
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
+    e = tl.arange(0, block_e)
+    e_ok = e < E
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
-    k_p += b * k_b + h // k_g * k_h
     q_p += b * q_b + h // q_g * q_h
+    k_p += b * k_b + h // k_g * k_h
     beta_p += b * beta_b + h // beta_g * beta_h
-    k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    do_p += b * do_b + h // do_g * do_h
+    write1_p += b * write1_b + h // write1_g * write1_h
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k q^T
+    k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    p = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
     tl.store(
         matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        (p * tl.where(i[:, None] <= i[None, :], 1.0, 0.0)),
-    )  # [order_{mask}]_{i,j} . (k q^T)
+        (p * tl.where(i[:, None] >= i[None, :], 1.0, 0.0)),
+    )  # [order_{mask}]_{i,j} . (q k^T)
     p2 = tl.dot(k.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k k^T
     beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
     w = -beta.to(tl.float32)[None, :] * (p2 * tl.where(i[:, None] < i[None, :], 1.0, 0.0))
     x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
     tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # x
+    do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+    write1 = tl.load(
+        write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+    )
+    p3 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
+    tl.store(
+        matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+        (tl.where(i[:, None] >= i[None, :], 1.0, 0.0) * p3),
+    )  # [order_{mask}]_{i,j} . (do write1^T)
+    tl.store(
+        matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+        (beta.to(tl.float32)[None, :] * (tl.where(i[:, None] >= i[None, :], 1.0, 0.0) * p3)),
+    )  # ([order_{mask}]_{i,j} . (do write1^T)) diag(beta)
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1015,7 +1046,7 @@ def backward_sweep_1(
         p = tl.dot(k.to(DT), dS.to(DT), input_precision="tf32x3")  # k dS
         t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p2 = tl.dot(t2.to(DT), do.to(DT), p, input_precision="tf32x3")  # ... + matrix2 do
+        p2 = tl.dot(tl.trans(t2.to(DT)), do.to(DT), p, input_precision="tf32x3")  # ... + matrix2 do
         p3 = tl.dot(t.to(DT), p2.to(DT), input_precision="tf32x3")  # matrix1 p2
         if YIELD:
             tl.store(write2_out + step * E + i[:, None] * (H * E) + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :])
@@ -1123,28 +1154,23 @@ def backward_ends_1(
 
 @triton.jit(do_not_specialize=["T", "chunks"])
 def backward_prepare_2(
-    matrix3,
+    matrix5,
     beta_p,
     beta_b,
     beta_t,
     beta_h,
     beta_g,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
     write2_p,
     write2_b,
     write2_t,
     write2_h,
     write2_g,
-    matrix4,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
+    write1_p,
+    write1_b,
+    write1_t,
+    write1_h,
+    write1_g,
+    matrix6,
     T,
     H,
     chunks,
@@ -1173,39 +1199,36 @@ def backward_prepare_2(
     at = bh * T + t0
     step = (b * T + t0) * H + h
     beta_p += b * beta_b + h // beta_g * beta_h
-    write1_p += b * write1_b + h // write1_g * write1_h
     write2_p += b * write2_b + h // write2_g * write2_h
-    do_p += b * do_b + h // do_g * do_h
+    write1_p += b * write1_b + h // write1_g * write1_h
     beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
-    write1 = tl.load(
-        write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
-    )
     write2 = tl.load(
         write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
     )
-    p = tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # write1 write2^T
+    write1 = tl.load(
+        write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+    )
+    p = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
     tl.store(
-        matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        (beta.to(tl.float32)[None, :] * (p * tl.where(i[:, None] < i[None, :], 1.0, 0.0))),
-    )  # ([order_{mask}]_{i,j} . (write1 write2^T)) diag(beta)
-    do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-    p2 = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # write1 do^T
+        matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+        (beta.to(tl.float32)[:, None] * (tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p)),
+    )  # diag(beta) ([order_{mask}]_{i,j} . (write2 write1^T))
     tl.store(
-        matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        (tl.where(i[:, None] <= i[None, :], 1.0, 0.0) * p2),
-    )  # [order_{mask}]_{i,j} . (write1 do^T)
+        matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+        (beta.to(tl.float32)[None, :] * (tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p)),
+    )  # ([order_{mask}]_{i,j} . (write2 write1^T)) diag(beta)
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_2(
     dS_first,
-    matrix3,
+    matrix5,
     k_p,
     k_b,
     k_t,
     k_h,
     k_g,
-    matrix4,
+    matrix3,
     q_p,
     q_b,
     q_t,
@@ -1281,12 +1304,12 @@ def backward_sweep_2(
         at = bh * T + t0
         step = (b * T + t0) * H + h
         beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
-        t = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        t = tl.load(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(t.to(DT), k.to(DT), input_precision="tf32x3")  # matrix3 k
-        t2 = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p = tl.dot(tl.trans(t.to(DT)), k.to(DT), input_precision="tf32x3")  # matrix5 k
+        t2 = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(t2.to(DT), q.to(DT), (-p), input_precision="tf32x3")  # ... + matrix4 q
+        p2 = tl.dot(tl.trans(t2.to(DT)), q.to(DT), (-p), input_precision="tf32x3")  # ... + matrix3 q
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
@@ -1308,86 +1331,11 @@ def backward_sweep_2(
         dS = p5  # dS + q^T do - k^T diag(beta) write2
 
 
-@triton.jit(do_not_specialize=["T", "chunks"])
-def backward_prepare_3(
-    matrix5,
-    beta_p,
-    beta_b,
-    beta_t,
-    beta_h,
-    beta_g,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    matrix6,
-    write2_p,
-    write2_b,
-    write2_t,
-    write2_h,
-    write2_g,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    E: tl.constexpr,
-    block_e: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
-):
-    """What needs no state, for all chunks at once."""
-    c = tl.program_id(0) % chunks
-    bh = (tl.program_id(0) // chunks).to(tl.int64)
-    b = bh // H
-    h = bh % H
-    i = tl.arange(0, C)
-    e = tl.arange(0, block_e)
-    e_ok = e < E
-    t0, last = place_of(c, T, begins, stops, C)
-    if last < 0:
-        return
-    i_ok = i <= last
-    at = bh * T + t0
-    step = (b * T + t0) * H + h
-    beta_p += b * beta_b + h // beta_g * beta_h
-    do_p += b * do_b + h // do_g * do_h
-    write1_p += b * write1_b + h // write1_g * write1_h
-    write2_p += b * write2_b + h // write2_g * write2_h
-    beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
-    do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-    write1 = tl.load(
-        write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
-    )
-    p = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
-    tl.store(
-        matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        (beta.to(tl.float32)[None, :] * (tl.where(i[:, None] >= i[None, :], 1.0, 0.0) * p)),
-    )  # ([order_{mask}]_{i,j} . (do write1^T)) diag(beta)
-    write2 = tl.load(
-        write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
-    )
-    p2 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
-    tl.store(
-        matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        (beta.to(tl.float32)[None, :] * (tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p2)),
-    )  # ([order_{mask}]_{i,j} . (write2 write1^T)) diag(beta)
-
-
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_3(
     S_first,
     S_last,
-    matrix5,
+    matrix4,
     k_p,
     k_b,
     k_t,
@@ -1471,9 +1419,9 @@ def backward_sweep_3(
         dk_1 = tl.load(
             dk_1_p + t0 * dk_1_t + i[:, None] * dk_1_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
         )
-        t = tl.load(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        t = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(t.to(DT), k.to(DT), input_precision="tf32x3")  # matrix5 k
+        p = tl.dot(t.to(DT), k.to(DT), input_precision="tf32x3")  # matrix4 k
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p2 = tl.dot(do.to(DT), S.to(DT), p, input_precision="tf32x3")  # ... + do S^T
         t2 = tl.load(matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
@@ -1524,7 +1472,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), heavy=True)
+    config = choose(some.dtype, (D, E), "backward")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
     S_first = whole(states.get("S"))
@@ -1534,20 +1482,30 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     do = cotangent(cotangents.get("o"), some, (B, T, H, E))
     matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+    matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+    matrix4 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
         backward_prepare_1,
         (lay.programs,),
         matrix2,
-        k,
-        *strides(k, H),
         q,
         *strides(q, H),
+        k,
+        *strides(k, H),
         matrix1,
         beta,
         *strides(beta, H),
+        matrix3,
+        do,
+        *strides(do, H),
+        write1,
+        *strides(write1, H),
+        matrix4,
         *lay.at_once,
         D=D,
+        E=E,
         block_d=padded(D),
+        block_e=padded(E),
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -1560,7 +1518,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         launch(
             backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+            (lay.sequences * parts * H * cdiv(E, min(config.narrow, padded(E))),),
             None,
             dS_ends,
             matrix1,
@@ -1584,7 +1542,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             D=D,
             E=E,
             block_d=padded(D),
-            block_e=min(config.tile, padded(E)),
+            block_e=min(config.narrow, padded(E)),
             YIELD=False,
             C=config.chunk,
             LEVELS=config.levels,
@@ -1639,11 +1597,11 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dS_starts = chained_matrix(dS_first, dS_ends, dS_linear, lay, parts, False, along=0)
     write2 = some.new_empty((B, T, H, E), dtype=some.dtype)
     dv = some.new_empty((B, T, H, E), dtype=some.dtype)
-    dbeta_0 = some.new_empty((B, T, H, cdiv(E, min(config.tile, padded(E)))), dtype=torch.float32)
+    dbeta_0 = some.new_empty((B, T, H, cdiv(E, min(config.narrow, padded(E)))), dtype=torch.float32)
     dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
     launch(
         backward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+        (lay.sequences * parts * H * cdiv(E, min(config.narrow, padded(E))),),
         dS_starts,
         dS_last,
         matrix1,
@@ -1667,7 +1625,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         D=D,
         E=E,
         block_d=padded(D),
-        block_e=min(config.tile, padded(E)),
+        block_e=min(config.narrow, padded(E)),
         YIELD=True,
         C=config.chunk,
         LEVELS=config.levels,
@@ -1678,21 +1636,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         num_stages=config.stages,
     )
     if needs & {"k", "q"}:
-        matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-        matrix4 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+        matrix5 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+        matrix6 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
             backward_prepare_2,
             (lay.programs,),
-            matrix3,
+            matrix5,
             beta,
             *strides(beta, H),
-            write1,
-            *strides(write1, H),
             write2,
             *strides(write2, H),
-            matrix4,
-            do,
-            *strides(do, H),
+            write1,
+            *strides(write1, H),
+            matrix6,
             *lay.at_once,
             E=E,
             block_e=padded(E),
@@ -1708,12 +1664,12 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dk_1 = some.new_empty((B, T, H, D), dtype=torch.float32)
         launch(
             backward_sweep_2,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, min(config.narrow, padded(D))),),
             dS_starts,
-            matrix3,
+            matrix5,
             k,
             *strides(k, H),
-            matrix4,
+            matrix3,
             q,
             *strides(q, H),
             write1,
@@ -1731,7 +1687,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             E=E,
             D=D,
             block_e=padded(E),
-            block_d=min(config.tile, padded(D)),
+            block_d=min(config.narrow, padded(D)),
             YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
@@ -1742,42 +1698,15 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_stages=config.stages,
         )
     if needs & {"k", "q"}:
-        matrix5 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-        matrix6 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-        launch(
-            backward_prepare_3,
-            (lay.programs,),
-            matrix5,
-            beta,
-            *strides(beta, H),
-            do,
-            *strides(do, H),
-            write1,
-            *strides(write1, H),
-            matrix6,
-            write2,
-            *strides(write2, H),
-            *lay.at_once,
-            E=E,
-            block_e=padded(E),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=4,
-            num_stages=1,
-        )
-    if needs & {"k", "q"}:
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
         S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
         launch(
             backward_sweep_3,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, min(config.narrow, padded(D))),),
             S_starts,
             S_last,
-            matrix5,
+            matrix4,
             k,
             *strides(k, H),
             do,
@@ -1799,7 +1728,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             E=E,
             D=D,
             block_e=padded(E),
-            block_d=min(config.tile, padded(D)),
+            block_d=min(config.narrow, padded(D)),
             YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,

@@ -942,7 +942,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), heavy=True)
+    config = choose(some.dtype, (D, E), "forward")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
     S_first = whole(states.get("S"))
@@ -980,7 +980,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
         S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         launch(
             forward_sweep_1,
-            (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+            (lay.sequences * parts * H * cdiv(E, min(config.narrow, padded(E))),),
             None,
             S_ends,
             matrix1,
@@ -1005,7 +1005,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
             D=D,
             E=E,
             block_d=padded(D),
-            block_e=min(config.tile, padded(E)),
+            block_e=min(config.narrow, padded(E)),
             YIELD=False,
             C=config.chunk,
             LEVELS=config.levels,
@@ -1067,7 +1067,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
     launch(
         forward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+        (lay.sequences * parts * H * cdiv(E, min(config.narrow, padded(E))),),
         S_starts,
         S_last,
         matrix1,
@@ -1092,7 +1092,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
         D=D,
         E=E,
         block_d=padded(D),
-        block_e=min(config.tile, padded(E)),
+        block_e=min(config.narrow, padded(E)),
         YIELD=True,
         C=config.chunk,
         LEVELS=config.levels,
@@ -1111,18 +1111,18 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
 @triton.jit(do_not_specialize=["T", "chunks"])
 def backward_prepare_1(
     matrix2,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
+    alpha_sums,
+    alpha_resets,
     q_p,
     q_b,
     q_t,
     q_h,
     q_g,
-    alpha_sums,
-    alpha_resets,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    k_g,
     matrix1,
     alpha_p,
     alpha_b,
@@ -1134,13 +1134,27 @@ def backward_prepare_1(
     beta_t,
     beta_h,
     beta_g,
+    matrix3,
+    do_p,
+    do_b,
+    do_t,
+    do_h,
+    do_g,
+    write1_p,
+    write1_b,
+    write1_t,
+    write1_h,
+    write1_g,
+    matrix4,
     T,
     H,
     chunks,
     begins,
     stops,
     D: tl.constexpr,
+    E: tl.constexpr,
     block_d: tl.constexpr,
+    block_e: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1155,28 +1169,32 @@ def backward_prepare_1(
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
+    e = tl.arange(0, block_e)
+    e_ok = e < E
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
-    k_p += b * k_b + h // k_g * k_h
     q_p += b * q_b + h // q_g * q_h
+    k_p += b * k_b + h // k_g * k_h
     alpha_p += b * alpha_b + h // alpha_g * alpha_h
     beta_p += b * beta_b + h // beta_g * beta_h
+    do_p += b * do_b + h // do_g * do_h
+    write1_p += b * write1_b + h // write1_g * write1_h
     alpha_a = tl.load(alpha_sums + at + tl.minimum(i, last))
     alpha_r = tl.load(alpha_resets + at + tl.minimum(i, last)) if EXACT else -1
     alpha_a_before = tl.load(alpha_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
     alpha_r_before = tl.load(alpha_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
-    k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k q^T
-    seen = i[:, None] <= i[None, :]
+    seen = i[:, None] >= i[None, :]
     if EXACT:
-        seen = seen & (i[:, None] >= alpha_r[None, :])
-    m = power(alpha_a[None, :] - alpha_a[:, None], seen)  # decays from write to read
-    tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (p * m))  # (k q^T) . m
+        seen = seen & (i[None, :] >= alpha_r[:, None])
+    m = power(alpha_a[:, None] - alpha_a[None, :], seen)  # decays from write to read
+    q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    p = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
+    tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p))  # (q k^T) . m
     seen2 = i[:, None] < i[None, :]
     if EXACT:
         seen2 = seen2 & (i[:, None] >= alpha_r_before[None, :])
@@ -1187,6 +1205,15 @@ def backward_prepare_1(
     w = -(alpha * beta.to(tl.float32))[None, :] * (m2 * p2)
     x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
     tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # x
+    do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+    write1 = tl.load(
+        write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+    )
+    p3 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
+    tl.store(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (p3 * m))  # (do write1^T) . m
+    tl.store(
+        matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta.to(tl.float32)[None, :] * (p3 * m))
+    )  # ((do write1^T) . m) diag(beta)
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1302,7 +1329,7 @@ def backward_sweep_1(
         since = power(alpha_a_end - alpha_a, alpha_r_end < i + 1)
         t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p2 = tl.dot(t2.to(DT), do.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + matrix2 do
+        p2 = tl.dot(tl.trans(t2.to(DT)), do.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + matrix2 do
         p3 = tl.dot(t.to(DT), p2.to(DT), input_precision="tf32x3")  # matrix1 p2
         if YIELD:
             tl.store(write2_out + step * E + i[:, None] * (H * E) + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :])
@@ -1450,35 +1477,30 @@ def backward_ends_1(
 
 @triton.jit(do_not_specialize=["T", "chunks"])
 def backward_prepare_2(
-    matrix3,
-    alpha_sums,
-    alpha_resets,
+    matrix5,
     alpha_p,
     alpha_b,
     alpha_t,
     alpha_h,
     alpha_g,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
     write2_p,
     write2_b,
     write2_t,
     write2_h,
     write2_g,
+    write1_p,
+    write1_b,
+    write1_t,
+    write1_h,
+    write1_g,
+    alpha_sums,
+    alpha_resets,
     beta_p,
     beta_b,
     beta_t,
     beta_h,
     beta_g,
-    matrix4,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
+    matrix6,
     T,
     H,
     chunks,
@@ -1507,69 +1529,64 @@ def backward_prepare_2(
     at = bh * T + t0
     step = (b * T + t0) * H + h
     alpha_p += b * alpha_b + h // alpha_g * alpha_h
-    write1_p += b * write1_b + h // write1_g * write1_h
     write2_p += b * write2_b + h // write2_g * write2_h
+    write1_p += b * write1_b + h // write1_g * write1_h
     beta_p += b * beta_b + h // beta_g * beta_h
-    do_p += b * do_b + h // do_g * do_h
     alpha_a_before = tl.load(alpha_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
     alpha_r_before = tl.load(alpha_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
     alpha_a = tl.load(alpha_sums + at + tl.minimum(i, last))
     alpha_r = tl.load(alpha_resets + at + tl.minimum(i, last)) if EXACT else -1
-    seen = i[:, None] < i[None, :]
-    if EXACT:
-        seen = seen & (i[:, None] >= alpha_r_before[None, :])
-    m = power(alpha_a_before[None, :] - alpha_a[:, None], seen)  # decays from write to read
     alpha = tl.exp(tl.load(alpha_p + t0 * alpha_t + i * alpha_t, mask=i_ok, other=0.0).to(tl.float32))
-    write1 = tl.load(
-        write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
-    )
     write2 = tl.load(
         write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
     )
-    p = tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # write1 write2^T
+    write1 = tl.load(
+        write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+    )
+    p = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
+    seen = i[:, None] > i[None, :]
+    if EXACT:
+        seen = seen & (i[None, :] >= alpha_r_before[:, None])
+    m = power(alpha_a_before[:, None] - alpha_a[None, :], seen)  # decays from write to read
     beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
     tl.store(
-        matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        ((alpha * beta.to(tl.float32))[None, :] * (m * p)),
-    )  # ((write1 write2^T) . m) diag(beta . alpha)
-    seen2 = i[:, None] <= i[None, :]
-    if EXACT:
-        seen2 = seen2 & (i[:, None] >= alpha_r[None, :])
-    m2 = power(alpha_a[None, :] - alpha_a[:, None], seen2)  # decays from write to read
-    do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-    p2 = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # write1 do^T
-    tl.store(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m2 * p2))  # (write1 do^T) . m
+        matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+        ((alpha * beta.to(tl.float32))[:, None] * (p * m)),
+    )  # diag(beta . alpha) ((write2 write1^T) . m)
+    tl.store(
+        matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta.to(tl.float32)[None, :] * (p * m))
+    )  # ((write2 write1^T) . m) diag(beta)
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_2(
     dS_first,
-    alpha_sums,
-    alpha_resets,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    matrix3,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    matrix4,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
     beta_p,
     beta_b,
     beta_t,
     beta_h,
     beta_g,
-    dk_1_out,
+    alpha_sums,
+    alpha_resets,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    k_g,
+    write1_p,
+    write1_b,
+    write1_t,
+    write1_h,
+    write1_g,
     S_out_late__out,
+    matrix5,
+    matrix3,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    q_g,
+    dk_1_out,
     write2_p,
     write2_b,
     write2_t,
@@ -1619,10 +1636,10 @@ def backward_sweep_2(
         dS += tl.load(
             dS_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0
         )
-    write1_p += b * write1_b + h // write1_g * write1_h
-    k_p += b * k_b + h // k_g * k_h
-    q_p += b * q_b + h // q_g * q_h
     beta_p += b * beta_b + h // beta_g * beta_h
+    k_p += b * k_b + h // k_g * k_h
+    write1_p += b * write1_b + h // write1_g * write1_h
+    q_p += b * q_b + h // q_g * q_h
     write2_p += b * write2_b + h // write2_g * write2_h
     alpha_p += b * alpha_b + h // alpha_g * alpha_h
     do_p += b * do_b + h // do_g * do_h
@@ -1638,33 +1655,32 @@ def backward_sweep_2(
         alpha_r = tl.load(alpha_resets + at + tl.minimum(i, last)) if EXACT else -1
         alpha_a_end = tl.load(alpha_sums + at + last)
         alpha_r_end = tl.load(alpha_resets + at + last) if EXACT else -1
-        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
         alpha_a_before = tl.load(alpha_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
         alpha_r_before = tl.load(alpha_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
+        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
         since = power(alpha_a_end - alpha_a, alpha_r_end < i + 1)
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
         p = tl.dot(write1.to(DT), dS.to(DT), input_precision="tf32x3")  # write1 dS^T
         if not EXACT:
             p = tl.dot(write1.to(DT), (dS - dS.to(DT).to(tl.float32)).to(DT), p)
-        t = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(t.to(DT), k.to(DT), input_precision="tf32x3")  # matrix3 k
-        t2 = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        sums = tl.sum((-(beta.to(tl.float32) * since)[:, None] * k.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1)
+        t = tl.load(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p2 = tl.dot(tl.trans(t.to(DT)), k.to(DT), input_precision="tf32x3")  # matrix5 k
+        t2 = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p3 = tl.dot(t2.to(DT), q.to(DT), ((since[:, None] * p) + (-p2)), input_precision="tf32x3")  # ... + matrix4 q
+        p3 = tl.dot(
+            tl.trans(t2.to(DT)), q.to(DT), ((since[:, None] * p) + (-p2)), input_precision="tf32x3"
+        )  # ... + matrix3 q
         if YIELD:
             tl.store(
                 dk_1_out + step * D + i[:, None] * (H * D) + d[None, :],
                 (beta.to(tl.float32)[:, None] * p3),
                 mask=i_ok[:, None] & d_ok[None, :],
             )  # dk
-            tl.store(
-                S_out_late__out + (step + i * H) * tl.cdiv(D, block_d) + tile,
-                tl.sum((-(beta.to(tl.float32) * since)[:, None] * k.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1),
-                mask=i_ok,
-            )  # S: out.late
+            tl.store(S_out_late__out + (step + i * H) * tl.cdiv(D, block_d) + tile, sums, mask=i_ok)  # S: out.late
         kept = power(alpha_a_end, alpha_r_end < 0)
         write2 = tl.load(
             write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
@@ -1689,7 +1705,6 @@ def backward_sweep_2(
 
 @triton.jit(do_not_specialize=["T", "chunks"])
 def backward_prepare_3(
-    matrix5,
     do_p,
     do_b,
     do_t,
@@ -1702,17 +1717,6 @@ def backward_prepare_3(
     write1_g,
     alpha_sums,
     alpha_resets,
-    beta_p,
-    beta_b,
-    beta_t,
-    beta_h,
-    beta_g,
-    matrix6,
-    write2_p,
-    write2_b,
-    write2_t,
-    write2_h,
-    write2_g,
     q_p,
     q_b,
     q_t,
@@ -1723,11 +1727,21 @@ def backward_prepare_3(
     k_t,
     k_h,
     k_g,
+    beta_p,
+    beta_b,
+    beta_t,
+    beta_h,
+    beta_g,
     alpha_p,
     alpha_b,
     alpha_t,
     alpha_h,
     alpha_g,
+    write2_p,
+    write2_b,
+    write2_t,
+    write2_h,
+    write2_g,
     own1_out,
     own2_out,
     T,
@@ -1763,11 +1777,11 @@ def backward_prepare_3(
     step = (b * T + t0) * H + h
     do_p += b * do_b + h // do_g * do_h
     write1_p += b * write1_b + h // write1_g * write1_h
-    beta_p += b * beta_b + h // beta_g * beta_h
-    write2_p += b * write2_b + h // write2_g * write2_h
     q_p += b * q_b + h // q_g * q_h
     k_p += b * k_b + h // k_g * k_h
+    beta_p += b * beta_b + h // beta_g * beta_h
     alpha_p += b * alpha_b + h // alpha_g * alpha_h
+    write2_p += b * write2_b + h // write2_g * write2_h
     alpha_a = tl.load(alpha_sums + at + tl.minimum(i, last))
     alpha_r = tl.load(alpha_resets + at + tl.minimum(i, last)) if EXACT else -1
     alpha_a_before = tl.load(alpha_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
@@ -1781,38 +1795,34 @@ def backward_prepare_3(
     if EXACT:
         seen = seen & (i[None, :] >= alpha_r[:, None])
     m = power(alpha_a[:, None] - alpha_a[None, :], seen)  # decays from write to read
+    q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    p2 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
     beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
-    tl.store(
-        matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta.to(tl.float32)[None, :] * (p * m))
-    )  # ((do write1^T) . m) diag(beta)
+    pairs = beta.to(tl.float32)[None, :] * (
+        p * m * p2 * tl.where(i[:, None] > i[None, :], 1.0, 0.0)
+    )  # ([order_{mask}]_{i,j} . (q k^T) . (do write1^T) . m) diag(beta)
+    sums = tl.sum(pairs, axis=1)
+    sums2 = sums - tl.sum(pairs, axis=0)
+    alpha = tl.exp(tl.load(alpha_p + t0 * alpha_t + i * alpha_t, mask=i_ok, other=0.0).to(tl.float32))
     write2 = tl.load(
         write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
     )
-    p2 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
+    p3 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
     seen2 = i[:, None] > i[None, :]
     if EXACT:
         seen2 = seen2 & (i[None, :] >= alpha_r_before[:, None])
     m2 = power(alpha_a_before[:, None] - alpha_a[None, :], seen2)  # decays from write to read
-    tl.store(
-        matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta.to(tl.float32)[None, :] * (p2 * m2))
-    )  # ((write2 write1^T) . m) diag(beta)
-    q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p3 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
-    pairs = beta.to(tl.float32)[None, :] * (
-        p * m * p3 * tl.where(i[:, None] > i[None, :], 1.0, 0.0)
-    )  # ([order_{mask}]_{i,j} . (q k^T) . (do write1^T) . m) diag(beta)
-    alpha = tl.exp(tl.load(alpha_p + t0 * alpha_t + i * alpha_t, mask=i_ok, other=0.0).to(tl.float32))
     p4 = tl.dot(k.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k k^T
     pairs2 = (
         -(alpha * beta.to(tl.float32))[:, None]
         * beta.to(tl.float32)[None, :]
-        * (p2 * m2 * p4 * tl.where(i[:, None] > i[None, :], 1.0, 0.0))
+        * (p3 * m2 * p4 * tl.where(i[:, None] > i[None, :], 1.0, 0.0))
     )  # -diag(beta . alpha) ([order_{mask}]_{i,j} . (k k^T) . (write2 write1^T) . m) diag(beta)
-    tl.store(
-        own1_out + step + i * H, tl.sum(pairs, axis=1) - tl.sum(pairs, axis=0) - tl.sum(pairs2, axis=0), mask=i_ok
-    )  # S: own.late
-    tl.store(own2_out + step + i * H, tl.sum(pairs2, axis=1), mask=i_ok)  # S: own.early
+    sums3 = tl.sum(pairs2, axis=1)
+    sums4 = sums2 - tl.sum(pairs2, axis=0)
+    tl.store(own1_out + step + i * H, sums4, mask=i_ok)  # S: own.late
+    tl.store(own2_out + step + i * H, sums3, mask=i_ok)  # S: own.early
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1821,12 +1831,26 @@ def backward_sweep_3(
     S_last,
     alpha_sums,
     alpha_resets,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    q_g,
     do_p,
     do_b,
     do_t,
     do_h,
     do_g,
-    matrix5,
+    alpha_p,
+    alpha_b,
+    alpha_t,
+    alpha_h,
+    alpha_g,
+    beta_p,
+    beta_b,
+    beta_t,
+    beta_h,
+    beta_g,
     k_p,
     k_b,
     k_t,
@@ -1837,31 +1861,17 @@ def backward_sweep_3(
     write2_t,
     write2_h,
     write2_g,
+    S_in_late__out,
+    S_in_early__out,
+    matrix4,
     matrix6,
-    beta_p,
-    beta_b,
-    beta_t,
-    beta_h,
-    beta_g,
     dk_1_p,
     dk_1_b,
     dk_1_t,
     dk_1_h,
     dk_1_g,
     dq_out,
-    alpha_p,
-    alpha_b,
-    alpha_t,
-    alpha_h,
-    alpha_g,
     dk_out,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    S_in_late__out,
-    S_in_early__out,
     write1_p,
     write1_b,
     write1_t,
@@ -1899,13 +1909,13 @@ def backward_sweep_3(
     S = tl.zeros([block_e, block_d], tl.float32)
     if S_first is not None:
         S += tl.load(S_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
+    q_p += b * q_b + h // q_g * q_h
     do_p += b * do_b + h // do_g * do_h
+    alpha_p += b * alpha_b + h // alpha_g * alpha_h
+    beta_p += b * beta_b + h // beta_g * beta_h
     k_p += b * k_b + h // k_g * k_h
     write2_p += b * write2_b + h // write2_g * write2_h
-    beta_p += b * beta_b + h // beta_g * beta_h
     dk_1_p += b * dk_1_b + h // dk_1_g * dk_1_h
-    alpha_p += b * alpha_b + h // alpha_g * alpha_h
-    q_p += b * q_b + h // q_g * q_h
     write1_p += b * write1_b + h // write1_g * write1_h
     for n in range(count):
         c = n
@@ -1919,53 +1929,46 @@ def backward_sweep_3(
         alpha_r = tl.load(alpha_resets + at + tl.minimum(i, last)) if EXACT else -1
         alpha_a_before = tl.load(alpha_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
         alpha_r_before = tl.load(alpha_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
-        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
         dk_1 = tl.load(
             dk_1_p + t0 * dk_1_t + i[:, None] * dk_1_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
         )
         alpha_a_end = tl.load(alpha_sums + at + last)
         alpha_r_end = tl.load(alpha_resets + at + last) if EXACT else -1
         since = power(alpha_a, alpha_r < 0)
+        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do S^T
         if not EXACT:
             p = tl.dot(do.to(DT), (S - S.to(DT).to(tl.float32)).to(DT), p)
-        t = tl.load(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(t.to(DT), k.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + matrix5 k
+        alpha = tl.exp(tl.load(alpha_p + t0 * alpha_t + i * alpha_t, mask=i_ok, other=0.0).to(tl.float32))
         since2 = power(alpha_a_before, alpha_r_before < 0)
+        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         write2 = tl.load(
             write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
-        p3 = tl.dot(write2.to(DT), S.to(DT), input_precision="tf32x3")  # write2 S^T
+        p2 = tl.dot(write2.to(DT), S.to(DT), input_precision="tf32x3")  # write2 S^T
         if not EXACT:
-            p3 = tl.dot(write2.to(DT), (S - S.to(DT).to(tl.float32)).to(DT), p3)
+            p2 = tl.dot(write2.to(DT), (S - S.to(DT).to(tl.float32)).to(DT), p2)
+        sums = tl.sum((since[:, None] * q.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1)
+        sums2 = tl.sum(
+            (-(alpha * since2 * beta.to(tl.float32))[:, None] * k.to(tl.float32)).to(DT).to(tl.float32) * p2, axis=1
+        )
+        t = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p3 = tl.dot(t.to(DT), k.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + matrix4 k
         t2 = tl.load(matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p4 = tl.dot(t2.to(DT), k.to(DT), (since2[:, None] * p3), input_precision="tf32x3")  # ... + matrix6 k
-        alpha = tl.exp(tl.load(alpha_p + t0 * alpha_t + i * alpha_t, mask=i_ok, other=0.0).to(tl.float32))
-        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p4 = tl.dot(t2.to(DT), k.to(DT), (since2[:, None] * p2), input_precision="tf32x3")  # ... + matrix6 k
         if YIELD:
             tl.store(
-                dq_out + step * D + i[:, None] * (H * D) + d[None, :], p2, mask=i_ok[:, None] & d_ok[None, :]
+                dq_out + step * D + i[:, None] * (H * D) + d[None, :], p3, mask=i_ok[:, None] & d_ok[None, :]
             )  # dq
             tl.store(
                 dk_out + step * D + i[:, None] * (H * D) + d[None, :],
                 ((-(alpha * beta.to(tl.float32))[:, None] * p4) + dk_1.to(tl.float32)),
                 mask=i_ok[:, None] & d_ok[None, :],
             )  # dk
-            tl.store(
-                S_in_late__out + (step + i * H) * tl.cdiv(D, block_d) + tile,
-                tl.sum((since[:, None] * q.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1),
-                mask=i_ok,
-            )  # S: in.late
-            tl.store(
-                S_in_early__out + (step + i * H) * tl.cdiv(D, block_d) + tile,
-                tl.sum(
-                    (-(alpha * since2 * beta.to(tl.float32))[:, None] * k.to(tl.float32)).to(DT).to(tl.float32) * p3,
-                    axis=1,
-                ),
-                mask=i_ok,
-            )  # S: in.early
+            tl.store(S_in_late__out + (step + i * H) * tl.cdiv(D, block_d) + tile, sums, mask=i_ok)  # S: in.late
+            tl.store(S_in_early__out + (step + i * H) * tl.cdiv(D, block_d) + tile, sums2, mask=i_ok)  # S: in.early
         kept = power(alpha_a_end, alpha_r_end < 0)
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
@@ -2002,7 +2005,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), heavy=True)
+    config = choose(some.dtype, (D, E), "backward")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
     S_first = whole(states.get("S"))
@@ -2013,24 +2016,34 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     alpha_sums, alpha_resets, alpha_extents = cumulate(alpha, lay, config.exact)
     matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+    matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+    matrix4 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
         backward_prepare_1,
         (lay.programs,),
         matrix2,
-        k,
-        *strides(k, H),
-        q,
-        *strides(q, H),
         alpha_sums,
         alpha_resets,
+        q,
+        *strides(q, H),
+        k,
+        *strides(k, H),
         matrix1,
         alpha,
         *strides(alpha, H),
         beta,
         *strides(beta, H),
+        matrix3,
+        do,
+        *strides(do, H),
+        write1,
+        *strides(write1, H),
+        matrix4,
         *lay.at_once,
         D=D,
+        E=E,
         block_d=padded(D),
+        block_e=padded(E),
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -2043,7 +2056,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         launch(
             backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+            (lay.sequences * parts * H * cdiv(E, min(config.narrow, padded(E))),),
             None,
             dS_ends,
             matrix1,
@@ -2074,7 +2087,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             D=D,
             E=E,
             block_d=padded(D),
-            block_e=min(config.tile, padded(E)),
+            block_e=min(config.narrow, padded(E)),
             YIELD=False,
             C=config.chunk,
             LEVELS=config.levels,
@@ -2133,12 +2146,12 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dS_starts = chained_matrix(dS_first, dS_ends, dS_linear, lay, parts, False, along=0)
     write2 = some.new_empty((B, T, H, E), dtype=some.dtype)
     dv = some.new_empty((B, T, H, E), dtype=some.dtype)
-    dbeta_0 = some.new_empty((B, T, H, cdiv(E, min(config.tile, padded(E)))), dtype=torch.float32)
-    dlog_alpha_0 = some.new_empty((B, T, H, cdiv(E, min(config.tile, padded(E)))), dtype=torch.float32)
+    dbeta_0 = some.new_empty((B, T, H, cdiv(E, min(config.narrow, padded(E)))), dtype=torch.float32)
+    dlog_alpha_0 = some.new_empty((B, T, H, cdiv(E, min(config.narrow, padded(E)))), dtype=torch.float32)
     dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
     launch(
         backward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+        (lay.sequences * parts * H * cdiv(E, min(config.narrow, padded(E))),),
         dS_starts,
         dS_last,
         matrix1,
@@ -2169,7 +2182,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         D=D,
         E=E,
         block_d=padded(D),
-        block_e=min(config.tile, padded(E)),
+        block_e=min(config.narrow, padded(E)),
         YIELD=True,
         C=config.chunk,
         LEVELS=config.levels,
@@ -2180,25 +2193,23 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         num_stages=config.stages,
     )
     if needs & {"alpha", "k", "q"}:
-        matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-        matrix4 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+        matrix5 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+        matrix6 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
             backward_prepare_2,
             (lay.programs,),
-            matrix3,
-            alpha_sums,
-            alpha_resets,
+            matrix5,
             alpha,
             *strides(alpha, H),
-            write1,
-            *strides(write1, H),
             write2,
             *strides(write2, H),
+            write1,
+            *strides(write1, H),
+            alpha_sums,
+            alpha_resets,
             beta,
             *strides(beta, H),
-            matrix4,
-            do,
-            *strides(do, H),
+            matrix6,
             *lay.at_once,
             E=E,
             block_e=padded(E),
@@ -2212,25 +2223,25 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
     if needs & {"alpha", "k", "q"}:
         dk_1 = some.new_empty((B, T, H, D), dtype=torch.float32)
-        S_out_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
+        S_out_late_ = some.new_empty((B, T, H, cdiv(D, min(config.narrow, padded(D)))), dtype=torch.float32)
         launch(
             backward_sweep_2,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, min(config.narrow, padded(D))),),
             dS_starts,
-            alpha_sums,
-            alpha_resets,
-            write1,
-            *strides(write1, H),
-            matrix3,
-            k,
-            *strides(k, H),
-            matrix4,
-            q,
-            *strides(q, H),
             beta,
             *strides(beta, H),
-            dk_1,
+            alpha_sums,
+            alpha_resets,
+            k,
+            *strides(k, H),
+            write1,
+            *strides(write1, H),
             S_out_late_,
+            matrix5,
+            matrix3,
+            q,
+            *strides(q, H),
+            dk_1,
             write2,
             *strides(write2, H),
             alpha,
@@ -2243,7 +2254,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             E=E,
             D=D,
             block_e=padded(E),
-            block_d=min(config.tile, padded(D)),
+            block_d=min(config.narrow, padded(D)),
             YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
@@ -2254,31 +2265,27 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_stages=config.stages,
         )
     if needs & {"alpha", "k", "q"}:
-        matrix5 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-        matrix6 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         own1 = some.new_empty((B, T, H, 1), dtype=torch.float32)
         own2 = some.new_empty((B, T, H, 1), dtype=torch.float32)
         launch(
             backward_prepare_3,
             (lay.programs,),
-            matrix5,
             do,
             *strides(do, H),
             write1,
             *strides(write1, H),
             alpha_sums,
             alpha_resets,
-            beta,
-            *strides(beta, H),
-            matrix6,
-            write2,
-            *strides(write2, H),
             q,
             *strides(q, H),
             k,
             *strides(k, H),
+            beta,
+            *strides(beta, H),
             alpha,
             *strides(alpha, H),
+            write2,
+            *strides(write2, H),
             own1,
             own2,
             *lay.at_once,
@@ -2297,36 +2304,36 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"alpha", "k", "q"}:
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
-        S_in_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
-        S_in_early_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
+        S_in_late_ = some.new_empty((B, T, H, cdiv(D, min(config.narrow, padded(D)))), dtype=torch.float32)
+        S_in_early_ = some.new_empty((B, T, H, cdiv(D, min(config.narrow, padded(D)))), dtype=torch.float32)
         S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
         launch(
             backward_sweep_3,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, min(config.narrow, padded(D))),),
             S_starts,
             S_last,
             alpha_sums,
             alpha_resets,
+            q,
+            *strides(q, H),
             do,
             *strides(do, H),
-            matrix5,
+            alpha,
+            *strides(alpha, H),
+            beta,
+            *strides(beta, H),
             k,
             *strides(k, H),
             write2,
             *strides(write2, H),
+            S_in_late_,
+            S_in_early_,
+            matrix4,
             matrix6,
-            beta,
-            *strides(beta, H),
             dk_1,
             *strides(dk_1, H),
             dq,
-            alpha,
-            *strides(alpha, H),
             dk,
-            q,
-            *strides(q, H),
-            S_in_late_,
-            S_in_early_,
             write1,
             *strides(write1, H),
             *lay.walked,
@@ -2335,7 +2342,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             E=E,
             D=D,
             block_e=padded(E),
-            block_d=min(config.tile, padded(D)),
+            block_d=min(config.narrow, padded(D)),
             YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,

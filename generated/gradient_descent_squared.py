@@ -719,7 +719,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), heavy=True)
+    config = choose(some.dtype, (N, M), "forward")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(M, min(config.tile, padded(M))))
     W_first = whole(states.get("W"))
@@ -752,7 +752,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
         W_ends = some.new_empty((B * parts, H, M, N), dtype=torch.float32)
         launch(
             forward_sweep_1,
-            (lay.sequences * parts * H * cdiv(M, min(config.tile, padded(M))),),
+            (lay.sequences * parts * H * cdiv(M, min(config.narrow, padded(M))),),
             None,
             W_ends,
             matrix1,
@@ -773,7 +773,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
             N=N,
             M=M,
             block_n_=padded(N),
-            block_m_=min(config.tile, padded(M)),
+            block_m_=min(config.narrow, padded(M)),
             YIELD=False,
             C=config.chunk,
             LEVELS=config.levels,
@@ -831,7 +831,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
     W_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32)
     launch(
         forward_sweep_1,
-        (lay.sequences * parts * H * cdiv(M, min(config.tile, padded(M))),),
+        (lay.sequences * parts * H * cdiv(M, min(config.narrow, padded(M))),),
         W_starts,
         W_last,
         matrix1,
@@ -852,7 +852,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
         N=N,
         M=M,
         block_n_=padded(N),
-        block_m_=min(config.tile, padded(M)),
+        block_m_=min(config.narrow, padded(M)),
         YIELD=True,
         C=config.chunk,
         LEVELS=config.levels,
@@ -871,29 +871,43 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
 @triton.jit(do_not_specialize=["T", "chunks"])
 def backward_prepare_1(
     matrix2,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
     z_p,
     z_b,
     z_t,
     z_h,
     z_g,
+    x_p,
+    x_b,
+    x_t,
+    x_h,
+    x_g,
     matrix1,
     eta_p,
     eta_b,
     eta_t,
     eta_h,
     eta_g,
+    matrix3,
+    do_p,
+    do_b,
+    do_t,
+    do_h,
+    do_g,
+    write1_p,
+    write1_b,
+    write1_t,
+    write1_h,
+    write1_g,
+    matrix4,
     T,
     H,
     chunks,
     begins,
     stops,
     N: tl.constexpr,
+    M: tl.constexpr,
     block_n_: tl.constexpr,
+    block_m_: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -908,27 +922,44 @@ def backward_prepare_1(
     i = tl.arange(0, C)
     n_ = tl.arange(0, block_n_)
     n__ok = n_ < N
+    m_ = tl.arange(0, block_m_)
+    m__ok = m_ < M
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
-    x_p += b * x_b + h // x_g * x_h
     z_p += b * z_b + h // z_g * z_h
+    x_p += b * x_b + h // x_g * x_h
     eta_p += b * eta_b + h // eta_g * eta_h
-    x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
+    do_p += b * do_b + h // do_g * do_h
+    write1_p += b * write1_b + h // write1_g * write1_h
     z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-    p = tl.dot(x.to(DT), tl.trans(z.to(DT)), input_precision="tf32x3")  # x z^T
+    x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
+    p = tl.dot(z.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # z x^T
     tl.store(
         matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        (p * tl.where(i[:, None] <= i[None, :], 1.0, 0.0)),
-    )  # [order_{mask}]_{i,j} . (x z^T)
+        (tl.where(i[:, None] >= i[None, :], 1.0, 0.0) * p),
+    )  # [order_{mask}]_{i,j} . (z x^T)
     p2 = tl.dot(x.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x x^T
     eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
     w = -eta.to(tl.float32)[None, :] * (p2 * tl.where(i[:, None] < i[None, :], 1.0, 0.0))
     x2 = inverse(w, C, LEVELS, DT)  # (I - T)^-1
     tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2)  # x2
+    do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
+    write1 = tl.load(
+        write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
+    )
+    p3 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
+    tl.store(
+        matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+        (p3 * tl.where(i[:, None] >= i[None, :], 1.0, 0.0)),
+    )  # [order_{mask}]_{i,j} . (do write1^T)
+    tl.store(
+        matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+        (eta.to(tl.float32)[None, :] * (p3 * tl.where(i[:, None] >= i[None, :], 1.0, 0.0))),
+    )  # ([order_{mask}]_{i,j} . (do write1^T)) diag(eta)
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1011,7 +1042,7 @@ def backward_sweep_1(
         p = tl.dot(x.to(DT), dW.to(DT), input_precision="tf32x3")  # x dW^T
         t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
-        p2 = tl.dot(t2.to(DT), do.to(DT), p, input_precision="tf32x3")  # ... + matrix2 do
+        p2 = tl.dot(tl.trans(t2.to(DT)), do.to(DT), p, input_precision="tf32x3")  # ... + matrix2 do
         p3 = tl.dot(t.to(DT), p2.to(DT), input_precision="tf32x3")  # matrix1 p2
         if YIELD:
             tl.store(
@@ -1118,18 +1149,7 @@ def backward_ends_1(
 
 @triton.jit(do_not_specialize=["T", "chunks"])
 def backward_prepare_2(
-    matrix4,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    matrix3,
+    matrix5,
     eta_p,
     eta_b,
     eta_t,
@@ -1140,6 +1160,12 @@ def backward_prepare_2(
     write2_t,
     write2_h,
     write2_g,
+    write1_p,
+    write1_b,
+    write1_t,
+    write1_h,
+    write1_g,
+    matrix6,
     T,
     H,
     chunks,
@@ -1167,40 +1193,37 @@ def backward_prepare_2(
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
-    write1_p += b * write1_b + h // write1_g * write1_h
-    do_p += b * do_b + h // do_g * do_h
     eta_p += b * eta_b + h // eta_g * eta_h
     write2_p += b * write2_b + h // write2_g * write2_h
-    write1 = tl.load(
-        write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
-    )
-    do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
-    p = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # write1 do^T
-    tl.store(
-        matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        (tl.where(i[:, None] <= i[None, :], 1.0, 0.0) * p),
-    )  # [order_{mask}]_{i,j} . (write1 do^T)
+    write1_p += b * write1_b + h // write1_g * write1_h
     eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
     write2 = tl.load(
         write2_p + t0 * write2_t + i[:, None] * write2_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
     )
-    p2 = tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # write1 write2^T
+    write1 = tl.load(
+        write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
+    )
+    p = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
     tl.store(
-        matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        (eta.to(tl.float32)[None, :] * (tl.where(i[:, None] < i[None, :], 1.0, 0.0) * p2)),
-    )  # ([order_{mask}]_{i,j} . (write1 write2^T)) diag(eta)
+        matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+        (eta.to(tl.float32)[:, None] * (p * tl.where(i[:, None] > i[None, :], 1.0, 0.0))),
+    )  # diag(eta) ([order_{mask}]_{i,j} . (write2 write1^T))
+    tl.store(
+        matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+        (eta.to(tl.float32)[None, :] * (p * tl.where(i[:, None] > i[None, :], 1.0, 0.0))),
+    )  # ([order_{mask}]_{i,j} . (write2 write1^T)) diag(eta)
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_2(
     dW_first,
-    matrix3,
+    matrix5,
     x_p,
     x_b,
     x_t,
     x_h,
     x_g,
-    matrix4,
+    matrix3,
     z_p,
     z_b,
     z_t,
@@ -1277,12 +1300,12 @@ def backward_sweep_2(
         at = bh * T + t0
         step = (b * T + t0) * H + h
         eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
-        t = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        t = tl.load(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-        p = tl.dot(t.to(DT), x.to(DT), input_precision="tf32x3")  # matrix3 x
-        t2 = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p = tl.dot(tl.trans(t.to(DT)), x.to(DT), input_precision="tf32x3")  # matrix5 x
+        t2 = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-        p2 = tl.dot(t2.to(DT), z.to(DT), (-p), input_precision="tf32x3")  # ... + matrix4 z
+        p2 = tl.dot(tl.trans(t2.to(DT)), z.to(DT), (-p), input_precision="tf32x3")  # ... + matrix3 z
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :],
             mask=i_ok[:, None] & m__ok[None, :],
@@ -1313,86 +1336,11 @@ def backward_sweep_2(
         dW = p5  # dW + do^T z - write2^T diag(eta) x
 
 
-@triton.jit(do_not_specialize=["T", "chunks"])
-def backward_prepare_3(
-    matrix5,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    eta_p,
-    eta_b,
-    eta_t,
-    eta_h,
-    eta_g,
-    matrix6,
-    write2_p,
-    write2_b,
-    write2_t,
-    write2_h,
-    write2_g,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    M: tl.constexpr,
-    block_m_: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
-):
-    """What needs no state, for all chunks at once."""
-    c = tl.program_id(0) % chunks
-    bh = (tl.program_id(0) // chunks).to(tl.int64)
-    b = bh // H
-    h = bh % H
-    i = tl.arange(0, C)
-    m_ = tl.arange(0, block_m_)
-    m__ok = m_ < M
-    t0, last = place_of(c, T, begins, stops, C)
-    if last < 0:
-        return
-    i_ok = i <= last
-    at = bh * T + t0
-    step = (b * T + t0) * H + h
-    do_p += b * do_b + h // do_g * do_h
-    write1_p += b * write1_b + h // write1_g * write1_h
-    eta_p += b * eta_b + h // eta_g * eta_h
-    write2_p += b * write2_b + h // write2_g * write2_h
-    do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
-    write1 = tl.load(
-        write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
-    )
-    p = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
-    eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
-    tl.store(
-        matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        (eta.to(tl.float32)[None, :] * (p * tl.where(i[:, None] >= i[None, :], 1.0, 0.0))),
-    )  # ([order_{mask}]_{i,j} . (do write1^T)) diag(eta)
-    write2 = tl.load(
-        write2_p + t0 * write2_t + i[:, None] * write2_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
-    )
-    p2 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
-    tl.store(
-        matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        (eta.to(tl.float32)[None, :] * (p2 * tl.where(i[:, None] > i[None, :], 1.0, 0.0))),
-    )  # ([order_{mask}]_{i,j} . (write2 write1^T)) diag(eta)
-
-
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_3(
     W_first,
     W_last,
-    matrix5,
+    matrix4,
     x_p,
     x_b,
     x_t,
@@ -1478,9 +1426,9 @@ def backward_sweep_3(
         dx_1 = tl.load(
             dx_1_p + t0 * dx_1_t + i[:, None] * dx_1_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0
         )
-        t = tl.load(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        t = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-        p = tl.dot(t.to(DT), x.to(DT), input_precision="tf32x3")  # matrix5 x
+        p = tl.dot(t.to(DT), x.to(DT), input_precision="tf32x3")  # matrix4 x
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
         p2 = tl.dot(do.to(DT), W.to(DT), (-p), input_precision="tf32x3")  # ... + do W
         t2 = tl.load(matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
@@ -1532,7 +1480,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), heavy=True)
+    config = choose(some.dtype, (N, M), "backward")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(N, min(config.tile, padded(N))))
     W_first = whole(states.get("W"))
@@ -1542,20 +1490,30 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     do = cotangent(cotangents.get("o"), some, (B, T, H, M))
     matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+    matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+    matrix4 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
         backward_prepare_1,
         (lay.programs,),
         matrix2,
-        x,
-        *strides(x, H),
         z,
         *strides(z, H),
+        x,
+        *strides(x, H),
         matrix1,
         eta,
         *strides(eta, H),
+        matrix3,
+        do,
+        *strides(do, H),
+        write1,
+        *strides(write1, H),
+        matrix4,
         *lay.at_once,
         N=N,
+        M=M,
         block_n_=padded(N),
+        block_m_=padded(M),
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -1568,7 +1526,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dW_ends = some.new_empty((B * parts, H, M, N), dtype=torch.float32)
         launch(
             backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(M, min(config.tile, padded(M))),),
+            (lay.sequences * parts * H * cdiv(M, min(config.narrow, padded(M))),),
             None,
             dW_ends,
             matrix1,
@@ -1589,7 +1547,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             N=N,
             M=M,
             block_n_=padded(N),
-            block_m_=min(config.tile, padded(M)),
+            block_m_=min(config.narrow, padded(M)),
             YIELD=False,
             C=config.chunk,
             LEVELS=config.levels,
@@ -1647,7 +1605,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     dW_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32)
     launch(
         backward_sweep_1,
-        (lay.sequences * parts * H * cdiv(M, min(config.tile, padded(M))),),
+        (lay.sequences * parts * H * cdiv(M, min(config.narrow, padded(M))),),
         dW_starts,
         dW_last,
         matrix1,
@@ -1668,7 +1626,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         N=N,
         M=M,
         block_n_=padded(N),
-        block_m_=min(config.tile, padded(M)),
+        block_m_=min(config.narrow, padded(M)),
         YIELD=True,
         C=config.chunk,
         LEVELS=config.levels,
@@ -1679,21 +1637,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         num_stages=config.stages,
     )
     if needs & {"eta", "x", "z"}:
-        matrix4 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-        matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+        matrix5 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+        matrix6 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
             backward_prepare_2,
             (lay.programs,),
-            matrix4,
-            write1,
-            *strides(write1, H),
-            do,
-            *strides(do, H),
-            matrix3,
+            matrix5,
             eta,
             *strides(eta, H),
             write2,
             *strides(write2, H),
+            write1,
+            *strides(write1, H),
+            matrix6,
             *lay.at_once,
             M=M,
             block_m_=padded(M),
@@ -1707,15 +1663,15 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
     if needs & {"eta", "x", "z"}:
         dx_1 = some.new_empty((B, T, H, N), dtype=torch.float32)
-        deta_1 = some.new_empty((B, T, H, cdiv(N, min(config.tile, padded(N)))), dtype=torch.float32)
+        deta_1 = some.new_empty((B, T, H, cdiv(N, min(config.narrow, padded(N)))), dtype=torch.float32)
         launch(
             backward_sweep_2,
-            (lay.sequences * parts * H * cdiv(N, min(config.tile, padded(N))),),
+            (lay.sequences * parts * H * cdiv(N, min(config.narrow, padded(N))),),
             dW_starts,
-            matrix3,
+            matrix5,
             x,
             *strides(x, H),
-            matrix4,
+            matrix3,
             z,
             *strides(z, H),
             write1,
@@ -1734,7 +1690,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             M=M,
             N=N,
             block_m_=padded(M),
-            block_n_=min(config.tile, padded(N)),
+            block_n_=min(config.narrow, padded(N)),
             YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
@@ -1745,42 +1701,15 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_stages=config.stages,
         )
     if needs & {"x", "z"}:
-        matrix5 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-        matrix6 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-        launch(
-            backward_prepare_3,
-            (lay.programs,),
-            matrix5,
-            do,
-            *strides(do, H),
-            write1,
-            *strides(write1, H),
-            eta,
-            *strides(eta, H),
-            matrix6,
-            write2,
-            *strides(write2, H),
-            *lay.at_once,
-            M=M,
-            block_m_=padded(M),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=4,
-            num_stages=1,
-        )
-    if needs & {"x", "z"}:
         dx = some.new_empty((B, T, H, N), dtype=some.dtype)
         dz = some.new_empty((B, T, H, N), dtype=some.dtype)
         W_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32)
         launch(
             backward_sweep_3,
-            (lay.sequences * parts * H * cdiv(N, min(config.tile, padded(N))),),
+            (lay.sequences * parts * H * cdiv(N, min(config.narrow, padded(N))),),
             W_starts,
             W_last,
-            matrix5,
+            matrix4,
             x,
             *strides(x, H),
             do,
@@ -1802,7 +1731,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             M=M,
             N=N,
             block_m_=padded(M),
-            block_n_=min(config.tile, padded(N)),
+            block_n_=min(config.narrow, padded(N)),
             YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,

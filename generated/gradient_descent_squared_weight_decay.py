@@ -936,7 +936,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], keep.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), heavy=True)
+    config = choose(some.dtype, (N, M), "forward")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(M, min(config.tile, padded(M))))
     W_first = whole(states.get("W"))
@@ -972,7 +972,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
         W_ends = some.new_empty((B * parts, H, M, N), dtype=torch.float32)
         launch(
             forward_sweep_1,
-            (lay.sequences * parts * H * cdiv(M, min(config.tile, padded(M))),),
+            (lay.sequences * parts * H * cdiv(M, min(config.narrow, padded(M))),),
             None,
             W_ends,
             matrix1,
@@ -995,7 +995,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
             N=N,
             M=M,
             block_n_=padded(N),
-            block_m_=min(config.tile, padded(M)),
+            block_m_=min(config.narrow, padded(M)),
             YIELD=False,
             C=config.chunk,
             LEVELS=config.levels,
@@ -1055,7 +1055,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
     W_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32)
     launch(
         forward_sweep_1,
-        (lay.sequences * parts * H * cdiv(M, min(config.tile, padded(M))),),
+        (lay.sequences * parts * H * cdiv(M, min(config.narrow, padded(M))),),
         W_starts,
         W_last,
         matrix1,
@@ -1078,7 +1078,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
         N=N,
         M=M,
         block_n_=padded(N),
-        block_m_=min(config.tile, padded(M)),
+        block_m_=min(config.narrow, padded(M)),
         YIELD=True,
         C=config.chunk,
         LEVELS=config.levels,
@@ -1094,6 +1094,107 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
     return {"o": o}, {"W": W_last}, saved
 
 
+@triton.jit(do_not_specialize=["T", "chunks"])
+def backward_prepare_1(
+    matrix1,
+    keep_sums,
+    keep_resets,
+    x_p,
+    x_b,
+    x_t,
+    x_h,
+    x_g,
+    eta_p,
+    eta_b,
+    eta_t,
+    eta_h,
+    eta_g,
+    matrix2,
+    z_p,
+    z_b,
+    z_t,
+    z_h,
+    z_g,
+    matrix3,
+    do_p,
+    do_b,
+    do_t,
+    do_h,
+    do_g,
+    write1_p,
+    write1_b,
+    write1_t,
+    write1_h,
+    write1_g,
+    matrix4,
+    T,
+    H,
+    chunks,
+    begins,
+    stops,
+    N: tl.constexpr,
+    M: tl.constexpr,
+    block_n_: tl.constexpr,
+    block_m_: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """What needs no state, for all chunks at once."""
+    c = tl.program_id(0) % chunks
+    bh = (tl.program_id(0) // chunks).to(tl.int64)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    n_ = tl.arange(0, block_n_)
+    n__ok = n_ < N
+    m_ = tl.arange(0, block_m_)
+    m__ok = m_ < M
+    t0, last = place_of(c, T, begins, stops, C)
+    if last < 0:
+        return
+    i_ok = i <= last
+    at = bh * T + t0
+    step = (b * T + t0) * H + h
+    x_p += b * x_b + h // x_g * x_h
+    eta_p += b * eta_b + h // eta_g * eta_h
+    z_p += b * z_b + h // z_g * z_h
+    do_p += b * do_b + h // do_g * do_h
+    write1_p += b * write1_b + h // write1_g * write1_h
+    keep_a_before = tl.load(keep_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
+    keep_r_before = tl.load(keep_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
+    keep_a = tl.load(keep_sums + at + tl.minimum(i, last))
+    keep_r = tl.load(keep_resets + at + tl.minimum(i, last)) if EXACT else -1
+    seen = i[:, None] > i[None, :]
+    if EXACT:
+        seen = seen & (i[None, :] >= keep_r_before[:, None])
+    m = power(keep_a_before[:, None] - keep_a[None, :], seen)  # decays from write to read
+    x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
+    p = tl.dot(x.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x x^T
+    eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
+    tl.store(
+        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (eta.to(tl.float32)[None, :] * (m * p))
+    )  # ((x x^T) . m) diag(eta)
+    seen2 = i[:, None] >= i[None, :]
+    if EXACT:
+        seen2 = seen2 & (i[None, :] >= keep_r[:, None])
+    m2 = power(keep_a[:, None] - keep_a[None, :], seen2)  # decays from write to read
+    z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
+    p2 = tl.dot(z.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # z x^T
+    tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m2 * p2))  # (z x^T) . m
+    do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
+    write1 = tl.load(
+        write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
+    )
+    p3 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
+    tl.store(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m2 * p3))  # (do write1^T) . m
+    tl.store(
+        matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (eta.to(tl.float32)[None, :] * (m2 * p3))
+    )  # ((do write1^T) . m) diag(eta)
+
+
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_1(
     W_first,
@@ -1105,6 +1206,7 @@ def backward_sweep_1(
     x_t,
     x_h,
     x_g,
+    matrix1,
     write1_p,
     write1_b,
     write1_t,
@@ -1162,36 +1264,30 @@ def backward_sweep_1(
         step = (b * T + t0) * H + h
         keep_a_before = tl.load(keep_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
         keep_r_before = tl.load(keep_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
-        keep_a = tl.load(keep_sums + at + tl.minimum(i, last))
-        keep_r = tl.load(keep_resets + at + tl.minimum(i, last)) if EXACT else -1
         keep_a_end = tl.load(keep_sums + at + last)
         keep_r_end = tl.load(keep_resets + at + last) if EXACT else -1
+        keep_a = tl.load(keep_sums + at + tl.minimum(i, last))
+        keep_r = tl.load(keep_resets + at + tl.minimum(i, last)) if EXACT else -1
         since = power(keep_a_before, keep_r_before < 0)
         x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
         p = tl.dot(x.to(DT), W.to(DT), input_precision="tf32x3")  # x W^T
+        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :],
             mask=i_ok[:, None] & m__ok[None, :],
             other=0.0,
         )
-        seen = i[:, None] > i[None, :]
-        if EXACT:
-            seen = seen & (i[None, :] >= keep_r_before[:, None])
-        m = power(keep_a_before[:, None] - keep_a[None, :], seen)  # decays from write to read
-        p2 = tl.dot(x.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x x^T
-        eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
-        p3 = tl.dot(
-            (eta.to(tl.float32)[None, :] * (m * p2)).to(DT), write1.to(DT), input_precision="tf32x3"
-        )  # ((x x^T) . m) diag(eta) write1
-        y = (since[:, None] * p) + (-p3)  # diag(since) x W^T - ((x x^T) . m) diag(eta) write1
+        p2 = tl.dot(t.to(DT), write1.to(DT), input_precision="tf32x3")  # matrix1 write1
+        y = (since[:, None] * p) + (-p2)  # diag(since) x W^T - matrix1 write1
         kept = power(keep_a_end, keep_r_end < 0)
         until = power(keep_a_end - keep_a, keep_r_end < i + 1)
-        p4 = tl.dot(
+        eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
+        p3 = tl.dot(
             tl.trans(x.to(DT)),
             ((until * eta.to(tl.float32))[:, None] * write1.to(tl.float32)).to(DT),
             input_precision="tf32x3",
         )  # write1^T diag(eta . until) x
-        W = (kept * W) + (-p4)  # kept W - write1^T diag(eta . until) x
+        W = (kept * W) + (-p3)  # kept W - write1^T diag(eta . until) x
     if YIELD:
         if W_last is not None:
             if part == parts - 1:
@@ -1206,20 +1302,14 @@ def backward_sweep_1(
 
 @triton.jit(do_not_specialize=["T", "chunks"])
 def backward_prepare_2(
-    matrix2,
-    keep_sums,
-    keep_resets,
+    matrix5,
     x_p,
     x_b,
     x_t,
     x_h,
     x_g,
-    z_p,
-    z_b,
-    z_t,
-    z_h,
-    z_g,
-    matrix1,
+    keep_sums,
+    keep_resets,
     eta_p,
     eta_b,
     eta_t,
@@ -1253,36 +1343,28 @@ def backward_prepare_2(
     at = bh * T + t0
     step = (b * T + t0) * H + h
     x_p += b * x_b + h // x_g * x_h
-    z_p += b * z_b + h // z_g * z_h
     eta_p += b * eta_b + h // eta_g * eta_h
-    keep_a = tl.load(keep_sums + at + tl.minimum(i, last))
-    keep_r = tl.load(keep_resets + at + tl.minimum(i, last)) if EXACT else -1
     keep_a_before = tl.load(keep_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
     keep_r_before = tl.load(keep_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
-    seen = i[:, None] <= i[None, :]
-    if EXACT:
-        seen = seen & (i[:, None] >= keep_r[None, :])
-    m = power(keep_a[None, :] - keep_a[:, None], seen)  # decays from write to read
+    keep_a = tl.load(keep_sums + at + tl.minimum(i, last))
+    keep_r = tl.load(keep_resets + at + tl.minimum(i, last)) if EXACT else -1
     x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-    z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-    p = tl.dot(x.to(DT), tl.trans(z.to(DT)), input_precision="tf32x3")  # x z^T
-    tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p))  # (x z^T) . m
-    p2 = tl.dot(x.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x x^T
-    seen2 = i[:, None] < i[None, :]
+    p = tl.dot(x.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x x^T
+    seen = i[:, None] < i[None, :]
     if EXACT:
-        seen2 = seen2 & (i[:, None] >= keep_r_before[None, :])
-    m2 = power(keep_a_before[None, :] - keep_a[:, None], seen2)  # decays from write to read
+        seen = seen & (i[:, None] >= keep_r_before[None, :])
+    m = power(keep_a_before[None, :] - keep_a[:, None], seen)  # decays from write to read
     eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
-    w = -eta.to(tl.float32)[None, :] * (p2 * m2)
+    w = -eta.to(tl.float32)[None, :] * (p * m)
     x2 = inverse(w, C, LEVELS, DT)  # (I - T)^-1
-    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2)  # x2
+    tl.store(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2)  # x2
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_2(
     dW_first,
     dW_last,
-    matrix1,
+    matrix5,
     x_p,
     x_b,
     x_t,
@@ -1361,14 +1443,14 @@ def backward_sweep_2(
         eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
         keep_a_before = tl.load(keep_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
         keep_r_before = tl.load(keep_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        t = tl.load(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
         p = tl.dot(x.to(DT), dW.to(DT), input_precision="tf32x3")  # x dW^T
         since = power(keep_a_end - keep_a, keep_r_end < i + 1)
         t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
-        p2 = tl.dot(t2.to(DT), do.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + matrix2 do
-        p3 = tl.dot(t.to(DT), p2.to(DT), input_precision="tf32x3")  # matrix1 p2
+        p2 = tl.dot(tl.trans(t2.to(DT)), do.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + matrix2 do
+        p3 = tl.dot(t.to(DT), p2.to(DT), input_precision="tf32x3")  # matrix5 p2
         if YIELD:
             tl.store(
                 write2_out + step * M + i[:, None] * (H * M) + m_[None, :], p3, mask=i_ok[:, None] & m__ok[None, :]
@@ -1407,7 +1489,7 @@ def backward_sweep_2(
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_ends_2(
     dW_last,
-    matrix1,
+    matrix5,
     keep_sums,
     keep_resets,
     x_p,
@@ -1465,12 +1547,12 @@ def backward_ends_2(
         keep_r_end = tl.load(keep_resets + at + last) if EXACT else -1
         keep_a_before = tl.load(keep_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
         keep_r_before = tl.load(keep_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        t = tl.load(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         since = power(keep_a_end - keep_a, keep_r_end < i + 1)
         x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
         p = tl.dot(x.to(DT), dW.to(DT), input_precision="tf32x3")  # x dW
         w = since[:, None] * p
-        p2 = tl.dot(t.to(DT), w.to(DT), input_precision="tf32x3")  # matrix1 w
+        p2 = tl.dot(t.to(DT), w.to(DT), input_precision="tf32x3")  # matrix5 w
         kept = power(keep_a_end, keep_r_end < 0)
         eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
         until = power(keep_a_before, keep_r_before < 0)
@@ -1494,30 +1576,25 @@ def backward_ends_2(
 
 @triton.jit(do_not_specialize=["T", "chunks"])
 def backward_prepare_3(
-    matrix4,
-    keep_sums,
-    keep_resets,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    matrix3,
+    matrix6,
     eta_p,
     eta_b,
     eta_t,
     eta_h,
     eta_g,
+    keep_sums,
+    keep_resets,
     write2_p,
     write2_b,
     write2_t,
     write2_h,
     write2_g,
+    write1_p,
+    write1_b,
+    write1_t,
+    write1_h,
+    write1_g,
+    matrix7,
     T,
     H,
     chunks,
@@ -1545,68 +1622,63 @@ def backward_prepare_3(
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
-    write1_p += b * write1_b + h // write1_g * write1_h
-    do_p += b * do_b + h // do_g * do_h
     eta_p += b * eta_b + h // eta_g * eta_h
     write2_p += b * write2_b + h // write2_g * write2_h
-    keep_a = tl.load(keep_sums + at + tl.minimum(i, last))
-    keep_r = tl.load(keep_resets + at + tl.minimum(i, last)) if EXACT else -1
+    write1_p += b * write1_b + h // write1_g * write1_h
     keep_a_before = tl.load(keep_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
     keep_r_before = tl.load(keep_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
-    seen = i[:, None] <= i[None, :]
-    if EXACT:
-        seen = seen & (i[:, None] >= keep_r[None, :])
-    m = power(keep_a[None, :] - keep_a[:, None], seen)  # decays from write to read
-    write1 = tl.load(
-        write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
-    )
-    do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
-    p = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # write1 do^T
-    tl.store(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p))  # (write1 do^T) . m
-    seen2 = i[:, None] < i[None, :]
-    if EXACT:
-        seen2 = seen2 & (i[:, None] >= keep_r_before[None, :])
-    m2 = power(keep_a_before[None, :] - keep_a[:, None], seen2)  # decays from write to read
+    keep_a = tl.load(keep_sums + at + tl.minimum(i, last))
+    keep_r = tl.load(keep_resets + at + tl.minimum(i, last)) if EXACT else -1
     eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
+    seen = i[:, None] > i[None, :]
+    if EXACT:
+        seen = seen & (i[None, :] >= keep_r_before[:, None])
+    m = power(keep_a_before[:, None] - keep_a[None, :], seen)  # decays from write to read
     write2 = tl.load(
         write2_p + t0 * write2_t + i[:, None] * write2_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
     )
-    p2 = tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # write1 write2^T
+    write1 = tl.load(
+        write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
+    )
+    p = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
     tl.store(
-        matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (eta.to(tl.float32)[None, :] * (m2 * p2))
-    )  # ((write1 write2^T) . m) diag(eta)
+        matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (eta.to(tl.float32)[:, None] * (m * p))
+    )  # diag(eta) ((write2 write1^T) . m)
+    tl.store(
+        matrix7 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (eta.to(tl.float32)[None, :] * (m * p))
+    )  # ((write2 write1^T) . m) diag(eta)
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_3(
     dW_first,
-    matrix3,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
     keep_sums,
     keep_resets,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    matrix4,
-    z_p,
-    z_b,
-    z_t,
-    z_h,
-    z_g,
     eta_p,
     eta_b,
     eta_t,
     eta_h,
     eta_g,
+    x_p,
+    x_b,
+    x_t,
+    x_h,
+    x_g,
+    write1_p,
+    write1_b,
+    write1_t,
+    write1_h,
+    write1_g,
+    W_out_late__out,
+    matrix6,
+    matrix3,
+    z_p,
+    z_b,
+    z_t,
+    z_h,
+    z_g,
     dx_2_out,
     deta_2_out,
-    W_out_late__out,
     write2_p,
     write2_b,
     write2_t,
@@ -1651,10 +1723,10 @@ def backward_sweep_3(
         dW += tl.load(
             dW_first + sh * M * N + m_[:, None] * N + n_[None, :], mask=m__ok[:, None] & n__ok[None, :], other=0.0
         )
+    eta_p += b * eta_b + h // eta_g * eta_h
     x_p += b * x_b + h // x_g * x_h
     write1_p += b * write1_b + h // write1_g * write1_h
     z_p += b * z_b + h // z_g * z_h
-    eta_p += b * eta_b + h // eta_g * eta_h
     write2_p += b * write2_b + h // write2_g * write2_h
     do_p += b * do_b + h // do_g * do_h
     for n in range(count):
@@ -1669,24 +1741,27 @@ def backward_sweep_3(
         keep_r = tl.load(keep_resets + at + tl.minimum(i, last)) if EXACT else -1
         keep_a_end = tl.load(keep_sums + at + last)
         keep_r_end = tl.load(keep_resets + at + last) if EXACT else -1
-        eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
         keep_a_before = tl.load(keep_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
         keep_r_before = tl.load(keep_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
-        t = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-        p = tl.dot(t.to(DT), x.to(DT), input_precision="tf32x3")  # matrix3 x
         since = power(keep_a_end - keep_a, keep_r_end < i + 1)
+        eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
+        x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :],
             mask=i_ok[:, None] & m__ok[None, :],
             other=0.0,
         )
-        p2 = tl.dot(write1.to(DT), dW.to(DT), input_precision="tf32x3")  # write1 dW
+        p = tl.dot(write1.to(DT), dW.to(DT), input_precision="tf32x3")  # write1 dW
         if not EXACT:
-            p2 = tl.dot(write1.to(DT), (dW - dW.to(DT).to(tl.float32)).to(DT), p2)
-        t2 = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+            p = tl.dot(write1.to(DT), (dW - dW.to(DT).to(tl.float32)).to(DT), p)
+        sums = tl.sum(((since * eta.to(tl.float32))[:, None] * x.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1)
+        t = tl.load(matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p2 = tl.dot(tl.trans(t.to(DT)), x.to(DT), input_precision="tf32x3")  # matrix6 x
+        t2 = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-        p3 = tl.dot(t2.to(DT), z.to(DT), ((-p) + (since[:, None] * p2)), input_precision="tf32x3")  # ... + matrix4 z
+        p3 = tl.dot(
+            tl.trans(t2.to(DT)), z.to(DT), ((since[:, None] * p) + (-p2)), input_precision="tf32x3"
+        )  # ... + matrix3 z
         if YIELD:
             tl.store(
                 dx_2_out + step * N + i[:, None] * (H * N) + n_[None, :],
@@ -1698,11 +1773,7 @@ def backward_sweep_3(
                 tl.sum(tl.where(n__ok[None, :], (-(x.to(tl.float32) * p3)), 0.0), axis=1),
                 mask=i_ok,
             )  # deta
-            tl.store(
-                W_out_late__out + (step + i * H) * tl.cdiv(N, block_n_) + tile,
-                tl.sum(((since * eta.to(tl.float32))[:, None] * x.to(tl.float32)).to(DT).to(tl.float32) * p2, axis=1),
-                mask=i_ok,
-            )  # W: out.late
+            tl.store(W_out_late__out + (step + i * H) * tl.cdiv(N, block_n_) + tile, sums, mask=i_ok)  # W: out.late
         write2 = tl.load(
             write2_p + t0 * write2_t + i[:, None] * write2_t + m_[None, :],
             mask=i_ok[:, None] & m__ok[None, :],
@@ -1728,7 +1799,6 @@ def backward_sweep_3(
 
 @triton.jit(do_not_specialize=["T", "chunks"])
 def backward_prepare_4(
-    matrix5,
     keep_sums,
     keep_resets,
     do_p,
@@ -1746,12 +1816,6 @@ def backward_prepare_4(
     eta_t,
     eta_h,
     eta_g,
-    matrix6,
-    write2_p,
-    write2_b,
-    write2_t,
-    write2_h,
-    write2_g,
     z_p,
     z_b,
     z_t,
@@ -1762,6 +1826,11 @@ def backward_prepare_4(
     x_t,
     x_h,
     x_g,
+    write2_p,
+    write2_b,
+    write2_t,
+    write2_h,
+    write2_g,
     own1_out,
     own2_out,
     T,
@@ -1798,9 +1867,9 @@ def backward_prepare_4(
     do_p += b * do_b + h // do_g * do_h
     write1_p += b * write1_b + h // write1_g * write1_h
     eta_p += b * eta_b + h // eta_g * eta_h
-    write2_p += b * write2_b + h // write2_g * write2_h
     z_p += b * z_b + h // z_g * z_h
     x_p += b * x_b + h // x_g * x_h
+    write2_p += b * write2_b + h // write2_g * write2_h
     keep_a = tl.load(keep_sums + at + tl.minimum(i, last))
     keep_r = tl.load(keep_resets + at + tl.minimum(i, last)) if EXACT else -1
     keep_a_before = tl.load(keep_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
@@ -1815,49 +1884,54 @@ def backward_prepare_4(
     )
     p = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
     eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
-    tl.store(
-        matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (eta.to(tl.float32)[None, :] * (m * p))
-    )  # ((do write1^T) . m) diag(eta)
+    z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
+    x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
+    p2 = tl.dot(z.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # z x^T
+    pairs = -eta.to(tl.float32)[None, :] * (
+        m * p * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p2
+    )  # -([order_{mask}]_{i,j} . (z x^T) . (do write1^T) . m) diag(eta)
+    sums = tl.sum(pairs, axis=1)
+    sums2 = sums - tl.sum(pairs, axis=0)
     seen2 = i[:, None] > i[None, :]
     if EXACT:
         seen2 = seen2 & (i[None, :] >= keep_r_before[:, None])
     m2 = power(keep_a_before[:, None] - keep_a[None, :], seen2)  # decays from write to read
+    p3 = tl.dot(x.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x x^T
     write2 = tl.load(
         write2_p + t0 * write2_t + i[:, None] * write2_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
     )
-    p2 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
-    tl.store(
-        matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (eta.to(tl.float32)[None, :] * (m2 * p2))
-    )  # ((write2 write1^T) . m) diag(eta)
-    z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-    x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-    p3 = tl.dot(z.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # z x^T
-    pairs = -eta.to(tl.float32)[None, :] * (
-        m * p * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p3
-    )  # -([order_{mask}]_{i,j} . (z x^T) . (do write1^T) . m) diag(eta)
-    p4 = tl.dot(x.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x x^T
+    p4 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
     pairs2 = (
         eta.to(tl.float32)[:, None]
         * eta.to(tl.float32)[None, :]
-        * (m2 * p4 * p2 * tl.where(i[:, None] > i[None, :], 1.0, 0.0))
+        * (m2 * p3 * p4 * tl.where(i[:, None] > i[None, :], 1.0, 0.0))
     )  # diag(eta) ([order_{mask}]_{i,j} . (x x^T) . (write2 write1^T) . m) diag(eta)
-    tl.store(
-        own1_out + step + i * H, tl.sum(pairs, axis=1) - tl.sum(pairs, axis=0) - tl.sum(pairs2, axis=0), mask=i_ok
-    )  # W: own.late
-    tl.store(own2_out + step + i * H, tl.sum(pairs2, axis=1), mask=i_ok)  # W: own.early
+    sums3 = tl.sum(pairs2, axis=1)
+    sums4 = sums2 - tl.sum(pairs2, axis=0)
+    tl.store(own1_out + step + i * H, sums4, mask=i_ok)  # W: own.late
+    tl.store(own2_out + step + i * H, sums3, mask=i_ok)  # W: own.early
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_4(
     W_first,
+    keep_sums,
+    keep_resets,
+    z_p,
+    z_b,
+    z_t,
+    z_h,
+    z_g,
     do_p,
     do_b,
     do_t,
     do_h,
     do_g,
-    keep_sums,
-    keep_resets,
-    matrix5,
+    eta_p,
+    eta_b,
+    eta_t,
+    eta_h,
+    eta_g,
     x_p,
     x_b,
     x_t,
@@ -1868,12 +1942,10 @@ def backward_sweep_4(
     write2_t,
     write2_h,
     write2_g,
-    matrix6,
-    eta_p,
-    eta_b,
-    eta_t,
-    eta_h,
-    eta_g,
+    W_in_late__out,
+    W_in_early__out,
+    matrix4,
+    matrix7,
     dx_2_p,
     dx_2_b,
     dx_2_t,
@@ -1881,13 +1953,6 @@ def backward_sweep_4(
     dx_2_g,
     dx_out,
     dz_out,
-    z_p,
-    z_b,
-    z_t,
-    z_h,
-    z_g,
-    W_in_late__out,
-    W_in_early__out,
     write1_p,
     write1_b,
     write1_t,
@@ -1927,12 +1992,12 @@ def backward_sweep_4(
         W += tl.load(
             W_first + sh * M * N + m_[:, None] * N + n_[None, :], mask=m__ok[:, None] & n__ok[None, :], other=0.0
         )
+    z_p += b * z_b + h // z_g * z_h
     do_p += b * do_b + h // do_g * do_h
+    eta_p += b * eta_b + h // eta_g * eta_h
     x_p += b * x_b + h // x_g * x_h
     write2_p += b * write2_b + h // write2_g * write2_h
-    eta_p += b * eta_b + h // eta_g * eta_h
     dx_2_p += b * dx_2_b + h // dx_2_g * dx_2_h
-    z_p += b * z_b + h // z_g * z_h
     write1_p += b * write1_b + h // write1_g * write1_h
     for n in range(count):
         c = n
@@ -1946,34 +2011,36 @@ def backward_sweep_4(
         keep_r = tl.load(keep_resets + at + tl.minimum(i, last)) if EXACT else -1
         keep_a_before = tl.load(keep_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
         keep_r_before = tl.load(keep_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
-        eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
         dx_2 = tl.load(
             dx_2_p + t0 * dx_2_t + i[:, None] * dx_2_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0
         )
         keep_a_end = tl.load(keep_sums + at + last)
         keep_r_end = tl.load(keep_resets + at + last) if EXACT else -1
+        since = power(keep_a, keep_r < 0)
+        z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
         p = tl.dot(do.to(DT), W.to(DT), input_precision="tf32x3")  # do W
         if not EXACT:
             p = tl.dot(do.to(DT), (W - W.to(DT).to(tl.float32)).to(DT), p)
-        since = power(keep_a, keep_r < 0)
-        t = tl.load(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-        p2 = tl.dot(t.to(DT), x.to(DT), input_precision="tf32x3")  # matrix5 x
-        y = (since[:, None] * p) + (-p2)  # diag(since) do W - matrix5 x
+        eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
         since2 = power(keep_a_before, keep_r_before < 0)
+        x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
         write2 = tl.load(
             write2_p + t0 * write2_t + i[:, None] * write2_t + m_[None, :],
             mask=i_ok[:, None] & m__ok[None, :],
             other=0.0,
         )
-        p3 = tl.dot(write2.to(DT), W.to(DT), input_precision="tf32x3")  # write2 W
+        p2 = tl.dot(write2.to(DT), W.to(DT), input_precision="tf32x3")  # write2 W
         if not EXACT:
-            p3 = tl.dot(write2.to(DT), (W - W.to(DT).to(tl.float32)).to(DT), p3)
-        t2 = tl.load(matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p4 = tl.dot(t2.to(DT), x.to(DT), input_precision="tf32x3")  # matrix6 x
-        y2 = (since2[:, None] * p3) + (-p4)  # diag(since) write2 W - matrix6 x
-        z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
+            p2 = tl.dot(write2.to(DT), (W - W.to(DT).to(tl.float32)).to(DT), p2)
+        sums = tl.sum((since[:, None] * z.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1)
+        sums2 = tl.sum((-(eta.to(tl.float32) * since2)[:, None] * x.to(tl.float32)).to(DT).to(tl.float32) * p2, axis=1)
+        t = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p3 = tl.dot(t.to(DT), x.to(DT), input_precision="tf32x3")  # matrix4 x
+        y = (since[:, None] * p) + (-p3)  # diag(since) do W - matrix4 x
+        t2 = tl.load(matrix7 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p4 = tl.dot(t2.to(DT), x.to(DT), input_precision="tf32x3")  # matrix7 x
+        y2 = (since2[:, None] * p2) + (-p4)  # diag(since) write2 W - matrix7 x
         if YIELD:
             tl.store(
                 dx_out + step * N + i[:, None] * (H * N) + n_[None, :],
@@ -1983,16 +2050,8 @@ def backward_sweep_4(
             tl.store(
                 dz_out + step * N + i[:, None] * (H * N) + n_[None, :], y, mask=i_ok[:, None] & n__ok[None, :]
             )  # dz
-            tl.store(
-                W_in_late__out + (step + i * H) * tl.cdiv(N, block_n_) + tile,
-                tl.sum((since[:, None] * z.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1),
-                mask=i_ok,
-            )  # W: in.late
-            tl.store(
-                W_in_early__out + (step + i * H) * tl.cdiv(N, block_n_) + tile,
-                tl.sum((-(eta.to(tl.float32) * since2)[:, None] * x.to(tl.float32)).to(DT).to(tl.float32) * p3, axis=1),
-                mask=i_ok,
-            )  # W: in.early
+            tl.store(W_in_late__out + (step + i * H) * tl.cdiv(N, block_n_) + tile, sums, mask=i_ok)  # W: in.late
+            tl.store(W_in_early__out + (step + i * H) * tl.cdiv(N, block_n_) + tile, sums2, mask=i_ok)  # W: in.early
         kept = power(keep_a_end, keep_r_end < 0)
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :],
@@ -2020,7 +2079,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], keep.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), heavy=True)
+    config = choose(some.dtype, (N, M), "backward")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(N, min(config.tile, padded(N))))
     W_first = whole(states.get("W"))
@@ -2029,6 +2088,42 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     write1 = saved["f73806d84e"]
     do = cotangent(cotangents.get("o"), some, (B, T, H, M))
     keep_sums, keep_resets, keep_extents = cumulate(keep, lay, config.exact)
+    matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+    matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+    matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+    matrix4 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+    launch(
+        backward_prepare_1,
+        (lay.programs,),
+        matrix1,
+        keep_sums,
+        keep_resets,
+        x,
+        *strides(x, H),
+        eta,
+        *strides(eta, H),
+        matrix2,
+        z,
+        *strides(z, H),
+        matrix3,
+        do,
+        *strides(do, H),
+        write1,
+        *strides(write1, H),
+        matrix4,
+        *lay.at_once,
+        N=N,
+        M=M,
+        block_n_=padded(N),
+        block_m_=padded(M),
+        C=config.chunk,
+        LEVELS=config.levels,
+        EVEN=lay.even,
+        EXACT=config.exact,
+        DT=DTYPES[some.dtype],
+        num_warps=4,
+        num_stages=1,
+    )
     if needs & {"keep"}:
         W_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32)
         launch(
@@ -2040,6 +2135,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             keep_resets,
             x,
             *strides(x, H),
+            matrix1,
             write1,
             *strides(write1, H),
             eta,
@@ -2060,19 +2156,15 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=config.warps,
             num_stages=config.stages,
         )
-    matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-    matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+    matrix5 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
         backward_prepare_2,
         (lay.programs,),
-        matrix2,
-        keep_sums,
-        keep_resets,
+        matrix5,
         x,
         *strides(x, H),
-        z,
-        *strides(z, H),
-        matrix1,
+        keep_sums,
+        keep_resets,
         eta,
         *strides(eta, H),
         *lay.at_once,
@@ -2090,10 +2182,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dW_ends = some.new_empty((B * parts, H, M, N), dtype=torch.float32)
         launch(
             backward_sweep_2,
-            (lay.sequences * parts * H * cdiv(M, min(config.tile, padded(M))),),
+            (lay.sequences * parts * H * cdiv(M, min(config.narrow, padded(M))),),
             None,
             dW_ends,
-            matrix1,
+            matrix5,
             x,
             *strides(x, H),
             keep_sums,
@@ -2113,7 +2205,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             N=N,
             M=M,
             block_n_=padded(N),
-            block_m_=min(config.tile, padded(M)),
+            block_m_=min(config.narrow, padded(M)),
             YIELD=False,
             C=config.chunk,
             LEVELS=config.levels,
@@ -2128,7 +2220,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             backward_ends_2,
             (lay.sequences * parts * H * cdiv(N, min(config.tile, padded(N))),),
             dW_linear,
-            matrix1,
+            matrix5,
             keep_sums,
             keep_resets,
             x,
@@ -2173,10 +2265,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     dW_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32)
     launch(
         backward_sweep_2,
-        (lay.sequences * parts * H * cdiv(M, min(config.tile, padded(M))),),
+        (lay.sequences * parts * H * cdiv(M, min(config.narrow, padded(M))),),
         dW_starts,
         dW_last,
-        matrix1,
+        matrix5,
         x,
         *strides(x, H),
         keep_sums,
@@ -2196,7 +2288,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         N=N,
         M=M,
         block_n_=padded(N),
-        block_m_=min(config.tile, padded(M)),
+        block_m_=min(config.narrow, padded(M)),
         YIELD=True,
         C=config.chunk,
         LEVELS=config.levels,
@@ -2207,23 +2299,21 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         num_stages=config.stages,
     )
     if needs & {"eta", "keep", "x", "z"}:
-        matrix4 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-        matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+        matrix6 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+        matrix7 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
             backward_prepare_3,
             (lay.programs,),
-            matrix4,
-            keep_sums,
-            keep_resets,
-            write1,
-            *strides(write1, H),
-            do,
-            *strides(do, H),
-            matrix3,
+            matrix6,
             eta,
             *strides(eta, H),
+            keep_sums,
+            keep_resets,
             write2,
             *strides(write2, H),
+            write1,
+            *strides(write1, H),
+            matrix7,
             *lay.at_once,
             M=M,
             block_m_=padded(M),
@@ -2237,27 +2327,27 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
     if needs & {"eta", "keep", "x", "z"}:
         dx_2 = some.new_empty((B, T, H, N), dtype=torch.float32)
-        deta_2 = some.new_empty((B, T, H, cdiv(N, min(config.tile, padded(N)))), dtype=torch.float32)
-        W_out_late_ = some.new_empty((B, T, H, cdiv(N, min(config.tile, padded(N)))), dtype=torch.float32)
+        deta_2 = some.new_empty((B, T, H, cdiv(N, min(config.narrow, padded(N)))), dtype=torch.float32)
+        W_out_late_ = some.new_empty((B, T, H, cdiv(N, min(config.narrow, padded(N)))), dtype=torch.float32)
         launch(
             backward_sweep_3,
-            (lay.sequences * parts * H * cdiv(N, min(config.tile, padded(N))),),
+            (lay.sequences * parts * H * cdiv(N, min(config.narrow, padded(N))),),
             dW_starts,
-            matrix3,
-            x,
-            *strides(x, H),
             keep_sums,
             keep_resets,
-            write1,
-            *strides(write1, H),
-            matrix4,
-            z,
-            *strides(z, H),
             eta,
             *strides(eta, H),
+            x,
+            *strides(x, H),
+            write1,
+            *strides(write1, H),
+            W_out_late_,
+            matrix6,
+            matrix3,
+            z,
+            *strides(z, H),
             dx_2,
             deta_2,
-            W_out_late_,
             write2,
             *strides(write2, H),
             do,
@@ -2268,7 +2358,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             M=M,
             N=N,
             block_m_=padded(M),
-            block_n_=min(config.tile, padded(N)),
+            block_n_=min(config.narrow, padded(N)),
             YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
@@ -2279,14 +2369,11 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_stages=config.stages,
         )
     if needs & {"keep", "x", "z"}:
-        matrix5 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-        matrix6 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         own1 = some.new_empty((B, T, H, 1), dtype=torch.float32)
         own2 = some.new_empty((B, T, H, 1), dtype=torch.float32)
         launch(
             backward_prepare_4,
             (lay.programs,),
-            matrix5,
             keep_sums,
             keep_resets,
             do,
@@ -2295,13 +2382,12 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             *strides(write1, H),
             eta,
             *strides(eta, H),
-            matrix6,
-            write2,
-            *strides(write2, H),
             z,
             *strides(z, H),
             x,
             *strides(x, H),
+            write2,
+            *strides(write2, H),
             own1,
             own2,
             *lay.at_once,
@@ -2320,32 +2406,32 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"keep", "x", "z"}:
         dx = some.new_empty((B, T, H, N), dtype=some.dtype)
         dz = some.new_empty((B, T, H, N), dtype=some.dtype)
-        W_in_late_ = some.new_empty((B, T, H, cdiv(N, min(config.tile, padded(N)))), dtype=torch.float32)
-        W_in_early_ = some.new_empty((B, T, H, cdiv(N, min(config.tile, padded(N)))), dtype=torch.float32)
+        W_in_late_ = some.new_empty((B, T, H, cdiv(N, min(config.narrow, padded(N)))), dtype=torch.float32)
+        W_in_early_ = some.new_empty((B, T, H, cdiv(N, min(config.narrow, padded(N)))), dtype=torch.float32)
         launch(
             backward_sweep_4,
-            (lay.sequences * parts * H * cdiv(N, min(config.tile, padded(N))),),
+            (lay.sequences * parts * H * cdiv(N, min(config.narrow, padded(N))),),
             W_starts,
-            do,
-            *strides(do, H),
             keep_sums,
             keep_resets,
-            matrix5,
+            z,
+            *strides(z, H),
+            do,
+            *strides(do, H),
+            eta,
+            *strides(eta, H),
             x,
             *strides(x, H),
             write2,
             *strides(write2, H),
-            matrix6,
-            eta,
-            *strides(eta, H),
+            W_in_late_,
+            W_in_early_,
+            matrix4,
+            matrix7,
             dx_2,
             *strides(dx_2, H),
             dx,
             dz,
-            z,
-            *strides(z, H),
-            W_in_late_,
-            W_in_early_,
             write1,
             *strides(write1, H),
             *lay.walked,
@@ -2354,7 +2440,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             M=M,
             N=N,
             block_m_=padded(M),
-            block_n_=min(config.tile, padded(N)),
+            block_n_=min(config.narrow, padded(N)),
             YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,

@@ -848,7 +848,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
     H = max(q.shape[2], k.shape[2], o.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = o.shape[-1]
-    config = choose(some.dtype, (D, E), heavy=True)
+    config = choose(some.dtype, (D, E), "light")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
     s_first = whole(states.get("s"))
@@ -1071,9 +1071,14 @@ def backward_prepare_1(
     w = -x[:, None] * lam[None, :] * (p * m)
     x2 = inverse(w, C, LEVELS, DT)  # (I - T)^-1
     tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2)  # x2
+    seen2 = i[:, None] > i[None, :]
+    if EXACT:
+        seen2 = seen2 & (i[None, :] >= lam_r_before[:, None])
+    m2 = power(lam_a_before[:, None] - lam_a[None, :], seen2)  # decays from write to read
+    p2 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
     tl.store(
-        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (lam[None, :] * (p * m))
-    )  # ((k q^T) . m) diag(lam)
+        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (lam[:, None] * (m2 * p2))
+    )  # diag(lam) ((q k^T) . m)
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1185,7 +1190,7 @@ def backward_sweep_1(
         w = dv.to(tl.float32) + ((since * x)[:, None] * p)
         p2 = tl.dot(t.to(DT), w.to(DT), input_precision="tf32x3")  # matrix1 w
         t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p3 = tl.dot(t2.to(DT), p2.to(DT), input_precision="tf32x3")  # matrix2 p2
+        p3 = tl.dot(tl.trans(t2.to(DT)), p2.to(DT), input_precision="tf32x3")  # matrix2 p2
         y = (since[:, None] * p) + (-p3)  # diag(since) k ds - matrix2 p2
         if YIELD:
             tl.store(write2_out + step * E + i[:, None] * (H * E) + e[None, :], p2, mask=i_ok[:, None] & e_ok[None, :])
@@ -1320,38 +1325,115 @@ def backward_ends_1(
         tl.store(ds_last + sh * D * D + d[:, None] * D + d_kept[None, :], ds, mask=d_ok[:, None] & d_kept_ok[None, :])
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
-def backward_sweep_2(
-    ds_first,
+@triton.jit(do_not_specialize=["T", "chunks"])
+def backward_prepare_2(
+    matrix3,
     lam_sums,
     lam_resets,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    write2_p,
-    write2_b,
-    write2_t,
-    write2_h,
-    write2_g,
     lam_p,
     lam_b,
     lam_t,
     lam_h,
     lam_g,
-    dk_out,
+    write2_p,
+    write2_b,
+    write2_t,
+    write2_h,
+    write2_g,
+    write1_p,
+    write1_b,
+    write1_t,
+    write1_h,
+    write1_g,
+    matrix4,
+    T,
+    H,
+    chunks,
+    begins,
+    stops,
+    E: tl.constexpr,
+    block_e: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """What needs no state, for all chunks at once."""
+    c = tl.program_id(0) % chunks
+    bh = (tl.program_id(0) // chunks).to(tl.int64)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    e = tl.arange(0, block_e)
+    e_ok = e < E
+    t0, last = place_of(c, T, begins, stops, C)
+    if last < 0:
+        return
+    i_ok = i <= last
+    at = bh * T + t0
+    step = (b * T + t0) * H + h
+    lam_p += b * lam_b + h // lam_g * lam_h
+    write2_p += b * write2_b + h // write2_g * write2_h
+    write1_p += b * write1_b + h // write1_g * write1_h
+    lam_a_before = tl.load(lam_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
+    lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
+    lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
+    lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+    seen = i[:, None] > i[None, :]
+    if EXACT:
+        seen = seen & (i[None, :] >= lam_r_before[:, None])
+    m = power(lam_a_before[:, None] - lam_a[None, :], seen)  # decays from write to read
+    lam = tl.exp(tl.load(lam_p + t0 * lam_t + i * lam_t, mask=i_ok, other=0.0).to(tl.float32))
+    write2 = tl.load(
+        write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+    )
+    write1 = tl.load(
+        write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+    )
+    p = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
+    tl.store(
+        matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (lam[:, None] * (m * p))
+    )  # diag(lam) ((write2 write1^T) . m)
+    x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
+    tl.store(
+        matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (x[None, :] * (m * p))
+    )  # ((write2 write1^T) . m) diag((1 - lam))
+
+
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+def backward_sweep_2(
+    ds_first,
+    lam_sums,
+    lam_resets,
     k_p,
     k_b,
     k_t,
     k_h,
     k_g,
+    lam_p,
+    lam_b,
+    lam_t,
+    lam_h,
+    lam_g,
+    write1_p,
+    write1_b,
+    write1_t,
+    write1_h,
+    write1_g,
     s_out_late__out,
+    matrix3,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    q_g,
+    dk_out,
+    write2_p,
+    write2_b,
+    write2_t,
+    write2_h,
+    write2_g,
     T,
     H,
     chunks,
@@ -1386,11 +1468,11 @@ def backward_sweep_2(
         ds += tl.load(
             ds_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0
         )
+    k_p += b * k_b + h // k_g * k_h
+    lam_p += b * lam_b + h // lam_g * lam_h
     write1_p += b * write1_b + h // write1_g * write1_h
     q_p += b * q_b + h // q_g * q_h
     write2_p += b * write2_b + h // write2_g * write2_h
-    lam_p += b * lam_b + h // lam_g * lam_h
-    k_p += b * k_b + h // k_g * k_h
     for n in range(count):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -1406,82 +1488,168 @@ def backward_sweep_2(
         lam_a_before = tl.load(lam_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
         lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        lam = tl.exp(tl.load(lam_p + t0 * lam_t + i * lam_t, mask=i_ok, other=0.0).to(tl.float32))
+        x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
         p = tl.dot(write1.to(DT), ds.to(DT), input_precision="tf32x3")  # write1 ds^T
         if not EXACT:
             p = tl.dot(write1.to(DT), (ds - ds.to(DT).to(tl.float32)).to(DT), p)
+        sums = tl.sum((-(since * x)[:, None] * k.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1)
+        t = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        write2 = tl.load(
-            write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
-        )
-        p2 = tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # write1 write2^T
-        seen = i[:, None] < i[None, :]
-        if EXACT:
-            seen = seen & (i[:, None] >= lam_r_before[None, :])
-        m = power(lam_a_before[None, :] - lam_a[:, None], seen)  # decays from write to read
-        lam = tl.exp(tl.load(lam_p + t0 * lam_t + i * lam_t, mask=i_ok, other=0.0).to(tl.float32))
-        p3 = tl.dot(
-            (lam[None, :] * (p2 * m)).to(DT), q.to(DT), input_precision="tf32x3"
-        )  # ((write1 write2^T) . m) diag(lam) q
-        y = (since[:, None] * p) + (-p3)  # diag(since) write1 ds^T - ((write1 write2^T) . m) diag(lam) q
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
+        p2 = tl.dot(tl.trans(t.to(DT)), q.to(DT), input_precision="tf32x3")  # matrix3 q
+        y = (-p2) + (since[:, None] * p)  # diag(since) write1 ds^T - matrix3 q
         if YIELD:
             tl.store(
                 dk_out + step * D + i[:, None] * (H * D) + d[None, :],
                 ((1.0 + (-lam))[:, None] * y),
                 mask=i_ok[:, None] & d_ok[None, :],
             )  # dk
-            tl.store(
-                s_out_late__out + (step + i * H) * tl.cdiv(D, block_d) + tile,
-                tl.sum((-(since * x)[:, None] * k.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1),
-                mask=i_ok,
-            )  # s: out.late
+            tl.store(s_out_late__out + (step + i * H) * tl.cdiv(D, block_d) + tile, sums, mask=i_ok)  # s: out.late
         kept = power(lam_a_end, lam_r_end < 0)
+        write2 = tl.load(
+            write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+        )
         until = power(lam_a_before, lam_r_before < 0)
-        p4 = tl.dot(
+        p3 = tl.dot(
             tl.trans(write2.to(DT)), ((until * lam)[:, None] * q.to(tl.float32)).to(DT), input_precision="tf32x3"
         )  # q^T diag(lam . until) write2
-        ds = (kept * ds) + (-p4)  # kept ds - q^T diag(lam . until) write2
+        ds = (kept * ds) + (-p3)  # kept ds - q^T diag(lam . until) write2
+
+
+@triton.jit(do_not_specialize=["T", "chunks"])
+def backward_prepare_3(
+    lam_sums,
+    lam_resets,
+    lam_p,
+    lam_b,
+    lam_t,
+    lam_h,
+    lam_g,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    q_g,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    k_g,
+    write2_p,
+    write2_b,
+    write2_t,
+    write2_h,
+    write2_g,
+    write1_p,
+    write1_b,
+    write1_t,
+    write1_h,
+    write1_g,
+    own2_out,
+    own1_out,
+    T,
+    H,
+    chunks,
+    begins,
+    stops,
+    E: tl.constexpr,
+    D: tl.constexpr,
+    block_e: tl.constexpr,
+    block_d: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """What needs no state, for all chunks at once."""
+    c = tl.program_id(0) % chunks
+    bh = (tl.program_id(0) // chunks).to(tl.int64)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    e = tl.arange(0, block_e)
+    e_ok = e < E
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    t0, last = place_of(c, T, begins, stops, C)
+    if last < 0:
+        return
+    i_ok = i <= last
+    at = bh * T + t0
+    step = (b * T + t0) * H + h
+    lam_p += b * lam_b + h // lam_g * lam_h
+    q_p += b * q_b + h // q_g * q_h
+    k_p += b * k_b + h // k_g * k_h
+    write2_p += b * write2_b + h // write2_g * write2_h
+    write1_p += b * write1_b + h // write1_g * write1_h
+    lam_a_before = tl.load(lam_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
+    lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
+    lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
+    lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+    seen = i[:, None] > i[None, :]
+    if EXACT:
+        seen = seen & (i[None, :] >= lam_r_before[:, None])
+    m = power(lam_a_before[:, None] - lam_a[None, :], seen)  # decays from write to read
+    lam = tl.exp(tl.load(lam_p + t0 * lam_t + i * lam_t, mask=i_ok, other=0.0).to(tl.float32))
+    x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
+    q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    p = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
+    write2 = tl.load(
+        write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+    )
+    write1 = tl.load(
+        write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+    )
+    p2 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
+    pairs = (
+        -lam[:, None] * x[None, :] * (m * p * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p2)
+    )  # -diag(lam) ([order_{mask}]_{i,j} . (q k^T) . (write2 write1^T) . m) diag((1 - lam))
+    sums = tl.sum(pairs, axis=1)
+    sums2 = -tl.sum(pairs, axis=0)
+    tl.store(own2_out + step + i * H, sums, mask=i_ok)  # s: own.early
+    tl.store(own1_out + step + i * H, sums2, mask=i_ok)  # s: own.late
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_3(
     s_first,
     s_last,
-    write2_p,
-    write2_b,
-    write2_t,
-    write2_h,
-    write2_g,
     lam_sums,
     lam_resets,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    lam_p,
-    lam_b,
-    lam_t,
-    lam_h,
-    lam_g,
-    dq_out,
     q_p,
     q_b,
     q_t,
     q_h,
     q_g,
+    lam_p,
+    lam_b,
+    lam_t,
+    lam_h,
+    lam_g,
+    write2_p,
+    write2_b,
+    write2_t,
+    write2_h,
+    write2_g,
     s_in_early__out,
-    s_own_early__out,
-    s_own_late__out,
+    matrix4,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    k_g,
+    dq_out,
+    write1_p,
+    write1_b,
+    write1_t,
+    write1_h,
+    write1_g,
     T,
     H,
     chunks,
@@ -1514,11 +1682,11 @@ def backward_sweep_3(
     s = tl.zeros([block_e, block_d], tl.float32)
     if s_first is not None:
         s += tl.load(s_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
+    q_p += b * q_b + h // q_g * q_h
+    lam_p += b * lam_b + h // lam_g * lam_h
     write2_p += b * write2_b + h // write2_g * write2_h
     k_p += b * k_b + h // k_g * k_h
     write1_p += b * write1_b + h // write1_g * write1_h
-    lam_p += b * lam_b + h // lam_g * lam_h
-    q_p += b * q_b + h // q_g * q_h
     for n in range(count):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -1529,62 +1697,43 @@ def backward_sweep_3(
         step = (b * T + t0) * H + h
         lam_a_before = tl.load(lam_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
         lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
-        lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-        lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
+        lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
+        lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+        since = power(lam_a_before, lam_r_before < 0)
+        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        lam = tl.exp(tl.load(lam_p + t0 * lam_t + i * lam_t, mask=i_ok, other=0.0).to(tl.float32))
         write2 = tl.load(
             write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
         p = tl.dot(write2.to(DT), s.to(DT), input_precision="tf32x3")  # write2 s^T
         if not EXACT:
             p = tl.dot(write2.to(DT), (s - s.to(DT).to(tl.float32)).to(DT), p)
-        since = power(lam_a_before, lam_r_before < 0)
+        sums = tl.sum((-(since * lam)[:, None] * q.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1)
+        t = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        seen = i[:, None] > i[None, :]
-        if EXACT:
-            seen = seen & (i[None, :] >= lam_r_before[:, None])
-        m = power(lam_a_before[:, None] - lam_a[None, :], seen)  # decays from write to read
-        write1 = tl.load(
-            write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
-        )
-        p2 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
-        lam = tl.exp(tl.load(lam_p + t0 * lam_t + i * lam_t, mask=i_ok, other=0.0).to(tl.float32))
-        x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
-        p3 = tl.dot(
-            (x[None, :] * (m * p2)).to(DT), k.to(DT), (since[:, None] * p), input_precision="tf32x3"
-        )  # ... + ((write2 write1^T) . m) diag((1 - lam)) k
-        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p4 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
-        pairs = (
-            -lam[:, None] * x[None, :] * (m * p4 * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p2)
-        )  # -diag(lam) ([order_{mask}]_{i,j} . (q k^T) . (write2 write1^T) . m) diag((1 - lam))
+        p2 = tl.dot(t.to(DT), k.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + matrix4 k
         if YIELD:
             tl.store(
                 dq_out + step * D + i[:, None] * (H * D) + d[None, :],
-                (-lam[:, None] * p3),
+                (-lam[:, None] * p2),
                 mask=i_ok[:, None] & d_ok[None, :],
             )  # dq
-            tl.store(
-                s_in_early__out + (step + i * H) * tl.cdiv(D, block_d) + tile,
-                tl.sum((-(since * lam)[:, None] * q.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1),
-                mask=i_ok,
-            )  # s: in.early
-            tl.store(
-                s_own_early__out + (step + i * H) * tl.cdiv(D, block_d) + tile, tl.sum(pairs, axis=1), mask=i_ok
-            )  # s: own.early
-            tl.store(
-                s_own_late__out + (step + i * H) * tl.cdiv(D, block_d) + tile, -tl.sum(pairs, axis=0), mask=i_ok
-            )  # s: own.late
+            tl.store(s_in_early__out + (step + i * H) * tl.cdiv(D, block_d) + tile, sums, mask=i_ok)  # s: in.early
         kept = power(lam_a_end, lam_r_end < 0)
+        write1 = tl.load(
+            write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+        )
+        x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
-        p5 = tl.dot(
+        p3 = tl.dot(
             tl.trans(write1.to(DT)),
             ((x * until)[:, None] * k.to(tl.float32)).to(DT),
             (kept * s),
             input_precision="tf32x3",
         )  # ... + k^T diag((1 - lam) . until) write1
-        s = p5  # kept s + k^T diag((1 - lam) . until) write1
+        s = p3  # kept s + k^T diag((1 - lam) . until) write1
     if YIELD:
         if s_last is not None:
             if part == parts - 1:
@@ -1608,7 +1757,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], o.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = o.shape[-1]
-    config = choose(some.dtype, (D, E), heavy=True)
+    config = choose(some.dtype, (D, E), "backward")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
     s_first = whole(states.get("s"))
@@ -1647,7 +1796,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         ds_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         launch(
             backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+            (lay.sequences * parts * H * cdiv(E, min(config.narrow, padded(E))),),
             None,
             ds_ends,
             matrix1,
@@ -1675,7 +1824,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             D=D,
             E=E,
             block_d=padded(D),
-            block_e=min(config.tile, padded(E)),
+            block_e=min(config.narrow, padded(E)),
             YIELD=False,
             C=config.chunk,
             LEVELS=config.levels,
@@ -1734,11 +1883,11 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         ds_starts = chained_matrix(ds_first, ds_ends, ds_linear, lay, parts, False, along=0)
     write2 = some.new_empty((B, T, H, E), dtype=some.dtype)
     do = some.new_empty((B, T, H, E), dtype=some.dtype)
-    dlog_lam_0 = some.new_empty((B, T, H, cdiv(E, min(config.tile, padded(E)))), dtype=torch.float32)
+    dlog_lam_0 = some.new_empty((B, T, H, cdiv(E, min(config.narrow, padded(E)))), dtype=torch.float32)
     ds_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
     launch(
         backward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+        (lay.sequences * parts * H * cdiv(E, min(config.narrow, padded(E))),),
         ds_starts,
         ds_last,
         matrix1,
@@ -1766,7 +1915,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         D=D,
         E=E,
         block_d=padded(D),
-        block_e=min(config.tile, padded(E)),
+        block_e=min(config.narrow, padded(E)),
         YIELD=True,
         C=config.chunk,
         LEVELS=config.levels,
@@ -1776,6 +1925,33 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         num_warps=config.warps,
         num_stages=config.stages,
     )
+    if needs & {"k", "lam", "q"}:
+        matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+        matrix4 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+        launch(
+            backward_prepare_2,
+            (lay.programs,),
+            matrix3,
+            lam_sums,
+            lam_resets,
+            lam,
+            *strides(lam, H),
+            write2,
+            *strides(write2, H),
+            write1,
+            *strides(write1, H),
+            matrix4,
+            *lay.at_once,
+            E=E,
+            block_e=padded(E),
+            C=config.chunk,
+            LEVELS=config.levels,
+            EVEN=lay.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=4,
+            num_stages=1,
+        )
     if needs & {"k", "lam"}:
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
         s_out_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
@@ -1785,18 +1961,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             ds_starts,
             lam_sums,
             lam_resets,
-            write1,
-            *strides(write1, H),
-            q,
-            *strides(q, H),
-            write2,
-            *strides(write2, H),
-            lam,
-            *strides(lam, H),
-            dk,
             k,
             *strides(k, H),
+            lam,
+            *strides(lam, H),
+            write1,
+            *strides(write1, H),
             s_out_late_,
+            matrix3,
+            q,
+            *strides(q, H),
+            dk,
+            write2,
+            *strides(write2, H),
             *lay.walked,
             parts,
             lay.length(parts),
@@ -1814,32 +1991,62 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_stages=config.stages,
         )
     if needs & {"lam", "q"}:
+        own1 = some.new_empty((B, T, H, 1), dtype=torch.float32)
+        own2 = some.new_empty((B, T, H, 1), dtype=torch.float32)
+        launch(
+            backward_prepare_3,
+            (lay.programs,),
+            lam_sums,
+            lam_resets,
+            lam,
+            *strides(lam, H),
+            q,
+            *strides(q, H),
+            k,
+            *strides(k, H),
+            write2,
+            *strides(write2, H),
+            write1,
+            *strides(write1, H),
+            own2,
+            own1,
+            *lay.at_once,
+            E=E,
+            D=D,
+            block_e=padded(E),
+            block_d=padded(D),
+            C=config.chunk,
+            LEVELS=config.levels,
+            EVEN=lay.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=4,
+            num_stages=1,
+        )
+    if needs & {"lam", "q"}:
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
         s_in_early_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
-        s_own_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
-        s_own_early_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
         s_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
         launch(
             backward_sweep_3,
             (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
             s_starts,
             s_last,
-            write2,
-            *strides(write2, H),
             lam_sums,
             lam_resets,
-            k,
-            *strides(k, H),
-            write1,
-            *strides(write1, H),
-            lam,
-            *strides(lam, H),
-            dq,
             q,
             *strides(q, H),
+            lam,
+            *strides(lam, H),
+            write2,
+            *strides(write2, H),
             s_in_early_,
-            s_own_early_,
-            s_own_late_,
+            matrix4,
+            k,
+            *strides(k, H),
+            dq,
+            write1,
+            *strides(write1, H),
             *lay.walked,
             parts,
             lay.length(parts),
@@ -1866,8 +2073,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             config.exact,
             out_late=s_out_late_,
             in_early=s_in_early_,
-            own_late=s_own_late_,
-            own_early=s_own_early_,
+            own_late=own1,
+            own_early=own2,
         )
     if "q" in needs:
         gradients["q"] = dq.to(given["q"].dtype)

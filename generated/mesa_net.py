@@ -856,7 +856,7 @@ def triton_x_system_forward(given, states, constants, packed=None, exchange=None
     B, T = k.shape[:2]
     H = max(k.shape[2], beta.shape[2], lam.shape[2], p.shape[2], 0)
     D = k.shape[-1]
-    config = choose(some.dtype, (D,), heavy=False)
+    config = choose(some.dtype, (D,), "light")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, padded(D))))
     H__first = whole(states.get("H"))
@@ -1519,7 +1519,7 @@ def triton_x_system_backward(
     B, T = k.shape[:2]
     H = max(k.shape[2], beta.shape[2], lam.shape[2], p.shape[2], 0)
     D = k.shape[-1]
-    config = choose(some.dtype, (D,), heavy=False)
+    config = choose(some.dtype, (D,), "light")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, padded(D))))
     H__first = whole(states.get("H"))
@@ -1972,23 +1972,22 @@ def x_system_solves(
     tl.store(residual_out + step + i * H, tl.sqrt(delta / tl.where(size > 0.0, size, 1.0)), mask=i_ok)
 
 
-def triton_x_system_solve(given, states, constants, right, count, tolerance):
-    """(x, residual, last states): `count` steps of conjugate gradients for every step of the sequence."""
-    if right.dtype not in (torch.bfloat16, torch.float16) and not INTERPRETED:
-        matrix, last = torch_x_system_matrix(given, states, constants)
-        return *conjugate_gradients(matrix, right, count, tolerance, right), last
+def triton_x_system_matrix(given, states, constants, like):
+    """(what a solve needs of the matrix, last states): the states before each chunk, in the dtype of `like`; in float32 a
+    product in torch, for the kernels round operands."""
+    if like.dtype not in (torch.bfloat16, torch.float16) and not INTERPRETED:
+        return torch_x_system_matrix(given, states, constants)
     k = steps(given["k"])
     beta = steps(given["beta"])
     lam = steps(given["lam"])
     lamb = given["lamb"].contiguous()
-    right = some = steps(right)
-    B, T, H = right.shape[:3]
-    D = right.shape[-1]
+    some = like
+    B, T, H = some.shape[:3]
+    D = some.shape[-1]
     config = solve_config(some.dtype, D)
     first = whole(states.get("H"))
-    chunks = cdiv(T, config.chunk)
     last = some.new_empty((B, H, D, D), dtype=torch.float32)
-    before = some.new_empty((B, H, chunks, D, D))
+    before = some.new_empty((B, H, cdiv(T, config.chunk), D, D))
     launch(
         x_system_borders,
         (B * H * cdiv(D, config.tile),),
@@ -2012,16 +2011,31 @@ def triton_x_system_solve(given, states, constants, right, count, tolerance):
         num_warps=4,
         num_stages=2,
     )
+    return before, {"H": last}
+
+
+def triton_x_system_solve(given, constants, matrix, right, count, tolerance):
+    """(x, residual): `count` steps of conjugate gradients for every step of the sequence, with what `matrix` has of the matrix."""
+    if callable(matrix):
+        return conjugate_gradients(matrix, right, count, tolerance, right)
+    k = steps(given["k"])
+    beta = steps(given["beta"])
+    lam = steps(given["lam"])
+    lamb = given["lamb"].contiguous()
+    right = some = steps(right)
+    B, T, H = right.shape[:3]
+    D = right.shape[-1]
+    config = solve_config(some.dtype, D)
     x = torch.empty_like(right, memory_format=torch.contiguous_format)
     residual = some.new_empty((B, T, H), dtype=torch.float32)
     launch(
         x_system_solves,
-        (B * H * chunks,),
+        (B * H * cdiv(T, config.chunk),),
         right,
         *strides3(right),
         x,
         residual,
-        before,
+        matrix,
         float(tolerance),
         lam,
         *strides3(lam),
@@ -2041,7 +2055,7 @@ def triton_x_system_solve(given, states, constants, right, count, tolerance):
         num_warps=config.warps,
         num_stages=config.stages,
     )
-    return x, residual, {"H": last}
+    return x, residual
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -2237,7 +2251,7 @@ def triton_o_forward(given, states, constants, packed=None, exchange=None):
     H = max(k.shape[2], v.shape[2], beta.shape[2], lam.shape[2], x.shape[2], 0)
     D = k.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), heavy=False)
+    config = choose(some.dtype, (D, E), "light")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
     S_first = whole(states.get("S"))
@@ -2798,7 +2812,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
     H = max(k.shape[2], v.shape[2], beta.shape[2], lam.shape[2], x.shape[2], 0)
     D = k.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), heavy=False)
+    config = choose(some.dtype, (D, E), "light")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
     S_first = whole(states.get("S"))
@@ -3048,10 +3062,16 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
 def triton_forward(given, states, constants, packed=None):
     """Outputs, last states and what the backward pass uses of mesa_net: op after op."""
     # x_t = (H_t + diag(lamb))^-1 q_t, by 30 steps of conjugate gradients
-    x, x_residual, x_last = triton_x_system_solve(
+    x_matrix, x_last = triton_x_system_matrix(
         {"k": given["k"], "beta": given["beta"], "lam": given["lam"], "lamb": given["lamb"]},
         {"H": states.get("H")},
         constants,
+        given["q"],
+    )
+    x, x_residual = triton_x_system_solve(
+        {"k": given["k"], "beta": given["beta"], "lam": given["lam"], "lamb": given["lamb"]},
+        constants,
+        x_matrix,
         given["q"],
         30,
         0.0,
@@ -3087,10 +3107,16 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     sums.start("S", initial.get("S"))
     # the adjoint of x_t = (H_t + diag(lamb))^-1 q_t, by 30 steps of conjugate gradients
     dx = zeros_where_none(sums.get("x", given["q"]), x)
-    w_x, _, _ = triton_x_system_solve(
+    x_matrix, x_last = triton_x_system_matrix(
         {"k": given["k"], "beta": given["beta"], "lam": given["lam"], "lamb": given["lamb"]},
         {"H": states.get("H")},
         constants,
+        given["q"],
+    )
+    w_x, _ = triton_x_system_solve(
+        {"k": given["k"], "beta": given["beta"], "lam": given["lam"], "lamb": given["lamb"]},
+        constants,
+        x_matrix,
         dx,
         30,
         0.0,

@@ -791,7 +791,7 @@ def triton_o2_forward(given, states, constants, packed=None, exchange=None):
     B, T = q.shape[:2]
     H = max(q.shape[2], u.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), heavy=False)
+    config = choose(some.dtype, (D,), "light")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, padded(D))))
     H__first = whole(states.get("H"))
@@ -1415,7 +1415,7 @@ def triton_o2_backward(
     B, T = q.shape[:2]
     H = max(q.shape[2], u.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), heavy=False)
+    config = choose(some.dtype, (D,), "light")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, padded(D))))
     H__first = whole(states.get("H"))
@@ -1801,7 +1801,7 @@ def triton_o3_forward(given, states, constants, packed=None, exchange=None):
     B, T = q.shape[:2]
     H = max(q.shape[2], u.shape[2], lam.shape[2], x.shape[2], 0)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), heavy=False)
+    config = choose(some.dtype, (D,), "light")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, padded(D))))
     H__first = whole(states.get("H"))
@@ -2430,7 +2430,7 @@ def triton_o3_backward(
     B, T = q.shape[:2]
     H = max(q.shape[2], u.shape[2], lam.shape[2], x.shape[2], 0)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), heavy=False)
+    config = choose(some.dtype, (D,), "light")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, padded(D))))
     H__first = whole(states.get("H"))

@@ -58,7 +58,7 @@ import triton.language as tl
 
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out
 from chunkform.runtime.decode import Step, StepKernel
-from chunkform.runtime.kernels import border_sums, chained, cumulate, map_of_all, part_of, power
+from chunkform.runtime.kernels import border_sums, chained, cumulate, map_of_all, part_of, place_of, power
 from chunkform.runtime.launch import (
     DTYPES,
     cdiv,
@@ -591,7 +591,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
     H = max(q.shape[2], k.shape[2], v.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), heavy=False)
+    config = choose(some.dtype, (D, E), "light")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
     S_first = whole(states.get("S"))
@@ -686,35 +686,117 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
     return {"o": o}, {"S": S_last}, saved
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
-def backward_sweep_1(
-    S_first,
-    S_last,
+@triton.jit(do_not_specialize=["T", "chunks"])
+def backward_prepare_1(
+    matrix1,
     do_p,
     do_b,
     do_t,
     do_h,
     do_g,
-    gamma_sums,
-    gamma_resets,
     v_p,
     v_b,
     v_t,
     v_h,
     v_g,
+    gamma_sums,
+    gamma_resets,
+    matrix2,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    q_g,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    k_g,
+    own1_out,
+    T,
+    H,
+    chunks,
+    begins,
+    stops,
+    E: tl.constexpr,
+    D: tl.constexpr,
+    block_e: tl.constexpr,
+    block_d: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """What needs no state, for all chunks at once."""
+    c = tl.program_id(0) % chunks
+    bh = (tl.program_id(0) // chunks).to(tl.int64)
+    b = bh // H
+    h = bh % H
+    i = tl.arange(0, C)
+    e = tl.arange(0, block_e)
+    e_ok = e < E
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    t0, last = place_of(c, T, begins, stops, C)
+    if last < 0:
+        return
+    i_ok = i <= last
+    at = bh * T + t0
+    step = (b * T + t0) * H + h
+    do_p += b * do_b + h // do_g * do_h
+    v_p += b * v_b + h // v_g * v_h
+    q_p += b * q_b + h // q_g * q_h
+    k_p += b * k_b + h // k_g * k_h
+    gamma_a = tl.load(gamma_sums + at + tl.minimum(i, last))
+    gamma_r = tl.load(gamma_resets + at + tl.minimum(i, last)) if EXACT else -1
+    do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+    v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+    p = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do v^T
+    seen = i[:, None] >= i[None, :]
+    if EXACT:
+        seen = seen & (i[None, :] >= gamma_r[:, None])
+    m = power(gamma_a[:, None] - gamma_a[None, :], seen)  # decays from write to read
+    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (p * m))  # (do v^T) . m
+    q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    p2 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
+    tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (p2 * m))  # (q k^T) . m
+    pairs = p * p2 * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * m  # [order_{mask}]_{i,j} . (q k^T) . (do v^T) . m
+    sums = tl.sum(pairs, axis=1)
+    sums2 = sums - tl.sum(pairs, axis=0)
+    tl.store(own1_out + step + i * H, sums2, mask=i_ok)  # S: own.late
+
+
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+def backward_sweep_1(
+    S_first,
+    S_last,
+    gamma_sums,
+    gamma_resets,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    q_g,
+    do_p,
+    do_b,
+    do_t,
+    do_h,
+    do_g,
+    S_in_late__out,
+    matrix1,
     k_p,
     k_b,
     k_t,
     k_h,
     k_g,
     dq_out,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    S_in_late__out,
-    S_own_late__out,
+    v_p,
+    v_b,
+    v_t,
+    v_h,
+    v_g,
     T,
     H,
     chunks,
@@ -747,10 +829,10 @@ def backward_sweep_1(
     S = tl.zeros([block_e, block_d], tl.float32)
     if S_first is not None:
         S += tl.load(S_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
-    do_p += b * do_b + h // do_g * do_h
-    v_p += b * v_b + h // v_g * v_h
-    k_p += b * k_b + h // k_g * k_h
     q_p += b * q_b + h // q_g * q_h
+    do_p += b * do_b + h // do_g * do_h
+    k_p += b * k_b + h // k_g * k_h
+    v_p += b * v_b + h // v_g * v_h
     for n in range(count):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -763,44 +845,28 @@ def backward_sweep_1(
         gamma_r = tl.load(gamma_resets + at + tl.minimum(i, last)) if EXACT else -1
         gamma_a_end = tl.load(gamma_sums + at + last)
         gamma_r_end = tl.load(gamma_resets + at + last) if EXACT else -1
+        since = power(gamma_a, gamma_r < 0)
+        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do S^T
         if not EXACT:
             p = tl.dot(do.to(DT), (S - S.to(DT).to(tl.float32)).to(DT), p)
-        since = power(gamma_a, gamma_r < 0)
-        v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p2 = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do v^T
-        seen = i[:, None] >= i[None, :]
-        if EXACT:
-            seen = seen & (i[None, :] >= gamma_r[:, None])
-        m = power(gamma_a[:, None] - gamma_a[None, :], seen)  # decays from write to read
+        sums = tl.sum((since[:, None] * q.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1)
+        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p3 = tl.dot((p2 * m).to(DT), k.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + ((do v^T) . m) k
-        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p4 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
-        pairs = (
-            p2 * p4 * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * m
-        )  # [order_{mask}]_{i,j} . (q k^T) . (do v^T) . m
+        p2 = tl.dot(t.to(DT), k.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + matrix1 k
         if YIELD:
             tl.store(
-                dq_out + step * D + i[:, None] * (H * D) + d[None, :], p3, mask=i_ok[:, None] & d_ok[None, :]
+                dq_out + step * D + i[:, None] * (H * D) + d[None, :], p2, mask=i_ok[:, None] & d_ok[None, :]
             )  # dq
-            tl.store(
-                S_in_late__out + (step + i * H) * tl.cdiv(D, block_d) + tile,
-                tl.sum((since[:, None] * q.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1),
-                mask=i_ok,
-            )  # S: in.late
-            tl.store(
-                S_own_late__out + (step + i * H) * tl.cdiv(D, block_d) + tile,
-                tl.sum(pairs, axis=1) - tl.sum(pairs, axis=0),
-                mask=i_ok,
-            )  # S: own.late
+            tl.store(S_in_late__out + (step + i * H) * tl.cdiv(D, block_d) + tile, sums, mask=i_ok)  # S: in.late
         kept = power(gamma_a_end, gamma_r_end < 0)
+        v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         until = power(gamma_a_end - gamma_a, gamma_r_end < i + 1)
-        p5 = tl.dot(
+        p3 = tl.dot(
             tl.trans(v.to(DT)), (until[:, None] * k.to(tl.float32)).to(DT), (kept * S), input_precision="tf32x3"
         )  # ... + k^T diag(until) v
-        S = p5  # kept S + k^T diag(until) v
+        S = p3  # kept S + k^T diag(until) v
     if YIELD:
         if S_last is not None:
             if part == parts - 1:
@@ -824,17 +890,18 @@ def backward_sweep_2(
     k_g,
     gamma_sums,
     gamma_resets,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
+    matrix2,
     do_p,
     do_b,
     do_t,
     do_h,
     do_g,
     dv_out,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    q_g,
     T,
     H,
     chunks,
@@ -870,8 +937,8 @@ def backward_sweep_2(
             dS_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0
         )
     k_p += b * k_b + h // k_g * k_h
-    q_p += b * q_b + h // q_g * q_h
     do_p += b * do_b + h // do_g * do_h
+    q_p += b * q_b + h // q_g * q_h
     for n in range(count):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -887,26 +954,20 @@ def backward_sweep_2(
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(k.to(DT), dS.to(DT), input_precision="tf32x3")  # k dS
         since = power(gamma_a_end - gamma_a, gamma_r_end < i + 1)
-        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k q^T
-        seen = i[:, None] <= i[None, :]
-        if EXACT:
-            seen = seen & (i[:, None] >= gamma_r[None, :])
-        m = power(gamma_a[None, :] - gamma_a[:, None], seen)  # decays from write to read
+        t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p3 = tl.dot(
-            (p2 * m).to(DT), do.to(DT), (since[:, None] * p), input_precision="tf32x3"
-        )  # ... + ((k q^T) . m) do
+        p2 = tl.dot(tl.trans(t.to(DT)), do.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + matrix2 do
         if YIELD:
             tl.store(
-                dv_out + step * E + i[:, None] * (H * E) + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :]
+                dv_out + step * E + i[:, None] * (H * E) + e[None, :], p2, mask=i_ok[:, None] & e_ok[None, :]
             )  # dv
         kept = power(gamma_a_end, gamma_r_end < 0)
+        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         until = power(gamma_a, gamma_r < 0)
-        p4 = tl.dot(
+        p3 = tl.dot(
             tl.trans(q.to(DT)), (until[:, None] * do.to(tl.float32)).to(DT), (kept * dS), input_precision="tf32x3"
         )  # ... + q^T diag(until) do
-        dS = p4  # kept dS + q^T diag(until) do
+        dS = p3  # kept dS + q^T diag(until) do
     if YIELD:
         if dS_last is not None:
             if part == 0:
@@ -922,30 +983,31 @@ def backward_sweep_2(
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_3(
     dS_first,
+    gamma_sums,
+    gamma_resets,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    k_g,
     v_p,
     v_b,
     v_t,
     v_h,
     v_g,
-    gamma_sums,
-    gamma_resets,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
+    S_out_late__out,
+    matrix1,
     q_p,
     q_b,
     q_t,
     q_h,
     q_g,
     dk_out,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    S_out_late__out,
+    do_p,
+    do_b,
+    do_t,
+    do_h,
+    do_g,
     T,
     H,
     chunks,
@@ -980,10 +1042,10 @@ def backward_sweep_3(
         dS += tl.load(
             dS_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0
         )
-    v_p += b * v_b + h // v_g * v_h
-    do_p += b * do_b + h // do_g * do_h
-    q_p += b * q_b + h // q_g * q_h
     k_p += b * k_b + h // k_g * k_h
+    v_p += b * v_b + h // v_g * v_h
+    q_p += b * q_b + h // q_g * q_h
+    do_p += b * do_b + h // do_g * do_h
     for n in range(count):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -996,35 +1058,28 @@ def backward_sweep_3(
         gamma_r = tl.load(gamma_resets + at + tl.minimum(i, last)) if EXACT else -1
         gamma_a_end = tl.load(gamma_sums + at + last)
         gamma_r_end = tl.load(gamma_resets + at + last) if EXACT else -1
+        since = power(gamma_a_end - gamma_a, gamma_r_end < i + 1)
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p = tl.dot(v.to(DT), dS.to(DT), input_precision="tf32x3")  # v dS^T
         if not EXACT:
             p = tl.dot(v.to(DT), (dS - dS.to(DT).to(tl.float32)).to(DT), p)
-        since = power(gamma_a_end - gamma_a, gamma_r_end < i + 1)
-        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p2 = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
-        seen = i[:, None] <= i[None, :]
-        if EXACT:
-            seen = seen & (i[:, None] >= gamma_r[None, :])
-        m = power(gamma_a[None, :] - gamma_a[:, None], seen)  # decays from write to read
+        sums = tl.sum((-since[:, None] * k.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1)
+        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p3 = tl.dot((p2 * m).to(DT), q.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + ((v do^T) . m) q
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p2 = tl.dot(tl.trans(t.to(DT)), q.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + matrix1 q
         if YIELD:
             tl.store(
-                dk_out + step * D + i[:, None] * (H * D) + d[None, :], p3, mask=i_ok[:, None] & d_ok[None, :]
+                dk_out + step * D + i[:, None] * (H * D) + d[None, :], p2, mask=i_ok[:, None] & d_ok[None, :]
             )  # dk
-            tl.store(
-                S_out_late__out + (step + i * H) * tl.cdiv(D, block_d) + tile,
-                tl.sum((-since[:, None] * k.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1),
-                mask=i_ok,
-            )  # S: out.late
+            tl.store(S_out_late__out + (step + i * H) * tl.cdiv(D, block_d) + tile, sums, mask=i_ok)  # S: out.late
         kept = power(gamma_a_end, gamma_r_end < 0)
+        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         until = power(gamma_a, gamma_r < 0)
-        p4 = tl.dot(
+        p3 = tl.dot(
             tl.trans(do.to(DT)), (until[:, None] * q.to(tl.float32)).to(DT), (kept * dS), input_precision="tf32x3"
         )  # ... + q^T diag(until) do
-        dS = p4  # kept dS + q^T diag(until) do
+        dS = p3  # kept dS + q^T diag(until) do
 
 
 def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None):
@@ -1038,7 +1093,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), heavy=False)
+    config = choose(some.dtype, (D, E), "light")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
     S_first = whole(states.get("S"))
@@ -1046,29 +1101,60 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     S_starts = saved["S starts"] if parts > 1 else S_first
     do = cotangent(cotangents.get("o"), some, (B, T, H, E))
     gamma_sums, gamma_resets, gamma_extents = cumulate(spread(gamma.float(), (B, T, H), some), lay, config.exact)
+    matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+    own1 = some.new_empty((B, T, H, 1), dtype=torch.float32)
+    matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+    launch(
+        backward_prepare_1,
+        (lay.programs,),
+        matrix1,
+        do,
+        *strides(do, H),
+        v,
+        *strides(v, H),
+        gamma_sums,
+        gamma_resets,
+        matrix2,
+        q,
+        *strides(q, H),
+        k,
+        *strides(k, H),
+        own1,
+        *lay.at_once,
+        E=E,
+        D=D,
+        block_e=padded(E),
+        block_d=padded(D),
+        C=config.chunk,
+        LEVELS=config.levels,
+        EVEN=lay.even,
+        EXACT=config.exact,
+        DT=DTYPES[some.dtype],
+        num_warps=4,
+        num_stages=1,
+    )
     if needs & {"gamma", "q"}:
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
         S_in_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
-        S_own_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
         S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
         launch(
             backward_sweep_1,
             (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
             S_starts,
             S_last,
-            do,
-            *strides(do, H),
             gamma_sums,
             gamma_resets,
-            v,
-            *strides(v, H),
+            q,
+            *strides(q, H),
+            do,
+            *strides(do, H),
+            S_in_late_,
+            matrix1,
             k,
             *strides(k, H),
             dq,
-            q,
-            *strides(q, H),
-            S_in_late_,
-            S_own_late_,
+            v,
+            *strides(v, H),
             *lay.walked,
             parts,
             lay.length(parts),
@@ -1097,11 +1183,12 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 *strides(k, H),
                 gamma_sums,
                 gamma_resets,
-                q,
-                *strides(q, H),
+                matrix2,
                 do,
                 *strides(do, H),
                 None,
+                q,
+                *strides(q, H),
                 *lay.walked,
                 parts,
                 lay.length(parts),
@@ -1149,11 +1236,12 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             *strides(k, H),
             gamma_sums,
             gamma_resets,
-            q,
-            *strides(q, H),
+            matrix2,
             do,
             *strides(do, H),
             dv,
+            q,
+            *strides(q, H),
             *lay.walked,
             parts,
             lay.length(parts),
@@ -1177,18 +1265,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             backward_sweep_3,
             (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
             dS_starts,
-            v,
-            *strides(v, H),
             gamma_sums,
             gamma_resets,
-            do,
-            *strides(do, H),
+            k,
+            *strides(k, H),
+            v,
+            *strides(v, H),
+            S_out_late_,
+            matrix1,
             q,
             *strides(q, H),
             dk,
-            k,
-            *strides(k, H),
-            S_out_late_,
+            do,
+            *strides(do, H),
             *lay.walked,
             parts,
             lay.length(parts),
@@ -1214,7 +1303,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             lay,
             config.exact,
             in_late=S_in_late_,
-            own_late=S_own_late_,
+            own_late=own1,
             out_late=S_out_late_,
         )
     if "q" in needs:

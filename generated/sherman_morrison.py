@@ -35,7 +35,7 @@ import torch
 import triton
 import triton.language as tl
 
-from chunkform.runtime.decode import Step, StepKernel
+from chunkform.runtime.decode import RowKernel, Step, StepKernel
 from chunkform.runtime.launch import launch
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
@@ -988,6 +988,84 @@ def step_kernel(
     tl.store(o_at + at_d, t1 * t4, mask=in_d)
 
 
+@triton.jit(do_not_specialize=["heads"])
+def step_rows_kernel(
+    q_at, u_at, lam_at, S_at, next_S_at, o_at, scratch_at,
+    q_stride0, q_stride1, q_stride2,
+    u_stride0, u_stride1, u_stride2,
+    lam_stride0, lam_stride1,
+    S_stride0, S_stride1,
+    next_S_stride0, next_S_stride1,
+    o_stride0, o_stride1,
+    heads, q_group, u_group, lam_group,
+    size_d: tl.constexpr, block_d: tl.constexpr,
+    parts: tl.constexpr, turns: tl.constexpr, flat: tl.constexpr, inplace: tl.constexpr,
+    slots: tl.constexpr, block_row: tl.constexpr,
+):  # fmt: skip
+    """Each program: one batch entry and head, one step over blocks of the states' rows."""
+    place = tl.program_id(0) // parts
+    if flat:  # more batch entries than a grid is high
+        batch = tl.cast(place // heads, tl.int64)
+        head = tl.cast(place % heads, tl.int64)
+    else:
+        batch = tl.cast(tl.program_id(1), tl.int64)
+        head = tl.cast(place, tl.int64)
+    q_at += batch * q_stride0 + (head // q_group) * q_stride1
+    u_at += batch * u_stride0 + (head // u_group) * u_stride1
+    lam_at += batch * lam_stride0 + (head // lam_group) * lam_stride1
+    S_at += batch * S_stride0 + head * S_stride1
+    o_at += batch * o_stride0 + head * o_stride1
+    if inplace:
+        next_S_at = S_at
+    else:
+        next_S_at += batch * next_S_stride0 + head * next_S_stride1
+    at_d = tl.arange(0, block_d)
+    wide_d = tl.cast(at_d, tl.int64)
+    in_d = at_d < size_d
+    index = batch * heads + head
+    q = tl.load(q_at + wide_d * q_stride2, mask=in_d, other=0.0).to(tl.float32)
+    u = tl.load(u_at + wide_d * u_stride2, mask=in_d, other=0.0).to(tl.float32)
+    lam = tl.exp(tl.load(lam_at).to(tl.float32))
+    tl.debug_barrier()
+    sum2_all = tl.zeros([block_d], tl.float32)
+    for block in range(tl.cdiv(size_d, block_row)):
+        at_row = block * block_row + tl.arange(0, block_row)
+        wide_row = tl.cast(at_row, tl.int64)
+        in_row = at_row < size_d
+        at_row_d = at_row[:, None] * size_d + at_d[None, :]
+        in_row_d = in_row[:, None] & in_d[None, :]
+        S = tl.load(S_at + at_row_d, mask=in_row_d, other=0.0).to(tl.float32)
+        u_row = tl.load(u_at + wide_row * u_stride2, mask=in_row, other=0.0).to(tl.float32)
+        r1 = tl.sum(u[None, :] * S, axis=1)
+        r2 = tl.sum(u_row[:, None] * S, axis=0)
+        tl.store(scratch_at + (index * slots + 0) * (size_d + size_d) + at_row, r1, mask=in_row)
+        sum2_all += r2
+    tl.store(scratch_at + (index * slots + 1) * (size_d + size_d) + at_d, sum2_all, mask=in_d)
+    tl.debug_barrier()
+    sum1 = tl.load(scratch_at + (index * slots + 0) * (size_d + size_d) + at_d, mask=in_d, other=0.0)
+    sum2 = tl.load(scratch_at + (index * slots + 1) * (size_d + size_d) + at_d, mask=in_d, other=0.0)
+    r3 = tl.sum(sum1 * u, axis=0)
+    number = r3
+    sum3_all = tl.zeros([block_d], tl.float32)
+    for block in range(tl.cdiv(size_d, block_row)):
+        at_row = block * block_row + tl.arange(0, block_row)
+        wide_row = tl.cast(at_row, tl.int64)
+        in_row = at_row < size_d
+        at_row_d = at_row[:, None] * size_d + at_d[None, :]
+        in_row_d = in_row[:, None] & in_d[None, :]
+        S = tl.load(S_at + at_row_d, mask=in_row_d, other=0.0).to(tl.float32)
+        q_row = tl.load(q_at + wide_row * q_stride2, mask=in_row, other=0.0).to(tl.float32)
+        sum1_row = tl.load(scratch_at + (index * slots + 0) * (size_d + size_d) + at_row, mask=in_row, other=0.0)
+        r4 = S - (1.0 / (number + lam) * sum1_row)[:, None] * sum2[None, :]
+        r5 = tl.sum(q_row[:, None] * r4, axis=0)
+        sum3_all += r5
+        tl.store(next_S_at + at_row_d, 1.0 / lam * r4, mask=in_row_d)
+    tl.store(scratch_at + (index * slots + 2) * (size_d + size_d) + at_d, sum3_all, mask=in_d)
+    tl.debug_barrier()
+    sum3 = tl.load(scratch_at + (index * slots + 2) * (size_d + size_d) + at_d, mask=in_d, other=0.0)
+    tl.store(o_at + at_d, 1.0 / lam * sum3, mask=in_d)
+
+
 SIGNATURE = Signature(
     name="sherman_morrison",
     arguments=(
@@ -1044,6 +1122,7 @@ OP = Op(
                 ),
             ),
             smallest=1,
+            rows=RowKernel(step_rows_kernel, "d", "d", 3),
         ),
         torch_start,
     ),

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-import triton
 import triton.language as tl
 
-cdiv = triton.cdiv
+
+def cdiv(a: int, b: int) -> int:
+    """a / b, rounded up."""
+    return -(-a // b)
+
+
 DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 
 
 @dataclass(frozen=True)
 class Config:
-    """How a kernel is launched: steps per chunk, width of the state tile, width of a block of a long loop over an axis."""
+    """How a kernel is launched: steps per chunk, width of the state tile (`narrow` where a walk makes many products), width of a
+    block of a long loop over an axis."""
 
     chunk: int
     tile: int
+    narrow: int
     block: int
     warps: int
     stages: int
@@ -35,31 +42,35 @@ class Config:
         return self.chunk.bit_length() - 1
 
 
-def choose(dtype: torch.dtype, sizes: tuple[int, ...], heavy: bool) -> Config:
+def choose(dtype: torch.dtype, sizes: tuple[int, ...], kind: str) -> Config:
     """The configuration for a shape class. Never keyed on T.
 
-    `sizes` are the dims; `heavy` says that sweeps have several matrices over the steps of a chunk to apply.
+    `sizes` are the dims. `kind` of the sweeps: light; channels, with a decay for each; or forward or backward, with several
+    matrices over the steps of a chunk to apply. The numbers are the fastest of those measured on an H200.
     """
     largest = max((padded(x) for x in sizes), default=16)
-    return config_for(4 if dtype == torch.float32 else 2, largest, heavy)
+    return config_for(4 if dtype == torch.float32 else 2, largest, kind)
 
 
-def config_for(itemsize: int, largest: int, heavy: bool) -> Config:
+@functools.cache
+def config_for(itemsize: int, largest: int, kind: str) -> Config:
     """`largest` is the largest dim, padded to a power of two."""
     if itemsize == 4:
         if largest <= 128:
-            return Config(chunk=32, tile=32, block=32, warps=4, stages=2, itemsize=4)
-        return Config(chunk=16, tile=32, block=32, warps=8, stages=1, itemsize=4)
-    if largest <= 128:
-        if heavy:
-            return Config(chunk=32, tile=64, block=64, warps=4, stages=3)
-        return Config(chunk=64, tile=64, block=32, warps=4, stages=2)
-    return Config(chunk=32, tile=32, block=32, warps=4, stages=2)
+            return Config(chunk=32, tile=32, narrow=32, block=32, warps=4, stages=2, itemsize=4)
+        return Config(chunk=16, tile=32, narrow=32, block=32, warps=8, stages=1, itemsize=4)
+    if largest > 128:
+        return Config(chunk=32, tile=32, narrow=32, block=32, warps=4, stages=2)
+    if kind == "light":
+        return Config(chunk=64, tile=64, narrow=64, block=32, warps=4, stages=2)
+    if kind == "backward":
+        return Config(chunk=64, tile=64, narrow=32, block=64, warps=4, stages=2)
+    return Config(chunk=32, tile=64, narrow=64, block=64, warps=4, stages=3)
 
 
 def padded(size: int) -> int:
     """The block that holds an axis whole: a power of two, at least 16, as products on tensor cores want it."""
-    return max(16, triton.next_power_of_2(size))
+    return max(16, 1 << (size - 1).bit_length())
 
 
 def strides(x: torch.Tensor, heads: int) -> tuple[int, int, int, int]:
@@ -104,8 +115,35 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> No
     if 0 in grid:
         return
     device = next(x.device for x in args if isinstance(x, torch.Tensor))
-    if device.type == "cuda" and device.index != torch.cuda.current_device():
-        with torch.cuda.device(device):
-            kernel[grid](*args, **options)
-    else:
+    if device.type != "cuda":
         kernel[grid](*args, **options)
+    elif device.index == torch.cuda.current_device():
+        _launch(kernel, grid, args, options, device.index)
+    else:
+        with torch.cuda.device(device):
+            _launch(kernel, grid, args, options, device.index)
+
+
+_COMPILED: dict[tuple[Any, ...], tuple[Any, list[str]]] = {}
+
+
+def _launch(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], options: dict[str, Any], device: int) -> None:
+    """Triton finds the compiled kernel for the arguments anew at each launch, which costs more than the launch; this remembers
+    it, by what Triton specialises: dtypes, pointers and integers that 16 divides, integers that are 1 or wide, and None."""
+    key = (id(kernel), device, *map(_special, args), *options.values())
+    found = _COMPILED.get(key)
+    if found is None:
+        compiled = kernel[grid](*args, **options)
+        _COMPILED[key] = compiled, [n for n in kernel.arg_names[len(args) :]]
+        return
+    compiled, names = found
+    compiled[(*grid, 1, 1)[:3]](*args, *(options[n] for n in names))
+
+
+def _special(x: Any) -> Any:
+    """What Triton compiles a kernel for, of an argument; more than that where it is told not to specialise an integer."""
+    if isinstance(x, torch.Tensor):
+        return x.dtype, x.data_ptr() % 16 == 0
+    if isinstance(x, int):
+        return (x == 1) + 2 * (x % 16 == 0) + 4 * (x > 2147483647)
+    return type(x)

@@ -32,7 +32,9 @@ class Host:
         saved = () if backward else tuple(plan.form.write_leaves())
         self.fused: Fused = fuse(plan, saved)
         self.kernels: list[Kernel] = []
-        self.opened: dict[Any, Opened] = {}
+        ahead = any(s.borders for s in plan.sweeps)  # then chunks' matrices serve several sweeps, and the sums as well
+        stages = enumerate(plan.stages)
+        self.opened: dict[Any, Opened] = {k: opened(s, ahead) for k, s in stages if isinstance(s, Sweep)}
         self.cuts = cuts  # may sequences be cut in parts, which programs of their own walk over?
         self.groups = 0  # that were entered
         self.entered: set[str] = set()  # states whose values before each part are known
@@ -91,10 +93,10 @@ class Host:
                 at = [dim_of(a) for a in with_dim.axes].index(d) - len(with_dim.axes)
                 add(f"{size_name(d)} = {self.names(with_dim.leaf)}.shape[{at}]")
         sizes = ", ".join(size_name(d) for d in p.dims) + ("," if len(p.dims) == 1 else "")
-        add(f"config = choose(some.dtype, ({sizes}), heavy={self._heavy()})")
+        add(f'config = choose(some.dtype, ({sizes}), "{self._kind()}")')
         add("lay = places(packed, (B, T, H), config.chunk)")
         if self.cuts:
-            tiles = max((self._tile_count(opened(s)) for s in self.plan.sweeps), key=lambda x: (x != "1", x))
+            tiles = max((self._tile_count(o) for o in self.opened.values()), key=lambda x: (x != "1", x))
             add(f"parts = parts_for(lay, B * H * {tiles})")
         else:
             add("parts = 1")
@@ -117,9 +119,14 @@ class Host:
                 shape = ", ".join(["B", "T", "H", *(size_name(dim_of(a)) for a in axes)])
                 add(f'{self.names(x)} = cotangent(cotangents.get("{name}"), some, ({shape}))')
 
-    def _heavy(self) -> bool:
-        """Does some sweep need a kernel ahead of it?"""
-        return any(bool(opened(s).prepared) for s in self.plan.sweeps)
+    def _kind(self) -> str:
+        """Of the sweeps: light, one with a decay for each channel, or one that has several matrices of a chunk to apply."""
+        opened = self.opened.values()
+        if any(o.scaled or o.intra or o.products for o in opened):
+            return "channels"
+        if all(len(o.prepared) - sum(len(s.ahead) for s in o.sums) <= 1 for o in opened):
+            return "light"
+        return "backward" if self.backward else "forward"
 
     def _first_state(self, s: StateVar) -> None:
         name = self.names(leaf("state", s.name))
@@ -157,7 +164,7 @@ class Host:
 
     def _sweep(self, k: int, sweep: Sweep) -> None:
         """A sweep, with what must be done ahead of it: what needs no state, and the states that enter parts of the sequence."""
-        o = self.opened[k] = opened(sweep)
+        o = self.opened[k]
         stores = self.fused.stores[k]
         number = sum(x.walks and "ends" not in x.name for x in self.kernels) + 1
         wanted = self._wanted_by(k) if self.backward else self._everything()
@@ -169,7 +176,8 @@ class Host:
             ]
             group = set().union(*(self._wanted_by(j) for j in again))
         kernel = sweep_kernel(f"{self.kind}_sweep_{number}", sweep, o, stores, self.names, ends=first and self.cuts)
-        self._prepare(o, group, f"{self.kind}_prepare_{number}")
+        o.crowded = kernel.crowded
+        self._prepare(o, group, f"{self.kind}_prepare_{number}", k)
         self._inputs(kernel)
         self.kernels.append(kernel)
         if first:
@@ -200,8 +208,9 @@ class Host:
         shape = ", ".join([count, "H", *(size_name(dim_of(a)) for a in s.axes)])
         return f"some.new_empty(({shape}), dtype=torch.float32)"
 
-    def _prepare(self, o: Opened, wanted: set[str], name: str) -> None:
-        """The kernel ahead of a sweep, for what no kernel has made for these gradients yet."""
+    def _prepare(self, o: Opened, wanted: set[str], name: str, k: int) -> None:
+        """The kernel ahead of sweep k, for what no kernel has made for these gradients yet; and, as it is at it, matrices of
+        later sweeps."""
         ahead = [x for x in o.prepared if not wanted <= self.prepared.get(self.names(x), set())]
         if not ahead:
             return
@@ -211,10 +220,16 @@ class Host:
             scaled={x: n for x, n in o.scaled.items() if x in ahead},
             intra={x: n for x, n in o.intra.items() if x in ahead},
         )
+        for j, later in ((j, x) for j, x in self.opened.items() if isinstance(j, int) and j > k):
+            for x, node in self._matrices_early(some, later, k).items():
+                if self.names(x) not in self.prepared:
+                    some.matrices[x] = node
+                    ahead.append(x)
+                    wanted = wanted | (self._wanted_by(j) if self.backward else wanted)
         kernel = prepare_kernel(name, some, self.names)
         self._inputs(kernel)
         lines = []
-        for x in ahead:
+        for x in dict.fromkeys(ahead):
             self.prepared[self.names(x)] = wanted
             own = [a for a in x.axes if not a.startswith("%")]
             shape = "B, H, lay.chunks, config.chunk, config.chunk"
@@ -227,6 +242,37 @@ class Host:
         self._under(wanted, lines + self._launch(kernel))
         self.kernels.append(kernel)
 
+    def _matrices_early(self, o: Opened, later: Opened, k: int) -> dict[Node, Node]:
+        """The matrices of a later sweep that the kernel ahead of sweep k, which is for `o`, can make: its axes and streams are
+        added to those of `o`."""
+        if (
+            o.rename
+            or later.rename
+            or o.scaled
+            or o.intra
+            or o.products
+            or later.scaled
+            or later.intra
+            or later.products
+        ):
+            return {}
+        found = {}
+        for x, node in later.matrices.items():
+            leaves = [y for y in walk(node) if y.op == "leaf"]
+            named = {y.attrs[1] for y in leaves if y.attrs[0] == "stream"}  # over rows or columns
+            streams = {y: n for y, n in later.streams.items() if y.attrs[1] in named}
+            if any(y.attrs[0] in ("inner", "product") for y in leaves) or node.op == "inverse":
+                continue
+            made = [y for z in (node, *streams.values()) for y in walk(z) if y.op == "leaf"]
+            if any(y.attrs[0] in ("stored", "ahead") or self.fused.made.get(y.attrs[:2], -1) >= k for y in made):
+                continue
+            found[x] = node
+            o.streams.update(streams)
+            o.decays.update({y: n for y, n in later.decays.items() if y.attrs[1] in named})
+            missing = [a for a in (*later.full, *later.tile) if a not in (*o.full, *o.tile)]
+            o.full = (*o.full, *missing)
+        return found
+
     def _entering(self, k: int, sweep: Sweep, kernel: Kernel, wanted: set[str], number: int) -> list[str]:
         """What enters each part of the sequences, from maps of the parts; nothing to do where there is one."""
         if not self.cuts:
@@ -236,7 +282,7 @@ class Host:
         lines += self._launch(kernel, "ends")
         if linear is not None:
             o = self.opened[k, "linear"] = opened(linear)
-            self._prepare(o, wanted, f"{self.kind}_prepare_{number}_linear")
+            self._prepare(o, wanted, f"{self.kind}_prepare_{number}_linear", k)
             walk = sweep_kernel(f"{self.kind}_ends_{number}", linear, o, [], self.names, ends=True, identity=True)
             self._inputs(walk)
             self.kernels.append(walk)
@@ -310,7 +356,9 @@ class Host:
         return f"{name} = some.new_empty(({', '.join(shape)}), dtype={dtype})"
 
     def _tile_count(self, o: Opened) -> str:
-        return f"cdiv({size_name(dim_of(o.tile[0]))}, {self._tile(o.tile[0])})" if len(o.tile) == 1 else "1"
+        if len(o.tile) != 1:
+            return "1"
+        return f"cdiv({size_name(dim_of(o.tile[0]))}, {self._tile(o.tile[0], o.crowded)})"
 
     def _border_sums(self, o: Opened) -> list[Node]:
         """What the walk of a sweep sums for gradients of decays."""
@@ -325,11 +373,11 @@ class Host:
         v = next((v for v in self.c.step.variables if gradient_name(v) == root), None)
         return v is None or v.kind != "input"
 
-    def _tile(self, axis: str) -> str:
-        return f"min(config.tile, padded({size_name(dim_of(axis))}))"
+    def _tile(self, axis: str, crowded: bool) -> str:
+        return f"min(config.{'narrow' if crowded else 'tile'}, padded({size_name(dim_of(axis))}))"
 
     def _block(self, kernel: Kernel, axis: str) -> str:
-        return self._tile(axis) if axis == kernel.tiled else f"padded({size_name(dim_of(axis))})"
+        return self._tile(axis, kernel.crowded) if axis == kernel.tiled else f"padded({size_name(dim_of(axis))})"
 
     def _launch(self, kernel: Kernel, instead: str = "") -> list[str]:
         """The launch of a kernel; of a walk, `instead` of what it yields, for the states after each part, into `.._{instead}`."""

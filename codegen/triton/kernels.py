@@ -13,6 +13,7 @@ from .opened import Opened, Sums
 from .tile import Argument, Tiles, Value, at_row, axis_name, block_name, size_name
 
 NameOf = Callable[[Node], str]
+CROWDED = 4  # products; one less where writes are solved, which stay in registers
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class Kernel:
     walks: bool
     parts: tuple[str, ...] = ()  # axes that are walked in blocks
     finals: tuple[str, ...] = ()  # states whose last value it yields
+    crowded: bool = False  # does a step of its walk make so many products that a narrower tile keeps them in registers?
     split: bool = False  # is it launched twice, for chunks that are flat and for the others?
 
     def signature(self) -> list[str]:
@@ -76,17 +78,14 @@ def sweep_kernel(
         if ends or s.name in sweep.finals:
             tiles.argument(f"{state}_last", "state", leaf("last", s.name, s.axes), s.axes)
             after += _store_state(s, state, own, o.direction)
+    sums = [line for x in o.sums for line in _store_sums(x, tiles, tiled, name_of)]
     for x, node in o.outputs.items():
         v = tiles.value(node)
         if not v.text.isidentifier():
             v = tiles.assign("y" if x.attrs[0] == "read" else "w", v.over(v.axes), v.axes, note=tiles.note(node))
         tiles.memo[leaf(x.attrs[0], x.attrs[1], (ROW, *x.axes))] = v
     _early_loads(stores, tiles, o)
-    yielded: list[str] = []
-    for store in stores:
-        yielded.append(_store(store, tiles, tiled, o, name_of))
-    for sums in o.sums:
-        yielded += _store_sums(sums, tiles, tiled, name_of)
+    yielded = [_store(store, tiles, tiled, o, name_of) for store in stores] + sums
     if yielded:
         tiles.lines += ["if YIELD:", *(f"    {x}" for x in yielded)]
     new = []
@@ -104,7 +103,9 @@ def sweep_kernel(
     doc = f"A walk {way} over chunks, carrying a tile of {states}."
     loop = [*_chunk_header(o.direction), *tiles.head, *tiles.lines]
     lines = {"setup": setup, "loop": loop, "after": after}
-    return Kernel(name, lines, doc, tuple(tiles.arguments.values()), axes, tiled, True, finals=sweep.finals)
+    crowded = sum(x.count("tl.dot(") for x in loop) > CROWDED - sweep.solve
+    arguments = tuple(tiles.arguments.values())
+    return Kernel(name, lines, doc, arguments, axes, tiled, True, finals=sweep.finals, crowded=crowded)
 
 
 def prepare_kernel(name: str, o: Opened, name_of: NameOf) -> Kernel:
@@ -337,25 +338,26 @@ def _own_sums(sums: Sums, tiles: Tiles, tiled: str | None) -> dict[str, str]:
             tiles.lines.append(f"{pairs} = tl.where(tile == 0, {pairs}, 0.0)")  # each tile has the whole of it
         for slot, axis, sign in ((rows, 1, "+"), (columns, 0, "-")):
             before = f"{out[slot]} {sign} " if slot in out else sign.strip("+")
-            out[slot] = f"{before}tl.sum({pairs}, axis={axis})"
+            out[slot] = tiles.assign("sums", f"{before}tl.sum({pairs}, axis={axis})", (ROW,)).text
     return out
 
 
 def _store_sums(sums: Sums, tiles: Tiles, tiled: str | None, name_of: NameOf) -> list[str]:
-    """What the sweep sums for the gradient of a decay, for each of its tiles."""
+    """What the sweep sums for the gradient of a decay, for each of its tiles: made before all else, which frees registers."""
     count = f"tl.cdiv({size_name(dim_of(tiled))}, {block_name(tiled)})" if tiled else "1"
     place = f"(step + i * H) * {count}" + (" + tile" if tiled else "")
     found = {}
+    if not sums.ahead:
+        found |= {f"own.{slot}": text for slot, text in _own_sums(sums, tiles, tiled).items()}
     for slot, node in sums.reads.items():
         v = tiles.paired(node)
         found[f"{sums.kind}.{slot}"] = f"tl.sum({v.text}, axis=1)" if len(v.axes) > 1 else v.text
-    if not sums.ahead:
-        found |= {f"own.{slot}": text for slot, text in _own_sums(sums, tiles, tiled).items()}
     lines = []
     for slot, text in found.items():
         x = leaf("sums", f"{sums.state}.{slot}")
         target = tiles.argument(f"{name_of(x)}_out", "sums", x)
-        lines.append(f"tl.store({target} + {place}, {text}, mask=i_ok)  # {sums.state}: {slot}")
+        value = tiles.assign("sums", text, (ROW,)).text
+        lines.append(f"tl.store({target} + {place}, {value}, mask=i_ok)  # {sums.state}: {slot}")
     return lines
 
 

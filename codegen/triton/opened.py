@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ..ir import COL, ROW, Node, dim_of, factors_of, leaf, mul, rebuild, rename, replace, total, walk
+from ..ir import COL, ROW, Node, dim_of, factors_of, leaf, make, mul, rebuild, rename, replace, total, walk
 from ..stages import Border, Sweep
 from .tile import KEPT, STEPS, CannotPrint, at_row
 
@@ -59,19 +59,45 @@ class Opened:
     intra: dict[Node, Node] = field(default_factory=dict)
     products: dict[Node, Node] = field(default_factory=dict)
     sums: list[Sums] = field(default_factory=list)
+    crowded: bool = False  # as `Kernel.crowded`, once it is printed
 
     @property
     def prepared(self) -> tuple[Node, ...]:
         return (*self.matrices, *self.scaled, *self.intra, *(x for s in self.sums for x in s.ahead.values()))
 
 
-def opened(sweep: Sweep) -> Opened:
-    return _Opening(sweep).run()
+def opened(sweep: Sweep, ahead: bool = False) -> Opened:
+    """The sweep's program, opened; `ahead`: matrices over the steps of a chunk are made ahead even where there is only one."""
+    return _Opening(sweep, ahead).run()
+
+
+def turned(x: Node) -> Node | None:
+    """A matrix over the steps of a chunk that a walk backwards sees, transposed: one that a walk forwards sees.
+
+    None where it has no decays or order, or holds what is computed elsewhere.
+    """
+    masks = [y for y in walk(x) if y.op in ("decay_mask", "order_mask")]
+    if not masks or any(y.attrs[-1] > 0 or len(y.axes) > 2 for y in masks):
+        return None
+    if any(y.op == "leaf" and y.attrs[0] in ("inner", "product") for y in walk(x)):
+        return None
+    return _turned(x)
+
+
+def _turned(x: Node) -> Node:
+    if x.op == "mul":
+        return mul(*(_turned(f) for f in x.args))
+    if x.op == "decay_mask":
+        late, write_late, inclusive, direction = x.attrs
+        return make(x.op, x.args, (not write_late, not late, inclusive, -direction), x.axes)
+    if x.op == "order_mask":
+        return make(x.op, (), (x.attrs[0], -x.attrs[1]), x.axes)
+    return rename(x, {ROW: COL, COL: ROW})
 
 
 class _Opening:
-    def __init__(self, sweep: Sweep) -> None:
-        self.sweep, chunk = sweep, sweep.chunk
+    def __init__(self, sweep: Sweep, dense: bool) -> None:
+        self.sweep, self.dense, chunk = sweep, dense, sweep.chunk
         sides = [(s.row, s.col) if sweep.side == "row" else (s.col, s.row) for s in sweep.group]
         full = tuple(dict.fromkeys(f for f, _ in sides if f is not None))
         tile = tuple(dict.fromkeys(t for _, t in sides if t is not None))
@@ -107,7 +133,7 @@ class _Opening:
         chunk, out = self.sweep.chunk, self.out
         raw = {self.named(x): self.open(self.named(node)) for x, node in chunk.definitions.items()}
         out.ahead = raw
-        self.dense = self.many(raw)
+        self.dense = self.dense or self.many(raw)
         out.definitions = {x: self.hoist(node) for x, node in raw.items()}
         for x, node in chunk.outputs.items():
             back = self.own.get(x, {})
@@ -209,12 +235,17 @@ class _Opening:
             if b == COL and self.dense:
                 inside = [f for f in factors if set(f.axes) <= {ROW, COL} and self.free(f)]
                 if any(len(f.axes) == 2 and not (f.op == "leaf" and f.attrs[0] == "inner") for f in inside):
-                    node = mul(*inside)
-                    made = leaf("matrix", node.key[:12], (ROW, COL))
-                    self.out.matrices[made] = node
+                    made = self.matrix(mul(*inside))
                     return total(mul(made, *(self.hoist(f) for f in factors if f not in inside)), COL)
             x = rebuild(x, (self.scale(x.args[0]),))
         return rebuild(x, (self.hoist(a) for a in x.args)) if x.args else x
+
+    def matrix(self, node: Node) -> Node:
+        """The leaf of a matrix that the kernel ahead makes, perhaps as the transposed one of another walk."""
+        turn = turned(node)
+        node, axes = (node, (ROW, COL)) if turn is None else (turn, (COL, ROW))
+        self.out.matrices[leaf("matrix", node.key[:12], (ROW, COL))] = node
+        return leaf("matrix", node.key[:12], axes)
 
     def free(self, x: Node) -> bool:
         """Does x need no state?"""

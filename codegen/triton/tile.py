@@ -46,6 +46,10 @@ class Value:
             return text
         if len(axes) == 1:
             raise CannotPrint(f"{self.text} over {axes}")
+        if self.axes != tuple(a for a in axes if a in self.axes):
+            text = f"tl.trans({text})"
+            if len(axes) == 2:
+                return text
         return f"{text}[{', '.join(':' if a in self.axes else 'None' for a in axes)}]"
 
 
@@ -195,8 +199,7 @@ class Tiles:
             case "sum":
                 return self._sum(x)
             case "order_mask":
-                inclusive, _ = x.attrs
-                return Value(f"tl.where({self._seen(inclusive)}, 1.0, 0.0)", (ROW, COL))
+                return Value(f"tl.where({self._seen(*x.attrs)}, 1.0, 0.0)", (ROW, COL))
             case "decay_mask":
                 return self._mask(x)
             case "decay_in" | "decay_out" | "decay_all":
@@ -382,8 +385,8 @@ class Tiles:
 
     # --- decays -----------------------------------------------------------------------------------------------------
 
-    def _seen(self, inclusive: bool) -> str:
-        sign = (">" if self.forward else "<") + ("=" if inclusive else "")
+    def _seen(self, inclusive: bool, direction: int) -> str:
+        sign = (">" if direction > 0 else "<") + ("=" if inclusive else "")
         return f"i[:, None] {sign} i[None, :]"
 
     def _decay_name(self, d: Node) -> str:
@@ -428,9 +431,9 @@ class Tiles:
         """Decays between the write of step j and the read of step i, where the read sees it."""
         if len(x.axes) != 2:
             raise CannotPrint(f"decays over {x.axes}")
-        late, write_late, inclusive, _ = x.attrs
+        late, write_late, inclusive, direction = x.attrs
         (d,) = x.args
-        if self.forward:
+        if direction > 0:
             (high, r), (low, _) = self._cumulative(d, late), self._cumulative(d, write_late)
             exponent, write, reset = f"{high}[:, None] - {low}[None, :]", "i[None, :]", f"{r}[:, None]"
             sees = ">=" if write_late else ">"
@@ -438,7 +441,7 @@ class Tiles:
             (high, r), (low, _) = self._cumulative(d, not write_late), self._cumulative(d, not late)
             exponent, write, reset = f"{high}[None, :] - {low}[:, None]", "i[:, None]", f"{r}[None, :]"
             sees = ">=" if not late else ">"
-        seen = self.assign("seen", self._seen(inclusive), (ROW, COL)).text
+        seen = self.assign("seen", self._seen(inclusive, direction), (ROW, COL)).text
         self.lines += ["if EXACT:", f"    {seen} = {seen} & ({write} {sees} {reset})"]
         return self.assign("m", f"power({exponent}, {seen})", (ROW, COL), note="decays from write to read")
 
