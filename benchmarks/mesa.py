@@ -128,35 +128,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="one shape, few repeats, nothing written")
     parser.add_argument("--shapes", nargs="*", choices=SHAPES, help="only these")
+    parser.add_argument("--steps", nargs="*", type=int, help="only these numbers of steps")
     parser.add_argument("--no-peer", action="store_true", help="only our op")
     asked = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("benchmarks.mesa: torch sees no CUDA device")
     makers = {"chunkform": ours} | ({} if asked.no_peer else {"fla": theirs})
     shapes = asked.shapes or (["S1"] if asked.quick else list(SHAPES))
-    rows: list[dict[str, Any]] = []
-    for steps in STEPS:
-        for who, make in makers.items():
-            op = make(steps)
-            found = errors(op)
-            for shape in shapes:
-                row = {
-                    "op": who,
-                    "steps": steps,
-                    "shape": shape,
-                    **measure(op, SHAPES[shape], asked.quick),
-                    "errors": found,
-                }
-                rows.append(row)
-                print(
-                    who,
-                    steps,
-                    shape,
-                    f"{row['forward']['median']:.3f}",
-                    f"{row['both']['median']:.3f}",
-                    found,
-                    flush=True,
-                )
     about = {
         "date": datetime.date.today().isoformat(),
         "gpu": torch.cuda.get_device_name(),
@@ -165,11 +143,27 @@ def main() -> None:
         "shapes": {n: SHAPES[n] for n in shapes},
         "fla": None if asked.no_peer else _version(),
     }
+    rows: list[dict[str, Any]] = []
+    for steps in asked.steps or STEPS:
+        for who, make in makers.items():
+            op = make(steps)
+            own = [{"op": who, "steps": steps, "shape": n, **measure(op, SHAPES[n], asked.quick)} for n in shapes]
+            found = errors(op)
+            for row in own:
+                rows.append(row | {"errors": found})
+                print(
+                    who,
+                    steps,
+                    row["shape"],
+                    f"{row['forward']['median']:.3f}",
+                    f"{row['both']['median']:.3f}",
+                    flush=True,
+                )
+            if not asked.quick:  # after each, so that a run that is cut short leaves what it has
+                RESULTS.mkdir(parents=True, exist_ok=True)
+                (RESULTS / "mesa.json").write_text(json.dumps({"about": about, "rows": rows}, indent=1) + "\n")
+                (RESULTS / "mesa.md").write_text(page(about, rows))
     print(page(about, rows))
-    if not asked.quick:
-        RESULTS.mkdir(parents=True, exist_ok=True)
-        (RESULTS / "mesa.json").write_text(json.dumps({"about": about, "rows": rows}, indent=1) + "\n")
-        (RESULTS / "mesa.md").write_text(page(about, rows))
 
 
 def _version() -> str:

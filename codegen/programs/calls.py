@@ -38,6 +38,7 @@ class _Calls:
         self.c, self.g, self.backend, self.texts = c, c.graph, backend, texts
         self.arguments = set(self.g.arguments)
         self.lines: list[str] = []
+        self.matrices: dict[tuple, str] = {}
         self.made = [q for n in self.g.nodes for q in n.made]
         self.per_step = [v.name for v in c.spec.step.variables if v.kind in ("input", "decay")]
 
@@ -127,23 +128,28 @@ class _Calls:
         self.lines.append(f"{name}_made, {name}_last, {name}_saved = {call}")
         self.lines += [f'{self.local(q)} = {name}_made["{own}"]' for own, q in n.outputs.items()]
 
-    def _matrix(self, n: SolveNode) -> None:
-        name = self.local(n.name)
-        call = f"{function(n.op, 'torch', 'matrix')}({self.given(n)}, {self.start(n)}, {self.constants(n)})"
-        self.lines.append(f"{name}_matrix, {name}_last = {call}")
+    def _matrix(self, n: SolveNode) -> str:
+        """The name of what is known of a solve's matrix; made here, unless a solve with the same matrix came before."""
+        key = (id(n.op), tuple(n.inputs.items()), tuple(n.states.items()))
+        if key not in self.matrices:
+            name = self.matrices[key] = self.local(n.name)
+            call = f"{self.given(n)}, {self.start(n)}, {self.constants(n)}"
+            if self.has_kernel(n):
+                call += f", {self.value(n.right)}"
+            backend = "triton" if self.has_kernel(n) else "torch"
+            self.lines.append(f"{name}_matrix, {name}_last = {function(n.op, backend, 'matrix')}({call})")
+        return f"{self.matrices[key]}_matrix"
 
-    def _cg(self, n: SolveNode, right: str, result: str) -> str:
-        """One solve by conjugate gradients: by a kernel, or with a matrix that is known by now."""
-        method = n.method
+    def _cg(self, n: SolveNode, right: str, result: str) -> None:
+        """One solve by conjugate gradients: by a kernel where there is one."""
+        method, matrix = n.method, self._matrix(n)
         assert isinstance(method, cg)
         if self.has_kernel(n):
-            return (
-                f"{result} = {function(n.op, 'triton', 'solve')}({self.given(n)}, {self.start(n)}, {self.constants(n)}, {right}, "
-                f"{method.steps}, {method.tolerance})"
-            )
-        shown = result.rpartition(",")[0]
-        like = self.value(n.right)
-        return f"{shown} = conjugate_gradients({self.local(n.name)}_matrix, {right}, {method.steps}, {method.tolerance}, {like})"
+            given = f"{self.given(n)}, {self.constants(n)}, {matrix}, {right}"
+            call = f"{function(n.op, 'triton', 'solve')}({given}, {method.steps}, {method.tolerance})"
+        else:
+            call = f"conjugate_gradients({matrix}, {right}, {method.steps}, {method.tolerance}, {self.value(n.right)})"
+        self.lines.append(f"{result} = {call}")
 
     def _step(self, n: SolveNode) -> str:
         return self.value(n.step) if isinstance(n.step, str) else repr(1.0 if n.step is None else n.step)
@@ -152,14 +158,11 @@ class _Calls:
         name, right = self.local(n.name), self.value(n.right)
         residual = self.local(residual_name(n))
         if isinstance(n.method, cg):
-            if not self.has_kernel(n):
-                self._matrix(n)
-            self.lines.append(self._cg(n, right, f"{name}, {residual}, {name}_last"))
+            self._cg(n, right, f"{name}, {residual}")
             return
         assert isinstance(n.method, neumann)
-        self._matrix(n)
         self.lines.append(
-            f"{name}, {residual}, {name}_iterates = neumann({name}_matrix, {right}, {n.method.steps}, {self._step(n)}, "
+            f"{name}, {residual}, {name}_iterates = neumann({self._matrix(n)}, {right}, {n.method.steps}, {self._step(n)}, "
             f"{n.method.start == 'right side'}, {right}, keep={n.unrolled})"
         )
 
@@ -230,31 +233,27 @@ class _Calls:
         gives = {own: q for own, q in a.gives.items() if own not in ("right side", "step")}
         lines.append(f'd{name} = zeros_where_none(sums.get("{n.name}", {right}), {name})')
         if isinstance(n.method, cg):
-            if not self.has_kernel(n):
-                self._matrix(n)
-            lines.append(self._cg(n, f"d{name}", f"w_{name}, _, _"))
+            self._cg(n, f"d{name}", f"w_{name}, _")
             lines += [f'sums.add("{a.gives["right side"]}", w_{name})', *self._product_adjoint(n, a, gives)]
             lines.append(f"d_{name}_matrix({_signed(a.sign, f'w_{name}')}, {name}, True)")
             return
         assert isinstance(n.method, neumann)
-        self._matrix(n)
+        matrix = self._matrix(n)
         start, step = n.method.start == "right side", self._step(n)
         if n.method.backward == "implicit":
-            lines.append(
-                f"w_{name}, _, _ = neumann({name}_matrix, d{name}, {n.method.steps}, {step}, {start}, {right})"
-            )
+            lines.append(f"w_{name}, _, _ = neumann({matrix}, d{name}, {n.method.steps}, {step}, {start}, {right})")
             lines += [f'sums.add("{a.gives["right side"]}", w_{name})', *self._product_adjoint(n, a, gives)]
             lines.append(f"d_{name}_matrix({_signed(a.sign, f'w_{name}')}, {name}, True)")
             return
         lines += self._product_adjoint(n, a, gives)
         if n.method.backward == "simplified":
             lines.append(
-                f"w_{name} = simplified_backward({name}_matrix, d_{name}_matrix, {right}, d{name}, {name}, {n.method.steps}, "
+                f"w_{name} = simplified_backward({matrix}, d_{name}_matrix, {right}, d{name}, {name}, {n.method.steps}, "
                 f"{step}, {start}, {right}, {a.sign})"
             )
         else:
             lines.append(
-                f"w_{name}, {name}_dstep = unrolled_backward({name}_matrix, d_{name}_matrix, {right}, d{name}, "
+                f"w_{name}, {name}_dstep = unrolled_backward({matrix}, d_{name}_matrix, {right}, d{name}, "
                 f'saved["{n.name} iterates"], {step}, {start}, {a.sign})'
             )
         lines.append(f'sums.add("{a.gives["right side"]}", w_{name})')

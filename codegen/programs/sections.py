@@ -66,7 +66,7 @@ def triton_texts(g: Graph) -> Texts:
             try:
                 text, modules = solve_source(op)
                 out.summed[op.name] = summed_parameters(op)
-                roots = ["triton_solve", *(["triton_parameters"] if out.summed[op.name] else [])]
+                roots = ["triton_matrix", "triton_solve", *(["triton_parameters"] if out.summed[op.name] else [])]
                 out.add(named(text, op, "triton", roots), modules)
             except CannotSolve as why:
                 out.reasons[op.name] = f"its products are made in torch, because {why}"

@@ -56,7 +56,7 @@ class Printed:
 
 
 def solve_source(op: Operation) -> tuple[str, dict[str, str]]:
-    """`triton_solve(given, states, constants, right, steps, tolerance)`, and the modules that it uses. Raises `CannotSolve`."""
+    """`triton_matrix` and `triton_solve`, and the modules that they use. Raises `CannotSolve`."""
     try:
         return _Solve(op).text(), MODULES
     except CannotPrint as why:
