@@ -11,6 +11,7 @@ import torch
 from chunkform.errors import ArgumentError
 
 from .group import Group
+from .meeting import meet
 
 SIZE = 4096  # bytes of what a rank says
 Facts = dict[str, Any]
@@ -30,6 +31,7 @@ def agreed(
     Raises:
         ArgumentError: ranks differ, or one of them had an error; the message is the same on all ranks.
     """
+    meet(group)
     said = {"error": None if error is None else str(error), "same": same, "own": own}
     text = json.dumps(said)
     known = _agreed.setdefault(group.processes, {})

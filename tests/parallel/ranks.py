@@ -472,6 +472,14 @@ def case_step_by_step(at: Rank) -> dict[str, float]:
     return refusal(at, lambda: op(given, context_parallel=at.processes), says=says)
 
 
+def case_groups_differ(at: Rank) -> dict[str, float]:
+    """Rank 1 shares with rank 3 alone, the others with all: every rank is told, also those that only wait."""
+    everyone, pair = dist.new_group([0, 1, 2, 3]), dist.new_group([1, 3])
+    op, _, _, parts = some_arguments(at)
+    says = "disagree on the group: rank 1 passes a group of 2: 1, 3; rank 3 passes a group of 4: 0, 1, 2, 3"
+    return refusal(at, lambda: op(parts, context_parallel=pair if at.rank == 1 else everyone), says=says)
+
+
 # --- a rank that dies ---------------------------------------------------------------------------------------------------
 
 

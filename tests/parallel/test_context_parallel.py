@@ -65,6 +65,7 @@ OTHERS = [
     ("borders_end_early", 3),
     ("halos_differ", 3),
     ("step_by_step", 3),
+    ("groups_differ", 4),
 ]
 CASES = [(f"{kind} {name}", size) for name in OPS for kind, size in EXACT] + OTHERS
 
