@@ -152,6 +152,8 @@ def _backend(section: Section) -> str:
     told += "".join(f", {kind}={section.backend}_{kind}" for kind in kinds)
     if section.saved is not None:
         told += f", saved={section.saved!r}"
+        if section.backend == "triton":
+            told += ", saved_packed=True"
     return f"Backend({section.backend}_forward, {section.backend}_backward{told})"
 
 

@@ -1867,6 +1867,8 @@ OP = Op(
                     "exchange",
                 )
             ),
+            saved={"0c5684b44a": (("B", "T", "H", "e"), "input")},
+            saved_packed=True,
         ),
     },
     Step(

@@ -2502,6 +2502,8 @@ OP = Op(
                     "exchange",
                 )
             ),
+            saved={"101b56a880": (("B", "T", "H", "e"), "input")},
+            saved_packed=True,
         ),
     },
     Step(

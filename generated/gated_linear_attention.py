@@ -1844,6 +1844,8 @@ OP = Op(
                     "exchange",
                 )
             ),
+            saved={},
+            saved_packed=True,
         ),
     },
     Step(

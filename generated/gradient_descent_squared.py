@@ -1872,6 +1872,8 @@ OP = Op(
                     "exchange",
                 )
             ),
+            saved={"f73806d84e": (("B", "T", "H", "m"), "input")},
+            saved_packed=True,
         ),
     },
     Step(

@@ -2202,6 +2202,8 @@ OP = Op(
                     "exchange",
                 )
             ),
+            saved={"d91dd90777": (("B", "T", "H", "e"), "input")},
+            saved_packed=True,
         ),
     },
     Step(

@@ -2329,6 +2329,8 @@ OP = Op(
                     "exchange",
                 )
             ),
+            saved={"d91dd90777": (("B", "T", "H", "e"), "input")},
+            saved_packed=True,
         ),
     },
     Step(

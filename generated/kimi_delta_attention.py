@@ -2740,6 +2740,8 @@ OP = Op(
                     "exchange",
                 )
             ),
+            saved={"c0cc4e5ad4": (("B", "T", "H", "e"), "input")},
+            saved_packed=True,
         ),
     },
     Step(

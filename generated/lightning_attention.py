@@ -1413,6 +1413,8 @@ OP = Op(
                     "exchange",
                 )
             ),
+            saved={},
+            saved_packed=True,
         ),
     },
     Step(

@@ -1061,6 +1061,8 @@ OP = Op(
                     "exchange",
                 )
             ),
+            saved={},
+            saved_packed=True,
         ),
     },
     Step(

@@ -1432,6 +1432,8 @@ OP = Op(
                     "exchange",
                 )
             ),
+            saved={},
+            saved_packed=True,
         ),
     },
     Step(

@@ -2162,6 +2162,8 @@ OP = Op(
                     "exchange",
                 )
             ),
+            saved={},
+            saved_packed=True,
         ),
     },
     Step(

@@ -8,6 +8,7 @@ A tracer sees one call with known shapes and an own backward pass, whatever the 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -107,8 +108,9 @@ class _Passes:
         kept = self._layout(flat)
         found: list[Tensor] = []
         if kept is not None:
-            if saved.keys() != kept.keys():
-                raise BackendError(f"{self.name} saves {sorted(saved)}, but its backend announces {sorted(kept)}")
+            for n, (shape, _) in kept.items():
+                if n not in saved or tuple(saved[n].shape) != shape:
+                    raise BackendError(f"{self.name}: the backend announces to save {n} {list(shape)}, and doesn't")
             found = [saved[n].to(kind).contiguous() for n, (_, kind) in kept.items()]
         return (*_owned([x.contiguous() for x in results], tensors), _owned(found, (*tensors, *results)))
 
@@ -116,7 +118,7 @@ class _Passes:
         call, tensors = self._call(flat)
         saved, *cotangents, wanted = flat[self.own :]
         kept = self._layout(flat)
-        named = None if kept is None else dict(zip(kept, saved, strict=True))
+        named = None if kept is None else _Kept(zip(kept, saved, strict=True), call, tensors)
         found = backward_pass(call, tensors, named, cotangents, wanted)
         filled = [
             torch.zeros_like(x, memory_format=torch.contiguous_format) if g is None else g.contiguous()
@@ -225,6 +227,20 @@ class _Passes:
         rest = list(flat[self.count : self.own])
         rest[-4], rest[-1] = rest[-4] * n, keep
         return [*tensors, *rest]
+
+
+class _Kept(dict):  # type: ignore[type-arg]
+    """What was kept of what the forward pass saved; the rest is computed again when it is asked for."""
+
+    def __init__(self, kept: Any, call: Call, tensors: Sequence[Any]) -> None:
+        super().__init__(kept)
+        self.call, self.tensors = call, tensors
+
+    def __missing__(self, name: str) -> Tensor:
+        call = dataclasses.replace(self.call, recompute="never", needs_backward=True)
+        saved = forward_pass(call, self.tensors)[1]
+        self.update({n: x for n, x in saved.items() if n not in self})
+        return saved[name]
 
 
 def computed_in(

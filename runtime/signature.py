@@ -95,9 +95,9 @@ class Backend:
 
     `exchange` takes the maps of this part (`Segment`) and returns what enters it, for each its states.
 
-    `saved` is the layout of each tensor that the forward pass saves, over B, H, T and dims, with "input" or "wide" (float32, or
-    float64) for its dtype; so torch.compile knows it without a run. Where None, compiled code recomputes instead of saving.
-    With `saved_packed` it also holds for packed sequences.
+    `saved` is the layout of tensors that the forward pass always saves, over B, H, T and dims, with "input" or "wide" (float32,
+    or float64) for the dtype; so torch.compile knows it without a run. With `saved_packed` it also holds for packed sequences.
+    Compiled code keeps these only, and where the backward pass asks for something else, computes the forward pass again.
     """
 
     forward: Callable[..., Any]

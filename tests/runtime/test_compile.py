@@ -1,5 +1,7 @@
 """torch.compile sees an op as one call: no graph break, the same numbers, and what `opcheck` asks of a custom op."""
 
+import dataclasses
+
 import pytest
 import torch
 import torch._dynamo
@@ -92,6 +94,37 @@ def test_what_is_saved_is_what_the_backend_announces(name):
     assert {n: (tuple(x.shape), x.dtype) for n, x in saved.items()} == {
         n: (tuple(sizes[d] for d in dims), torch.float32) for n, (dims, _) in backend.saved.items()
     }
+
+
+def test_what_is_not_announced_is_computed_again():
+    """A backend that saves more than it announces, as kernels do that cut a sequence."""
+    torch_form, runs = OP.backends["torch"], []
+
+    def forward(*arguments, **options):
+        outputs, finals, saved = torch_form.forward(*arguments, **options)
+        runs.append("forward")
+        return outputs, finals, saved | {"more": finals["S"] + 1}
+
+    def backward(given, states, constants, saved, *rest, **options):
+        gradients, initial = torch_form.backward(given, states, constants, saved, *rest, **options)
+        return gradients | {"beta": gradients["beta"] + saved["more"].sum()}, initial
+
+    op = Op(
+        OP.signature,
+        {"torch": dataclasses.replace(torch_form, forward=forward, backward=backward)},
+        None,
+        "x.saves_more",
+    )
+    p = problem("gated_delta_rule", SMALL)
+    given = {n: x.clone().requires_grad_() for n, x in p.given.items()}
+
+    def gradients(f):
+        return torch.autograd.grad(f(given)[0].sum(), list(given.values()))
+
+    want, count = gradients(op), len(runs)
+    got = gradients(whole(op.__call__))
+    assert (count, len(runs)) == (1, 3)
+    assert all(map(torch.equal, want, got))
 
 
 def test_one_graph_serves_every_length():
