@@ -30,6 +30,7 @@ CASES = [  # name, B, H, D, dtype of the state
     ("kimi_delta_attention", 64, 16, 128, torch.bfloat16),
     ("gradient_descent_squared_momentum", 64, 16, 128, torch.bfloat16),
     ("sherman_morrison", 64, 16, 128, torch.float32),
+    ("sherman_morrison", 16, 16, 256, torch.float32),
     ("lightning_attention", 1, 16, 128, torch.bfloat16),
     ("lightning_attention", 8, 16, 128, torch.bfloat16),
     ("lightning_attention", 64, 32, 64, torch.bfloat16),

@@ -20,7 +20,7 @@ from chunkform.errors import ArgumentError, BackendError
 
 from .arguments import FLOATS, checked, checked_states
 from .passes import repeated
-from .sequential import block_of
+from .sequential import block_of, rows_of, too_wide, warps_for
 from .signature import Argument, Signature
 
 PROGRAMS = 264  # two for each multiprocessor of an H200: with fewer, tiles are made narrower
@@ -29,6 +29,28 @@ PER_WARP = 4096  # entries that a warp holds: 128 in each thread, so that few wa
 NARROWEST = 16  # entries of a row that a tile takes at least: 32 bytes in bfloat16, what memory moves at once
 HIGHEST = 65535  # programs along a grid's second axis
 PLANS = 1024  # kept at once; shapes change with the batch
+
+
+@dataclass(frozen=True)
+class RowKernel:
+    """A step kernel that works on blocks of the states' rows, where a program can't hold them whole. slots: vectors that it
+    keeps in memory."""
+
+    kernel: Any
+    row: str
+    column: str
+    slots: int
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How a kernel is launched: the arguments after the head groups, the grid, the warps, and the scratch memory's shape."""
+
+    kernel: Any
+    constexprs: tuple[int, ...]
+    grid: tuple[int, int, int]
+    warps: int
+    scratch: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -47,9 +69,10 @@ class StepKernel:
     shared: bool
     held: tuple[tuple[str, ...], ...]
     smallest: int = 1
+    rows: RowKernel | None = None
 
-    def cut(self, sizes: dict[str, int], inplace: bool) -> tuple[tuple[int, ...], tuple[int, int, int], int]:
-        """(size and block of each dim, parts, turns, is the grid flat, in place; the grid; warps)."""
+    def cut(self, sizes: dict[str, int], inplace: bool) -> Cut:
+        """The launch: size and block of each dim, parts, turns, is the grid flat, in place; then slots and block of rows."""
         batch, heads = sizes["B"], sizes["H"]
         blocks = {d: block_of(sizes[d], self.smallest) for d in self.dims}
         tiles = 1
@@ -65,7 +88,14 @@ class StepKernel:
         warps = min(16, 1 << max(0, (self.entries(blocks) // PER_WARP).bit_length() - 1))
         flat = batch > HIGHEST
         grid = (batch * heads * parts, 1, 1) if flat else (heads * parts, batch, 1)
-        return (*(n for d in self.dims for n in (sizes[d], blocks[d])), parts, turns, flat, inplace), grid, warps
+        constexprs = (*(n for d in self.dims for n in (sizes[d], blocks[d])), parts, turns, flat, inplace)
+        if self.rows is not None and too_wide(self.entries(blocks)):
+            width = blocks[self.rows.column]
+            block = rows_of(width, blocks[self.rows.row])
+            scratch = (batch * heads, self.rows.slots, sizes[self.rows.row] + sizes[self.rows.column])
+            more = (self.rows.slots, block)
+            return Cut(self.rows.kernel, (*constexprs, *more), grid, warps_for(block * width), scratch)
+        return Cut(self.kernel, constexprs, grid, warps)
 
     def entries(self, blocks: dict[str, int]) -> int:
         """Entries that a program holds."""
@@ -231,17 +261,16 @@ class _Launch:
     order: the kernel's pointers among the arguments, states, next states and outputs. fixed: its arguments after the constants.
     """
 
-    kernel: StepKernel
+    cut: Cut
+    constants: tuple[str, ...]
     order: list[int]
     strides: tuple[int, ...]
     fixed: tuple[int, ...]
-    grid: tuple[int, int, int]
-    warps: int
     device: torch.device
     ready: Callable[..., None] | None = None
 
     def __call__(self, tensors: list[Tensor], constants: dict[str, float]) -> None:
-        if 0 in self.grid:
+        if 0 in self.cut.grid:
             return
         if self.device.type == "cuda" and self.device.index != torch.cuda.current_device():
             with torch.cuda.device(self.device):
@@ -250,15 +279,17 @@ class _Launch:
             self._run(tensors, constants)
 
     def _run(self, tensors: list[Tensor], constants: dict[str, float]) -> None:
-        numbers = [float(constants[n]) for n in self.kernel.constants]
-        if self.ready is not None:
-            self.ready(*[tensors[i].data_ptr() for i in self.order], *self.strides, *numbers, *self.fixed)
-            return
+        numbers = [float(constants[n]) for n in self.constants]
         pointers = [tensors[i] for i in self.order]
-        kernel = self.kernel.kernel[self.grid]
-        compiled = kernel(*pointers, *self.strides, *numbers, *self.fixed, num_warps=self.warps)
+        if self.cut.scratch is not None:
+            pointers.append(torch.empty(self.cut.scratch, dtype=torch.float32, device=self.device))
+        if self.ready is not None:
+            self.ready(*[x.data_ptr() for x in pointers], *self.strides, *numbers, *self.fixed)
+            return
+        kernel = self.cut.kernel[self.cut.grid]
+        compiled = kernel(*pointers, *self.strides, *numbers, *self.fixed, num_warps=self.cut.warps)
         if compiled is not None:  # None under Triton's interpreter
-            self.ready = compiled[self.grid]
+            self.ready = compiled[self.cut.grid]
 
 
 def _launch(
@@ -275,7 +306,7 @@ def _launch(
     axis = {a.name: 1 if a.per_step else 0 for a in step.signature.arguments}
     heads, dims = sizes["H"], dict(step.signature.outputs)
     groups = [heads // max(1, tensors[i].shape[axis[n]]) for i, n in zip(read, kernel.reads, strict=True)]
-    constexprs, grid, warps = kernel.cut(sizes, inplace)
+    cut = kernel.cut(sizes, inplace)
     order, strides = list(read), [s for i in read for s in tensors[i].stride()]
     for n, x in enumerate(states):
         order += len(tensors) + n, len(tensors) + len(states) + n
@@ -285,7 +316,8 @@ def _launch(
     for n, axes in enumerate(dims.values()):
         own = math.prod(sizes[d] for d in axes)
         strides += outs[n].stride()[:2] if outs else (heads * own, own)
-    return _Launch(kernel, order, tuple(strides), (heads, *groups, *constexprs), grid, warps, tensors[0].device)
+    fixed = (heads, *groups, *cut.constexprs)
+    return _Launch(cut, kernel.constants, order, tuple(strides), fixed, tensors[0].device)
 
 
 def _listed(x: Any) -> list[Any]:

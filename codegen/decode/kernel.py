@@ -14,25 +14,22 @@ from ..ir import Node, dim_of, leaves
 from ..pipeline import Compiled
 from ..sequential.kernel import Kernel, Pointer
 from ..sequential.names import tensors
-from ..sequential.tiling import WHOLE, tiling
+from ..sequential.rows import RowPrinter, row_plan
+from ..sequential.rows_form import rows_kernel, rows_launch, rows_step
+from ..sequential.tiling import OWN, WHOLE, tiling
+from ..step import Var
+
+OWN_NAMES = {"turn", "turns", "parts", "place", "flat", "inplace"}
 
 
 def step_kernel(c: Compiled) -> dict[str, Any]:
     """What the template prints, and what the launcher needs."""
     p = c.step
     k = Kernel(c, tiling(list(p.updates.values()), p.outputs, [s.axes for s in p.states], parts_allowed=False))
-    k.names.taken |= {"turn", "turns", "parts", "place", "flat", "inplace"}
+    k.names.taken |= OWN_NAMES
     nodes: dict[str, Node] = {**p.updates, **{f"out {n}": x for n, x in k.tiling.outputs.items()}}
     read = {x.attrs[:2] for x in leaves(*nodes.values())}
-    k.constants = [v for v in p.variables if v.kind == "constant" and (v.kind, v.name) in read]
-
-    def pointer(name: str, head: str = "head", batch: bool = True, own: int = 0) -> Pointer:
-        return k.strided(name, name, ("batch", head) if batch else (head,), own)
-
-    reads = [v for v in tensors(p) if (v.kind, v.name) in read]
-    inputs = [pointer(v.name, k.head_of(v.name), v.per_step, len(v.axes)) for v in reads]
-    states = {s.name: (pointer(s.name), pointer(f"next_{s.name}")) for s in p.states}
-    outputs = [pointer(n) for n in p.output_axes]
+    reads, inputs, states, outputs = _pointers(k, read)
     early: list[str] = []
     loads: list[str] = []
     settled: list[str] = []
@@ -55,14 +52,68 @@ def step_kernel(c: Compiled) -> dict[str, Any]:
         for (n, axes), x in zip(p.output_axes.items(), outputs, strict=True)
     ]
     return k.launch(lines) | {
-        "advances": [k.advance(x) for x in (*inputs, *(old for old, _ in states.values()), *outputs)],
-        "moved": [(new.name, old.name, k.advance(new)) for old, new in states.values()],
+        **_moves(k, inputs, states, outputs),
         "before": early,
         # everything is on its way before the first thing is waited for; states first, as they take longest
         "lines": [*loads, "tl.debug_barrier()", *settled, *lines],
         "reads": [v.name for v in reads],
         "shared": k.tiling.dim is not None and any(k.kind(s.axes) == WHOLE for s in p.states),
         "held": [tuple(dim_of(a) for a in axes) for axes in _matrices(c)],
+    }
+
+
+def step_rows(c: Compiled) -> dict[str, Any] | None:
+    """The kernel for states that are too wide to be held whole and can't be cut: over blocks of their rows."""
+    p = c.step
+    plan = row_plan(p.updates, p.outputs, {s.name: s.axes for s in p.states})
+    if plan is None:
+        return None
+    k = rows_kernel(c, dict.fromkeys(p.outputs, OWN), p.outputs)
+    k.names.taken |= OWN_NAMES
+    reads, inputs, states, outputs = _pointers(
+        k, {x.attrs[:2] for x in leaves(*p.updates.values(), *p.outputs.values())}
+    )
+    pointers = {v.name: x for v, x in zip(reads, inputs, strict=True)}
+    printer = RowPrinter(k, p, plan, k.contiguous("scratch", "scratch"), pointers, place="index")
+    loads = [f"{k.names.of(v.kind, v.name)} = {k.load_strided(pointers[v.name], v.axes, v.is_decay)}" for v in reads]
+    small = [s for s in p.states if len(s.axes) < 2]
+    loads += [f"{k.names.of('state', s.name)} = {k.load(states[s.name][0].name, s.axes)}" for s in small]
+    lines, results = rows_step(
+        k, p, printer, {n: old.name for n, (old, _) in states.items()}, {n: new.name for n, (_, new) in states.items()}
+    )
+    stores = [k.store(states[s.name][1].name, s.axes, results[s.name]) for s in small]
+    stores += [
+        k.store(x.name, axes, results[f"out {n}"]) for (n, axes), x in zip(p.output_axes.items(), outputs, strict=True)
+    ]
+    return rows_launch(k, printer, lines) | {
+        **_moves(k, inputs, states, outputs),
+        "lines": ["index = batch * heads + head", *loads, "tl.debug_barrier()", *lines, *stores],
+    }
+
+
+def _pointers(
+    k: Kernel, read: set[tuple[str, str]]
+) -> tuple[list[Var], list[Pointer], dict[str, tuple[Pointer, Pointer]], list[Pointer]]:
+    """The arguments that are read, with their pointers; those of each state and of the next; those of outputs."""
+    p = k.c.step
+    k.constants = [v for v in p.variables if v.kind == "constant" and (v.kind, v.name) in read]
+
+    def pointer(name: str, head: str = "head", batch: bool = True, own: int = 0) -> Pointer:
+        return k.strided(name, name, ("batch", head) if batch else (head,), own)
+
+    reads = [v for v in tensors(p) if (v.kind, v.name) in read]
+    inputs = [pointer(v.name, k.head_of(v.name), v.per_step, len(v.axes)) for v in reads]
+    states = {s.name: (pointer(s.name), pointer(f"next_{s.name}")) for s in p.states}
+    return reads, inputs, states, [pointer(n) for n in p.output_axes]
+
+
+def _moves(
+    k: Kernel, inputs: list[Pointer], states: dict[str, tuple[Pointer, Pointer]], outputs: list[Pointer]
+) -> dict[str, Any]:
+    """Statements that move pointers to a program's batch entry and head; in place, the next states' are the states'."""
+    return {
+        "advances": [k.advance(x) for x in (*inputs, *(old for old, _ in states.values()), *outputs)],
+        "moved": [(new.name, old.name, k.advance(new)) for old, new in states.values()],
     }
 
 

@@ -11,11 +11,11 @@ from ..print_nodes import NodePrinter, Torch
 from ..sequential import start_source
 from ..sequential.names import names_of, sizes, tensors
 from ..sequential.template import render
-from .kernel import step_kernel
+from .kernel import step_kernel, step_rows
 from .public import public_step
 
 MODULES = {  # the runtime modules whose names the text may use
-    "chunkform.runtime.decode": "Step StepKernel",
+    "chunkform.runtime.decode": "RowKernel Step StepKernel",
     "chunkform.runtime.sequential": "computed_in",
     "chunkform.runtime.torch_form": "dtype_of",
 }
@@ -34,16 +34,20 @@ def decoding(c: Compiled, has_start: bool) -> Decoding:
     """The step's text. `has_start` says that `torch_start` stands in the file already."""
     starts = any(s.initial is not None for s in c.step.states)
     k = step_kernel(c)
-    text = render("decode.py.jinja", torch=_torch(c), kernel=k)
+    rows = None if k["tiled"] else step_rows(c)
+    text = render("decode.py.jinja", torch=_torch(c), kernel=k, rows=rows)
     if starts and not has_start:
         text = f"{start_source(c, gradients=False)}\n\n\n{text}"
     return Decoding(
-        text, f"Step(SIGNATURE, torch_step, {_table(k)}{', torch_start' if starts else ''})", public_step(c)
+        text, f"Step(SIGNATURE, torch_step, {_table(k, rows)}{', torch_start' if starts else ''})", public_step(c)
     )
 
 
-def _table(k: dict[str, Any]) -> str:
+def _table(k: dict[str, Any], rows: dict[str, Any] | None) -> str:
     """The `StepKernel` that launches the kernel."""
+    wide = ""
+    if rows:
+        wide = f', rows=RowKernel(step_rows_kernel, "{rows["row"]}", "{rows["column"]}", {rows["slots"]})'
     fields = {
         "reads": k["reads"],
         "constants": [key for _, key in k["constants"]],
@@ -53,7 +57,7 @@ def _table(k: dict[str, Any]) -> str:
         "held": k["held"],
         "smallest": k["smallest"],
     }
-    return f"StepKernel(step_kernel, {', '.join(f'{n}={_literal(x)}' for n, x in fields.items())})"
+    return f"StepKernel(step_kernel, {', '.join(f'{n}={_literal(x)}' for n, x in fields.items())}{wide})"
 
 
 def _literal(x: Any) -> str:

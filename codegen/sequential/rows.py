@@ -126,12 +126,20 @@ def _contraction(name: str, x: Node) -> Contraction | None:
 
 
 class RowPrinter:
-    """Prints the passes of one program. `vectors` has the pointers of arguments, which blocks of rows read for themselves."""
+    """Prints the passes of one program. `vectors` has the pointers of arguments, which blocks of rows read for themselves;
+    `place` is the number of a program."""
 
     def __init__(
-        self, k: Kernel, program: StepProgram, plan: RowPlan, scratch: Pointer, vectors: dict[str, Pointer]
+        self,
+        k: Kernel,
+        program: StepProgram,
+        plan: RowPlan,
+        scratch: Pointer,
+        vectors: dict[str, Pointer],
+        place: str = "tl.program_id(0)",
     ) -> None:
         self.k, self.program, self.plan, self.scratch, self.vectors = k, program, plan, scratch, vectors
+        self.place = place
         self.slots: dict[tuple[str, str], int] = {}
         self.decays = {v.name for v in program.variables if v.is_decay}
 
@@ -230,7 +238,7 @@ class RowPrinter:
         """The address of a vector in the scratch memory of this program."""
         number = self.slots.setdefault(key, len(self.slots))
         wide = f"(size_{self.plan.row} + size_{self.plan.column})"
-        return f"{self.scratch.name} + (tl.program_id(0) * slots + {number}) * {wide}"
+        return f"{self.scratch.name} + ({self.place} * slots + {number}) * {wide}"
 
 
 def row_loop(row: str) -> str:

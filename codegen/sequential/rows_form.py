@@ -33,7 +33,7 @@ def plans(c: Compiled) -> tuple[RowPlan, RowPlan, RowPlan] | None:
 def forward_rows(c: Compiled, plan: RowPlan) -> dict[str, Any]:
     """What the template of the sequential kernels prints forwards."""
     p = c.step
-    k = _kernel(c, dict.fromkeys(p.outputs, OWN), p.outputs)
+    k = rows_kernel(c, dict.fromkeys(p.outputs, OWN), p.outputs)
     read = _read(p)
     before, loads, vectors = _arguments(k, read)
     checkpoints: list[str] = []
@@ -57,12 +57,12 @@ def forward_rows(c: Compiled, plan: RowPlan) -> dict[str, Any]:
     assert kept is not None
     outputs = {n: k.contiguous(n, f'outputs["{n}"]') for n in p.output_axes}
     printer = RowPrinter(k, p, plan, k.contiguous("scratch", "scratch"), vectors)
-    step, results = _step(k, p, printer, place, place)
+    step, results = rows_step(k, p, printer, place, place)
     stores = [
         k.store(k.address(outputs[n], k.row_now(OWN), axes), axes, results[f"out {n}"])
         for n, axes in p.output_axes.items()
     ]
-    return _launch(k, printer, step) | {
+    return rows_launch(k, printer, step) | {
         "before": before,
         "kept": kept.name,
         "checkpoints": checkpoints,
@@ -74,7 +74,7 @@ def forward_rows(c: Compiled, plan: RowPlan) -> dict[str, Any]:
 def backward_rows(c: Compiled, forward: RowPlan, backward: RowPlan) -> dict[str, Any]:
     """What the template of the sequential kernels prints backwards."""
     p, a = c.step, c.adjoint.program
-    k = _kernel(c, dict.fromkeys(a.outputs, OWN), a.outputs)
+    k = rows_kernel(c, dict.fromkeys(a.outputs, OWN), a.outputs)
     forward_read, backward_read = _read(p, p.updates), _read(a)
     before, loads, vectors = _arguments(k, forward_read | backward_read)
     forward_loads = [x for x in loads if x.partition(" = ")[0] in {k.names.of(*key) for key in forward_read}]
@@ -108,9 +108,9 @@ def backward_rows(c: Compiled, forward: RowPlan, backward: RowPlan) -> dict[str,
             parts["last"].append(k.store(own, s.axes, gradient))
     scratch = k.contiguous("scratch", "scratch")
     ahead = RowPrinter(k, p, forward, scratch, vectors)
-    forward_step, forward_results = _step(k, p, ahead, now, now, outputs=False)
+    forward_step, forward_results = rows_step(k, p, ahead, now, now, outputs=False)
     behind = RowPrinter(k, a, backward, scratch, vectors)
-    step, results = _step(k, a, behind, rooms | gradients, gradients)
+    step, results = rows_step(k, a, behind, rooms | gradients, gradients)
     stores = []
     for v in tensors(p):
         text = results[f"out {gradient_name(v)}"]
@@ -123,7 +123,7 @@ def backward_rows(c: Compiled, forward: RowPlan, backward: RowPlan) -> dict[str,
         before.append(f"{name} = {block}")
         stores.append(f"{name} += {text}")
         parts["last"].append(k.store(k.address(out, "index", v.axes), v.axes, name))
-    return _launch(k, behind, [*forward_step, *step], len(ahead.slots)) | {
+    return rows_launch(k, behind, [*forward_step, *step], len(ahead.slots)) | {
         "before": before,
         "restart": parts["restart"],
         "forward_step": [
@@ -141,7 +141,8 @@ def backward_rows(c: Compiled, forward: RowPlan, backward: RowPlan) -> dict[str,
     }
 
 
-def _kernel(c: Compiled, kinds: dict[str, str], outputs: dict[str, Node]) -> Kernel:
+def rows_kernel(c: Compiled, kinds: dict[str, str], outputs: dict[str, Node]) -> Kernel:
+    """A kernel whose states are taken by rows."""
     k = Kernel(c, Tiling(None, kinds, outputs))
     k.names.taken |= {"block", "block_row", "at_row", "wide_row", "in_row", "slots", "scratch"}
     k.names.taken |= {f"{n}_row_{d}" for n in ("at", "in") for d in k.dims}
@@ -166,7 +167,7 @@ def _arguments(k: Kernel, read: set[tuple[str, str]]) -> tuple[list[str], list[s
     return before, loads, vectors
 
 
-def _step(
+def rows_step(
     k: Kernel, p: StepProgram, printer: RowPrinter, read: dict[str, str], write: dict[str, str], outputs: bool = True
 ) -> tuple[list[str], dict[str, str]]:
     """The statements of a step, and the texts of new vector states and of outputs."""
@@ -192,6 +193,7 @@ def _read(p: StepProgram, nodes: dict[str, Node] | None = None) -> set[tuple[str
     return {x.attrs[:2] for x in leaves(*(nodes or p.updates | p.outputs).values())}
 
 
-def _launch(k: Kernel, printer: RowPrinter, lines: list[str], slots: int = 1) -> dict[str, Any]:
+def rows_launch(k: Kernel, printer: RowPrinter, lines: list[str], slots: int = 1) -> dict[str, Any]:
+    """What the launcher needs beside what it needs of any kernel: the dims, and how many vectors are kept in memory."""
     slots = max(slots, len(printer.slots))
     return k.launch(lines) | {"row": printer.plan.row, "column": printer.plan.column, "slots": slots}

@@ -7,10 +7,13 @@ import importlib.util
 import sys
 import tempfile
 from pathlib import Path
+from unittest import mock
 
 import torch
 from sequential.programs import specs as odd_programs
 
+from chunkform.codegen import emit as emitting
+from chunkform.codegen.backends import torch_section
 from chunkform.codegen.emit import emit
 from chunkform.codegen.ir import dim_of
 from chunkform.codegen.lower import lower
@@ -36,10 +39,11 @@ def step_of(name: str) -> StepProgram:
 
 @functools.cache
 def op(name: str):
-    """The generated op: the catalogue's own file, or one made for the test."""
+    """The generated op: the catalogue's own file, or one made for the test, which saves the Triton kernels of the whole op."""
     if name in {r.name for r in catalogue()}:
         return getattr(importlib.import_module(f"chunkform.generated.{name}"), name)
-    text = emit(compile_spec(recurrences()[name]), tidy=False)
+    with mock.patch.object(emitting, "sections", lambda c: (torch_section(c),)):
+        text = emit(compile_spec(recurrences()[name]), tidy=False)
     return getattr(imported(f"decoded_{name}", text), name)
 
 

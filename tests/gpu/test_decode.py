@@ -68,6 +68,19 @@ def test_steps_agree_with_the_oracle(name, dtype):
         assert worst <= AMPLIFIED * amplified, (worst, amplified)
 
 
+@pytest.mark.parametrize("inplace", [True, False])
+def test_a_wide_state_is_taken_by_rows(inplace):
+    name, sizes = "sherman_morrison", {"d": 256}
+    tensors, _ = arguments(name, 2, 4, 3, sizes)
+    tensors = on_gpu(tensors)
+    outputs, finals = expected(name, tensors, {}, 3)
+    state = None
+    for t in range(4):
+        o, state = op(name).step(state, **at(name, tensors, t), inplace=inplace)
+        assert error(o, outputs["o"][:, t]) < 1e-5
+    assert error(state, finals["S"]) < 1e-5
+
+
 @pytest.mark.parametrize("name", ["lightning_attention", "gated_delta_rule", "sherman_morrison"])
 def test_prefill_then_steps_equals_the_whole(name):
     tensors, constants = arguments(name, 2, 100, 4, SIZES)

@@ -4,6 +4,8 @@ import pytest
 import torch
 from sequential.programs import arguments, compare, compiled, printed, specs
 
+from chunkform.runtime.packed import Packed
+
 WHOLE = dict.fromkeys("demn", 64)
 CASES = [
     (WHOLE, torch.float32, 2e-5),
@@ -53,6 +55,47 @@ def test_agrees_with_the_oracle(modules, name, sizes, dtype, tolerance) -> None:
     for steps in (1, 50):
         args = on_gpu(arguments(c, 2, steps, 3, sizes), dtype, kinds)
         compare(c, module.triton_forward, module.triton_backward, args, tolerance)
+
+
+@pytest.mark.parametrize("name", ["sherman_morrison", "two_sided"])
+@pytest.mark.parametrize("size", [200, 256])
+def test_wide_states_are_taken_by_rows(modules, name, size) -> None:
+    c, module = modules(name)
+    args = on_gpu(
+        arguments(c, 2, 20, 3, dict.fromkeys("demn", size)), torch.float32, {v.name: v.kind for v in c.step.variables}
+    )
+    compare(c, module.triton_forward, module.triton_backward, args, 2e-5)
+
+
+@pytest.mark.parametrize(("name", "size"), [("sherman_morrison", 64), ("sherman_morrison", 256), ("channels", 64)])
+def test_packed_sequences_and_head_groups(modules, name, size) -> None:
+    """Sequences one after the other, with fewer heads in some arguments, give what each gives alone with repeated heads."""
+    c, module = modules(name)
+    kinds = {v.name: v.kind for v in c.step.variables}
+    lengths, heads, sizes = [20, 0, 37, 1], 4, dict.fromkeys("demn", size)
+    starts = torch.tensor([0, *lengths]).cumsum(0)
+    given, _, constants, cotangents, _ = on_gpu(arguments(c, 1, sum(lengths), heads, sizes), torch.float32, kinds)
+    _, states, _, _, finals = on_gpu(arguments(c, len(lengths), 1, heads, sizes), torch.float32, kinds)
+    axis = {v.name: 2 if v.per_step else 0 for v in c.step.variables}
+    few = {n: x.narrow(axis[n], 0, (4, 2, 1)[i % 3]) for i, (n, x) in enumerate(given.items())}
+    full = {n: x.repeat_interleave(heads // x.shape[axis[n]], axis[n]) for n, x in few.items()}
+    together = Packed(starts.cuda(), len(lengths), sum(lengths))
+    needs = frozenset({*given, *states})
+    outputs, last, saved = module.triton_forward(few, states, constants, together)
+    gradients, initial = module.triton_backward(few, states, constants, saved, cotangents, finals, needs, together)
+    for n in range(len(lengths)):
+        own = slice(int(starts[n]), int(starts[n + 1]))
+        alone = {k: x[:, own] if axis[k] else x for k, x in full.items()}
+        some = {k: x[n : n + 1] for k, x in states.items()}
+        out, end, kept = module.triton_forward(alone, some, constants)
+        incoming = {k: x[:, own] for k, x in cotangents.items()}
+        ends = {k: x[n : n + 1] for k, x in finals.items()}
+        grads, first = module.triton_backward(alone, some, constants, kept, incoming, ends, needs)
+        pairs = [(outputs[k][:, own], x) for k, x in out.items()] + [(last[k][n : n + 1], x) for k, x in end.items()]
+        pairs += [(gradients[k][:, own], x) for k, x in grads.items() if axis[k]]
+        pairs += [(initial[k][n : n + 1], x) for k, x in first.items()]
+        for found, value in pairs:
+            torch.testing.assert_close(found, value, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["sherman_morrison", "gradient_descent_logistic", "channels"])

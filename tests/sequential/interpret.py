@@ -194,9 +194,7 @@ def functions(folder: Path) -> dict[str, float]:
 
 MORE = {  # dear ones, for a few recurrences that have between them all there is
     "tanh_layer": (packed, groups),
-    "running_maximum": (packed, groups),
     "channels": (packed, groups),
-    "momentum": (packed,),
     "sherman_morrison": (packed, groups, by_rows),
     "two_sided": (by_rows,),
 }
