@@ -143,6 +143,7 @@ from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
 from chunkform.runtime.places import parts_for, places
 from chunkform.runtime.programs import Sums, kept, part, wanted
+from chunkform.runtime.solve import through
 from chunkform.runtime.torch_form import (
     CHUNK,
     dtype_of,
@@ -377,55 +378,6 @@ def torch_o2_backward(given, states, constants, saved, cotangents, final_cotange
     return gradients, {"H": dH_first}
 
 
-def _o3_forward_sweep_1(s1, s2, s3, s4, H_0, lead, size, dtype, device, size_d):
-    """A walk forwards over chunks, carrying H."""
-    x1 = to_chunks(s1, lead, size, 0)
-    x2 = to_chunks(s2, lead, size, 1)
-    x3 = to_chunks(s3, lead, size, 1)
-    x4 = to_chunks(s4, lead, size, 1)
-    a0 = decay_all(x1)
-    a1 = decay_out(x1, True, 1)
-    a2 = (a1[..., :, None] * x2).mT @ x3
-    a3 = decay_in(x1, True, 1)
-    a4 = decay_mask(x1, True, True, True, 1)
-    a5 = x4 @ x3.mT
-    a6 = (a4 * a5) @ x2
-    H_now = H_0
-    H_in = []
-    count = x1.shape[2]
-    for n in range(count):
-        H_in.append(H_now)
-        H_now = (a0[:, :, n])[..., None, None] * H_now + a2[:, :, n]
-    H_in = torch.stack(H_in, 2)
-    c0 = x4 @ H_in.mT
-    return from_chunks((a3[..., :, None] * c0 + a6), lead, 1), H_now
-
-
-def torch_o3_forward(given, states, constants, packed=None):
-    """Outputs, last states and what the backward pass uses of o3, chunk by chunk, in torch."""
-    if packed is not None:
-        per_step = ["q", "u", "lam", "x"]
-        return forward_by_length(torch_o3_forward, per_step, given, states, constants, packed)
-    dtype = dtype_of(given)
-    some = given["q"]
-    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
-    size_d = given["q"].shape[-1]
-    t4 = torch.eye(size_d, dtype=dtype, device=device)
-    lam_0 = per_head(given["lam_0"], dtype)
-    H_first = (
-        states["H"].to(dtype)
-        if states.get("H") is not None
-        else (t4 * lam_0[..., None, None]).squeeze(2).expand(lead[0], lead[1], size_d, size_d)
-    )
-    log_lam = steps_first(given["lam"], dtype)
-    u = steps_first(given["u"], dtype)
-    x = steps_first(given["x"], dtype)
-    # y: H_t x_t
-    y, H_last = in_segments(_o3_forward_sweep_1, (log_lam, u, u, x), (H_first,), lead, 1, CHUNK, dtype, device, size_d)
-    q = steps_first(given["q"], dtype)
-    return {"y": from_steps((q - y + x), lead, 1, given["q"].dtype)}, {"H": H_last}, {}
-
-
 def _o3_backward_sweep_1(s1, s2, s3, s4, H_0, lead, size, dtype, device, size_d):
     """A walk forwards over chunks, carrying H."""
     x1 = to_chunks(s1, lead, size, 0)
@@ -592,6 +544,58 @@ def torch_o3_backward(given, states, constants, saved, cotangents, final_cotange
     return gradients, {"H": dH_first}
 
 
+def _o3_H_borders(s1, s2, s3, H_0, lead, size, dtype, device, size_d):
+    """A walk forwards over chunks, carrying H."""
+    x1 = to_chunks(s1, lead, size, 0)
+    x2 = to_chunks(s2, lead, size, 1)
+    x3 = to_chunks(s3, lead, size, 1)
+    a0 = decay_all(x1)
+    a1 = decay_out(x1, True, 1)
+    a2 = (a1[..., :, None] * x2).mT @ x3
+    H_now = H_0
+    H_in = []
+    count = x1.shape[2]
+    for n in range(count):
+        H_in.append(H_now)
+        H_now = (a0[:, :, n])[..., None, None] * H_now + a2[:, :, n]
+    H_in = torch.stack(H_in, 2)
+    return H_in, H_now
+
+
+def torch_o3_matrix(given, states, constants):
+    """The product with a vector [B, H, T, d], from H at the borders of chunks; last states."""
+    dtype = dtype_of(given)
+    some = given["q"]
+    device, lead = some.device, (some.shape[0], some.shape[2], some.shape[1])
+    size_d = given["q"].shape[-1]
+    t4 = torch.eye(size_d, dtype=dtype, device=device)
+    lam_0 = per_head(given["lam_0"], dtype)
+    H_first = (
+        states["H"].to(dtype)
+        if states.get("H") is not None
+        else (t4 * lam_0[..., None, None]).squeeze(2).expand(lead[0], lead[1], size_d, size_d)
+    )
+    log_lam = steps_first(given["lam"], dtype)
+    u = steps_first(given["u"], dtype)
+    H_edges, H_last = in_segments(_o3_H_borders, (log_lam, u, u), (H_first,), lead, 1, CHUNK, dtype, device, size_d)
+    chunks_1_1 = to_chunks(log_lam, lead, CHUNK, 0)
+    chunks_1_2 = to_chunks(u, lead, CHUNK, 1)
+    chunks_1_3 = to_chunks(u, lead, CHUNK, 1)
+    fixed_1_0 = decay_in(chunks_1_1, True, 1)
+    fixed_1_1 = decay_mask(chunks_1_1, True, True, True, 1)
+    q = steps_first(given["q"], dtype)
+
+    def product(x):
+        vector_1 = to_chunks(x, lead, CHUNK, 1)
+        made_1_0 = vector_1 @ H_edges.mT
+        made_1_1 = vector_1 @ chunks_1_2.mT
+        made_1_2 = (fixed_1_1 * made_1_1) @ chunks_1_3
+        y = from_chunks((fixed_1_0[..., :, None] * made_1_0 + made_1_2), lead, 1)
+        return q - y + x
+
+    return product, {"H": H_last}
+
+
 def torch_forward(given, states, constants, packed=None):
     """Outputs, last states and what the backward pass uses of mesa_neumann: op after op."""
     if packed is not None:
@@ -604,22 +608,17 @@ def torch_forward(given, states, constants, packed=None):
     )
     o2 = o2_made["y"]
     # o3_t = q_t + o2_t - H_t o2_t
-    o3_made, o3_last, o3_saved = torch_o3_forward(
-        {"q": given["q"], "u": given["u"], "lam": given["lam"], "lam_0": given["lam_0"], "x": o2},
+    o3_matrix, o3_last = torch_o3_matrix(
+        {"q": given["q"], "u": given["u"], "lam": given["lam"], "lam_0": given["lam_0"]},
         {"H": states.get("H")},
         constants,
     )
-    o3 = o3_made["y"]
+    o3 = through(o3_matrix, o2, given["q"])
     # o4_t = q_t + o3_t - H_t o3_t
-    o4_made, o4_last, o4_saved = torch_o3_forward(
-        {"q": given["q"], "u": given["u"], "lam": given["lam"], "lam_0": given["lam_0"], "x": o3},
-        {"H": states.get("H")},
-        constants,
-    )
-    o4 = o4_made["y"]
+    o4 = through(o3_matrix, o3, given["q"])
     outputs = {"o": o4}
     finals = {"H": o2_last["H"]}
-    return outputs, finals, {"o2": o2, "o3": o3, **kept("o2", o2_saved), **kept("o3", o3_saved), **kept("o4", o4_saved)}
+    return outputs, finals, {"o2": o2, "o3": o3, **kept("o2", o2_saved)}
 
 
 def torch_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):

@@ -68,6 +68,11 @@ def neumann(
     return _back(x, right), residual, torch.stack(kept) if keep else None
 
 
+def through(product: Product, x: Tensor, like: Tensor) -> Tensor:
+    """The product with a vector [B, T, H, d], in the dtype of `like`."""
+    return _back(product(steps_first(x, _wide(x))), like)
+
+
 def step_of(step: Tensor | float, like: Tensor) -> Tensor | float:
     """A step size as [B, H, T, 1]."""
     return steps_first(step, like.dtype).unsqueeze(-1) if isinstance(step, Tensor) else step

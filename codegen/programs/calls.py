@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import keyword
 
 from chunkform.spec.language.methods import cg, neumann
@@ -112,7 +113,7 @@ class _Calls:
         for n in self.g.nodes:
             if isinstance(n, SolveNode) and n.unrolled:
                 out.append(f'"{n.name} iterates": {self.local(n.name)}_iterates')
-            elif isinstance(n, OpNode):
+            elif isinstance(n, OpNode) and not (self.backend == "torch" and n.name in self.g.repeated):
                 out.append(f'**kept("{n.name}", {self.local(n.name)}_saved)')
                 if n.inverted:
                     out.append(f'**kept("{n.name} last", {self.local(n.name)}_last)')
@@ -124,9 +125,28 @@ class _Calls:
 
     def _op(self, n: OpNode) -> None:
         name = self.local(n.name)
+        if self.backend == "torch" and n.name in self.g.repeated:
+            self._repeated(n)
+            return
         call = f"{function(n.op, self.on(n), 'forward')}({self.given(n)}, {self.start(n)}, {self.constants(n)})"
         self.lines.append(f"{name}_made, {name}_last, {name}_saved = {call}")
         self.lines += [f'{self.local(q)} = {name}_made["{own}"]' for own, q in n.outputs.items()]
+
+    def _repeated(self, n: OpNode) -> None:
+        """An op of several that differ in one vector: their states are swept for the first of them."""
+        name, vector = self.local(n.name), self.g.repeated[n.name].vector
+        assert vector is not None
+        rest = {own: q for own, q in n.inputs.items() if own != vector}
+        key = (id(n.op), tuple(rest.items()), tuple(n.states.items()))
+        if key not in self.matrices:
+            self.matrices[key] = name
+            call = f"{self.given(dataclasses.replace(n, inputs=rest))}, {self.start(n)}, {self.constants(n)}"
+            self.lines.append(f"{name}_matrix, {name}_last = {function(n.op, 'torch', 'matrix')}({call})")
+        (q,) = n.outputs.values()
+        like = self.value(self._like(n))
+        self.lines.append(
+            f"{self.local(q)} = through({self.matrices[key]}_matrix, {self.value(n.inputs[vector])}, {like})"
+        )
 
     def _matrix(self, n: SolveNode) -> str:
         """The name of what is known of a solve's matrix; made here, unless a solve with the same matrix came before."""

@@ -14,7 +14,7 @@ from .sections import torch_texts, triton_texts
 _MODULES = {
     "chunkform.runtime.packed": "backward_by_length forward_by_length",
     "chunkform.runtime.programs": "Again Sums checked_solves inverted kept part results through_inverse wanted zeros_where_none",
-    "chunkform.runtime.solve": "conjugate_gradients neumann simplified_backward unrolled_backward",
+    "chunkform.runtime.solve": "conjugate_gradients neumann simplified_backward through unrolled_backward",
 }
 
 

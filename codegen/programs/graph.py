@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import networkx as nx
 
 from chunkform.spec.language.methods import Method, neumann
 from chunkform.spec.language.program import Program
 
+from ..ir import walk
 from ..pipeline import Compiled
 
 
@@ -106,6 +108,20 @@ class SolveNode:
 Node = OpNode | SolveNode
 
 
+def free_vectors(op: Operation) -> list[str]:
+    """Vectors given at each step that only reads of the states take."""
+    form = op.compiled.form
+    if form is None or form.write_leaves() or not op.compiled.step.states:
+        return []
+    fed: set[str] = set()
+    for group in form.groups:
+        for s in group:
+            nodes = [x for w in s.writes for x in (w.left, w.value)] + [c for _, c in s.mix]
+            nodes += [] if s.decay is None else [s.decay]
+            fed |= {y.attrs[1] for y in walk(*nodes) if y.op == "leaf"}
+    return [v.name for v in op.compiled.step.variables if v.kind == "input" and len(v.axes) == 1 and v.name not in fed]
+
+
 @dataclass(frozen=True)
 class Graph:
     """Nodes in an order in which each finds what it needs. `outputs` maps the program's outputs to quantities, `finals` each
@@ -146,6 +162,23 @@ class Graph:
     @property
     def solves(self) -> Iterator[SolveNode]:
         return (n for n in self.nodes if isinstance(n, SolveNode))
+
+    @cached_property
+    def repeated(self) -> dict[str, Operation]:
+        """Nodes that do the same as another with all but one of its inputs, a vector that feeds no state: each with the operation
+        as a product with that vector. Their states are swept once."""
+        groups: dict[tuple[Any, ...], list[OpNode]] = {}
+        for n in self.nodes:
+            if not isinstance(n, OpNode) or n.inverted or len(n.outputs) != 1:
+                continue
+            for vector in free_vectors(n.op):
+                rest = tuple((a, q) for a, q in n.inputs.items() if a != vector)
+                groups.setdefault((id(n.op), vector, rest, tuple(n.states.items())), []).append(n)
+        out: dict[str, Operation] = {}
+        for key, group in groups.items():
+            for n in group if len(group) > 1 else ():
+                out.setdefault(n.name, Operation(n.op.name, n.op.compiled, key[1]))
+        return out
 
     def node(self, name: str) -> Node:
         return next(n for n in self.nodes if n.name == name)

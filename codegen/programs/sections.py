@@ -37,11 +37,14 @@ def torch_texts(g: Graph) -> Texts:
     """What every program has: torch functions, which run on any device."""
     out = Texts("torch")
     solved = {id(n.op) for n in g.solves}
+    repeated = {x.name: x for x in g.repeated.values()}
     for op in g.operations:
         section = torch_section(op.compiled)
-        bare = id(op) in solved and not keeps(op, "torch")
+        bare = (id(op) in solved or op.name in repeated) and not keeps(op, "torch")
         roots = ["torch_backward"] if bare else ["torch_forward", "torch_backward"]
         out.add(named(section.text, op, "torch", roots), section.modules)
+        if op.name in repeated:
+            out.add(named(matrix_source(repeated[op.name]), op, "torch", ["torch_matrix"]), section.modules)
         if id(op) in solved:
             out.add(named(f"{matrix_source(op)}\n\n\n{section.text}", op, "torch", ["torch_matrix"]), section.modules)
     return out

@@ -48,6 +48,26 @@ def test_solves_of_one_matrix_share_its_product():
     assert nx.has_path(g.digraph, "x", "y")
 
 
+def calls(text, function, backend="torch"):
+    """How often a program's forward and backward call a function."""
+    start = text.index(f"def {backend}_forward(")
+    middle = text.index(f"def {backend}_backward(", start)
+    end = text.index("\n\n\n", middle)
+    return text[start:middle].count(f" {function}("), text[middle:end].count(f" {function}(")
+
+
+def test_the_states_of_equal_steps_are_swept_once():
+    text = emit(compile_program(unrolled_in_the_spec(6)), tidy=False)
+    assert calls(text, "torch_o3_matrix") == (1, 0) and calls(text, "through") == (4, 0)
+
+
+def test_the_states_of_one_matrix_are_swept_once_in_each_pass():
+    text = emit(compile_program(two_solves_of_one_state()), tidy=False)
+    assert calls(text, "torch_x_system_matrix") == (1, 1)
+    assert calls(text, "triton_x_system_matrix", "triton") == (1, 1)
+    assert calls(text, "triton_x_system_solve", "triton") == (2, 2)
+
+
 def test_maps_and_applied_recurrences_are_nodes():
     g = partition(layers())
     kinds = nx.get_node_attributes(g.digraph, "kind")
