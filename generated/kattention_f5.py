@@ -38,11 +38,12 @@ from chunkform.runtime.attention import (
     AttentionOp,
     AttentionSignature,
     Maps,
+    combine,
     contract,
     inner,
     over_batch,
 )
-from chunkform.runtime.attention_kernels import finite, load_block, online, shift_of, store_block
+from chunkform.runtime.attention_kernels import finite, load_block, online, store_block
 from chunkform.runtime.attention_triton import Kernels, backward, forward
 
 
@@ -85,20 +86,17 @@ def feature_gradients(given, constants, at, cotangents):
     b = given["b"]
     x_i = at.rows(given["x"], spread=True)
     t_0 = contract("ab,bc->ac", dquery1_1, K, low)
-    t_1 = dcolumn1[..., :, None] * b[..., None, :]
-    t_2 = contract("bc,ac->ab", K, x_j, low)
-    t_3 = -dcolumn1[..., :, None] * t_2
-    t_4 = t_1 + t_3 + dkey1_1
-    t_5 = t_4.to(low)
-    t_6 = contract("bc,ab->ac", K, t_5, low)
-    t_7 = contract("ab,ac->bc", t_5, x_j, low, over_batch=True)
-    t_8 = contract("ab,ac->bc", dquery1_1, x_i, low, over_batch=True)
-    t_9 = contract("a,ab->b", dcolumn1, t_2, low, over_batch=True)
+    t_1 = contract("bc,ac->ab", K, x_j, low)
+    t_2 = combine(low, (None, dkey1_1), (dcolumn1, b), (-dcolumn1, t_1))
+    t_3 = contract("bc,ab->ac", K, t_2, low)
+    t_4 = contract("ab,ac->bc", t_2, x_j, low, over_batch=True)
+    t_5 = contract("ab,ac->bc", dquery1_1, x_i, low, over_batch=True)
+    t_6 = contract("a,ab->b", dcolumn1, t_1, low, over_batch=True)
     return {
         "x_i": [t_0],
-        "x_j": [t_6, dvalue1],
-        "K": over_batch((t_7.to(dtype)), 2) + over_batch((t_8.to(dtype)), 2),
-        "b": over_batch((t_9.to(dtype)), 1),
+        "x_j": [t_3, dvalue1],
+        "K": over_batch((t_4.to(dtype)), 2) + over_batch((t_5.to(dtype)), 2),
+        "b": over_batch((t_6.to(dtype)), 1),
     }
 
 
@@ -204,34 +202,36 @@ def forward_kernel(
     average = tl.zeros([BM, BE], tl.float32)
     mass = tl.zeros([BM], tl.float32)
     top = tl.zeros([BM], tl.float32) + float("-inf")
-    for start in range(0, full, BN):
-        j_at = start + tl.arange(0, BN)
-        j = j_at.to(tl.float32)
-        key1_block = load_block(key1, start, key1_t, S, D1, BD1, BN, False)
-        score1 = tl.dot(query1_block, tl.trans(key1_block), input_precision="tf32x3")
-        column1 = tl.load(column1_p + j_at)
-        e = energy(score1, column1, i, j)
+    if full > 0:  # so that no loop is left without a step: the assembler would serialise its products
+        for start in range(0, full, BN):
+            j_at = start + tl.arange(0, BN)
+            j = j_at.to(tl.float32)
+            key1_block = load_block(key1, start, key1_t, S, D1, BD1, BN, False)
+            score1 = tl.dot(query1_block, tl.trans(key1_block), input_precision="tf32x3")
+            column1 = tl.load(column1_p + j_at)
+            e = energy(score1, column1, i, j)
 
-        weight, rescale, top, mass = online(e, top, mass)
-        average = average * rescale[:, None]
-        value_block = load_block(value, start, value_t, S, E, BE, BN, False)
-        average = tl.dot(weight.to(value_block.dtype), value_block, average, input_precision="tf32x3")
-    for start in range(full, end, BN):
-        j_at = start + tl.arange(0, BN)
-        j = j_at.to(tl.float32)
-        key1_block = load_block(key1, start, key1_t, S, D1, BD1, BN, True)
-        score1 = tl.dot(query1_block, tl.trans(key1_block), input_precision="tf32x3")
-        column1 = tl.load(column1_p + j_at, mask=j_at < S, other=0.0)
-        e = energy(score1, column1, i, j)
-        visible = (j_at < S)[None, :]
-        if CAUSAL:
-            visible = visible & (i_at[:, None] >= j_at[None, :])
-        e = tl.where(visible, e, float("-inf"))
+            weight, rescale, top, mass = online(e, top, mass)
+            average = average * rescale[:, None]
+            value_block = load_block(value, start, value_t, S, E, BE, BN, False)
+            average = tl.dot(weight.to(value_block.dtype), value_block, average, input_precision="tf32x3")
+    if end > full:
+        for start in range(full, end, BN):
+            j_at = start + tl.arange(0, BN)
+            j = j_at.to(tl.float32)
+            key1_block = load_block(key1, start, key1_t, S, D1, BD1, BN, True)
+            score1 = tl.dot(query1_block, tl.trans(key1_block), input_precision="tf32x3")
+            column1 = tl.load(column1_p + j_at, mask=j_at < S, other=0.0)
+            e = energy(score1, column1, i, j)
+            visible = (j_at < S)[None, :]
+            if CAUSAL:
+                visible = visible & (i_at[:, None] >= j_at[None, :])
+            e = tl.where(visible, e, float("-inf"))
 
-        weight, rescale, top, mass = online(e, top, mass)
-        average = average * rescale[:, None]
-        value_block = load_block(value, start, value_t, S, E, BE, BN, True)
-        average = tl.dot(weight.to(value_block.dtype), value_block, average, input_precision="tf32x3")
+            weight, rescale, top, mass = online(e, top, mass)
+            average = average * rescale[:, None]
+            value_block = load_block(value, start, value_t, S, E, BE, BN, True)
+            average = tl.dot(weight.to(value_block.dtype), value_block, average, input_precision="tf32x3")
     some = mass > 0.0
     average = average / tl.where(some, mass, 1.0)[:, None]
     lse = tl.where(some, (top + tl.log2(tl.where(some, mass, 1.0))) * 0.6931471805599453, float("-inf"))
@@ -246,7 +246,7 @@ def rows_kernel(
     value, value_b, value_t, value_h,
     column1_p,
 
-    d_average, d_average_b, d_average_t, d_average_h, lse_p, D_p,
+    d_average, d_average_b, d_average_t, d_average_h, shift_p, D_p,
     dquery1_out, dquery1_out_b, dquery1_out_t, dquery1_out_h,
     T, S, H,
     GROUP: tl.constexpr, D1: tl.constexpr, BD1: tl.constexpr, E: tl.constexpr, BE: tl.constexpr,
@@ -279,41 +279,43 @@ def rows_kernel(
         full = tl.minimum(full, tl.maximum(0, first + S - T + 1) // BN * BN)
     d_block = load_block(d_average + b * d_average_b + h * d_average_h, first, d_average_t, T, E, BE, BM, True)
     D = tl.load(D_p + row_base + row_at, mask=row_ok, other=0.0)
-    lse = shift_of(tl.load(lse_p + row_base + row_at, mask=row_ok, other=float("inf")) * 1.4426950408889634)
+    shift = tl.load(shift_p + row_base + row_at, mask=row_ok, other=float("inf"))
     dquery1_total = tl.zeros([BM, BD1], tl.float32)
-    for start in range(0, full, BN):
-        j_at = start + tl.arange(0, BN)
-        j = j_at.to(tl.float32)
-        key1_block = load_block(key1, start, key1_t, S, D1, BD1, BN, False)
-        score1 = tl.dot(query1_block, tl.trans(key1_block), input_precision="tf32x3")
-        column1 = tl.load(column1_p + j_at)
-        e = energy(score1, column1, i, j)
+    if full > 0:
+        for start in range(0, full, BN):
+            j_at = start + tl.arange(0, BN)
+            j = j_at.to(tl.float32)
+            key1_block = load_block(key1, start, key1_t, S, D1, BD1, BN, False)
+            score1 = tl.dot(query1_block, tl.trans(key1_block), input_precision="tf32x3")
+            column1 = tl.load(column1_p + j_at)
+            e = energy(score1, column1, i, j)
 
-        value_block = load_block(value, start, value_t, S, E, BE, BN, False)
-        G = tl.dot(d_block, tl.trans(value_block), input_precision="tf32x3")
-        dE = tl.exp2(e - lse[:, None]) * (G - D[:, None])
-        column1 = finite(column1)
-        d_score1 = dscore1(dE, score1, column1, i, j)
-        dquery1_total = tl.dot(d_score1.to(key1_block.dtype), key1_block, dquery1_total, input_precision="tf32x3")
+            value_block = load_block(value, start, value_t, S, E, BE, BN, False)
+            G = tl.dot(d_block, tl.trans(value_block), input_precision="tf32x3")
+            dE = tl.exp2(e - shift[:, None]) * (G - D[:, None])
+            column1 = finite(column1)
+            d_score1 = dscore1(dE, score1, column1, i, j)
+            dquery1_total = tl.dot(d_score1.to(key1_block.dtype), key1_block, dquery1_total, input_precision="tf32x3")
 
-    for start in range(full, end, BN):
-        j_at = start + tl.arange(0, BN)
-        j = j_at.to(tl.float32)
-        key1_block = load_block(key1, start, key1_t, S, D1, BD1, BN, True)
-        score1 = tl.dot(query1_block, tl.trans(key1_block), input_precision="tf32x3")
-        column1 = tl.load(column1_p + j_at, mask=j_at < S, other=0.0)
-        e = energy(score1, column1, i, j)
-        visible = (j_at < S)[None, :]
-        if CAUSAL:
-            visible = visible & (i_at[:, None] >= j_at[None, :])
-        e = tl.where(visible, e, float("-inf"))
+    if end > full:
+        for start in range(full, end, BN):
+            j_at = start + tl.arange(0, BN)
+            j = j_at.to(tl.float32)
+            key1_block = load_block(key1, start, key1_t, S, D1, BD1, BN, True)
+            score1 = tl.dot(query1_block, tl.trans(key1_block), input_precision="tf32x3")
+            column1 = tl.load(column1_p + j_at, mask=j_at < S, other=0.0)
+            e = energy(score1, column1, i, j)
+            visible = (j_at < S)[None, :]
+            if CAUSAL:
+                visible = visible & (i_at[:, None] >= j_at[None, :])
+            e = tl.where(visible, e, float("-inf"))
 
-        value_block = load_block(value, start, value_t, S, E, BE, BN, True)
-        G = tl.dot(d_block, tl.trans(value_block), input_precision="tf32x3")
-        dE = tl.exp2(e - lse[:, None]) * (G - D[:, None])
-        column1 = finite(column1)
-        d_score1 = dscore1(dE, score1, column1, i, j)
-        dquery1_total = tl.dot(d_score1.to(key1_block.dtype), key1_block, dquery1_total, input_precision="tf32x3")
+            value_block = load_block(value, start, value_t, S, E, BE, BN, True)
+            G = tl.dot(d_block, tl.trans(value_block), input_precision="tf32x3")
+            dE = tl.exp2(e - shift[:, None]) * (G - D[:, None])
+            column1 = finite(column1)
+            d_score1 = dscore1(dE, score1, column1, i, j)
+            dquery1_total = tl.dot(d_score1.to(key1_block.dtype), key1_block, dquery1_total, input_precision="tf32x3")
 
     store_block(
         dquery1_out + b * dquery1_out_b + h * dquery1_out_h, first, dquery1_out_t, T, D1, BD1, BM, dquery1_total
@@ -327,7 +329,7 @@ def keys_kernel(
     value, value_b, value_t, value_h,
     column1_p,
 
-    d_average, d_average_b, d_average_t, d_average_h, lse_p, D_p,
+    d_average, d_average_b, d_average_t, d_average_h, shift_p, D_p,
     dvalue_p, dvalue_b, dvalue_t, dvalue_h,
     dkey1_out, dkey1_out_b, dkey1_out_t, dkey1_out_h,
     dcolumn1_out, 
@@ -373,8 +375,8 @@ def keys_kernel(
             e = energy_t(score1, column1_raw, i, j)
             visible = i_at[None, :] >= j_at[:, None]
             e = tl.where(visible, e, float("-inf"))
-            lse = tl.load(lse_p + row_base + row_at, mask=row_ok, other=float("inf")) * 1.4426950408889634
-            weight = tl.exp2(e - shift_of(lse)[None, :])
+            shift = tl.load(shift_p + row_base + row_at, mask=row_ok, other=float("inf"))
+            weight = tl.exp2(e - shift[None, :])
             d_block = load_block(d_average + b * d_average_b + h * d_average_h, start, d_average_t, T, E, BE, BM, True)
             dvalue = tl.dot(weight.to(d_block.dtype), d_block, dvalue, input_precision="tf32x3")
             G = tl.dot(value_block, tl.trans(d_block), input_precision="tf32x3")
@@ -393,8 +395,8 @@ def keys_kernel(
             query1_block = load_block(query1_h0, start, query1_t, T, D1, BD1, BM, False)
             score1 = tl.dot(key1_block, tl.trans(query1_block), input_precision="tf32x3")
             e = energy_t(score1, column1_raw, i, j)
-            lse = tl.load(lse_p + row_base + row_at) * 1.4426950408889634
-            weight = tl.exp2(e - shift_of(lse)[None, :])
+            shift = tl.load(shift_p + row_base + row_at)
+            weight = tl.exp2(e - shift[None, :])
             d_block = load_block(d_average + b * d_average_b + h * d_average_h, start, d_average_t, T, E, BE, BM, False)
             dvalue = tl.dot(weight.to(d_block.dtype), d_block, dvalue, input_precision="tf32x3")
             G = tl.dot(value_block, tl.trans(d_block), input_precision="tf32x3")
@@ -413,8 +415,8 @@ def keys_kernel(
             query1_block = load_block(query1_h0, start, query1_t, T, D1, BD1, BM, True)
             score1 = tl.dot(key1_block, tl.trans(query1_block), input_precision="tf32x3")
             e = energy_t(score1, column1_raw, i, j)
-            lse = tl.load(lse_p + row_base + row_at, mask=row_ok, other=float("inf")) * 1.4426950408889634
-            weight = tl.exp2(e - shift_of(lse)[None, :])
+            shift = tl.load(shift_p + row_base + row_at, mask=row_ok, other=float("inf"))
+            weight = tl.exp2(e - shift[None, :])
             d_block = load_block(d_average + b * d_average_b + h * d_average_h, start, d_average_t, T, E, BE, BM, True)
             dvalue = tl.dot(weight.to(d_block.dtype), d_block, dvalue, input_precision="tf32x3")
             G = tl.dot(value_block, tl.trans(d_block), input_precision="tf32x3")

@@ -309,7 +309,7 @@ def as_given(terms: list[Tensor], x: Tensor, a: AttentionArgument) -> Tensor:
     if x.is_cuda and x.ndim == 4 and len(terms) > 1 and all(g.shape == x.transpose(1, 2).shape for g in terms):
         from .attention_triton import one_pass
 
-        return one_pass(terms, x)
+        return one_pass([(None, g) for g in terms], x)
     g = added(terms)
     groups = g.shape[1] // x.shape[2]
     if groups > 1:
@@ -393,16 +393,37 @@ def contract(letters: str, a: Tensor, b: Tensor, low: torch.dtype, over_batch: b
     """An einsum of matrices with leading axes: [B, H, ..], or [H, ..] of parameters. `over_batch` sums over B."""
     inputs, out = letters.split("->")
     left, right = inputs.split(",")
+    a, b = a.to(low), b.to(low)
+    if over_batch and a.ndim == b.ndim == 4 and left[0] == right[0] and out in (left[1] + right[1], right[1] + left[1]):
+        # an einsum would copy both: it sums over T before B
+        a, b = (x.transpose(0, 1).flatten(1, 2) for x in (a, b))
+        return a.mT @ b if out == left[1] + right[1] else b.mT @ a
     lead = ["yz"[2 - min(x.ndim - len(own), 2) :] for x, own in ((a, left), (b, right))]
     both = "yz" if "yz" in lead else max(lead, key=len)
     if over_batch:
         both = both.replace("y", "")
-    return torch.einsum(f"{lead[0]}{left},{lead[1]}{right}->{both}{out}", a.to(low), b.to(low))
+    return torch.einsum(f"{lead[0]}{left},{lead[1]}{right}->{both}{out}", a, b)
 
 
 def over_batch(x: Tensor, own: int) -> Tensor:
     """A gradient of a parameter with `own` axes, [H, ..], from [B, H, ..]."""
     return x.sum(0) if x.ndim == own + 2 else x
+
+
+def combine(low: torch.dtype, *terms: tuple[Tensor | None, Tensor]) -> Tensor:
+    """The sum of terms in `low`: x [B, H, T, X], or a vector [H, X], times a number of each position [B, H, T], or None for 1."""
+    wide = next(x for _, x in terms if x.ndim == 4)
+    if wide.is_cuda and low != torch.float64:
+        from .attention_triton import one_pass
+
+        B, H, T, X = wide.shape
+        return one_pass(list(terms), wide.new_empty((), dtype=low).expand(B, T, H, X)).transpose(1, 2)
+    dtype = torch.promote_types(torch.float32, low)
+    total: Any = 0
+    for c, x in terms:
+        x = x.to(dtype) if x.ndim == 4 else x.to(dtype)[..., None, :]
+        total = total + (x if c is None else c.to(dtype)[..., None] * x)
+    return total.to(low)
 
 
 def half_turn(x: Tensor, axis: int) -> Tensor:

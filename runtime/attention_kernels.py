@@ -80,21 +80,32 @@ def inner_kernel(
     tl.store(out + (batch * H + h) * T + t, tl.sum(left * right, 1), mask=t < T)
 
 
+@triton.jit
+def term_of(total, x, x_b, x_t, x_h, c, batch, h, H, first, T, X: tl.constexpr, BX: tl.constexpr, BT: tl.constexpr):
+    """total + c x, for x [B, H, T, X] and c [B, H, T]; c is None for 1, and x for a term that there is not."""
+    if x is not None:
+        block = load_block(x + batch * x_b + h * x_h, first, x_t, T, X, BX, BT, True).to(tl.float32)
+        if c is not None:
+            t = first + tl.arange(0, BT)
+            block = block * tl.load(c + (batch * H + h) * T + t, mask=t < T, other=0.0)[:, None]
+        total += block
+    return total
+
+
 @triton.jit(do_not_specialize=["T"])
 def sum_kernel(
-    a, a_b, a_t, a_h, b, b_b, b_t, b_h, c, c_b, c_t, c_h, d, d_b, d_t, d_h, out, out_b, out_t, out_h, T, H,
+    x1, x1_b, x1_t, x1_h, c1, x2, x2_b, x2_t, x2_h, c2, x3, x3_b, x3_t, x3_h, c3, x4, x4_b, x4_t, x4_h, c4,
+    out, out_b, out_t, out_h, T, H,
     X: tl.constexpr, BX: tl.constexpr, BT: tl.constexpr,
 ):  # fmt: skip
-    """out = the sum of up to four [B, H, T, X]; those that there are not are None."""
+    """out = the sum of up to four terms [B, H, T, X], each with a factor of each position."""
     blocks = tl.cdiv(T, BT)
     index = tl.program_id(0) // blocks
     first = tl.program_id(0) % blocks * BT
     batch, h = (index // H).to(tl.int64), index % H
-    total = load_block(a + batch * a_b + h * a_h, first, a_t, T, X, BX, BT, True).to(tl.float32)
-    if b is not None:
-        total += load_block(b + batch * b_b + h * b_h, first, b_t, T, X, BX, BT, True).to(tl.float32)
-    if c is not None:
-        total += load_block(c + batch * c_b + h * c_h, first, c_t, T, X, BX, BT, True).to(tl.float32)
-    if d is not None:
-        total += load_block(d + batch * d_b + h * d_h, first, d_t, T, X, BX, BT, True).to(tl.float32)
+    total = tl.zeros([BT, BX], tl.float32)
+    total = term_of(total, x1, x1_b, x1_t, x1_h, c1, batch, h, H, first, T, X, BX, BT)
+    total = term_of(total, x2, x2_b, x2_t, x2_h, c2, batch, h, H, first, T, X, BX, BT)
+    total = term_of(total, x3, x3_b, x3_t, x3_h, c3, batch, h, H, first, T, X, BX, BT)
+    total = term_of(total, x4, x4_b, x4_t, x4_h, c4, batch, h, H, first, T, X, BX, BT)
     store_block(out + batch * out_b + h * out_h, first, out_t, T, X, BX, BT, total)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from .attention import WIDEST, Setting
 from .attention_kernels import inner_kernel, sum_kernel
 from .launch import launch, padded
 
+LOG2E = math.log2(math.e)
 MOST = 4  # terms that `sum_kernel` adds up
 
 
@@ -95,6 +97,9 @@ def backward(
 ) -> dict[str, Tensor]:
     """The cotangent of each feature."""
     d_averages, D = unit(d_averages), D.contiguous()
+    shift = (
+        None if lse is None else torch.where(lse == -torch.inf, 0, lse).mul_(LOG2E)
+    )  # so that weights are exp2(energy - shift)
     found: dict[str, Tensor] = {}
     p = _Prepared(k, features, at, "rows")
     outs: list[Any] = []
@@ -109,7 +114,7 @@ def backward(
             found[name] = torch.empty((at.batch, at.heads, at.queries), dtype=torch.float32, device=at.device)
             outs.append(found[name])
     with_ = {f"WITH_{n}": n in needs for n in k.of_rows if n in k.scalars}
-    incoming = (d_averages, *strides(d_averages), lse, D)
+    incoming = (d_averages, *strides(d_averages), shift, D)
     sizes = (at.queries, at.keys, at.heads)
     if k.of_rows:
         grid = (at.batch * at.heads * triton.cdiv(at.queries, p.blocks.rows),)
@@ -150,21 +155,27 @@ def row_products(a: Tensor, b: Tensor) -> Tensor:
     return out
 
 
-def one_pass(terms: list[Tensor], x: Tensor) -> Tensor:
-    """The sum of terms [B, H, T, X], in float32, rounded to the dtype of x [B, T, H, X] and in its layout."""
-    B, T, H, X = x.shape
-    out = torch.empty((B, T, H, X), dtype=x.dtype, device=x.device)
+def one_pass(terms: list[tuple[Tensor | None, Tensor]], like: Tensor) -> Tensor:
+    """The sum of terms, in float32, rounded to the dtype of `like`, which is [B, T, H, X], and in its layout.
+
+    A term is x [B, H, T, X], or a vector [H, X], times a number of each position [B, H, T], or None for 1.
+    """
+    B, T, H, X = like.shape
+    out = torch.empty((B, T, H, X), dtype=like.dtype, device=like.device)
     wide = triton.next_power_of_2(X)
     block = max(1, min(128, 4096 // wide))
+    grid = (B * H * triton.cdiv(T, block),)
     while terms:
-        some, terms = [unit(t) for t in terms[:MOST]], terms[MOST:]
+        some, terms = terms[:MOST], terms[MOST:]
         given: list[Any] = []
-        for t in some + [None] * (MOST - len(some)):
-            given += [t, *(strides(t) if t is not None else (0, 0, 0))]
-        grid = (B * H * triton.cdiv(T, block),)
+        for c, x in some:
+            x = unit(x)
+            steps = strides(x) if x.ndim == 4 else (0, 0, x.stride(0) if x.ndim == 2 else 0)
+            given += [x, *steps, None if c is None else c.to(torch.float32).expand(B, H, T).contiguous()]
+        given += [None, 0, 0, 0, None] * (MOST - len(some))
         launch(sum_kernel, grid, *given, out, *strides(out.transpose(1, 2)), T, H, X=X, BX=wide, BT=block, num_warps=4)
         if terms:
-            terms = [out.transpose(1, 2), *terms]
+            terms = [(None, out.transpose(1, 2)), *terms]
             out = torch.empty_like(out)
     return out
 

@@ -17,9 +17,10 @@ from .print_tile import torch_functions
 
 IMPORTS = {
     "chunkform.runtime.attention": (
-        "AttentionArgument AttentionBackend AttentionOp AttentionSignature Maps contract half_turn inner joined over_batch parted"
+        "AttentionArgument AttentionBackend AttentionOp AttentionSignature Maps combine contract half_turn inner joined "
+        "over_batch parted"
     ),
-    "chunkform.runtime.attention_kernels": "finite load_block online scaled_online shift_of store_block",
+    "chunkform.runtime.attention_kernels": "finite load_block online scaled_online store_block",
     "chunkform.runtime.attention_triton": "Kernels backward forward",
     "chunkform.runtime.torch_form": "expanded",
 }

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import tempfile
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from ..inspect import InspectRow, _Launch, _module_of, _row
+from ..inspect import InspectRow, _compiled, _Launch, _module_of, _row, assembler
 from .emit import emit
 from .pipeline import CompiledAttention
 
@@ -23,8 +29,28 @@ def inspect_attention(
     for dtype in dtypes:
         for width in widths:
             for launched in launches(c, module, dtype, width, causal):
-                rows.append(_row(launched, arch, dtype, width, 0))
+                rows.append(_unserialised(_row(launched, arch, dtype, width, 0), launched, arch))
     return rows
+
+
+def _unserialised(row: InspectRow, launched: _Launch, arch: str) -> InspectRow:
+    """The row, with a problem where the assembler waits for each product before it starts the next."""
+    options = dict(launched.options)
+    settings = {n: options.pop(n) for n in ("num_warps", "num_stages") if n in options}
+    ptx = _compiled(launched, options, settings, arch).asm["ptx"]
+    if "wgmma" not in ptx or "serialized" not in assembled(ptx, arch):
+        return row
+    return replace(row, problem="; ".join(x for x in (row.problem, "products on tensor cores are serialised") if x))
+
+
+def assembled(ptx: str, arch: str) -> str:
+    """What the assembler says of a kernel."""
+    target = re.search(r"\.target (sm_\w+)", ptx)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.ptx"
+        path.write_text(ptx)
+        command = [assembler(), "-v", f"--gpu-name={target[1] if target else arch}", str(path), "-o", os.devnull]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stderr
 
 
 def launches(c: CompiledAttention, module: Any, dtype: str, width: int, causal: bool = True) -> list[_Launch]:

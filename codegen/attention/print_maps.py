@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..ir import Node, dim_of, factors_of, split_constant, terms_of, walk
+from ..ir import ONE, Node, dim_of, factors_of, mul, split_constant, terms_of, walk
 from ..torch_text import TorchText
-from .lower import KEY, Lowered
+from .lower import KEY, QUERY, Lowered
 from .maps import AVERAGED, Map
 
 LOW_RESULTS = ("query", "key", "value")  # features that products on tensor cores take
@@ -62,6 +62,9 @@ class MapText(TorchText):
             case "frequencies":
                 (axis,), base = x.attrs
                 return f"at.frequencies(size_{dim_of(axis)}, {float(base)!r})"
+            case "add" if (terms := self.weighted(x)) is not None:
+                self.products.add(x)
+                return f"combine(low, {', '.join(terms)})"
             case "leaf" if len(x.attrs[2]) > 2:
                 return ordered(self.leaf_text(x), x.attrs[2], tuple(sorted(x.attrs[2])))
             case "fn" if is_number(x.args[0]):
@@ -81,6 +84,38 @@ class MapText(TorchText):
     def _product_text(self, x: Node) -> str:
         parts = self.operands(x)
         return "-" + " * ".join(parts[1:]) if parts[0] == "-1.0" else " * ".join(parts)
+
+    def weighted(self, x: Node) -> list[str] | None:
+        """The terms of a sum over positions and one dim, each a feature or a vector times a number of each position."""
+        if (
+            len(x.axes) != 2
+            or x.axes[0] not in (QUERY, KEY)
+            or not any(self.is_feature(f) for a in x.args for f in factors_of(a))
+        ):
+            return None
+        position, own = x.axes
+        found = []
+        for a in x.args:
+            factors = factors_of(a)
+            inner = [f for f in factors if own in f.axes]
+            outer = [f for f in factors if own not in f.axes]
+            whole = len(inner) == 1 and (inner[0].axes == (own,) or self.is_feature(inner[0]))
+            if not whole or (inner[0].axes == (own,) and not any(position in f.axes for f in outer)):
+                return None
+            found.append((mul(*outer), inner[0]))
+        out = []
+        for c, feature in found:
+            shown = self.raw(feature)
+            out.append(f"({'None' if c is ONE else self.aligned(c, (position,))}, {shown})")
+        return out
+
+    def is_feature(self, f: Node) -> bool:
+        """Is it a value of each position over a dim that is there anyway: given, or a product of matrices?"""
+        if len(f.axes) != 2 or f.axes[0] not in (QUERY, KEY):
+            return False
+        if f.op == "leaf":
+            return True
+        return f.op == "sum" and len(f.args[0].axes) == 3
 
     def operands(self, x: Node) -> list[str]:
         """The terms or factors of x. Torch widens a low tensor beside a wide one; where there is none, one is converted."""
