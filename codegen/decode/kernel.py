@@ -125,4 +125,4 @@ def _known(lines: list[str], text: str) -> int:
 
 def _matrices(c: Compiled) -> list[tuple[str, ...]]:
     """The axes of what fills a program's registers: its states, and whatever else has two axes."""
-    return [x.axes for x in (*c.step.states, *(v for v in tensors(c.step) if len(v.axes) > 1))]
+    return [s.axes for s in c.step.states] + [v.axes for v in tensors(c.step) if len(v.axes) > 1]

@@ -146,7 +146,7 @@ class RowPrinter:
     def lines(self, read: dict[str, str], write: dict[str, str]) -> tuple[list[str], dict[str, Node]]:
         """The passes' statements, from the states at the addresses `read` to those at `write`, and what is left to print."""
         plan = self.plan
-        passes = [(level, {}) for level in plan.levels]
+        passes: list[tuple[list[Contraction], dict[str, Node]]] = [(level, {}) for level in plan.levels]
         names = {x.name for x in plan.levels[-1]} if plan.levels else set()
         late = any(y.attrs[1] in names for x in plan.updates.values() for y in leaves(x) if y.attrs[0] == "known")
         if late or not passes:
@@ -174,13 +174,14 @@ class RowPrinter:
         lines += [f"{name} = tl.zeros([block_{self.plan.column}], tl.float32)" for name in sums.values()]
         column = self.plan.column
         block = [*row_indices(self.plan.row, column)]
-        used = {x.attrs[:2]: x for x in leaves(*nodes.values()) if ROW in x.axes}
-        for (kind, name), x in sorted(used.items(), key=lambda item: (-len(item[1].axes), item[0])):
-            if len(x.axes) == 2:
+        used = {y.attrs[:2]: y for y in leaves(*nodes.values()) if ROW in y.axes}
+        for (kind, name), y in sorted(used.items(), key=lambda item: (-len(item[1].axes), item[0])):
+            if len(y.axes) == 2:
                 text = f"tl.load({read[name]} + at_row_{column}, mask=in_row_{column}, other=0.0).to(tl.float32)"
-                block.append(f"{self.k.names.leaf(x)} = {text}")
+                block.append(f"{self.k.names.leaf(y)} = {text}")
             else:
                 block.append(f"{self._row_name(kind, name)} = {self._slice(kind, name)}")
+        orders: dict[str, tuple[str, ...]]
         orders = {n: (ROW, next(a for a in bodies[n].axes if a != ROW)) for n in updates if len(bodies[n].axes) == 2}
         inner, results = self._print(nodes, orders)
         block += inner
