@@ -1,0 +1,77 @@
+"""Two processes whose Triton kernels run in Triton's interpreter, which must be chosen before Triton is imported.
+
+python interpret.py FOLDER NAME..     # writes FOLDER/0.json and FOLDER/1.json: differences from the torch form in float64
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import socket
+import sys
+from pathlib import Path
+
+os.environ["TRITON_INTERPRET"] = "1"
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+CUT = (0, 130, 205)  # two parts of the kernels' own in each
+
+
+def work(rank: int, port: int, folder: str, names: list[str]) -> None:
+    torch.set_num_threads(1)
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    dist.init_process_group("gloo", rank=rank, world_size=2)
+    found = {name: differences(name, rank) for name in names}
+    Path(folder, f"{rank}.json").write_text(json.dumps(found))
+    os._exit(0)
+
+
+def differences(name: str, rank: int) -> dict[str, float]:
+    from chunkform.runtime import op as op_module
+
+    module = importlib.import_module(f"chunkform.generated.{name}")
+    module.parts_for = lambda places, programs: 2
+    torch.manual_seed(0)
+    sizes = {"B": 1, "T": CUT[-1], "H": 1}
+    given = {}
+    for a in module.OP.signature.arguments:
+        x = 0.3 * torch.randn([sizes.setdefault(d, 16) for d in a.layout])
+        given[a.name] = -0.3 * x.abs() if a.kind.startswith("decay") else x
+    state = torch.randn(1, 1, 16, 16)
+    low, high = CUT[rank], CUT[rank + 1]
+    results = []
+    for shared in (False, True):
+        op_module._backend = lambda *_, shared=shared, **__: "triton" if shared else "torch"
+        dtype = torch.float32 if shared else torch.float64
+        own = {n: x.to(dtype).requires_grad_() for n, x in {**given, "initial": state}.items()}
+        parts = {n: x[:, low:high] if shared else x for n, x in own.items() if n != "initial"}
+        group = dist.group.WORLD if shared else None
+        o, final = module.OP(parts, own["initial"], True, context_parallel=group)
+        torch.manual_seed(1)
+        goal, end = torch.randn(1, CUT[-1], 1, 16), torch.randn(1, 1, 16, 16)
+        ((o * (goal[:, low:high] if shared else goal)).sum() + (final * end).sum()).backward()
+        results.append((o.detach(), final.detach(), {n: x.grad for n, x in own.items()}))
+    (whole, last, expected), (got, final, gradients) = results
+    out = {"output": relative(got, whole[:, low:high]), "final": relative(summed(final), last)}
+    return out | {f"d{n}": relative(summed(x), expected[n]) for n, x in gradients.items()}
+
+
+def summed(x: torch.Tensor) -> torch.Tensor:
+    x = x.double()
+    dist.all_reduce(x)
+    return x
+
+
+def relative(x: torch.Tensor, y: torch.Tensor) -> float:
+    return float((x.double() - y).norm() / y.norm())
+
+
+if __name__ == "__main__":
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    mp.spawn(work, args=(port, sys.argv[1], sys.argv[2:]), nprocs=2)

@@ -1,0 +1,23 @@
+"""The Triton kernels find what enters a part on their way: in Triton's interpreter, on two processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+NAMES = ["gated_delta_rule", "value_decay_attention"]  # a matrix, and a vector over the columns
+
+
+def test_kernels_hand_on_states_between_processes(tmp_path: Path) -> None:
+    script = Path(__file__).with_name("interpret.py")
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(script), str(tmp_path), *NAMES]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, env=environment)
+    assert done.returncode == 0, done.stderr[-3000:]
+    for rank in range(2):
+        found = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert set(found) == set(NAMES)
+        assert {(n, k): x for n, row in found.items() for k, x in row.items() if not x < 3e-6} == {}
