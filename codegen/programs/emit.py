@@ -10,6 +10,7 @@ from .calls import backward_text, forward_text, residual_name
 from .derivation import derivation_lines
 from .pipeline import CompiledProgram
 from .sections import torch_texts, triton_texts
+from .words import node_text
 
 _MODULES = {
     "chunkform.runtime.packed": "backward_by_length forward_by_length",
@@ -84,7 +85,7 @@ def public_text(c: CompiledProgram) -> str:
     """The function that users call."""
     given = [v for v in c.spec.step.variables if v.kind != "solved"]
     positional = [_key(v.name, v.kind.startswith("decay")) for v in given if v.kind != "constant"]
-    options = [f"{n}={default}" for n, default in _defaults().items()]
+    options = [f"{n}={default}" for n, default in OPTIONS.items()]
     solves = list(c.graph.solves)
     extra = ["output_residual=False", "check=None"] if solves else []
     constants = [
@@ -107,19 +108,10 @@ def public_text(c: CompiledProgram) -> str:
     return "\n".join([f"WHY = {{{why}}}", "", "", *lines])
 
 
-def _defaults() -> dict[str, str]:
-    from ..emit import _parameters  # noqa: F401  (the options' defaults are those of every op)
-
-    known = {"output_final_state": "False", "recompute": '"auto"', "precision": '"default"'}
-    return {n: known.get(n, "None") for n in OPTIONS}
-
-
 def docstring(c: CompiledProgram) -> str:
     """Shapes, units and results of the op."""
     g = c.graph
     lines = [f"{(c.spec.doc or c.name.replace('_', ' ')).strip().rstrip('.')}.", ""]
-    from .words import node_text
-
     lines += [f"    {node_text(g, n)}" for n in g.nodes]
     lines += ["", "Args:"]
     signs = {1: "at least 0", 2: "positive"}

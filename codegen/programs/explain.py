@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from rich.console import Console
@@ -10,7 +11,6 @@ from rich.text import Text
 
 from ..derivation import derivation as derivation_of
 from ..explain import section_text
-from ..formulas import Section
 from .derivation import adjoint_lines
 from .draw import svg as drawn
 from .graph import SolveNode
@@ -109,8 +109,6 @@ def svg(c: CompiledProgram) -> str:
 
 def stacked(parts: list[str]) -> str:
     """Drawings, one below the other."""
-    import re
-
     sizes = [tuple(map(int, re.search(r'viewBox="0 0 (\d+) (\d+)"', x).groups())) for x in parts]  # type: ignore[union-attr]
     width, height = max(w for w, _ in sizes), sum(h for _, h in sizes)
     out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}">']
@@ -137,11 +135,6 @@ def latex_document(c: CompiledProgram) -> str:
 
 def _plain(name: str) -> str:
     return name.replace("_", r"\_")
-
-
-def sections(c: CompiledProgram) -> list[Section]:
-    """The derivations of all operations."""
-    return [s for op in c.graph.operations for s in derivation_of(op.compiled)]
 
 
 def _table(*columns: str) -> Table:

@@ -6,10 +6,8 @@ import re
 from typing import Any
 
 from chunkform.spec.language import text
-from chunkform.spec.language.expression import latex
 from chunkform.spec.language.program import Program
 
-from ..formulas import Section  # noqa: F401  (what `derivation` yields)
 from .graph import Graph, Node, OpNode, SolveNode
 
 
@@ -54,7 +52,3 @@ def stepped(p: Program, term: Any) -> str:
     for name in sorted(stepwise, key=len, reverse=True):
         shown = re.sub(rf"(?<![\w.])({re.escape(name)})(?![\w(])", r"\1_t", shown)
     return shown.replace(".T", "^T").replace(" * ", " ")
-
-
-def stepped_latex(term: Any) -> str:
-    return latex(term)

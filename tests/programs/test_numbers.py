@@ -87,3 +87,17 @@ def test_packed_sequences():
 
 def test_every_program_here_is_a_program():
     assert all(f().validate() for f in PROGRAMS.values())
+
+
+def test_heads_of_a_group_share_an_argument():
+    c, op = built("two solves")
+    s = sample(c, Case(batch=1, steps=40, heads=4, width=6, dtype=torch.float64, initial=False))
+    given = {"log_lam" if n == "lam" else n: x for n, x in s.given.items()}
+    few = given["k"][:, :, :2].clone().requires_grad_()
+    o, _, _ = op(**given | {"k": few})
+    many = few.detach().repeat_interleave(2, 2).requires_grad_()
+    expected, _, _ = op(**given | {"k": many})
+    torch.testing.assert_close(o, expected)
+    g = torch.randn_like(o)
+    (a,), (b,) = torch.autograd.grad(o, few, g), torch.autograd.grad(expected, many, g)
+    torch.testing.assert_close(a, b.unflatten(2, (2, 2)).sum(3))
