@@ -13,6 +13,7 @@ import torch
 from sequential.programs import specs as odd_programs
 
 from chunkform.codegen import emit as emitting
+from chunkform.codegen import pipeline
 from chunkform.codegen.backends import torch_section
 from chunkform.codegen.emit import emit
 from chunkform.codegen.ir import dim_of
@@ -39,10 +40,15 @@ def step_of(name: str) -> StepProgram:
 
 @functools.cache
 def op(name: str):
-    """The generated op: the catalogue's own file, or one made for the test, which saves the Triton kernels of the whole op."""
+    """The generated op: the catalogue's own file; or one made for the test, without Triton kernels of the whole op, and
+    without the compiler's gates, which other tests are about."""
     if name in {r.name for r in catalogue()}:
         return getattr(importlib.import_module(f"chunkform.generated.{name}"), name)
-    with mock.patch.object(emitting, "sections", lambda c: (torch_section(c),)):
+    gates = {n: lambda *_, **__: None for n in dir(pipeline) if n.startswith("gate_")}
+    with (
+        mock.patch.object(emitting, "sections", lambda c: (torch_section(c),)),
+        mock.patch.multiple(pipeline, **gates),
+    ):
         text = emit(compile_spec(recurrences()[name]), tidy=False)
     return getattr(imported(f"decoded_{name}", text), name)
 
