@@ -15,7 +15,8 @@ from chunkform.errors import BuildError
 from .backends import Section, sections
 from .decode import MODULES as DECODE_IMPORTS
 from .decode import decoding
-from .derivation import derivation_lines, step_formulas
+from .derivation import derivation_lines
+from .docstring import docstring
 from .ir import dim_of
 from .pipeline import Compiled
 
@@ -192,48 +193,3 @@ def _dims(axes: tuple[str, ...]) -> str:
 def _title(c: Compiled) -> str:
     doc = (c.spec.doc or "").strip().splitlines()
     return f"{c.name}: {doc[0]}" if doc else f"{c.name}, from its spec."
-
-
-def docstring(c: Compiled) -> str:
-    """Shapes, units and results of the op."""
-    p = c.step
-    lines = [f"{(c.spec.doc or c.name.replace('_', ' ')).strip().rstrip('.')}.", ""]
-    lines += [f"    {f.plain}" for f in step_formulas(c)]
-    lines += ["", "Args:"]
-    for v in p.variables:
-        if v.kind == "constant":
-            lines.append(f"    {v.name}: a number.")
-            continue
-        shape = ", ".join((["B", "T", "H"] if v.per_step else ["H"]) + [dim_of(a) for a in v.axes])
-        note = ""
-        if v.is_decay:
-            note = f" The natural logarithm of {v.name}, at most 0; -inf forgets everything."
-        elif not v.per_step:
-            note = " Constant in time."
-        lines.append(f"    {_key(v.name, v.is_decay)}: [{shape}].{note}")
-    states = ", ".join(f"{s.name} [{', '.join(['B', 'H', *map(dim_of, s.axes)])}]" for s in p.states)
-    many = "a tuple of " if len(p.states) > 1 else ""
-    lines += [
-        f"    initial_state: {many}{states}; zeros where None."
-        if all(s.initial is None for s in p.states)
-        else f"    initial_state: {many}{states}; the spec's own where None.",
-        "    output_final_state: also return the states after the last step.",
-        "    cu_seqlens: int32 or int64 [N + 1] where N sequences are packed in [1, T, H, ..]; states are then [N, H, ..].",
-        "    context_parallel: a group of processes that hold a part of the sequence each.",
-        "    recompute: 'always' or 'never' does the backward pass recompute the forward; 'auto' weighs memory.",
-        "    precision: 'fast', 'default' or 'high'.",
-        "    state_dtype: the final state's dtype; float32 where None.",
-        "    backend: 'torch', 'triton', or None for the best one on the tensors' device.",
-        "",
-        "Returns:",
-    ]
-    outs = ", ".join(f"{n} [{', '.join(['B', 'T', 'H', *map(dim_of, axes)])}]" for n, axes in p.output_axes.items())
-    lines.append(f"    {outs} in the inputs' dtype, and the final state (float32) or None.")
-    lines += [
-        "",
-        "Raises:",
-        "    chunkform.errors.ArgumentError: an argument has a wrong shape, dtype, device or value.",
-    ]
-    if c.spec.source:
-        lines += ["", f"Source: {c.spec.source}"]
-    return "\n    ".join(lines).replace("\n    \n", "\n\n") + "\n    "

@@ -1916,30 +1916,51 @@ def delta_rule(
     state_dtype=None,
     backend=None,
 ):
-    """The delta rule (Schlag et al. 2021, arXiv 2102.11174; in parallel: Yang et al. 2024, arXiv 2406.06484).
+    r"""The delta rule (Schlag et al. 2021, arXiv 2102.11174; in parallel: Yang et al. 2024, arXiv 2406.06484).
 
         S_t = S_{t-1} + beta_t k_t (v_t - S_{t-1}^T k_t)^T
         o_t = S_t^T q_t
 
+    In LaTeX:
+
+        \mathbf{S}_{t} = \mathbf{S}_{t-1} + \beta_{t} \mathbf{k}_{t} (\mathbf{v}_{t} - \mathbf{S}_{t-1}^\top \mathbf{k}_{t})^\top
+        \mathbf{o}_{t} = \mathbf{S}_{t}^\top \mathbf{q}_{t}
+
     Args:
-        q: [B, T, H, d].
-        k: [B, T, H, d].
-        v: [B, T, H, e].
-        beta: [B, T, H].
+        q: [B, T, H, d], float32, bfloat16, float16, or float64 in torch.
+        k: [B, T, H, d], float32, bfloat16, float16, or float64 in torch.
+        v: [B, T, H, e], float32, bfloat16, float16, or float64 in torch.
+        beta: [B, T, H], float32, bfloat16, float16, or float64 in torch.
+        Any of them may have fewer heads than H, if H is a multiple: each then serves several.
         initial_state: S [B, H, d, e]; zeros where None.
         output_final_state: also return the states after the last step.
         cu_seqlens: int32 or int64 [N + 1] where N sequences are packed in [1, T, H, ..]; states are then [N, H, ..].
-        context_parallel: a group of processes that hold a part of the sequence each.
-        recompute: 'always' or 'never' does the backward pass recompute the forward; 'auto' weighs memory.
-        precision: 'fast', 'default' or 'high'.
-        state_dtype: the final state's dtype; float32 where None.
+        context_parallel: the processes that hold a part of the sequence each.
+        recompute: 'always' saves nothing but the arguments for the backward pass, 'never' all it uses; 'auto' weighs bytes.
+        precision: 'fast', 'default', or 'high', which is float64 in torch.
+        state_dtype: the final state's dtype; float32 where None (float64 for float64 arguments).
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
 
     Returns:
-        o [B, T, H, e] in the inputs' dtype, and the final state (float32) or None.
+        o [B, T, H, e] in the inputs' dtype, and the final state or None.
 
     Raises:
         chunkform.errors.ArgumentError: an argument has a wrong shape, dtype, device or value.
+        chunkform.errors.BackendError: the backend that was asked for isn't here, or can't do what was asked.
+        chunkform.errors.DoubleBackwardError: a gradient was differentiated.
+
+    Cost: in T linear. For each step and head at widths of 64 in two bytes, as planned for a GPU,
+        1,028 bytes and 58,709 FLOPs forwards, 3,090 bytes and 173,397 FLOPs backwards.
+
+    Example:
+        >>> import torch
+        >>> q = torch.randn(1, 100, 2, 16) / 4
+        >>> k = torch.randn(1, 100, 2, 16) / 4
+        >>> v = torch.randn(1, 100, 2, 32) / 6
+        >>> beta = torch.rand(1, 100, 2)
+        >>> *outputs, state = delta_rule(q, k, v, beta, output_final_state=True)
+        >>> [tuple(x.shape) for x in outputs]
+        [(1, 100, 2, 32)]
 
     Source: arXiv 2406.06484
     """

@@ -1893,30 +1893,51 @@ def gated_linear_attention(
     state_dtype=None,
     backend=None,
 ):
-    """Gated linear attention (Yang et al. 2023, arXiv 2312.06635): a decay for each key channel.
+    r"""Gated linear attention (Yang et al. 2023, arXiv 2312.06635): a decay for each key channel.
 
         S_t = diag(alpha_t) S_{t-1} + k_t v_t^T
         o_t = S_t^T q_t
 
+    In LaTeX:
+
+        \mathbf{S}_{t} = \mathrm{diag}(\boldsymbol{\alpha}_{t}) \mathbf{S}_{t-1} + \mathbf{k}_{t} \mathbf{v}_{t}^\top
+        \mathbf{o}_{t} = \mathbf{S}_{t}^\top \mathbf{q}_{t}
+
     Args:
-        q: [B, T, H, d].
-        k: [B, T, H, d].
-        v: [B, T, H, e].
-        log_alpha: [B, T, H, d]. The natural logarithm of alpha, at most 0; -inf forgets everything.
+        q: [B, T, H, d], float32, bfloat16, float16, or float64 in torch.
+        k: [B, T, H, d], float32, bfloat16, float16, or float64 in torch.
+        v: [B, T, H, e], float32, bfloat16, float16, or float64 in torch.
+        log_alpha: [B, T, H, d], float32. The natural logarithm of alpha, at most 0; -inf forgets everything.
+        Any of them may have fewer heads than H, if H is a multiple: each then serves several.
         initial_state: S [B, H, d, e]; zeros where None.
         output_final_state: also return the states after the last step.
         cu_seqlens: int32 or int64 [N + 1] where N sequences are packed in [1, T, H, ..]; states are then [N, H, ..].
-        context_parallel: a group of processes that hold a part of the sequence each.
-        recompute: 'always' or 'never' does the backward pass recompute the forward; 'auto' weighs memory.
-        precision: 'fast', 'default' or 'high'.
-        state_dtype: the final state's dtype; float32 where None.
+        context_parallel: the processes that hold a part of the sequence each.
+        recompute: 'always' saves nothing but the arguments for the backward pass, 'never' all it uses; 'auto' weighs bytes.
+        precision: 'fast', 'default', or 'high', which is float64 in torch.
+        state_dtype: the final state's dtype; float32 where None (float64 for float64 arguments).
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
 
     Returns:
-        o [B, T, H, e] in the inputs' dtype, and the final state (float32) or None.
+        o [B, T, H, e] in the inputs' dtype, and the final state or None.
 
     Raises:
         chunkform.errors.ArgumentError: an argument has a wrong shape, dtype, device or value.
+        chunkform.errors.BackendError: the backend that was asked for isn't here, or can't do what was asked.
+        chunkform.errors.DoubleBackwardError: a gradient was differentiated.
+
+    Cost: in T linear. For each step and head at widths of 64 in two bytes, as planned for a GPU,
+        1,280 bytes and 32,768 FLOPs forwards, 4,736 bytes and 98,304 FLOPs backwards.
+
+    Example:
+        >>> import torch
+        >>> q = torch.randn(1, 100, 2, 16) / 4
+        >>> k = torch.randn(1, 100, 2, 16) / 4
+        >>> v = torch.randn(1, 100, 2, 32) / 6
+        >>> log_alpha = -torch.rand(1, 100, 2, 16)
+        >>> *outputs, state = gated_linear_attention(q, k, v, log_alpha, output_final_state=True)
+        >>> [tuple(x.shape) for x in outputs]
+        [(1, 100, 2, 32)]
 
     Source: arXiv 2312.06635
     """

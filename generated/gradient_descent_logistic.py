@@ -617,31 +617,53 @@ def gradient_descent_logistic(
     state_dtype=None,
     backend=None,
 ):
-    """A linear layer trained by gradient descent on the logistic loss: the update isn't affine in W.
+    r"""A linear layer trained by gradient descent on the logistic loss: the update isn't affine in W.
 
         error_t = sigmoid(W_{t-1} x_t) - y_t
         W_t = W_{t-1} - eta_t error_t x_t^T
         o_t = W_t z_t
 
+    In LaTeX:
+
+        \mathbf{error}_{t} = \sigma(\mathbf{W}_{t-1} \mathbf{x}_{t}) - \mathbf{y}_{t}
+        \mathbf{W}_{t} = \mathbf{W}_{t-1} - \eta_{t} \mathbf{error}_{t} \mathbf{x}_{t}^\top
+        \mathbf{o}_{t} = \mathbf{W}_{t} \mathbf{z}_{t}
+
     Args:
-        x: [B, T, H, n].
-        z: [B, T, H, n].
-        y: [B, T, H, m].
-        eta: [B, T, H].
+        x: [B, T, H, n], float32, bfloat16, float16, or float64 in torch.
+        z: [B, T, H, n], float32, bfloat16, float16, or float64 in torch.
+        y: [B, T, H, m], float32, bfloat16, float16, or float64 in torch.
+        eta: [B, T, H], float32, bfloat16, float16, or float64 in torch.
+        Any of them may have fewer heads than H, if H is a multiple: each then serves several.
         initial_state: W [B, H, m, n]; zeros where None.
         output_final_state: also return the states after the last step.
         cu_seqlens: int32 or int64 [N + 1] where N sequences are packed in [1, T, H, ..]; states are then [N, H, ..].
-        context_parallel: a group of processes that hold a part of the sequence each.
-        recompute: 'always' or 'never' does the backward pass recompute the forward; 'auto' weighs memory.
-        precision: 'fast', 'default' or 'high'.
-        state_dtype: the final state's dtype; float32 where None.
+        context_parallel: the processes that hold a part of the sequence each.
+        recompute: 'always' saves nothing but the arguments for the backward pass, 'never' all it uses; 'auto' weighs bytes.
+        precision: 'fast', 'default', or 'high', which is float64 in torch.
+        state_dtype: the final state's dtype; float32 where None (float64 for float64 arguments).
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
 
     Returns:
-        o [B, T, H, m] in the inputs' dtype, and the final state (float32) or None.
+        o [B, T, H, m] in the inputs' dtype, and the final state or None.
 
     Raises:
         chunkform.errors.ArgumentError: an argument has a wrong shape, dtype, device or value.
+        chunkform.errors.BackendError: the backend that was asked for isn't here, or can't do what was asked.
+        chunkform.errors.DoubleBackwardError: a gradient was differentiated.
+
+    Cost: in T linear. For each step and head at widths of 64 in two bytes, as planned for a GPU,
+        514 bytes and 16,384 FLOPs forwards, 1,286 bytes and 49,280 FLOPs backwards.
+
+    Example:
+        >>> import torch
+        >>> x = torch.randn(1, 100, 2, 16) / 4
+        >>> z = torch.randn(1, 100, 2, 16) / 4
+        >>> y = torch.randn(1, 100, 2, 32) / 6
+        >>> eta = torch.rand(1, 100, 2)
+        >>> *outputs, state = gradient_descent_logistic(x, z, y, eta, output_final_state=True)
+        >>> [tuple(x.shape) for x in outputs]
+        [(1, 100, 2, 32)]
 
     Source: arXiv 2202.05798
     """

@@ -2251,31 +2251,53 @@ def inverse_attention(
     state_dtype=None,
     backend=None,
 ):
-    """Inverse attention, the stable form: given o, find the v that linear attention would have read.
+    r"""Inverse attention, the stable form: given o, find the v that linear attention would have read.
 
         w_t = o_t - lam_t s_{t-1}^T q_t
         s_t = lam_t s_{t-1} + (1 - lam_t) k_t w_t^T
         v_t = w_t
 
+    In LaTeX:
+
+        \mathbf{w}_{t} = \mathbf{o}_{t} - \lambda_{t} \mathbf{s}_{t-1}^\top \mathbf{q}_{t}
+        \mathbf{s}_{t} = \lambda_{t} \mathbf{s}_{t-1} + (1 - \lambda_{t}) \mathbf{k}_{t} \mathbf{w}_{t}^\top
+        \mathbf{v}_{t} = \mathbf{w}_{t}
+
     Args:
-        q: [B, T, H, d].
-        k: [B, T, H, d].
-        o: [B, T, H, e].
-        log_lam: [B, T, H]. The natural logarithm of lam, at most 0; -inf forgets everything.
+        q: [B, T, H, d], float32, bfloat16, float16, or float64 in torch.
+        k: [B, T, H, d], float32, bfloat16, float16, or float64 in torch.
+        o: [B, T, H, e], float32, bfloat16, float16, or float64 in torch.
+        log_lam: [B, T, H], float32. The natural logarithm of lam, at most 0; -inf forgets everything.
+        Any of them may have fewer heads than H, if H is a multiple: each then serves several.
         initial_state: s [B, H, d, e]; zeros where None.
         output_final_state: also return the states after the last step.
         cu_seqlens: int32 or int64 [N + 1] where N sequences are packed in [1, T, H, ..]; states are then [N, H, ..].
-        context_parallel: a group of processes that hold a part of the sequence each.
-        recompute: 'always' or 'never' does the backward pass recompute the forward; 'auto' weighs memory.
-        precision: 'fast', 'default' or 'high'.
-        state_dtype: the final state's dtype; float32 where None.
+        context_parallel: the processes that hold a part of the sequence each.
+        recompute: 'always' saves nothing but the arguments for the backward pass, 'never' all it uses; 'auto' weighs bytes.
+        precision: 'fast', 'default', or 'high', which is float64 in torch.
+        state_dtype: the final state's dtype; float32 where None (float64 for float64 arguments).
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
 
     Returns:
-        v [B, T, H, e] in the inputs' dtype, and the final state (float32) or None.
+        v [B, T, H, e] in the inputs' dtype, and the final state or None.
 
     Raises:
         chunkform.errors.ArgumentError: an argument has a wrong shape, dtype, device or value.
+        chunkform.errors.BackendError: the backend that was asked for isn't here, or can't do what was asked.
+        chunkform.errors.DoubleBackwardError: a gradient was differentiated.
+
+    Cost: in T linear. For each step and head at widths of 64 in two bytes, as planned for a GPU,
+        1,168 bytes and 34,133 FLOPs forwards, 2,472 bytes and 124,245 FLOPs backwards.
+
+    Example:
+        >>> import torch
+        >>> q = torch.randn(1, 100, 2, 16) / 4
+        >>> k = torch.randn(1, 100, 2, 16) / 4
+        >>> o = torch.randn(1, 100, 2, 32) / 6
+        >>> log_lam = -torch.rand(1, 100, 2)
+        >>> *outputs, state = inverse_attention(q, k, o, log_lam, output_final_state=True)
+        >>> [tuple(x.shape) for x in outputs]
+        [(1, 100, 2, 32)]
 
     Source: Inverse attention
     """

@@ -1143,7 +1143,7 @@ def sherman_morrison(
     state_dtype=None,
     backend=None,
 ):
-    """The Sherman-Morrison step of the mesa recurrence: S_t is the inverse of lam_t S_{t-1}^-1 + u u^T; quadratic in S.
+    r"""The Sherman-Morrison step of the mesa recurrence: S_t is the inverse of lam_t S_{t-1}^-1 + u u^T; quadratic in S.
 
         Su_t = S_{t-1} u_t
         uS_t = S_{t-1}^T u_t
@@ -1151,24 +1151,47 @@ def sherman_morrison(
         o_t = (S_{t-1}^T - uS_t Su_t^T / (u_t^T Su_t + lam_t)) q_t / lam_t
         S_0 = I
 
+    In LaTeX:
+
+        \mathbf{Su}_{t} = \mathbf{S}_{t-1} \mathbf{u}_{t}
+        \mathbf{uS}_{t} = \mathbf{S}_{t-1}^\top \mathbf{u}_{t}
+        \mathbf{S}_{t} = \frac{1}{\lambda_{t}} \left(\mathbf{S}_{t-1} - \frac{1}{\mathbf{u}_{t}^\top \mathbf{Su}_{t} + \lambda_{t}} \mathbf{Su}_{t} \mathbf{uS}_{t}^\top\right)
+        \mathbf{o}_{t} = \frac{1}{\lambda_{t}} \left(\mathbf{S}_{t-1}^\top - \frac{1}{\mathbf{u}_{t}^\top \mathbf{Su}_{t} + \lambda_{t}} \mathbf{uS}_{t} \mathbf{Su}_{t}^\top\right) \mathbf{q}_{t}
+        \mathbf{S}_{0} = \mathbf{I}
+
     Args:
-        q: [B, T, H, d].
-        u: [B, T, H, d].
-        log_lam: [B, T, H]. The natural logarithm of lam, at most 0; -inf forgets everything.
+        q: [B, T, H, d], float32, bfloat16, float16, or float64 in torch.
+        u: [B, T, H, d], float32, bfloat16, float16, or float64 in torch.
+        log_lam: [B, T, H], float32. The natural logarithm of lam, at most 0; -inf forgets everything.
+        Any of them may have fewer heads than H, if H is a multiple: each then serves several.
         initial_state: S [B, H, d, d]; the spec's own where None.
         output_final_state: also return the states after the last step.
         cu_seqlens: int32 or int64 [N + 1] where N sequences are packed in [1, T, H, ..]; states are then [N, H, ..].
-        context_parallel: a group of processes that hold a part of the sequence each.
-        recompute: 'always' or 'never' does the backward pass recompute the forward; 'auto' weighs memory.
-        precision: 'fast', 'default' or 'high'.
-        state_dtype: the final state's dtype; float32 where None.
+        context_parallel: the processes that hold a part of the sequence each.
+        recompute: 'always' saves nothing but the arguments for the backward pass, 'never' all it uses; 'auto' weighs bytes.
+        precision: 'fast', 'default', or 'high', which is float64 in torch.
+        state_dtype: the final state's dtype; float32 where None (float64 for float64 arguments).
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
 
     Returns:
-        o [B, T, H, d] in the inputs' dtype, and the final state (float32) or None.
+        o [B, T, H, d] in the inputs' dtype, and the final state or None.
 
     Raises:
         chunkform.errors.ArgumentError: an argument has a wrong shape, dtype, device or value.
+        chunkform.errors.BackendError: the backend that was asked for isn't here, or can't do what was asked.
+        chunkform.errors.DoubleBackwardError: a gradient was differentiated.
+
+    Cost: in T linear. For each step and head at widths of 64 in two bytes, as planned for a GPU,
+        388 bytes and 41,088 FLOPs forwards, 908 bytes and 140,160 FLOPs backwards.
+
+    Example:
+        >>> import torch
+        >>> q = torch.randn(1, 100, 2, 16) / 4
+        >>> u = torch.randn(1, 100, 2, 16) / 4
+        >>> log_lam = -torch.rand(1, 100, 2)
+        >>> *outputs, state = sherman_morrison(q, u, log_lam, output_final_state=True)
+        >>> [tuple(x.shape) for x in outputs]
+        [(1, 100, 2, 16)]
 
     Source: Mesa Inverse Recurrence
     """
