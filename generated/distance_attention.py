@@ -507,7 +507,7 @@ OP = AttentionOp(
 )
 
 
-def distance_attention(q, k, v, slope, *, causal=False, output_lse=False, backend=None):
+def distance_attention(q, k, v, slope, *, causal=False, output_lse=False, context_parallel=None, backend=None):
     """Softmax attention with a penalty that grows with the distance of query and key, with a slope for each head.
 
         E_ij = k_j^T q_i / sqrt(D) - slope |i - j|
@@ -521,6 +521,7 @@ def distance_attention(q, k, v, slope, *, causal=False, output_lse=False, backen
         slope: [H], one a head.
         causal: let query i see keys up to its own position; the last query stands where the last key does.
         output_lse: also return the log-sum-exp of each row's energies, [B, T, H], float32.
+        context_parallel: a group of processes that hold a part of the positions each; see docs/context_parallel.md.
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
 
     Returns:
@@ -529,4 +530,4 @@ def distance_attention(q, k, v, slope, *, causal=False, output_lse=False, backen
     Raises:
         chunkform.errors.ArgumentError: an argument has a wrong shape, dtype, device or value.
     """
-    return OP({"q": q, "k": k, "v": v, "slope": slope}, causal, output_lse, backend)
+    return OP({"q": q, "k": k, "v": v, "slope": slope}, causal, output_lse, backend, context_parallel)

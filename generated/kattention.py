@@ -552,7 +552,7 @@ OP = AttentionOp(
 )
 
 
-def kattention(x, Q, K, b, beta=None, *, causal=False, output_lse=False, backend=None):
+def kattention(x, Q, K, b, beta=None, *, causal=False, output_lse=False, context_parallel=None, backend=None):
     """Kattention: softmax attention by the energy of a quadratic model of the key given the query.
 
         E_ij = beta (b^T K x_j + x_j^T K^T Q x_i - 1/2 x_j^T K^T K x_j)
@@ -567,6 +567,7 @@ def kattention(x, Q, K, b, beta=None, *, causal=False, output_lse=False, backend
         beta: a tensor [H] or a number, above 0; 1 where None.
         causal: let query i see keys up to its own position; the last query stands where the last key does.
         output_lse: also return the log-sum-exp of each row's energies, [B, T, H], float32.
+        context_parallel: a group of processes that hold a part of the positions each; see docs/context_parallel.md.
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
 
     Returns:
@@ -577,4 +578,4 @@ def kattention(x, Q, K, b, beta=None, *, causal=False, output_lse=False, backend
 
     Source: 1007: Self Attention, section Kattention
     """
-    return OP({"x": x, "Q": Q, "K": K, "b": b, "beta": beta}, causal, output_lse, backend)
+    return OP({"x": x, "Q": Q, "K": K, "b": b, "beta": beta}, causal, output_lse, backend, context_parallel)

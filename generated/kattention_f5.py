@@ -491,7 +491,7 @@ OP = AttentionOp(
 )
 
 
-def kattention_f5(x, K, b, *, causal=False, output_lse=False, backend=None):
+def kattention_f5(x, K, b, *, causal=False, output_lse=False, context_parallel=None, backend=None):
     """Softmax attention by the document's f5: as f4, where the query's projection is the key's.
 
         E_ij = b^T K x_j + x_j^T K^T K x_i - 1/2 x_j^T K^T K x_j
@@ -504,6 +504,7 @@ def kattention_f5(x, K, b, *, causal=False, output_lse=False, backend=None):
         b: [H, D], one a head.
         causal: let query i see keys up to its own position; the last query stands where the last key does.
         output_lse: also return the log-sum-exp of each row's energies, [B, T, H], float32.
+        context_parallel: a group of processes that hold a part of the positions each; see docs/context_parallel.md.
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
 
     Returns:
@@ -514,4 +515,4 @@ def kattention_f5(x, K, b, *, causal=False, output_lse=False, backend=None):
 
     Source: 1007: Self Attention, section Guess 2
     """
-    return OP({"x": x, "K": K, "b": b}, causal, output_lse, backend)
+    return OP({"x": x, "K": K, "b": b}, causal, output_lse, backend, context_parallel)

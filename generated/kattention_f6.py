@@ -516,7 +516,7 @@ OP = AttentionOp(
 )
 
 
-def kattention_f6(x, Q, K, b, c, *, causal=False, output_lse=False, backend=None):
+def kattention_f6(x, Q, K, b, c, *, causal=False, output_lse=False, context_parallel=None, backend=None):
     """Softmax attention by the document's f6: -1/2 |Q x - K y|^2 and a linear term for each side; the log-sum-exp has it whole.
 
         E_ij = b^T K x_j + c^T Q x_i - 1/2 (Q x_i - K x_j)^T (Q x_i - K x_j)
@@ -531,6 +531,7 @@ def kattention_f6(x, Q, K, b, c, *, causal=False, output_lse=False, backend=None
         c: [H, D], one a head.
         causal: let query i see keys up to its own position; the last query stands where the last key does.
         output_lse: also return the log-sum-exp of each row's energies, [B, T, H], float32.
+        context_parallel: a group of processes that hold a part of the positions each; see docs/context_parallel.md.
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
 
     Returns:
@@ -541,4 +542,4 @@ def kattention_f6(x, Q, K, b, c, *, causal=False, output_lse=False, backend=None
 
     Source: 1007: Self Attention, section Guess 2
     """
-    return OP({"x": x, "Q": Q, "K": K, "b": b, "c": c}, causal, output_lse, backend)
+    return OP({"x": x, "Q": Q, "K": K, "b": b, "c": c}, causal, output_lse, backend, context_parallel)

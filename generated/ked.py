@@ -506,7 +506,7 @@ OP = AttentionOp(
 )
 
 
-def ked(x, mu, L, R, *, output_lse=False, backend=None):
+def ked(x, mu, L, R, *, output_lse=False, context_parallel=None, backend=None):
     """KED: the energy B^T L^T R B of softmax averages by fixed queries, read node by node and as the matrix of all nodes.
 
         E_kj = x_j^T mu_k
@@ -521,6 +521,7 @@ def ked(x, mu, L, R, *, output_lse=False, backend=None):
         L: [H, D, E], one a head.
         R: [H, D, E], one a head.
         output_lse: also return the log-sum-exp of each row's energies, [B, H, nodes], float32.
+        context_parallel: a group of processes that hold a part of the positions each; see docs/context_parallel.md.
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
 
     Returns:
@@ -531,4 +532,4 @@ def ked(x, mu, L, R, *, output_lse=False, backend=None):
 
     Source: 1007: Self Attention, section Simple KED model
     """
-    return OP({"x": x, "mu": mu, "L": L, "R": R}, False, output_lse, backend)
+    return OP({"x": x, "mu": mu, "L": L, "R": R}, False, output_lse, backend, context_parallel)

@@ -481,7 +481,7 @@ OP = AttentionOp(
 )
 
 
-def relay_nodes(x, mu, W, *, output_lse=False, backend=None):
+def relay_nodes(x, mu, W, *, output_lse=False, context_parallel=None, backend=None):
     """Relay nodes: B_k, the softmax average of a sequence by a fixed query mu_k, and both displayed energies of the nodes.
 
         E_kj = x_j^T mu_k
@@ -495,6 +495,7 @@ def relay_nodes(x, mu, W, *, output_lse=False, backend=None):
         mu: [H, M, E], the fixed queries.
         W: [H, M, M], one a head.
         output_lse: also return the log-sum-exp of each row's energies, [B, H, nodes], float32.
+        context_parallel: a group of processes that hold a part of the positions each; see docs/context_parallel.md.
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
 
     Returns:
@@ -505,4 +506,4 @@ def relay_nodes(x, mu, W, *, output_lse=False, backend=None):
 
     Source: 1007: Self Attention, section Relay nodes
     """
-    return OP({"x": x, "mu": mu, "W": W}, False, output_lse, backend)
+    return OP({"x": x, "mu": mu, "W": W}, False, output_lse, backend, context_parallel)

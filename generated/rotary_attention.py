@@ -497,7 +497,7 @@ OP = AttentionOp(
 )
 
 
-def rotary_attention(q, k, v, scale=None, *, causal=False, output_lse=False, backend=None):
+def rotary_attention(q, k, v, scale=None, *, causal=False, output_lse=False, context_parallel=None, backend=None):
     """Softmax attention with rotary positions: the document's x^T Q^T R_m^T R_n K y, over rotated queries and keys.
 
         E_ij = scale (cos(i theta) . q_i + sin(i theta) . half_turn(q_i))^T (cos(j theta) . k_j + sin(j theta) . half_turn(k_j))
@@ -511,6 +511,7 @@ def rotary_attention(q, k, v, scale=None, *, causal=False, output_lse=False, bac
         scale: a tensor [H] or a number, above 0; 1/sqrt(D) where None.
         causal: let query i see keys up to its own position; the last query stands where the last key does.
         output_lse: also return the log-sum-exp of each row's energies, [B, T, H], float32.
+        context_parallel: a group of processes that hold a part of the positions each; see docs/context_parallel.md.
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
 
     Returns:
@@ -521,4 +522,4 @@ def rotary_attention(q, k, v, scale=None, *, causal=False, output_lse=False, bac
 
     Source: 1007: Self Attention, section Guess 2
     """
-    return OP({"q": q, "k": k, "v": v, "scale": scale}, causal, output_lse, backend)
+    return OP({"q": q, "k": k, "v": v, "scale": scale}, causal, output_lse, backend, context_parallel)

@@ -475,7 +475,7 @@ OP = AttentionOp(
 )
 
 
-def self_attention(x, Q, K, V, *, causal=False, output_lse=False, backend=None):
+def self_attention(x, Q, K, V, *, causal=False, output_lse=False, context_parallel=None, backend=None):
     """Self attention of a stream, with the projections as parameters: a_ij = exp(x_i^T Q^T K x_j).
 
         E_ij = x_j^T K^T Q x_i
@@ -490,6 +490,7 @@ def self_attention(x, Q, K, V, *, causal=False, output_lse=False, backend=None):
         V: [H, E, E], one a head.
         causal: let query i see keys up to its own position; the last query stands where the last key does.
         output_lse: also return the log-sum-exp of each row's energies, [B, T, H], float32.
+        context_parallel: a group of processes that hold a part of the positions each; see docs/context_parallel.md.
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
 
     Returns:
@@ -500,4 +501,4 @@ def self_attention(x, Q, K, V, *, causal=False, output_lse=False, backend=None):
 
     Source: 1007: Self Attention, section Self Attention
     """
-    return OP({"x": x, "Q": Q, "K": K, "V": V}, causal, output_lse, backend)
+    return OP({"x": x, "Q": Q, "K": K, "V": V}, causal, output_lse, backend, context_parallel)

@@ -480,7 +480,7 @@ OP = AttentionOp(
 )
 
 
-def softmax_attention(q, k, v, scale=None, *, causal=False, output_lse=False, backend=None):
+def softmax_attention(q, k, v, scale=None, *, causal=False, output_lse=False, context_parallel=None, backend=None):
     """Softmax attention of queries, keys and values, with a scale.
 
         E_ij = scale k_j^T q_i
@@ -494,6 +494,7 @@ def softmax_attention(q, k, v, scale=None, *, causal=False, output_lse=False, ba
         scale: a tensor [H] or a number, above 0; 1/sqrt(D) where None.
         causal: let query i see keys up to its own position; the last query stands where the last key does.
         output_lse: also return the log-sum-exp of each row's energies, [B, T, H], float32.
+        context_parallel: a group of processes that hold a part of the positions each; see docs/context_parallel.md.
         backend: 'torch', 'triton', or None for the best one on the tensors' device.
 
     Returns:
@@ -504,4 +505,4 @@ def softmax_attention(q, k, v, scale=None, *, causal=False, output_lse=False, ba
 
     Source: 1007: Self Attention, section Self Attention
     """
-    return OP({"q": q, "k": k, "v": v, "scale": scale}, causal, output_lse, backend)
+    return OP({"q": q, "k": k, "v": v, "scale": scale}, causal, output_lse, backend, context_parallel)

@@ -144,10 +144,21 @@ class AttentionOp:
     backends: dict[str, AttentionBackend]
 
     def __call__(
-        self, given: dict[str, Any], causal: bool = False, output_lse: bool = False, backend: str | None = None
+        self,
+        given: dict[str, Any],
+        causal: bool = False,
+        output_lse: bool = False,
+        backend: str | None = None,
+        context_parallel: Any = None,
     ) -> Any:
         """The outputs (one, or a tuple), and after them the log-sum-exp [B, T, H] where asked for."""
         s = self.signature
+        if context_parallel is not None:
+            if backend is not None:
+                raise ArgumentError(f"{s.name}: context_parallel takes no backend")
+            from .parallel import ring_attention
+
+            return ring_attention(self, given, context_parallel, causal, output_lse)
         if not isinstance(causal, bool):
             raise ArgumentError(f"{s.name}: causal must be True or False, got {causal!r}")
         if causal and s.nodes is not None:

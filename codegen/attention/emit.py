@@ -189,7 +189,7 @@ def parameters(c: CompiledAttention) -> list[str]:
     out += [f"{v.name}={float(v.default)!r}" if v.default is not None else v.name for v in constants]
     if c.spec.nodes is None:
         out.append("causal=False")
-    return [*out, "output_lse=False", "backend=None"]
+    return [*out, "output_lse=False", "context_parallel=None", "backend=None"]
 
 
 def docstring(c: CompiledAttention) -> str:
@@ -223,6 +223,9 @@ def docstring(c: CompiledAttention) -> str:
     if a.normaliser == "softmax":
         what = "[B, H, nodes]" if a.nodes is not None else "[B, T, H]"
         lines.append(f"    output_lse: also return the log-sum-exp of each row's energies, {what}, float32.")
+    lines += [
+        "    context_parallel: a group of processes that hold a part of the positions each; see docs/context_parallel.md."
+    ]
     lines += ["    backend: 'torch', 'triton', or None for the best one on the tensors' device.", "", "Returns:"]
     lead = ["B", "T", "H"] if c.lowered.query == QUERY else ["B", "H"]
     outs = ", ".join(

@@ -89,6 +89,8 @@ def ring_attention(
 
 def _prepared(op: AttentionOp, given: dict[str, Any], causal: bool, output_lse: bool) -> Any:
     s = op.signature
+    if not isinstance(causal, bool):
+        raise ArgumentError(f"{s.name}: causal must be True or False, got {causal!r}")
     if s.nodes is not None:
         raise ArgumentError(f"{s.name}: context_parallel takes no fixed queries: they have no parts")
     if output_lse and s.normaliser != "softmax":

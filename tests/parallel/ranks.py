@@ -288,8 +288,6 @@ def case_bytes(at: Rank) -> dict[str, float]:
 
 def case_ring(argument: str, at: Rank) -> dict[str, float]:
     """An attention whose keys travel round the ranks, against one process: outputs, lse, and all gradients."""
-    from chunkform.runtime.parallel import ring_attention
-
     name, mask = argument.split()
     causal = mask == "causal"
     op = importlib.import_module(f"chunkform.generated.{name}").OP
@@ -308,7 +306,7 @@ def case_ring(argument: str, at: Rank) -> dict[str, float]:
             a.name: own[a.name][:, low:high] if parts and a.per_position else own[a.name]
             for a in op.signature.arguments
         }
-        y = ring_attention(op, cut, at.processes, causal, softmax) if parts else op(cut, causal, softmax)
+        y = op(cut, causal, softmax, context_parallel=at.processes if parts else None)
         outputs = y if isinstance(y, tuple) else (y,)
         torch.manual_seed(6)
         loss = torch.zeros((), dtype=torch.float64)
@@ -359,7 +357,7 @@ def case_halo(argument: str, at: Rank) -> dict[str, float]:
 
 
 def case_layer(argument: str, at: Rank) -> dict[str, float]:
-    """A layer with a short convolution over parts, also packed: outputs, and gradients of its input and parameters."""
+    """A layer with a short convolution, over parts, also packed, also with an attention: outputs, and all gradients."""
     from chunkform.runtime.nn import Mixer
 
     packed = argument == "packed"
@@ -371,7 +369,8 @@ def case_layer(argument: str, at: Rank) -> dict[str, float]:
     found = []
     for parts in (False, True):
         torch.manual_seed(8)
-        layer = Mixer("gated_delta_rule", 8, 2, context_parallel=at.processes if parts else None).double()
+        op = "rotary_attention" if argument == "attention" else "gated_delta_rule"
+        layer = Mixer(op, 8, 2, context_parallel=at.processes if parts else None).double()
         own = x.clone().requires_grad_()
         y = layer(own[:, low:high] if parts else own, cu_seqlens=borders)
         (y * (goal[:, low:high] if parts else goal)).sum().backward()

@@ -51,6 +51,7 @@ OTHERS = [
     ("bytes", 2),
     ("layer whole", 3),
     ("layer packed", 4),
+    ("layer attention", 3),
     ("halo 0", 2),
     ("halo 3", 3),
     ("halo 12", 4),
