@@ -340,16 +340,17 @@ def keys_kernel(
     if CAUSAL:
         low = tl.maximum(0, first - (S - T)) // BM * BM
         whole = tl.minimum(tl.cdiv(T, BM) * BM, tl.cdiv(tl.maximum(0, first + BN - 1 - (S - T)), BM) * BM)
-    for g in range(GROUP):
-        h = kh * GROUP + g
-        row_base = (b * H + h) * T
-        query1_h0 = query1 + b * query1_b + h * query1_h
-        for start in range(low, whole, BM):
+    # all heads of the group in one loop, and no loop without a step: the assembler would serialise its products
+    if whole > low:
+        for n in range(0, GROUP * ((whole - low) // BM)):
+            start = low + (n if GROUP == 1 else n % ((whole - low) // BM)) * BM
+            h = kh * GROUP + (0 if GROUP == 1 else n // ((whole - low) // BM))
+            row_base = (b * H + h) * T
             row_at = start + tl.arange(0, BM)
             row_ok = row_at < T
             i_at = row_at + (S - T)
             i = i_at.to(tl.float32)
-            query1_block = load_block(query1_h0, start, query1_t, T, D1, BD1, BM, True)
+            query1_block = load_block(query1 + b * query1_b + h * query1_h, start, query1_t, T, D1, BD1, BM, True)
             score1 = tl.dot(key1_block, tl.trans(query1_block), input_precision="tf32x3")
             e = energy_t(score1, i, j)
             visible = i_at[None, :] >= j_at[:, None]
@@ -364,12 +365,16 @@ def keys_kernel(
             d_score1 = dscore1_t(dE, score1, i, j)
             dkey1_total = tl.dot(d_score1.to(query1_block.dtype), query1_block, dkey1_total, input_precision="tf32x3")
 
-        for start in range(whole, last, BM):
+    if last > whole:
+        for n in range(0, GROUP * ((last - whole) // BM)):
+            start = whole + (n if GROUP == 1 else n % ((last - whole) // BM)) * BM
+            h = kh * GROUP + (0 if GROUP == 1 else n // ((last - whole) // BM))
+            row_base = (b * H + h) * T
             row_at = start + tl.arange(0, BM)
             row_ok = row_at < T
             i_at = row_at + (S - T)
             i = i_at.to(tl.float32)
-            query1_block = load_block(query1_h0, start, query1_t, T, D1, BD1, BM, False)
+            query1_block = load_block(query1 + b * query1_b + h * query1_h, start, query1_t, T, D1, BD1, BM, False)
             score1 = tl.dot(key1_block, tl.trans(query1_block), input_precision="tf32x3")
             e = energy_t(score1, i, j)
             shift = tl.load(shift_p + row_base + row_at)
@@ -382,12 +387,16 @@ def keys_kernel(
             d_score1 = dscore1_t(dE, score1, i, j)
             dkey1_total = tl.dot(d_score1.to(query1_block.dtype), query1_block, dkey1_total, input_precision="tf32x3")
 
-        for start in range(tl.maximum(whole, last), T, BM):
+    if T > tl.maximum(whole, last):
+        for n in range(0, GROUP):
+            start = tl.maximum(whole, last) + (n if GROUP == 1 else n % (1)) * BM
+            h = kh * GROUP + (0 if GROUP == 1 else n // (1))
+            row_base = (b * H + h) * T
             row_at = start + tl.arange(0, BM)
             row_ok = row_at < T
             i_at = row_at + (S - T)
             i = i_at.to(tl.float32)
-            query1_block = load_block(query1_h0, start, query1_t, T, D1, BD1, BM, True)
+            query1_block = load_block(query1 + b * query1_b + h * query1_h, start, query1_t, T, D1, BD1, BM, True)
             score1 = tl.dot(key1_block, tl.trans(query1_block), input_precision="tf32x3")
             e = energy_t(score1, i, j)
             shift = tl.load(shift_p + row_base + row_at, mask=row_ok, other=float("inf"))
