@@ -161,7 +161,7 @@ class Step:
         following = states if inplace else [torch.empty(x.shape, dtype=x.dtype, device=plan.device) for x in states]
         if not outs:
             outs = [torch.empty(shape, dtype=plan.dtype, device=plan.device) for shape in plan.shapes]
-        constants = self._constants and {n: x if given[n] is None else given[n] for n, x in self._constants.items()}
+        constants: dict[str, Any] = {n: x if given[n] is None else given[n] for n, x in self._constants.items()}
         plan.run(tensors, constants, states, following, outs)
         return (*outs, following[0] if len(following) == 1 else tuple(following))
 
