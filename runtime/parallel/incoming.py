@@ -23,11 +23,11 @@ class Exchange:
 
     def __call__(self, segments: tuple[Segment, ...]) -> tuple[Map, ...]:
         tensors = [x for s in segments for x in self._sent(s)]
-        flag = tensors[0].new_full((1,), float(self.starts))
-        flat = torch.cat([flag, *(x.reshape(-1) for x in tensors)])
+        flags = [tensors[0].new_full((1,), float(self.starts))] if self.packed else []
+        flat = torch.cat([*flags, *(x.reshape(-1) for x in tensors)])
         gathering = self.group.gather(flat)
         before = self._before(gathering.wait())
-        results, at = [], 1
+        results, at = [], len(flags)
         for s in segments:
             parts = before[:, at : at + sum(x.numel() for x in s.map)].split([x.numel() for x in s.map], 1)
             at += sum(x.numel() for x in s.map)

@@ -277,7 +277,7 @@ def case_bytes(at: Rank) -> dict[str, float]:
                 b, h, d = parts["k"].shape[0], parts["k"].shape[2], parts["k"].shape[3]
                 e = parts["v"].shape[3]
                 width = {1: 1, None: d, 0: d * d}[linear]
-                assert sent == [1 + b * h * (d * e + width)] * 2, (name, steps, sent)
+                assert sent == [b * h * (d * e + width)] * 2, (name, steps, sent)
     finally:
         group_module.Group.gather = original  # type: ignore[method-assign]
     return {}
@@ -327,6 +327,33 @@ def case_keys_differ(at: Rank) -> dict[str, float]:
     q, v = torch.randn(1, 3, 2, 4), torch.randn(1, 3 + (at.rank == 1), 2, 4)
     says = r"on rank 1 of context_parallel: softmax_attention: v has S = 4, but k has S = 3"
     return refusal(at, lambda: ring_attention(OP, {"q": q, "k": q, "v": v, "scale": None}, at.processes), says=says)
+
+
+def case_checked_once(at: Rank) -> dict[str, float]:
+    """Over a group that can't exchange what lies on the hosts, the same call is checked once; another one again."""
+    from chunkform.runtime.parallel import group as group_module
+
+    said: list[int] = []
+    original, on_host = group_module.Group.gather, group_module.Group.on_host
+
+    def counting(self: Any, x: Tensor) -> Any:
+        said.append(x.dtype == torch.uint8)
+        return original(self, x)
+
+    group_module.Group.gather = counting  # type: ignore[method-assign]
+    group_module.Group.on_host = property(lambda self: False)  # type: ignore[assignment, method-assign]
+    try:
+        op, given, _, parts = some_arguments(at, torch.float64)
+        checks = []
+        for own in (parts, parts, {n: x[:, :, :1] for n, x in parts.items()}, parts):
+            said.clear()
+            got = op(own, context_parallel=at.processes)[0]
+            checks.append(sum(said))
+        assert checks == [1, 0, 1, 0], checks
+    finally:
+        group_module.Group.gather, group_module.Group.on_host = original, on_host  # type: ignore[method-assign]
+    low, high = span(at)
+    return {"output": difference(got, op(given)[0][:, low:high])}
 
 
 # --- halo ---------------------------------------------------------------------------------------------------------------

@@ -49,6 +49,7 @@ OTHERS = [
     ("compiled", 2),
     ("data_parallel", 4),
     ("bytes", 2),
+    ("checked_once", 2),
     ("layer whole", 3),
     ("layer packed", 4),
     ("layer attention", 3),
