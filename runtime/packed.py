@@ -72,13 +72,30 @@ def packed_of(name: str, starts: Tensor, steps: int) -> Packed:
     Raises:
         ArgumentError: on a CPU, the values don't rise from 0 to T.
     """
-    found = _known.get(starts)
-    if found is not None and found[:2] == (starts._version, steps):
-        return found[2]
+    about = _about(starts, steps)
+    found = None if about is None else _known.get(starts)
+    if found is not None and found[0] == about:
+        return found[1]
     check_values(f"{name}: cu_seqlens", starts, steps)
     packed = Packed(starts.to(torch.int64), starts.shape[0] - 1, steps)
-    _known[starts] = (starts._version, steps, packed)
+    if about is not None:
+        _known[starts] = (about, packed)
     return packed
+
+
+def _about(starts: Tensor, steps: int) -> tuple[int, int, int] | None:
+    """What has to be the same for a tensor to need no second look; None where each call has to look.
+
+    A CUDA graph has to hold the look itself, since the tensor may have other values when the graph runs.
+    """
+    if starts.is_inference():
+        return None
+    stream = 0
+    if starts.is_cuda:
+        if torch.cuda.is_current_stream_capturing():
+            return None
+        stream = torch.cuda.current_stream(starts.device).cuda_stream
+    return starts._version, steps, stream
 
 
 _known: Any = WeakTensorKeyDictionary()

@@ -102,6 +102,24 @@ def test_both_passes_run_in_a_cuda_graph(name):
         assert (got is None and want is None) or torch.equal(got, want)
 
 
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_a_cuda_graph_sees_new_starts(dtype):
+    p = problem("gated_delta_rule", CASE, lengths=(60, 90))
+    given = {p.keys[n]: x for n, x in p.given.items()}
+    starts, other = (
+        torch.tensor([0, 60, 150], device="cuda", dtype=dtype),
+        torch.tensor([0, 100, 150], device="cuda", dtype=dtype),
+    )
+    gated_delta_rule(**given, cu_seqlens=starts)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        o, _ = gated_delta_rule(**given, cu_seqlens=starts)
+    starts.copy_(other)
+    graph.replay()
+    assert torch.equal(o, gated_delta_rule(**given, cu_seqlens=other)[0])
+
+
 def test_several_streams_do_not_mix():
     p = problem("gated_delta_rule", CASE)
     want = gated_delta_rule(**{p.keys[n]: x for n, x in p.given.items()})[0]

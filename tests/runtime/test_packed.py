@@ -87,6 +87,25 @@ def test_a_backend_without_packed_sequences_says_so(monkeypatch):
         gated_delta_rule(**arguments(), cu_seqlens=torch.tensor([0, 9]), backend="triton")
 
 
+def test_starts_may_be_written_to():
+    starts = torch.tensor([0, 4, 9])
+    given = arguments()
+    before, _ = gated_delta_rule(**given, cu_seqlens=starts)
+    starts[1] = 6
+    after, _ = gated_delta_rule(**given, cu_seqlens=starts)
+    assert torch.equal(after, gated_delta_rule(**given, cu_seqlens=torch.tensor([0, 6, 9]))[0])
+    assert not torch.equal(before, after)
+    starts[1] = 10
+    with pytest.raises(ArgumentError, match="must not fall"):
+        gated_delta_rule(**given, cu_seqlens=starts)
+
+
+def test_inference_mode():
+    with torch.inference_mode():
+        o, _ = gated_delta_rule(**arguments(), cu_seqlens=torch.tensor([0, 4, 9]))
+    assert o.is_inference()
+
+
 def test_sequences_of_one_length_run_as_one_batch():
     packed = packed_of("x", torch.tensor([0, 3, 6, 6, 8, 11]), 11)
     assert packed.batches == [[0, 1, 4], [2], [3]]
