@@ -713,7 +713,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "forward")
+    config = choose(some.dtype, (D, E), "heavy")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
     S_first = whole(states.get("S"))
@@ -746,7 +746,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
         S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         launch(
             forward_sweep_1,
-            (lay.sequences * parts * H * cdiv(E, min(config.narrow, padded(E))),),
+            (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
             None,
             S_ends,
             matrix1,
@@ -767,7 +767,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
             D=D,
             E=E,
             block_d=padded(D),
-            block_e=min(config.narrow, padded(E)),
+            block_e=min(config.tile, padded(E)),
             YIELD=False,
             C=config.chunk,
             LEVELS=config.levels,
@@ -825,7 +825,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
     launch(
         forward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, min(config.narrow, padded(E))),),
+        (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
         S_starts,
         S_last,
         matrix1,
@@ -846,7 +846,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
         D=D,
         E=E,
         block_d=padded(D),
-        block_e=min(config.narrow, padded(E)),
+        block_e=min(config.tile, padded(E)),
         YIELD=True,
         C=config.chunk,
         LEVELS=config.levels,
@@ -1472,7 +1472,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "backward")
+    config = choose(some.dtype, (D, E), "heavy")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
     S_first = whole(states.get("S"))
@@ -1518,7 +1518,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         launch(
             backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(E, min(config.narrow, padded(E))),),
+            (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
             None,
             dS_ends,
             matrix1,
@@ -1542,7 +1542,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             D=D,
             E=E,
             block_d=padded(D),
-            block_e=min(config.narrow, padded(E)),
+            block_e=min(config.tile, padded(E)),
             YIELD=False,
             C=config.chunk,
             LEVELS=config.levels,
@@ -1597,11 +1597,11 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dS_starts = chained_matrix(dS_first, dS_ends, dS_linear, lay, parts, False, along=0)
     write2 = some.new_empty((B, T, H, E), dtype=some.dtype)
     dv = some.new_empty((B, T, H, E), dtype=some.dtype)
-    dbeta_0 = some.new_empty((B, T, H, cdiv(E, min(config.narrow, padded(E)))), dtype=torch.float32)
+    dbeta_0 = some.new_empty((B, T, H, cdiv(E, min(config.tile, padded(E)))), dtype=torch.float32)
     dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
     launch(
         backward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, min(config.narrow, padded(E))),),
+        (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
         dS_starts,
         dS_last,
         matrix1,
@@ -1625,7 +1625,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         D=D,
         E=E,
         block_d=padded(D),
-        block_e=min(config.narrow, padded(E)),
+        block_e=min(config.tile, padded(E)),
         YIELD=True,
         C=config.chunk,
         LEVELS=config.levels,
@@ -1664,7 +1664,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dk_1 = some.new_empty((B, T, H, D), dtype=torch.float32)
         launch(
             backward_sweep_2,
-            (lay.sequences * parts * H * cdiv(D, min(config.narrow, padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
             dS_starts,
             matrix5,
             k,
@@ -1687,7 +1687,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             E=E,
             D=D,
             block_e=padded(E),
-            block_d=min(config.narrow, padded(D)),
+            block_d=min(config.tile, padded(D)),
             YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
@@ -1703,7 +1703,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
         launch(
             backward_sweep_3,
-            (lay.sequences * parts * H * cdiv(D, min(config.narrow, padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
             S_starts,
             S_last,
             matrix4,
@@ -1728,7 +1728,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             E=E,
             D=D,
             block_e=padded(E),
-            block_d=min(config.narrow, padded(D)),
+            block_d=min(config.tile, padded(D)),
             YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,

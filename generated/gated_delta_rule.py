@@ -942,7 +942,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "forward")
+    config = choose(some.dtype, (D, E), "heavy")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
     S_first = whole(states.get("S"))
@@ -980,7 +980,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
         S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         launch(
             forward_sweep_1,
-            (lay.sequences * parts * H * cdiv(E, min(config.narrow, padded(E))),),
+            (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
             None,
             S_ends,
             matrix1,
@@ -1005,7 +1005,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
             D=D,
             E=E,
             block_d=padded(D),
-            block_e=min(config.narrow, padded(E)),
+            block_e=min(config.tile, padded(E)),
             YIELD=False,
             C=config.chunk,
             LEVELS=config.levels,
@@ -1067,7 +1067,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
     launch(
         forward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, min(config.narrow, padded(E))),),
+        (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
         S_starts,
         S_last,
         matrix1,
@@ -1092,7 +1092,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
         D=D,
         E=E,
         block_d=padded(D),
-        block_e=min(config.narrow, padded(E)),
+        block_e=min(config.tile, padded(E)),
         YIELD=True,
         C=config.chunk,
         LEVELS=config.levels,
@@ -2005,7 +2005,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "backward")
+    config = choose(some.dtype, (D, E), "heavy")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
     S_first = whole(states.get("S"))
@@ -2056,7 +2056,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         launch(
             backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(E, min(config.narrow, padded(E))),),
+            (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
             None,
             dS_ends,
             matrix1,
@@ -2087,7 +2087,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             D=D,
             E=E,
             block_d=padded(D),
-            block_e=min(config.narrow, padded(E)),
+            block_e=min(config.tile, padded(E)),
             YIELD=False,
             C=config.chunk,
             LEVELS=config.levels,
@@ -2146,12 +2146,12 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dS_starts = chained_matrix(dS_first, dS_ends, dS_linear, lay, parts, False, along=0)
     write2 = some.new_empty((B, T, H, E), dtype=some.dtype)
     dv = some.new_empty((B, T, H, E), dtype=some.dtype)
-    dbeta_0 = some.new_empty((B, T, H, cdiv(E, min(config.narrow, padded(E)))), dtype=torch.float32)
-    dlog_alpha_0 = some.new_empty((B, T, H, cdiv(E, min(config.narrow, padded(E)))), dtype=torch.float32)
+    dbeta_0 = some.new_empty((B, T, H, cdiv(E, min(config.tile, padded(E)))), dtype=torch.float32)
+    dlog_alpha_0 = some.new_empty((B, T, H, cdiv(E, min(config.tile, padded(E)))), dtype=torch.float32)
     dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
     launch(
         backward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, min(config.narrow, padded(E))),),
+        (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
         dS_starts,
         dS_last,
         matrix1,
@@ -2182,7 +2182,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         D=D,
         E=E,
         block_d=padded(D),
-        block_e=min(config.narrow, padded(E)),
+        block_e=min(config.tile, padded(E)),
         YIELD=True,
         C=config.chunk,
         LEVELS=config.levels,
@@ -2223,10 +2223,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
     if needs & {"alpha", "k", "q"}:
         dk_1 = some.new_empty((B, T, H, D), dtype=torch.float32)
-        S_out_late_ = some.new_empty((B, T, H, cdiv(D, min(config.narrow, padded(D)))), dtype=torch.float32)
+        S_out_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
         launch(
             backward_sweep_2,
-            (lay.sequences * parts * H * cdiv(D, min(config.narrow, padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
             dS_starts,
             beta,
             *strides(beta, H),
@@ -2254,7 +2254,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             E=E,
             D=D,
             block_e=padded(E),
-            block_d=min(config.narrow, padded(D)),
+            block_d=min(config.tile, padded(D)),
             YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
@@ -2304,12 +2304,12 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"alpha", "k", "q"}:
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
-        S_in_late_ = some.new_empty((B, T, H, cdiv(D, min(config.narrow, padded(D)))), dtype=torch.float32)
-        S_in_early_ = some.new_empty((B, T, H, cdiv(D, min(config.narrow, padded(D)))), dtype=torch.float32)
+        S_in_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
+        S_in_early_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
         S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
         launch(
             backward_sweep_3,
-            (lay.sequences * parts * H * cdiv(D, min(config.narrow, padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
             S_starts,
             S_last,
             alpha_sums,
@@ -2342,7 +2342,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             E=E,
             D=D,
             block_e=padded(E),
-            block_d=min(config.narrow, padded(D)),
+            block_d=min(config.tile, padded(D)),
             YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,

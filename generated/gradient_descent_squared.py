@@ -719,7 +719,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "forward")
+    config = choose(some.dtype, (N, M), "heavy")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(M, min(config.tile, padded(M))))
     W_first = whole(states.get("W"))
@@ -752,7 +752,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
         W_ends = some.new_empty((B * parts, H, M, N), dtype=torch.float32)
         launch(
             forward_sweep_1,
-            (lay.sequences * parts * H * cdiv(M, min(config.narrow, padded(M))),),
+            (lay.sequences * parts * H * cdiv(M, min(config.tile, padded(M))),),
             None,
             W_ends,
             matrix1,
@@ -773,7 +773,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
             N=N,
             M=M,
             block_n_=padded(N),
-            block_m_=min(config.narrow, padded(M)),
+            block_m_=min(config.tile, padded(M)),
             YIELD=False,
             C=config.chunk,
             LEVELS=config.levels,
@@ -831,7 +831,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
     W_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32)
     launch(
         forward_sweep_1,
-        (lay.sequences * parts * H * cdiv(M, min(config.narrow, padded(M))),),
+        (lay.sequences * parts * H * cdiv(M, min(config.tile, padded(M))),),
         W_starts,
         W_last,
         matrix1,
@@ -852,7 +852,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
         N=N,
         M=M,
         block_n_=padded(N),
-        block_m_=min(config.narrow, padded(M)),
+        block_m_=min(config.tile, padded(M)),
         YIELD=True,
         C=config.chunk,
         LEVELS=config.levels,
@@ -1480,7 +1480,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "backward")
+    config = choose(some.dtype, (N, M), "heavy")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(N, min(config.tile, padded(N))))
     W_first = whole(states.get("W"))
@@ -1526,7 +1526,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dW_ends = some.new_empty((B * parts, H, M, N), dtype=torch.float32)
         launch(
             backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(M, min(config.narrow, padded(M))),),
+            (lay.sequences * parts * H * cdiv(M, min(config.tile, padded(M))),),
             None,
             dW_ends,
             matrix1,
@@ -1547,7 +1547,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             N=N,
             M=M,
             block_n_=padded(N),
-            block_m_=min(config.narrow, padded(M)),
+            block_m_=min(config.tile, padded(M)),
             YIELD=False,
             C=config.chunk,
             LEVELS=config.levels,
@@ -1605,7 +1605,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     dW_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32)
     launch(
         backward_sweep_1,
-        (lay.sequences * parts * H * cdiv(M, min(config.narrow, padded(M))),),
+        (lay.sequences * parts * H * cdiv(M, min(config.tile, padded(M))),),
         dW_starts,
         dW_last,
         matrix1,
@@ -1626,7 +1626,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         N=N,
         M=M,
         block_n_=padded(N),
-        block_m_=min(config.narrow, padded(M)),
+        block_m_=min(config.tile, padded(M)),
         YIELD=True,
         C=config.chunk,
         LEVELS=config.levels,
@@ -1663,10 +1663,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
     if needs & {"eta", "x", "z"}:
         dx_1 = some.new_empty((B, T, H, N), dtype=torch.float32)
-        deta_1 = some.new_empty((B, T, H, cdiv(N, min(config.narrow, padded(N)))), dtype=torch.float32)
+        deta_1 = some.new_empty((B, T, H, cdiv(N, min(config.tile, padded(N)))), dtype=torch.float32)
         launch(
             backward_sweep_2,
-            (lay.sequences * parts * H * cdiv(N, min(config.narrow, padded(N))),),
+            (lay.sequences * parts * H * cdiv(N, min(config.tile, padded(N))),),
             dW_starts,
             matrix5,
             x,
@@ -1690,7 +1690,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             M=M,
             N=N,
             block_m_=padded(M),
-            block_n_=min(config.narrow, padded(N)),
+            block_n_=min(config.tile, padded(N)),
             YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
@@ -1706,7 +1706,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         W_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32)
         launch(
             backward_sweep_3,
-            (lay.sequences * parts * H * cdiv(N, min(config.narrow, padded(N))),),
+            (lay.sequences * parts * H * cdiv(N, min(config.tile, padded(N))),),
             W_starts,
             W_last,
             matrix4,
@@ -1731,7 +1731,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             M=M,
             N=N,
             block_m_=padded(M),
-            block_n_=min(config.narrow, padded(N)),
+            block_n_=min(config.tile, padded(N)),
             YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,

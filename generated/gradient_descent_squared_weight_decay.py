@@ -936,7 +936,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], keep.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "forward")
+    config = choose(some.dtype, (N, M), "heavy")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(M, min(config.tile, padded(M))))
     W_first = whole(states.get("W"))
@@ -972,7 +972,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
         W_ends = some.new_empty((B * parts, H, M, N), dtype=torch.float32)
         launch(
             forward_sweep_1,
-            (lay.sequences * parts * H * cdiv(M, min(config.narrow, padded(M))),),
+            (lay.sequences * parts * H * cdiv(M, min(config.tile, padded(M))),),
             None,
             W_ends,
             matrix1,
@@ -995,7 +995,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
             N=N,
             M=M,
             block_n_=padded(N),
-            block_m_=min(config.narrow, padded(M)),
+            block_m_=min(config.tile, padded(M)),
             YIELD=False,
             C=config.chunk,
             LEVELS=config.levels,
@@ -1055,7 +1055,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
     W_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32)
     launch(
         forward_sweep_1,
-        (lay.sequences * parts * H * cdiv(M, min(config.narrow, padded(M))),),
+        (lay.sequences * parts * H * cdiv(M, min(config.tile, padded(M))),),
         W_starts,
         W_last,
         matrix1,
@@ -1078,7 +1078,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
         N=N,
         M=M,
         block_n_=padded(N),
-        block_m_=min(config.narrow, padded(M)),
+        block_m_=min(config.tile, padded(M)),
         YIELD=True,
         C=config.chunk,
         LEVELS=config.levels,
@@ -2079,7 +2079,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], keep.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "backward")
+    config = choose(some.dtype, (N, M), "heavy")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(N, min(config.tile, padded(N))))
     W_first = whole(states.get("W"))
@@ -2182,7 +2182,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dW_ends = some.new_empty((B * parts, H, M, N), dtype=torch.float32)
         launch(
             backward_sweep_2,
-            (lay.sequences * parts * H * cdiv(M, min(config.narrow, padded(M))),),
+            (lay.sequences * parts * H * cdiv(M, min(config.tile, padded(M))),),
             None,
             dW_ends,
             matrix5,
@@ -2205,7 +2205,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             N=N,
             M=M,
             block_n_=padded(N),
-            block_m_=min(config.narrow, padded(M)),
+            block_m_=min(config.tile, padded(M)),
             YIELD=False,
             C=config.chunk,
             LEVELS=config.levels,
@@ -2265,7 +2265,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     dW_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32)
     launch(
         backward_sweep_2,
-        (lay.sequences * parts * H * cdiv(M, min(config.narrow, padded(M))),),
+        (lay.sequences * parts * H * cdiv(M, min(config.tile, padded(M))),),
         dW_starts,
         dW_last,
         matrix5,
@@ -2288,7 +2288,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         N=N,
         M=M,
         block_n_=padded(N),
-        block_m_=min(config.narrow, padded(M)),
+        block_m_=min(config.tile, padded(M)),
         YIELD=True,
         C=config.chunk,
         LEVELS=config.levels,
@@ -2327,11 +2327,11 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
     if needs & {"eta", "keep", "x", "z"}:
         dx_2 = some.new_empty((B, T, H, N), dtype=torch.float32)
-        deta_2 = some.new_empty((B, T, H, cdiv(N, min(config.narrow, padded(N)))), dtype=torch.float32)
-        W_out_late_ = some.new_empty((B, T, H, cdiv(N, min(config.narrow, padded(N)))), dtype=torch.float32)
+        deta_2 = some.new_empty((B, T, H, cdiv(N, min(config.tile, padded(N)))), dtype=torch.float32)
+        W_out_late_ = some.new_empty((B, T, H, cdiv(N, min(config.tile, padded(N)))), dtype=torch.float32)
         launch(
             backward_sweep_3,
-            (lay.sequences * parts * H * cdiv(N, min(config.narrow, padded(N))),),
+            (lay.sequences * parts * H * cdiv(N, min(config.tile, padded(N))),),
             dW_starts,
             keep_sums,
             keep_resets,
@@ -2358,7 +2358,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             M=M,
             N=N,
             block_m_=padded(M),
-            block_n_=min(config.narrow, padded(N)),
+            block_n_=min(config.tile, padded(N)),
             YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
@@ -2406,11 +2406,11 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"keep", "x", "z"}:
         dx = some.new_empty((B, T, H, N), dtype=some.dtype)
         dz = some.new_empty((B, T, H, N), dtype=some.dtype)
-        W_in_late_ = some.new_empty((B, T, H, cdiv(N, min(config.narrow, padded(N)))), dtype=torch.float32)
-        W_in_early_ = some.new_empty((B, T, H, cdiv(N, min(config.narrow, padded(N)))), dtype=torch.float32)
+        W_in_late_ = some.new_empty((B, T, H, cdiv(N, min(config.tile, padded(N)))), dtype=torch.float32)
+        W_in_early_ = some.new_empty((B, T, H, cdiv(N, min(config.tile, padded(N)))), dtype=torch.float32)
         launch(
             backward_sweep_4,
-            (lay.sequences * parts * H * cdiv(N, min(config.narrow, padded(N))),),
+            (lay.sequences * parts * H * cdiv(N, min(config.tile, padded(N))),),
             W_starts,
             keep_sums,
             keep_resets,
@@ -2440,7 +2440,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             M=M,
             N=N,
             block_m_=padded(M),
-            block_n_=min(config.narrow, padded(N)),
+            block_n_=min(config.tile, padded(N)),
             YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,

@@ -1757,7 +1757,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], o.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = o.shape[-1]
-    config = choose(some.dtype, (D, E), "backward")
+    config = choose(some.dtype, (D, E), "light")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
     s_first = whole(states.get("s"))
@@ -1796,7 +1796,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         ds_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         launch(
             backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(E, min(config.narrow, padded(E))),),
+            (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
             None,
             ds_ends,
             matrix1,
@@ -1824,7 +1824,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             D=D,
             E=E,
             block_d=padded(D),
-            block_e=min(config.narrow, padded(E)),
+            block_e=min(config.tile, padded(E)),
             YIELD=False,
             C=config.chunk,
             LEVELS=config.levels,
@@ -1883,11 +1883,11 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         ds_starts = chained_matrix(ds_first, ds_ends, ds_linear, lay, parts, False, along=0)
     write2 = some.new_empty((B, T, H, E), dtype=some.dtype)
     do = some.new_empty((B, T, H, E), dtype=some.dtype)
-    dlog_lam_0 = some.new_empty((B, T, H, cdiv(E, min(config.narrow, padded(E)))), dtype=torch.float32)
+    dlog_lam_0 = some.new_empty((B, T, H, cdiv(E, min(config.tile, padded(E)))), dtype=torch.float32)
     ds_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
     launch(
         backward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, min(config.narrow, padded(E))),),
+        (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
         ds_starts,
         ds_last,
         matrix1,
@@ -1915,7 +1915,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         D=D,
         E=E,
         block_d=padded(D),
-        block_e=min(config.narrow, padded(E)),
+        block_e=min(config.tile, padded(E)),
         YIELD=True,
         C=config.chunk,
         LEVELS=config.levels,

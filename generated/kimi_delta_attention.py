@@ -974,7 +974,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "channels")
+    config = choose(some.dtype, (D, E), "heavy")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
     S_first = whole(states.get("S"))
@@ -1021,7 +1021,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
         S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         launch(
             forward_sweep_1,
-            (lay.sequences * parts * H * cdiv(E, min(config.narrow, padded(E))),),
+            (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
             None,
             S_ends,
             matrix1,
@@ -1043,7 +1043,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
             D=D,
             E=E,
             block_d=padded(D),
-            block_e=min(config.narrow, padded(E)),
+            block_e=min(config.tile, padded(E)),
             YIELD=False,
             C=config.chunk,
             LEVELS=config.levels,
@@ -1103,7 +1103,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
     launch(
         forward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, min(config.narrow, padded(E))),),
+        (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
         S_starts,
         S_last,
         matrix1,
@@ -1125,7 +1125,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
         D=D,
         E=E,
         block_d=padded(D),
-        block_e=min(config.narrow, padded(E)),
+        block_e=min(config.tile, padded(E)),
         YIELD=True,
         C=config.chunk,
         LEVELS=config.levels,
@@ -2251,7 +2251,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "channels")
+    config = choose(some.dtype, (D, E), "heavy")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
     S_first = whole(states.get("S"))
@@ -2301,7 +2301,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         launch(
             backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(E, min(config.narrow, padded(E))),),
+            (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
             None,
             dS_ends,
             matrix1,
@@ -2326,7 +2326,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             D=D,
             E=E,
             block_d=padded(D),
-            block_e=min(config.narrow, padded(E)),
+            block_e=min(config.tile, padded(E)),
             YIELD=False,
             C=config.chunk,
             LEVELS=config.levels,
@@ -2383,11 +2383,11 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dS_starts = chained_matrix(dS_first, dS_ends, dS_linear, lay, parts, False, along=0)
     write2 = some.new_empty((B, T, H, E), dtype=some.dtype)
     dv = some.new_empty((B, T, H, E), dtype=some.dtype)
-    dbeta_0 = some.new_empty((B, T, H, cdiv(E, min(config.narrow, padded(E)))), dtype=torch.float32)
+    dbeta_0 = some.new_empty((B, T, H, cdiv(E, min(config.tile, padded(E)))), dtype=torch.float32)
     dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
     launch(
         backward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, min(config.narrow, padded(E))),),
+        (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
         dS_starts,
         dS_last,
         matrix1,
@@ -2412,7 +2412,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         D=D,
         E=E,
         block_d=padded(D),
-        block_e=min(config.narrow, padded(E)),
+        block_e=min(config.tile, padded(E)),
         YIELD=True,
         C=config.chunk,
         LEVELS=config.levels,

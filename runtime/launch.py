@@ -20,12 +20,10 @@ DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16:
 
 @dataclass(frozen=True)
 class Config:
-    """How a kernel is launched: steps per chunk, width of the state tile (`narrow` where a walk makes many products), width of a
-    block of a long loop over an axis."""
+    """How a kernel is launched: steps per chunk, width of the state tile, width of a block of a long loop over an axis."""
 
     chunk: int
     tile: int
-    narrow: int
     block: int
     warps: int
     stages: int
@@ -45,8 +43,8 @@ class Config:
 def choose(dtype: torch.dtype, sizes: tuple[int, ...], kind: str) -> Config:
     """The configuration for a shape class. Never keyed on T.
 
-    `sizes` are the dims. `kind` of the sweeps: light; channels, with a decay for each; or forward or backward, with several
-    matrices over the steps of a chunk to apply. The numbers are the fastest of those measured on an H200.
+    `sizes` are the dims. `kind` of the sweeps: light, or heavy, where they have decays of each channel, or so many products to
+    make that longer chunks don't fit. The numbers are the fastest, of those that gave the right results, on an H200.
     """
     largest = max((padded(x) for x in sizes), default=16)
     return config_for(4 if dtype == torch.float32 else 2, largest, kind)
@@ -57,15 +55,13 @@ def config_for(itemsize: int, largest: int, kind: str) -> Config:
     """`largest` is the largest dim, padded to a power of two."""
     if itemsize == 4:
         if largest <= 128:
-            return Config(chunk=32, tile=32, narrow=32, block=32, warps=4, stages=2, itemsize=4)
-        return Config(chunk=16, tile=32, narrow=32, block=32, warps=8, stages=1, itemsize=4)
+            return Config(chunk=32, tile=32, block=32, warps=4, stages=2, itemsize=4)
+        return Config(chunk=16, tile=32, block=32, warps=8, stages=1, itemsize=4)
     if largest > 128:
-        return Config(chunk=32, tile=32, narrow=32, block=32, warps=4, stages=2)
+        return Config(chunk=32, tile=32, block=32, warps=4, stages=2)
     if kind == "light":
-        return Config(chunk=64, tile=64, narrow=64, block=32, warps=4, stages=2)
-    if kind == "backward":
-        return Config(chunk=64, tile=64, narrow=32, block=64, warps=4, stages=2)
-    return Config(chunk=32, tile=64, narrow=64, block=64, warps=4, stages=3)
+        return Config(chunk=64, tile=64, block=32, warps=4, stages=2)
+    return Config(chunk=32, tile=64, block=64, warps=4, stages=3)
 
 
 def padded(size: int) -> int:

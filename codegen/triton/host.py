@@ -21,6 +21,8 @@ from .names import Names
 from .opened import Opened, opened
 from .tile import Argument, axis_name, block_name, size_name
 
+LIGHT = 4  # products in each step of a walk over chunks of 64 steps, beside a state of 128 x 64
+
 
 class Host:
     """Prints one of the two functions, and the kernels that it launches."""
@@ -66,6 +68,7 @@ class Host:
                 f"(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None{exchange})",
                 "Gradients.",
             )
+        self.lines[self.lines.index(self.config)] = self.config.format(self._kind())
         body = "\n".join(f"    {x}" for x in self.lines)
         return f'def triton_{self.kind}{head}:\n    """{doc}"""\n{body}\n'
 
@@ -93,7 +96,8 @@ class Host:
                 at = [dim_of(a) for a in with_dim.axes].index(d) - len(with_dim.axes)
                 add(f"{size_name(d)} = {self.names(with_dim.leaf)}.shape[{at}]")
         sizes = ", ".join(size_name(d) for d in p.dims) + ("," if len(p.dims) == 1 else "")
-        add(f'config = choose(some.dtype, ({sizes}), "{self._kind()}")')
+        self.config = f'config = choose(some.dtype, ({sizes}), "{{}}")'
+        add(self.config)
         add("lay = places(packed, (B, T, H), config.chunk)")
         if self.cuts:
             tiles = max((self._tile_count(o) for o in self.opened.values()), key=lambda x: (x != "1", x))
@@ -120,13 +124,9 @@ class Host:
                 add(f'{self.names(x)} = cotangent(cotangents.get("{name}"), some, ({shape}))')
 
     def _kind(self) -> str:
-        """Of the sweeps: light, one with a decay for each channel, or one that has several matrices of a chunk to apply."""
-        opened = self.opened.values()
-        if any(o.scaled or o.intra or o.products for o in opened):
-            return "channels"
-        if all(len(o.prepared) - sum(len(s.ahead) for s in o.sums) <= 1 for o in opened):
-            return "light"
-        return "backward" if self.backward else "forward"
+        """light or heavy, as `choose` has it."""
+        channels = any(o.scaled or o.intra or o.products for o in self.opened.values())
+        return "heavy" if channels or any(k.products > LIGHT for k in self.kernels) else "light"
 
     def _first_state(self, s: StateVar) -> None:
         name = self.names(leaf("state", s.name))
@@ -176,7 +176,6 @@ class Host:
             ]
             group = set().union(*(self._wanted_by(j) for j in again))
         kernel = sweep_kernel(f"{self.kind}_sweep_{number}", sweep, o, stores, self.names, ends=first and self.cuts)
-        o.crowded = kernel.crowded
         self._prepare(o, group, f"{self.kind}_prepare_{number}", k)
         self._inputs(kernel)
         self.kernels.append(kernel)
@@ -358,7 +357,7 @@ class Host:
     def _tile_count(self, o: Opened) -> str:
         if len(o.tile) != 1:
             return "1"
-        return f"cdiv({size_name(dim_of(o.tile[0]))}, {self._tile(o.tile[0], o.crowded)})"
+        return f"cdiv({size_name(dim_of(o.tile[0]))}, {self._tile(o.tile[0])})"
 
     def _border_sums(self, o: Opened) -> list[Node]:
         """What the walk of a sweep sums for gradients of decays."""
@@ -373,11 +372,11 @@ class Host:
         v = next((v for v in self.c.step.variables if gradient_name(v) == root), None)
         return v is None or v.kind != "input"
 
-    def _tile(self, axis: str, crowded: bool) -> str:
-        return f"min(config.{'narrow' if crowded else 'tile'}, padded({size_name(dim_of(axis))}))"
+    def _tile(self, axis: str) -> str:
+        return f"min(config.tile, padded({size_name(dim_of(axis))}))"
 
     def _block(self, kernel: Kernel, axis: str) -> str:
-        return self._tile(axis, kernel.crowded) if axis == kernel.tiled else f"padded({size_name(dim_of(axis))})"
+        return self._tile(axis) if axis == kernel.tiled else f"padded({size_name(dim_of(axis))})"
 
     def _launch(self, kernel: Kernel, instead: str = "") -> list[str]:
         """The launch of a kernel; of a walk, `instead` of what it yields, for the states after each part, into `.._{instead}`."""

@@ -13,7 +13,6 @@ from .opened import Opened, Sums
 from .tile import Argument, Tiles, Value, at_row, axis_name, block_name, size_name
 
 NameOf = Callable[[Node], str]
-CROWDED = 4  # products; one less where writes are solved, which stay in registers
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,7 @@ class Kernel:
     walks: bool
     parts: tuple[str, ...] = ()  # axes that are walked in blocks
     finals: tuple[str, ...] = ()  # states whose last value it yields
-    crowded: bool = False  # does a step of its walk make so many products that a narrower tile keeps them in registers?
+    products: int = 0  # on tensor cores, in each step of its walk
     split: bool = False  # is it launched twice, for chunks that are flat and for the others?
 
     def signature(self) -> list[str]:
@@ -103,9 +102,9 @@ def sweep_kernel(
     doc = f"A walk {way} over chunks, carrying a tile of {states}."
     loop = [*_chunk_header(o.direction), *tiles.head, *tiles.lines]
     lines = {"setup": setup, "loop": loop, "after": after}
-    crowded = sum(x.count("tl.dot(") for x in loop) > CROWDED - sweep.solve
+    products = sum(x.count("tl.dot(") for x in loop)
     arguments = tuple(tiles.arguments.values())
-    return Kernel(name, lines, doc, arguments, axes, tiled, True, finals=sweep.finals, crowded=crowded)
+    return Kernel(name, lines, doc, arguments, axes, tiled, True, finals=sweep.finals, products=products)
 
 
 def prepare_kernel(name: str, o: Opened, name_of: NameOf) -> Kernel:

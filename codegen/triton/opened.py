@@ -59,7 +59,6 @@ class Opened:
     intra: dict[Node, Node] = field(default_factory=dict)
     products: dict[Node, Node] = field(default_factory=dict)
     sums: list[Sums] = field(default_factory=list)
-    crowded: bool = False  # as `Kernel.crowded`, once it is printed
 
     @property
     def prepared(self) -> tuple[Node, ...]:
