@@ -64,7 +64,8 @@ class Op:
                 raise ArgumentError(f"{s.name}: context_parallel takes neither backend nor precision")
             from .parallel import run
 
-            return run(self, given, initial_state, output_final_state, cu_seqlens, context_parallel)
+            *outputs, last = run(self, given, initial_state, output_final_state, cu_seqlens, context_parallel)
+            return (*outputs, _stored(last, state_dtype))
         tensors = [given[a.name] for a in s.tensors] + states_of(s, initial_state)
         traced = self.registered is not None and is_traced(tensors)
         call = self._checked(tensors, given, cu_seqlens, precision, backend, remember=not traced)
@@ -74,10 +75,8 @@ class Op:
         outputs = found[: len(s.outputs)]
         if not output_final_state:
             return (*outputs, None)
-        finals = found[len(s.outputs) :]
-        if state_dtype is not None:
-            finals = [x.to(state_dtype) for x in finals]
-        return (*outputs, finals[0] if len(finals) == 1 else tuple(finals))
+        finals = tuple(found[len(s.outputs) :])
+        return (*outputs, _stored(finals[0] if len(finals) == 1 else finals, state_dtype))
 
     def _run(self, call: Checked, tensors: list[Any], starts: Any, precision: str, recompute: str) -> Sequence[Tensor]:
         packed = None if starts is None else packed_of(self.signature.name, starts, call.sizes["T"])
@@ -164,6 +163,13 @@ def _backend(op: Op, asked: str | None, tensors: dict[str, Tensor]) -> str:
         if is_double:
             raise BackendError(f"{name}: the triton backend computes in float32; float64 needs backend='torch'")
     return asked
+
+
+def _stored(state: Any, dtype: torch.dtype | None) -> Any:
+    """A final state, or a tuple of them, in a dtype."""
+    if dtype is None or state is None:
+        return state
+    return tuple(x.to(dtype) for x in state) if isinstance(state, tuple) else state.to(dtype)
 
 
 def _interprets(backend: str | None) -> bool:
