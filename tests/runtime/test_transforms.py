@@ -6,10 +6,11 @@ from op_cases import SPECS, misses, op_of, problem, run
 from torch.utils.checkpoint import checkpoint
 
 from chunkform.codegen.check import Case
-from chunkform.errors import ArgumentError, DoubleBackwardError
+from chunkform.errors import ArgumentError, BackendError, DoubleBackwardError
 from chunkform.generated.gated_delta_rule import OP, gated_delta_rule
 from chunkform.generated.lightning_attention import lightning_attention
 from chunkform.generated.retention import retention
+from chunkform.runtime.op import Backend, Op
 
 SMALL = Case(steps=9, heads=2, width=4)
 B, T, H, D = 2, 9, 2, 4
@@ -209,3 +210,47 @@ def test_a_state_dtype_is_a_floating_point_one():
         ArgumentError, match=r"state_dtype must be a floating-point torch\.dtype or None, got torch\.int32"
     ):
         lightning_attention(*arguments(), state_dtype=torch.int32)
+
+
+def recording(features):
+    """An op whose Triton backend is the torch form, and what it was called with."""
+    form, seen = OP.backends["torch"], []
+
+    def forward(given, states, constants, **options):
+        seen.append(({n: x.dtype for n, x in given.items()}, options))
+        return form.forward(given, states, constants)
+
+    def backward(*arguments, **options):
+        return form.backward(*arguments)
+
+    kernels = Backend(forward, backward, frozenset(features))
+    return Op(OP.signature, {"torch": form, "triton": kernels}), seen
+
+
+def test_fast_rounds_inputs_for_kernels_and_widens_results(monkeypatch):
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    op, seen = recording({"packed", "groups"})
+    given = {n: x.requires_grad_() for n, x in problem("gated_delta_rule", SMALL).given.items()}
+    o, s = op(given, output_final_state=True, precision="fast", backend="triton")
+    assert (o.dtype, s.dtype) == (torch.float32, torch.float32)
+    assert seen[0][0] == dict.fromkeys("q k v beta".split(), torch.bfloat16) | {"alpha": torch.float32}
+    gradients = torch.autograd.grad(o.square().sum(), list(given.values()))
+    assert all(g.dtype == torch.float32 for g in gradients)
+    exact = torch.autograd.grad(op(given)[0].square().sum(), list(given.values()))
+    for got, want in zip(gradients, exact, strict=True):
+        assert 1e-4 < (got - want).norm() / want.norm() < 2e-2
+
+
+def test_a_backend_with_precisions_is_told(monkeypatch):
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    op, seen = recording({"packed", "groups", "precision"})
+    given = problem("gated_delta_rule", SMALL).given
+    op(given, precision="high", backend="triton")
+    assert set(seen[0][0].values()) == {torch.float32} and seen[0][1] == {"precision": "high"}
+
+
+def test_a_backend_without_precisions_refuses_high(monkeypatch):
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    op, _ = recording({"packed", "groups"})
+    with pytest.raises(BackendError, match=r"precision='high': the triton backend of this op has one precision"):
+        op(problem("gated_delta_rule", SMALL).given, precision="high", backend="triton")
