@@ -733,7 +733,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
             num_stages=config.stages,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
-            ((S_first,),) = exchange(
+            S_coming = exchange.begin(
                 (
                     map_of_all(
                         "S",
@@ -750,6 +750,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
                     ),
                 )
             )
+    if parts > 1 or exchange is not None:
+        if exchange is not None:
+            ((S_first,),) = S_coming()
         S_starts = chained(S_first, S_ends, lay, parts, True, (alpha_sums, alpha_resets), 0, config.exact)
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
@@ -1596,7 +1599,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 num_stages=config.stages,
             )
             if exchange is not None:  # other parts of the sequence are elsewhere
-                ((dS_first,),) = exchange(
+                dS_coming = exchange.begin(
                     (
                         map_of_all(
                             "S",
@@ -1613,6 +1616,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                         ),
                     )
                 )
+    if needs & {"S", "alpha", "k", "v"}:
+        if parts > 1 or exchange is not None:
+            if exchange is not None:
+                ((dS_first,),) = dS_coming()
             dS_starts = chained(dS_first, dS_ends, lay, parts, False, (alpha_sums, alpha_resets), 0, config.exact)
     if needs & {"S", "v"}:
         dv = some.new_empty((B, T, H, E), dtype=some.dtype)

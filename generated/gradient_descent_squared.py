@@ -809,7 +809,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
             num_stages=config.stages,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
-            ((W_first,),) = exchange(
+            W_coming = exchange.begin(
                 (
                     map_of_all(
                         "W",
@@ -825,6 +825,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
                     ),
                 )
             )
+    if parts > 1 or exchange is not None:
+        if exchange is not None:
+            ((W_first,),) = W_coming()
         W_starts = chained_matrix(W_first, W_ends, W_linear, lay, parts, True, along=1)
     write1 = some.new_empty((B, T, H, M), dtype=some.dtype)
     o = some.new_empty((B, T, H, M), dtype=some.dtype)
@@ -1583,7 +1586,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_stages=config.stages,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
-            ((dW_first,),) = exchange(
+            dW_coming = exchange.begin(
                 (
                     map_of_all(
                         "W",
@@ -1599,6 +1602,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                     ),
                 )
             )
+    if parts > 1 or exchange is not None:
+        if exchange is not None:
+            ((dW_first,),) = dW_coming()
         dW_starts = chained_matrix(dW_first, dW_ends, dW_linear, lay, parts, False, along=1)
     write2 = some.new_empty((B, T, H, M), dtype=some.dtype)
     dy = some.new_empty((B, T, H, M), dtype=some.dtype)

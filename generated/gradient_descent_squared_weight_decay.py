@@ -1033,7 +1033,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
             num_stages=config.stages,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
-            ((W_first,),) = exchange(
+            W_coming = exchange.begin(
                 (
                     map_of_all(
                         "W",
@@ -1049,6 +1049,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
                     ),
                 )
             )
+    if parts > 1 or exchange is not None:
+        if exchange is not None:
+            ((W_first,),) = W_coming()
         W_starts = chained_matrix(W_first, W_ends, W_linear, lay, parts, True, along=1)
     write1 = some.new_empty((B, T, H, M), dtype=some.dtype)
     o = some.new_empty((B, T, H, M), dtype=some.dtype)
@@ -2124,38 +2127,6 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         num_warps=4,
         num_stages=1,
     )
-    if needs & {"keep"}:
-        W_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32)
-        launch(
-            backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(M, min(config.tile, padded(M))),),
-            W_starts,
-            W_last,
-            keep_sums,
-            keep_resets,
-            x,
-            *strides(x, H),
-            matrix1,
-            write1,
-            *strides(write1, H),
-            eta,
-            *strides(eta, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            N=N,
-            M=M,
-            block_n_=padded(N),
-            block_m_=min(config.tile, padded(M)),
-            YIELD=True,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.warps,
-            num_stages=config.stages,
-        )
     matrix5 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
         backward_prepare_2,
@@ -2243,7 +2214,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_stages=config.stages,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
-            ((dW_first,),) = exchange(
+            dW_coming = exchange.begin(
                 (
                     map_of_all(
                         "W",
@@ -2259,6 +2230,41 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                     ),
                 )
             )
+    if needs & {"keep"}:
+        W_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32)
+        launch(
+            backward_sweep_1,
+            (lay.sequences * parts * H * cdiv(M, min(config.tile, padded(M))),),
+            W_starts,
+            W_last,
+            keep_sums,
+            keep_resets,
+            x,
+            *strides(x, H),
+            matrix1,
+            write1,
+            *strides(write1, H),
+            eta,
+            *strides(eta, H),
+            *lay.walked,
+            parts,
+            lay.length(parts),
+            N=N,
+            M=M,
+            block_n_=padded(N),
+            block_m_=min(config.tile, padded(M)),
+            YIELD=True,
+            C=config.chunk,
+            LEVELS=config.levels,
+            EVEN=lay.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=config.stages,
+        )
+    if parts > 1 or exchange is not None:
+        if exchange is not None:
+            ((dW_first,),) = dW_coming()
         dW_starts = chained_matrix(dW_first, dW_ends, dW_linear, lay, parts, False, along=1)
     write2 = some.new_empty((B, T, H, M), dtype=some.dtype)
     dy = some.new_empty((B, T, H, M), dtype=some.dtype)

@@ -944,7 +944,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
             num_stages=config.stages,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
-            ((s_first,),) = exchange(
+            s_coming = exchange.begin(
                 (
                     map_of_all(
                         "s",
@@ -960,6 +960,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
                     ),
                 )
             )
+    if parts > 1 or exchange is not None:
+        if exchange is not None:
+            ((s_first,),) = s_coming()
         s_starts = chained_matrix(s_first, s_ends, s_linear, lay, parts, True, along=0)
     write1 = some.new_empty((B, T, H, E), dtype=some.dtype)
     v = some.new_empty((B, T, H, E), dtype=some.dtype)
@@ -1864,7 +1867,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_stages=config.stages,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
-            ((ds_first,),) = exchange(
+            ds_coming = exchange.begin(
                 (
                     map_of_all(
                         "s",
@@ -1880,6 +1883,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                     ),
                 )
             )
+    if parts > 1 or exchange is not None:
+        if exchange is not None:
+            ((ds_first,),) = ds_coming()
         ds_starts = chained_matrix(ds_first, ds_ends, ds_linear, lay, parts, False, along=0)
     write2 = some.new_empty((B, T, H, E), dtype=some.dtype)
     do = some.new_empty((B, T, H, E), dtype=some.dtype)

@@ -984,7 +984,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
             num_stages=config.stages,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
-            ((s_first,),) = exchange(
+            s_coming = exchange.begin(
                 (
                     map_of_all(
                         "s",
@@ -1000,6 +1000,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
                     ),
                 )
             )
+    if parts > 1 or exchange is not None:
+        if exchange is not None:
+            ((s_first,),) = s_coming()
         s_starts = chained_matrix(s_first, s_ends, s_linear, lay, parts, True, along=0)
     write1 = some.new_empty((B, T, H, E), dtype=some.dtype)
     s_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
@@ -1952,7 +1955,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_stages=config.stages,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
-            ((ds_first,),) = exchange(
+            ds_coming = exchange.begin(
                 (
                     map_of_all(
                         "s",
@@ -1968,6 +1971,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                     ),
                 )
             )
+    if parts > 1 or exchange is not None:
+        if exchange is not None:
+            ((ds_first,),) = ds_coming()
         ds_starts = chained_matrix(ds_first, ds_ends, ds_linear, lay, parts, False, along=0)
     write2 = some.new_empty((B, T, H, E), dtype=some.dtype)
     dq_0_2a4812 = some.new_empty((B, T, H, cdiv(E, min(config.tile, padded(E)))), dtype=torch.float32)

@@ -494,9 +494,12 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
             num_stages=config.stages,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
-            ((S_first,),) = exchange(
+            S_coming = exchange.begin(
                 (map_of_all("S", _forward_states_1_law, _forward_states_1_apply, S_first, S_ends, lay, parts, True),)
             )
+    if parts > 1 or exchange is not None:
+        if exchange is not None:
+            ((S_first,),) = S_coming()
         S_starts = chained(S_first, S_ends, lay, parts, True)
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
@@ -811,6 +814,45 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     dS_first = dS_starts = whole(final_cotangents.get("S"))
     S_starts = saved["S starts"] if parts > 1 else S_first
     do = cotangent(cotangents.get("o"), some, (B, T, H, E))
+    if needs & {"S", "k", "v"}:
+        if parts > 1 or exchange is not None:
+            dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
+            launch(
+                backward_sweep_2,
+                (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+                None,
+                dS_ends,
+                k,
+                *strides(k, H),
+                q,
+                *strides(q, H),
+                do,
+                *strides(do, H),
+                None,
+                *lay.walked,
+                parts,
+                lay.length(parts),
+                D=D,
+                E=E,
+                block_d=padded(D),
+                block_e=min(config.tile, padded(E)),
+                YIELD=False,
+                C=config.chunk,
+                LEVELS=config.levels,
+                EVEN=lay.even,
+                EXACT=config.exact,
+                DT=DTYPES[some.dtype],
+                num_warps=config.warps,
+                num_stages=config.stages,
+            )
+            if exchange is not None:  # other parts of the sequence are elsewhere
+                dS_coming = exchange.begin(
+                    (
+                        map_of_all(
+                            "S", _backward_states_1_law, _backward_states_1_apply, dS_first, dS_ends, lay, parts, False
+                        ),
+                    )
+                )
     if needs & {"q"}:
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
         S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
@@ -844,43 +886,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
     if needs & {"S", "k", "v"}:
         if parts > 1 or exchange is not None:
-            dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
-            launch(
-                backward_sweep_2,
-                (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
-                None,
-                dS_ends,
-                k,
-                *strides(k, H),
-                q,
-                *strides(q, H),
-                do,
-                *strides(do, H),
-                None,
-                *lay.walked,
-                parts,
-                lay.length(parts),
-                D=D,
-                E=E,
-                block_d=padded(D),
-                block_e=min(config.tile, padded(E)),
-                YIELD=False,
-                C=config.chunk,
-                LEVELS=config.levels,
-                EVEN=lay.even,
-                EXACT=config.exact,
-                DT=DTYPES[some.dtype],
-                num_warps=config.warps,
-                num_stages=config.stages,
-            )
-            if exchange is not None:  # other parts of the sequence are elsewhere
-                ((dS_first,),) = exchange(
-                    (
-                        map_of_all(
-                            "S", _backward_states_1_law, _backward_states_1_apply, dS_first, dS_ends, lay, parts, False
-                        ),
-                    )
-                )
+            if exchange is not None:
+                ((dS_first,),) = dS_coming()
             dS_starts = chained(dS_first, dS_ends, lay, parts, False)
     if needs & {"S", "v"}:
         dv = some.new_empty((B, T, H, E), dtype=some.dtype)

@@ -894,7 +894,7 @@ def triton_x_system_forward(given, states, constants, packed=None, exchange=None
             num_stages=config.stages,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
-            ((H__first,),) = exchange(
+            H__coming = exchange.begin(
                 (
                     map_of_all(
                         "H",
@@ -911,6 +911,9 @@ def triton_x_system_forward(given, states, constants, packed=None, exchange=None
                     ),
                 )
             )
+    if parts > 1 or exchange is not None:
+        if exchange is not None:
+            ((H__first,),) = H__coming()
         H__starts = chained(H__first, H__ends, lay, parts, True, (lam_sums, lam_resets), None, config.exact)
     y_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
     H__last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32)
@@ -1556,43 +1559,6 @@ def triton_x_system_backward(
             num_warps=4,
             num_stages=1,
         )
-    if needs & {"lam", "p"}:
-        dp_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
-        H_in_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
-        H__last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32)
-        launch(
-            x_system_backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
-            H__starts,
-            H__last,
-            lam_sums,
-            lam_resets,
-            p,
-            *strides(p, H),
-            dy,
-            *strides(dy, H),
-            H_in_late_,
-            matrix1,
-            k,
-            *strides(k, H),
-            dp_0,
-            beta,
-            *strides(beta, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            D=D,
-            block_d=padded(D),
-            block_d_kept=min(config.tile, padded(D)),
-            YIELD=True,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.warps,
-            num_stages=config.stages,
-        )
     if needs & {"H", "beta", "k", "lam"}:
         matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
@@ -1653,7 +1619,7 @@ def triton_x_system_backward(
                 num_stages=config.stages,
             )
             if exchange is not None:  # other parts of the sequence are elsewhere
-                ((dH_first,),) = exchange(
+                dH_coming = exchange.begin(
                     (
                         map_of_all(
                             "H",
@@ -1670,6 +1636,47 @@ def triton_x_system_backward(
                         ),
                     )
                 )
+    if needs & {"lam", "p"}:
+        dp_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
+        H_in_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
+        H__last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32)
+        launch(
+            x_system_backward_sweep_1,
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            H__starts,
+            H__last,
+            lam_sums,
+            lam_resets,
+            p,
+            *strides(p, H),
+            dy,
+            *strides(dy, H),
+            H_in_late_,
+            matrix1,
+            k,
+            *strides(k, H),
+            dp_0,
+            beta,
+            *strides(beta, H),
+            *lay.walked,
+            parts,
+            lay.length(parts),
+            D=D,
+            block_d=padded(D),
+            block_d_kept=min(config.tile, padded(D)),
+            YIELD=True,
+            C=config.chunk,
+            LEVELS=config.levels,
+            EVEN=lay.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=config.stages,
+        )
+    if needs & {"H", "beta", "k", "lam"}:
+        if parts > 1 or exchange is not None:
+            if exchange is not None:
+                ((dH_first,),) = dH_coming()
             dH_starts = chained(dH_first, dH_ends, lay, parts, False, (lam_sums, lam_resets), None, config.exact)
     if needs & {"H", "beta", "k", "lam"}:
         dk_1 = some.new_empty((B, T, H, D), dtype=torch.float32)
@@ -2292,7 +2299,7 @@ def triton_o_forward(given, states, constants, packed=None, exchange=None):
             num_stages=config.stages,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
-            ((S_first,),) = exchange(
+            S_coming = exchange.begin(
                 (
                     map_of_all(
                         "S",
@@ -2309,6 +2316,9 @@ def triton_o_forward(given, states, constants, packed=None, exchange=None):
                     ),
                 )
             )
+    if parts > 1 or exchange is not None:
+        if exchange is not None:
+            ((S_first,),) = S_coming()
         S_starts = chained(S_first, S_ends, lay, parts, True, (lam_sums, lam_resets), None, config.exact)
     y = some.new_empty((B, T, H, E), dtype=some.dtype)
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
@@ -2856,6 +2866,63 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
         num_warps=4,
         num_stages=1,
     )
+    if needs & {"S", "beta", "k", "lam", "v"}:
+        if parts > 1 or exchange is not None:
+            dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
+            launch(
+                o_backward_sweep_2,
+                (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+                None,
+                dS_ends,
+                lam_sums,
+                lam_resets,
+                k,
+                *strides(k, H),
+                matrix2,
+                dy,
+                *strides(dy, H),
+                beta,
+                *strides(beta, H),
+                v,
+                *strides(v, H),
+                None,
+                None,
+                x,
+                *strides(x, H),
+                *lay.walked,
+                parts,
+                lay.length(parts),
+                D=D,
+                E=E,
+                block_d=padded(D),
+                block_e=min(config.tile, padded(E)),
+                YIELD=False,
+                C=config.chunk,
+                LEVELS=config.levels,
+                EVEN=lay.even,
+                EXACT=config.exact,
+                DT=DTYPES[some.dtype],
+                num_warps=config.warps,
+                num_stages=config.stages,
+            )
+            if exchange is not None:  # other parts of the sequence are elsewhere
+                dS_coming = exchange.begin(
+                    (
+                        map_of_all(
+                            "S",
+                            _backward_states_1_law,
+                            _backward_states_1_apply,
+                            dS_first,
+                            dS_ends,
+                            lay,
+                            parts,
+                            False,
+                            decay=(lam_sums, lam_resets),
+                            axis=0,
+                            exact=config.exact,
+                        ),
+                    )
+                )
     if needs & {"lam", "x"}:
         dx = some.new_empty((B, T, H, D), dtype=some.dtype)
         S_in_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
@@ -2898,61 +2965,8 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
         )
     if needs & {"S", "beta", "k", "lam", "v"}:
         if parts > 1 or exchange is not None:
-            dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
-            launch(
-                o_backward_sweep_2,
-                (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
-                None,
-                dS_ends,
-                lam_sums,
-                lam_resets,
-                k,
-                *strides(k, H),
-                matrix2,
-                dy,
-                *strides(dy, H),
-                beta,
-                *strides(beta, H),
-                v,
-                *strides(v, H),
-                None,
-                None,
-                x,
-                *strides(x, H),
-                *lay.walked,
-                parts,
-                lay.length(parts),
-                D=D,
-                E=E,
-                block_d=padded(D),
-                block_e=min(config.tile, padded(E)),
-                YIELD=False,
-                C=config.chunk,
-                LEVELS=config.levels,
-                EVEN=lay.even,
-                EXACT=config.exact,
-                DT=DTYPES[some.dtype],
-                num_warps=config.warps,
-                num_stages=config.stages,
-            )
-            if exchange is not None:  # other parts of the sequence are elsewhere
-                ((dS_first,),) = exchange(
-                    (
-                        map_of_all(
-                            "S",
-                            _backward_states_1_law,
-                            _backward_states_1_apply,
-                            dS_first,
-                            dS_ends,
-                            lay,
-                            parts,
-                            False,
-                            decay=(lam_sums, lam_resets),
-                            axis=0,
-                            exact=config.exact,
-                        ),
-                    )
-                )
+            if exchange is not None:
+                ((dS_first,),) = dS_coming()
             dS_starts = chained(dS_first, dS_ends, lay, parts, False, (lam_sums, lam_resets), None, config.exact)
     if needs & {"S", "beta", "v"}:
         dv = some.new_empty((B, T, H, E), dtype=some.dtype)

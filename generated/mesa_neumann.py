@@ -834,7 +834,7 @@ def triton_o2_forward(given, states, constants, packed=None, exchange=None):
             num_stages=config.stages,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
-            ((H__first,),) = exchange(
+            H__coming = exchange.begin(
                 (
                     map_of_all(
                         "H",
@@ -851,6 +851,9 @@ def triton_o2_forward(given, states, constants, packed=None, exchange=None):
                     ),
                 )
             )
+    if parts > 1 or exchange is not None:
+        if exchange is not None:
+            ((H__first,),) = H__coming()
         H__starts = chained(H__first, H__ends, lay, parts, True, (lam_sums, lam_resets), None, config.exact)
     y_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
     H__last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32)
@@ -1457,41 +1460,6 @@ def triton_o2_backward(
             num_warps=4,
             num_stages=1,
         )
-    if needs & {"lam", "q"}:
-        dq_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
-        H_in_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
-        H__last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32)
-        launch(
-            o2_backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
-            H__starts,
-            H__last,
-            lam_sums,
-            lam_resets,
-            q,
-            *strides(q, H),
-            dy,
-            *strides(dy, H),
-            H_in_late_,
-            matrix1,
-            u,
-            *strides(u, H),
-            dq_0,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            D=D,
-            block_d=padded(D),
-            block_d_kept=min(config.tile, padded(D)),
-            YIELD=True,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.warps,
-            num_stages=config.stages,
-        )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
@@ -1550,7 +1518,7 @@ def triton_o2_backward(
                 num_stages=config.stages,
             )
             if exchange is not None:  # other parts of the sequence are elsewhere
-                ((dH_first,),) = exchange(
+                dH_coming = exchange.begin(
                     (
                         map_of_all(
                             "H",
@@ -1567,6 +1535,45 @@ def triton_o2_backward(
                         ),
                     )
                 )
+    if needs & {"lam", "q"}:
+        dq_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
+        H_in_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
+        H__last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32)
+        launch(
+            o2_backward_sweep_1,
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            H__starts,
+            H__last,
+            lam_sums,
+            lam_resets,
+            q,
+            *strides(q, H),
+            dy,
+            *strides(dy, H),
+            H_in_late_,
+            matrix1,
+            u,
+            *strides(u, H),
+            dq_0,
+            *lay.walked,
+            parts,
+            lay.length(parts),
+            D=D,
+            block_d=padded(D),
+            block_d_kept=min(config.tile, padded(D)),
+            YIELD=True,
+            C=config.chunk,
+            LEVELS=config.levels,
+            EVEN=lay.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=config.stages,
+        )
+    if needs & {"H", "dH", "lam", "lam_0", "u"}:
+        if parts > 1 or exchange is not None:
+            if exchange is not None:
+                ((dH_first,),) = dH_coming()
             dH_starts = chained(dH_first, dH_ends, lay, parts, False, (lam_sums, lam_resets), None, config.exact)
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         du_1 = some.new_empty((B, T, H, D), dtype=torch.float32)
@@ -1844,7 +1851,7 @@ def triton_o3_forward(given, states, constants, packed=None, exchange=None):
             num_stages=config.stages,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
-            ((H__first,),) = exchange(
+            H__coming = exchange.begin(
                 (
                     map_of_all(
                         "H",
@@ -1861,6 +1868,9 @@ def triton_o3_forward(given, states, constants, packed=None, exchange=None):
                     ),
                 )
             )
+    if parts > 1 or exchange is not None:
+        if exchange is not None:
+            ((H__first,),) = H__coming()
         H__starts = chained(H__first, H__ends, lay, parts, True, (lam_sums, lam_resets), None, config.exact)
     y_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
     H__last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32)
@@ -2472,41 +2482,6 @@ def triton_o3_backward(
             num_warps=4,
             num_stages=1,
         )
-    if needs & {"lam", "x"}:
-        dx_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
-        H_in_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
-        H__last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32)
-        launch(
-            o3_backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
-            H__starts,
-            H__last,
-            lam_sums,
-            lam_resets,
-            x,
-            *strides(x, H),
-            dy,
-            *strides(dy, H),
-            H_in_late_,
-            matrix1,
-            u,
-            *strides(u, H),
-            dx_0,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            D=D,
-            block_d=padded(D),
-            block_d_kept=min(config.tile, padded(D)),
-            YIELD=True,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.warps,
-            num_stages=config.stages,
-        )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
@@ -2565,7 +2540,7 @@ def triton_o3_backward(
                 num_stages=config.stages,
             )
             if exchange is not None:  # other parts of the sequence are elsewhere
-                ((dH_first,),) = exchange(
+                dH_coming = exchange.begin(
                     (
                         map_of_all(
                             "H",
@@ -2582,6 +2557,45 @@ def triton_o3_backward(
                         ),
                     )
                 )
+    if needs & {"lam", "x"}:
+        dx_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
+        H_in_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
+        H__last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32)
+        launch(
+            o3_backward_sweep_1,
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            H__starts,
+            H__last,
+            lam_sums,
+            lam_resets,
+            x,
+            *strides(x, H),
+            dy,
+            *strides(dy, H),
+            H_in_late_,
+            matrix1,
+            u,
+            *strides(u, H),
+            dx_0,
+            *lay.walked,
+            parts,
+            lay.length(parts),
+            D=D,
+            block_d=padded(D),
+            block_d_kept=min(config.tile, padded(D)),
+            YIELD=True,
+            C=config.chunk,
+            LEVELS=config.levels,
+            EVEN=lay.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=config.stages,
+        )
+    if needs & {"H", "dH", "lam", "lam_0", "u"}:
+        if parts > 1 or exchange is not None:
+            if exchange is not None:
+                ((dH_first,),) = dH_coming()
             dH_starts = chained(dH_first, dH_ends, lay, parts, False, (lam_sums, lam_resets), None, config.exact)
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         du_1 = some.new_empty((B, T, H, D), dtype=torch.float32)

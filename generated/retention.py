@@ -630,7 +630,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
             num_stages=config.stages,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
-            ((S_first,),) = exchange(
+            S_coming = exchange.begin(
                 (
                     map_of_all(
                         "S",
@@ -647,6 +647,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
                     ),
                 )
             )
+    if parts > 1 or exchange is not None:
+        if exchange is not None:
+            ((S_first,),) = S_coming()
         S_starts = chained(S_first, S_ends, lay, parts, True, (gamma_sums, gamma_resets), None, config.exact)
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
@@ -1133,6 +1136,58 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         num_warps=4,
         num_stages=1,
     )
+    if needs & {"S", "gamma", "k", "v"}:
+        if parts > 1 or exchange is not None:
+            dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
+            launch(
+                backward_sweep_2,
+                (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+                None,
+                dS_ends,
+                k,
+                *strides(k, H),
+                gamma_sums,
+                gamma_resets,
+                matrix2,
+                do,
+                *strides(do, H),
+                None,
+                q,
+                *strides(q, H),
+                *lay.walked,
+                parts,
+                lay.length(parts),
+                D=D,
+                E=E,
+                block_d=padded(D),
+                block_e=min(config.tile, padded(E)),
+                YIELD=False,
+                C=config.chunk,
+                LEVELS=config.levels,
+                EVEN=lay.even,
+                EXACT=config.exact,
+                DT=DTYPES[some.dtype],
+                num_warps=config.warps,
+                num_stages=config.stages,
+            )
+            if exchange is not None:  # other parts of the sequence are elsewhere
+                dS_coming = exchange.begin(
+                    (
+                        map_of_all(
+                            "S",
+                            _backward_states_1_law,
+                            _backward_states_1_apply,
+                            dS_first,
+                            dS_ends,
+                            lay,
+                            parts,
+                            False,
+                            decay=(gamma_sums, gamma_resets),
+                            axis=0,
+                            exact=config.exact,
+                        ),
+                    )
+                )
     if needs & {"gamma", "q"}:
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
         S_in_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
@@ -1173,56 +1228,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
     if needs & {"S", "gamma", "k", "v"}:
         if parts > 1 or exchange is not None:
-            dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
-            launch(
-                backward_sweep_2,
-                (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
-                None,
-                dS_ends,
-                k,
-                *strides(k, H),
-                gamma_sums,
-                gamma_resets,
-                matrix2,
-                do,
-                *strides(do, H),
-                None,
-                q,
-                *strides(q, H),
-                *lay.walked,
-                parts,
-                lay.length(parts),
-                D=D,
-                E=E,
-                block_d=padded(D),
-                block_e=min(config.tile, padded(E)),
-                YIELD=False,
-                C=config.chunk,
-                LEVELS=config.levels,
-                EVEN=lay.even,
-                EXACT=config.exact,
-                DT=DTYPES[some.dtype],
-                num_warps=config.warps,
-                num_stages=config.stages,
-            )
-            if exchange is not None:  # other parts of the sequence are elsewhere
-                ((dS_first,),) = exchange(
-                    (
-                        map_of_all(
-                            "S",
-                            _backward_states_1_law,
-                            _backward_states_1_apply,
-                            dS_first,
-                            dS_ends,
-                            lay,
-                            parts,
-                            False,
-                            decay=(gamma_sums, gamma_resets),
-                            axis=0,
-                            exact=config.exact,
-                        ),
-                    )
-                )
+            if exchange is not None:
+                ((dS_first,),) = dS_coming()
             dS_starts = chained(dS_first, dS_ends, lay, parts, False, (gamma_sums, gamma_resets), None, config.exact)
     if needs & {"S", "v"}:
         dv = some.new_empty((B, T, H, E), dtype=some.dtype)

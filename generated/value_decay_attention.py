@@ -787,7 +787,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
             num_stages=config.stages,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
-            ((S_first,),) = exchange(
+            S_coming = exchange.begin(
                 (
                     map_of_all(
                         "S",
@@ -804,6 +804,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
                     ),
                 )
             )
+    if parts > 1 or exchange is not None:
+        if exchange is not None:
+            ((S_first,),) = S_coming()
         S_starts = chained(S_first, S_ends, lay, parts, True, (beta_sums, beta_resets), 1, config.exact)
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
@@ -1815,36 +1818,6 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 num_warps=4,
                 num_stages=1,
             )
-    if needs & {"q"}:
-        dq = some.new_empty((B, T, H, D), dtype=some.dtype)
-        launch(
-            backward_sweep_2,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
-            S_starts,
-            matrix1,
-            k,
-            *strides(k, H),
-            scaled2,
-            dq,
-            beta_sums,
-            beta_resets,
-            scaled1,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            E=E,
-            D=D,
-            block_e=padded(E),
-            block_d=min(config.tile, padded(D)),
-            YIELD=True,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.warps,
-            num_stages=config.stages,
-        )
     if needs & {"S", "beta", "k", "v"}:
         scaled3 = some.new_empty((B, H, T, E))
         intra2 = some.new_empty((B, H, T, E), dtype=torch.float32)
@@ -1916,7 +1889,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 num_stages=config.stages,
             )
             if exchange is not None:  # other parts of the sequence are elsewhere
-                ((dS_first,),) = exchange(
+                dS_coming = exchange.begin(
                     (
                         map_of_all(
                             "S",
@@ -1933,6 +1906,40 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                         ),
                     )
                 )
+    if needs & {"q"}:
+        dq = some.new_empty((B, T, H, D), dtype=some.dtype)
+        launch(
+            backward_sweep_2,
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            S_starts,
+            matrix1,
+            k,
+            *strides(k, H),
+            scaled2,
+            dq,
+            beta_sums,
+            beta_resets,
+            scaled1,
+            *lay.walked,
+            parts,
+            lay.length(parts),
+            E=E,
+            D=D,
+            block_e=padded(E),
+            block_d=min(config.tile, padded(D)),
+            YIELD=True,
+            C=config.chunk,
+            LEVELS=config.levels,
+            EVEN=lay.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=config.stages,
+        )
+    if needs & {"S", "beta", "k", "v"}:
+        if parts > 1 or exchange is not None:
+            if exchange is not None:
+                ((dS_first,),) = dS_coming()
             dS_starts = chained(dS_first, dS_ends, lay, parts, False, (beta_sums, beta_resets), 1, config.exact)
     if needs & {"S", "beta", "v"}:
         S_late_ = some.new_empty((B, T, H, E), dtype=torch.float32)

@@ -39,6 +39,7 @@ class Host:
         self.opened: dict[Any, Opened] = {k: opened(s, ahead) for k, s in stages if isinstance(s, Sweep)}
         self.cuts = cuts  # may sequences be cut in parts, which programs of their own walk over?
         self.groups = 0  # that were entered
+        self.held: list[tuple[set[str], list[str]]] = []
         self.entered: set[str] = set()  # states whose values before each part are known
         self.lines: list[str] = []
         self.initial_gradient = ""
@@ -56,6 +57,7 @@ class Host:
         for k, stage in enumerate(self.plan.stages):
             if isinstance(stage, Sweep):
                 self._sweep(k, stage)
+        self._walk_held()
         if self.backward:
             self._gradients()
         else:
@@ -181,7 +183,10 @@ class Host:
         self.kernels.append(kernel)
         if first:
             self.entered |= set(sweep.states)
-            self._under(group, self._entering(k, sweep, kernel, group, number))
+            begin, finish = self._entering(k, sweep, kernel, group, number)
+            self._under(group, begin)
+            self._walk_held()
+            self._under(group, finish)
         lines = [self._allocated(k, s) for s in stores]
         for x in self._border_sums(o):
             lines.append(f"{self.names(x)} = some.new_empty((B, T, H, {self._tile_count(o)}), dtype=torch.float32)")
@@ -189,7 +194,25 @@ class Host:
             if s.name in sweep.finals:
                 name = self.names(leaf("state", s.name))
                 lines.append(f"{name}_last = {self._new_state(s, 'lay.sequences')}")
-        self._under(wanted, lines + self._launch(kernel))
+        lines += self._launch(kernel)
+        if self.cuts and self.backward and sweep.direction > 0 and self._can_wait(k):
+            self.held.append((wanted, lines))
+        else:
+            self._under(wanted, lines)
+
+    def _can_wait(self, k: int) -> bool:
+        """May a walk over states come after gradients of states were sent for, from other parts of the sequence?"""
+        later = [(j, x) for j, x in enumerate(self.plan.stages) if j > k and isinstance(x, Sweep)]
+        if not any(x.direction < 0 and not set(x.states) <= self.entered for _, x in later):
+            return False
+        nodes = [n for j, x in later for n in (*stream_nodes(x), *(s.node for s in self.fused.stores[j]))]
+        return not any(_uses(n, s.leaf) for n in nodes for s in self.fused.stores[k])
+
+    def _walk_held(self) -> None:
+        """Walks that were put off until what comes from other parts is on its way."""
+        for wanted, lines in self.held:
+            self._under(wanted, lines)
+        self.held = []
 
     def _everything(self) -> set[str]:
         variables = {v.name for v in self.c.step.variables if v.kind != "constant"}
@@ -272,10 +295,15 @@ class Host:
             o.full = (*o.full, *missing)
         return found
 
-    def _entering(self, k: int, sweep: Sweep, kernel: Kernel, wanted: set[str], number: int) -> list[str]:
-        """What enters each part of the sequences, from maps of the parts; nothing to do where there is one."""
+    def _entering(
+        self, k: int, sweep: Sweep, kernel: Kernel, wanted: set[str], number: int
+    ) -> tuple[list[str], list[str]]:
+        """What enters each part of the sequences, from maps of the parts; nothing to do where there is one.
+
+        In two halves: between them other parts of the sequence, where they are elsewhere, hand on what enters this one.
+        """
         if not self.cuts:
-            return []
+            return [], []
         linear = linear_sweep(sweep.group, self.plan.form.reads) if feeds_back(sweep.group, sweep.solve) else None
         lines = [f"{self.names(leaf('state', s.name))}_ends = {self._new_state(s, 'B * parts')}" for s in sweep.group]
         lines += self._launch(kernel, "ends")
@@ -289,6 +317,7 @@ class Host:
             lines.append(f"{self.names(leaf('state', s.name))}_linear = {self._new_state(s, 'B * parts')}")
             lines += self._launch(walk, "linear")
         self.groups += 1
+        finish: list[str] = []
         for s in sweep.group:
             name, way = self.names(leaf("state", s.name)), s.direction > 0
             given = f"{name}_first, {name}_ends"
@@ -307,10 +336,13 @@ class Host:
             map_of = f'"{own}", _{self.kind}_states_{self.groups}_law, _{self.kind}_states_{self.groups}_apply'
             lines.append("if exchange is not None:  # other parts of the sequence are elsewhere")
             lines.append(
-                f"    (({name}_first,),) = exchange((map_of_all({map_of}, {given}, lay, parts, {way}{kept}),))"
+                f"    {name}_coming = exchange.begin((map_of_all({map_of}, {given}, lay, parts, {way}{kept}),))"
             )
-            lines.append(f"{name}_starts = {function}({given}, {rest})")
-        return ["if parts > 1 or exchange is not None:", *(f"    {x}" for x in lines)]
+            finish += ["if exchange is not None:", f"    (({name}_first,),) = {name}_coming()"]
+            finish.append(f"{name}_starts = {function}({given}, {rest})")
+        condition = "if parts > 1 or exchange is not None:"
+        begin, end = ([condition, *(f"    {x}" for x in half)] for half in (lines, finish))
+        return begin, end
 
     def _inputs(self, kernel: Kernel) -> None:
         """What torch computes ahead of a kernel."""

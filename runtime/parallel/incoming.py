@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -22,12 +24,19 @@ class Exchange:
         self.arrived: dict[str, Tensor] = {}  # what the rank before hands on, by state
 
     def __call__(self, segments: tuple[Segment, ...]) -> tuple[Map, ...]:
+        return self.begin(segments)()
+
+    def begin(self, segments: tuple[Segment, ...]) -> Callable[[], tuple[Map, ...]]:
+        """Send the maps; what is returned waits for those of the others. What needs nothing of them can run meanwhile."""
         tensors = [x for s in segments for x in self._sent(s)]
         flags = [tensors[0].new_full((1,), float(self.starts))] if self.packed else []
         flat = torch.cat([*flags, *(x.reshape(-1) for x in tensors)])
         gathering = self.group.gather(flat)
-        before = self._before(gathering.wait())
-        results, at = [], len(flags)
+        return lambda: self._composed(segments, gathering.wait())
+
+    def _composed(self, segments: tuple[Segment, ...], everything: Tensor) -> tuple[Map, ...]:
+        before = self._before(everything)
+        results, at = [], 1 if self.packed else 0
         for s in segments:
             parts = before[:, at : at + sum(x.numel() for x in s.map)].split([x.numel() for x in s.map], 1)
             at += sum(x.numel() for x in s.map)
