@@ -66,7 +66,7 @@ import triton
 import triton.language as tl
 
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out
-from chunkform.runtime.kernels import FLOOR, LOG2E, border_sums, chained, cumulate, map_of_all, part_of, place_of, power
+from chunkform.runtime.kernels import FLOOR, LOG2E, border_sums, chained, cumulate, part_of, place_of, power
 from chunkform.runtime.launch import (
     DTYPES,
     cdiv,
@@ -499,7 +499,7 @@ def x_system_forward_sweep_1(
         tl.store(H__last + sh * D * D + d_kept[None, :] * D + d[:, None], H_, mask=d_kept_ok[None, :] & d_ok[:, None])
 
 
-def triton_x_system_forward(given, states, constants, packed=None, exchange=None):
+def triton_x_system_forward(given, states, constants, packed=None):
     """Outputs, last states and what the backward pass uses."""
     u = steps(given["u"])
     lam = steps(given["lam"])
@@ -523,7 +523,7 @@ def triton_x_system_forward(given, states, constants, packed=None, exchange=None
         )
     H__starts = H__first
     lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
-    if parts > 1 or exchange is not None:
+    if parts > 1:
         H__ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
         launch(
             x_system_forward_sweep_1,
@@ -552,27 +552,7 @@ def triton_x_system_forward(given, states, constants, packed=None, exchange=None
             num_warps=config.warps,
             num_stages=config.stages,
         )
-        if exchange is not None:  # other parts of the sequence are elsewhere
-            H__coming = exchange.begin(
-                (
-                    map_of_all(
-                        "H",
-                        _forward_states_1_law,
-                        _forward_states_1_apply,
-                        H__first,
-                        H__ends,
-                        lay,
-                        parts,
-                        True,
-                        decay=(lam_sums, lam_resets),
-                        axis=0,
-                        exact=config.exact,
-                    ),
-                )
-            )
-    if parts > 1 or exchange is not None:
-        if exchange is not None:
-            ((H__first,),) = H__coming()
+    if parts > 1:
         H__starts = chained(H__first, H__ends, lay, parts, True, (lam_sums, lam_resets), None, config.exact)
     y = some.new_empty((B, T, H, D), dtype=some.dtype)
     H__last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32)
@@ -1116,9 +1096,7 @@ def x_system_backward_sweep_3(
         dH = p4  # kept dH + dy^T diag(until) p
 
 
-def triton_x_system_backward(
-    given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None
-):
+def triton_x_system_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
     """Gradients."""
     u = steps(given["u"])
     lam = steps(given["lam"])
@@ -1195,7 +1173,7 @@ def triton_x_system_backward(
             num_stages=1,
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
-        if parts > 1 or exchange is not None:
+        if parts > 1:
             dH_ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
             launch(
                 x_system_backward_sweep_2,
@@ -1228,24 +1206,6 @@ def triton_x_system_backward(
                 num_warps=config.warps,
                 num_stages=config.stages,
             )
-            if exchange is not None:  # other parts of the sequence are elsewhere
-                dH_coming = exchange.begin(
-                    (
-                        map_of_all(
-                            "H",
-                            _backward_states_1_law,
-                            _backward_states_1_apply,
-                            dH_first,
-                            dH_ends,
-                            lay,
-                            parts,
-                            False,
-                            decay=(lam_sums, lam_resets),
-                            axis=0,
-                            exact=config.exact,
-                        ),
-                    )
-                )
     if needs & {"lam", "p"}:
         dp = some.new_empty((B, T, H, D), dtype=some.dtype)
         H_in_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
@@ -1282,9 +1242,7 @@ def triton_x_system_backward(
             num_stages=config.stages,
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
-        if parts > 1 or exchange is not None:
-            if exchange is not None:
-                ((dH_first,),) = dH_coming()
+        if parts > 1:
             dH_starts = chained(dH_first, dH_ends, lay, parts, False, (lam_sums, lam_resets), None, config.exact)
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         du_1 = some.new_empty((B, T, H, D), dtype=torch.float32)

@@ -122,18 +122,7 @@ import triton
 import triton.language as tl
 
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out
-from chunkform.runtime.kernels import (
-    FLOOR,
-    LOG2E,
-    border_sums,
-    chained,
-    cumulate,
-    inverse,
-    map_of_all,
-    part_of,
-    place_of,
-    power,
-)
+from chunkform.runtime.kernels import FLOOR, LOG2E, border_sums, chained, cumulate, inverse, part_of, place_of, power
 from chunkform.runtime.launch import (
     DTYPES,
     cdiv,
@@ -845,7 +834,7 @@ def x_system_forward_sweep_1(
         tl.store(H__last + sh * D * D + d_kept[None, :] * D + d[:, None], H_, mask=d_kept_ok[None, :] & d_ok[:, None])
 
 
-def triton_x_system_forward(given, states, constants, packed=None, exchange=None):
+def triton_x_system_forward(given, states, constants, packed=None):
     """Outputs, last states and what the backward pass uses."""
     k = steps(given["k"])
     beta = steps(given["beta"])
@@ -862,7 +851,7 @@ def triton_x_system_forward(given, states, constants, packed=None, exchange=None
     H__first = whole(states.get("H"))
     H__starts = H__first
     lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
-    if parts > 1 or exchange is not None:
+    if parts > 1:
         H__ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
         launch(
             x_system_forward_sweep_1,
@@ -893,27 +882,7 @@ def triton_x_system_forward(given, states, constants, packed=None, exchange=None
             num_warps=config.warps,
             num_stages=config.stages,
         )
-        if exchange is not None:  # other parts of the sequence are elsewhere
-            H__coming = exchange.begin(
-                (
-                    map_of_all(
-                        "H",
-                        _forward_states_1_law,
-                        _forward_states_1_apply,
-                        H__first,
-                        H__ends,
-                        lay,
-                        parts,
-                        True,
-                        decay=(lam_sums, lam_resets),
-                        axis=0,
-                        exact=config.exact,
-                    ),
-                )
-            )
-    if parts > 1 or exchange is not None:
-        if exchange is not None:
-            ((H__first,),) = H__coming()
+    if parts > 1:
         H__starts = chained(H__first, H__ends, lay, parts, True, (lam_sums, lam_resets), None, config.exact)
     y_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
     H__last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32)
@@ -1509,9 +1478,7 @@ def x_system_backward_sweep_3(
         dH = p4  # kept dH + dy^T diag(until) p
 
 
-def triton_x_system_backward(
-    given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None
-):
+def triton_x_system_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
     """Gradients."""
     k = steps(given["k"])
     beta = steps(given["beta"])
@@ -1583,7 +1550,7 @@ def triton_x_system_backward(
             num_stages=1,
         )
     if needs & {"H", "beta", "k", "lam"}:
-        if parts > 1 or exchange is not None:
+        if parts > 1:
             dH_ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
             launch(
                 x_system_backward_sweep_2,
@@ -1618,24 +1585,6 @@ def triton_x_system_backward(
                 num_warps=config.warps,
                 num_stages=config.stages,
             )
-            if exchange is not None:  # other parts of the sequence are elsewhere
-                dH_coming = exchange.begin(
-                    (
-                        map_of_all(
-                            "H",
-                            _backward_states_1_law,
-                            _backward_states_1_apply,
-                            dH_first,
-                            dH_ends,
-                            lay,
-                            parts,
-                            False,
-                            decay=(lam_sums, lam_resets),
-                            axis=0,
-                            exact=config.exact,
-                        ),
-                    )
-                )
     if needs & {"lam", "p"}:
         dp_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
         H_in_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
@@ -1674,9 +1623,7 @@ def triton_x_system_backward(
             num_stages=config.stages,
         )
     if needs & {"H", "beta", "k", "lam"}:
-        if parts > 1 or exchange is not None:
-            if exchange is not None:
-                ((dH_first,),) = dH_coming()
+        if parts > 1:
             dH_starts = chained(dH_first, dH_ends, lay, parts, False, (lam_sums, lam_resets), None, config.exact)
     if needs & {"H", "beta", "k", "lam"}:
         dk_1 = some.new_empty((B, T, H, D), dtype=torch.float32)
@@ -2246,7 +2193,7 @@ def o_forward_sweep_1(
         tl.store(S_last + sh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
 
 
-def triton_o_forward(given, states, constants, packed=None, exchange=None):
+def triton_o_forward(given, states, constants, packed=None):
     """Outputs, last states and what the backward pass uses."""
     k = steps(given["k"])
     v = steps(given["v"])
@@ -2264,7 +2211,7 @@ def triton_o_forward(given, states, constants, packed=None, exchange=None):
     S_first = whole(states.get("S"))
     S_starts = S_first
     lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
-    if parts > 1 or exchange is not None:
+    if parts > 1:
         S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         launch(
             o_forward_sweep_1,
@@ -2298,27 +2245,7 @@ def triton_o_forward(given, states, constants, packed=None, exchange=None):
             num_warps=config.warps,
             num_stages=config.stages,
         )
-        if exchange is not None:  # other parts of the sequence are elsewhere
-            S_coming = exchange.begin(
-                (
-                    map_of_all(
-                        "S",
-                        _forward_states_1_law,
-                        _forward_states_1_apply,
-                        S_first,
-                        S_ends,
-                        lay,
-                        parts,
-                        True,
-                        decay=(lam_sums, lam_resets),
-                        axis=0,
-                        exact=config.exact,
-                    ),
-                )
-            )
-    if parts > 1 or exchange is not None:
-        if exchange is not None:
-            ((S_first,),) = S_coming()
+    if parts > 1:
         S_starts = chained(S_first, S_ends, lay, parts, True, (lam_sums, lam_resets), None, config.exact)
     y = some.new_empty((B, T, H, E), dtype=some.dtype)
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
@@ -2810,7 +2737,7 @@ def o_backward_sweep_3(
         dS = p3  # kept dS + x^T diag(until) dy
 
 
-def triton_o_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None):
+def triton_o_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
     """Gradients."""
     k = steps(given["k"])
     v = steps(given["v"])
@@ -2867,7 +2794,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
         num_stages=1,
     )
     if needs & {"S", "beta", "k", "lam", "v"}:
-        if parts > 1 or exchange is not None:
+        if parts > 1:
             dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
             launch(
                 o_backward_sweep_2,
@@ -2905,24 +2832,6 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
                 num_warps=config.warps,
                 num_stages=config.stages,
             )
-            if exchange is not None:  # other parts of the sequence are elsewhere
-                dS_coming = exchange.begin(
-                    (
-                        map_of_all(
-                            "S",
-                            _backward_states_1_law,
-                            _backward_states_1_apply,
-                            dS_first,
-                            dS_ends,
-                            lay,
-                            parts,
-                            False,
-                            decay=(lam_sums, lam_resets),
-                            axis=0,
-                            exact=config.exact,
-                        ),
-                    )
-                )
     if needs & {"lam", "x"}:
         dx = some.new_empty((B, T, H, D), dtype=some.dtype)
         S_in_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
@@ -2964,9 +2873,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
             num_stages=config.stages,
         )
     if needs & {"S", "beta", "k", "lam", "v"}:
-        if parts > 1 or exchange is not None:
-            if exchange is not None:
-                ((dS_first,),) = dS_coming()
+        if parts > 1:
             dS_starts = chained(dS_first, dS_ends, lay, parts, False, (lam_sums, lam_resets), None, config.exact)
     if needs & {"S", "beta", "v"}:
         dv = some.new_empty((B, T, H, E), dtype=some.dtype)

@@ -124,7 +124,7 @@ import triton
 import triton.language as tl
 
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out
-from chunkform.runtime.kernels import border_sums, chained, cumulate, map_of_all, part_of, place_of, power
+from chunkform.runtime.kernels import border_sums, chained, cumulate, part_of, place_of, power
 from chunkform.runtime.launch import (
     DTYPES,
     cdiv,
@@ -780,7 +780,7 @@ def o2_forward_sweep_1(
         tl.store(H__last + sh * D * D + d_kept[None, :] * D + d[:, None], H_, mask=d_kept_ok[None, :] & d_ok[:, None])
 
 
-def triton_o2_forward(given, states, constants, packed=None, exchange=None):
+def triton_o2_forward(given, states, constants, packed=None):
     """Outputs, last states and what the backward pass uses."""
     q = steps(given["q"])
     u = steps(given["u"])
@@ -804,7 +804,7 @@ def triton_o2_forward(given, states, constants, packed=None, exchange=None):
         )
     H__starts = H__first
     lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
-    if parts > 1 or exchange is not None:
+    if parts > 1:
         H__ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
         launch(
             o2_forward_sweep_1,
@@ -833,27 +833,7 @@ def triton_o2_forward(given, states, constants, packed=None, exchange=None):
             num_warps=config.warps,
             num_stages=config.stages,
         )
-        if exchange is not None:  # other parts of the sequence are elsewhere
-            H__coming = exchange.begin(
-                (
-                    map_of_all(
-                        "H",
-                        _forward_states_1_law,
-                        _forward_states_1_apply,
-                        H__first,
-                        H__ends,
-                        lay,
-                        parts,
-                        True,
-                        decay=(lam_sums, lam_resets),
-                        axis=0,
-                        exact=config.exact,
-                    ),
-                )
-            )
-    if parts > 1 or exchange is not None:
-        if exchange is not None:
-            ((H__first,),) = H__coming()
+    if parts > 1:
         H__starts = chained(H__first, H__ends, lay, parts, True, (lam_sums, lam_resets), None, config.exact)
     y_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
     H__last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32)
@@ -1405,9 +1385,7 @@ def o2_backward_sweep_3(
         dH = (-p3) + (kept * dH)  # kept dH - dy^T diag(until) q
 
 
-def triton_o2_backward(
-    given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None
-):
+def triton_o2_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
     """Gradients."""
     q = steps(given["q"])
     u = steps(given["u"])
@@ -1484,7 +1462,7 @@ def triton_o2_backward(
             num_stages=1,
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
-        if parts > 1 or exchange is not None:
+        if parts > 1:
             dH_ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
             launch(
                 o2_backward_sweep_2,
@@ -1517,24 +1495,6 @@ def triton_o2_backward(
                 num_warps=config.warps,
                 num_stages=config.stages,
             )
-            if exchange is not None:  # other parts of the sequence are elsewhere
-                dH_coming = exchange.begin(
-                    (
-                        map_of_all(
-                            "H",
-                            _backward_states_1_law,
-                            _backward_states_1_apply,
-                            dH_first,
-                            dH_ends,
-                            lay,
-                            parts,
-                            False,
-                            decay=(lam_sums, lam_resets),
-                            axis=0,
-                            exact=config.exact,
-                        ),
-                    )
-                )
     if needs & {"lam", "q"}:
         dq_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
         H_in_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
@@ -1571,9 +1531,7 @@ def triton_o2_backward(
             num_stages=config.stages,
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
-        if parts > 1 or exchange is not None:
-            if exchange is not None:
-                ((dH_first,),) = dH_coming()
+        if parts > 1:
             dH_starts = chained(dH_first, dH_ends, lay, parts, False, (lam_sums, lam_resets), None, config.exact)
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         du_1 = some.new_empty((B, T, H, D), dtype=torch.float32)
@@ -1796,7 +1754,7 @@ def o3_forward_sweep_1(
         tl.store(H__last + sh * D * D + d_kept[None, :] * D + d[:, None], H_, mask=d_kept_ok[None, :] & d_ok[:, None])
 
 
-def triton_o3_forward(given, states, constants, packed=None, exchange=None):
+def triton_o3_forward(given, states, constants, packed=None):
     """Outputs, last states and what the backward pass uses."""
     q = steps(given["q"])
     u = steps(given["u"])
@@ -1821,7 +1779,7 @@ def triton_o3_forward(given, states, constants, packed=None, exchange=None):
         )
     H__starts = H__first
     lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
-    if parts > 1 or exchange is not None:
+    if parts > 1:
         H__ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
         launch(
             o3_forward_sweep_1,
@@ -1850,27 +1808,7 @@ def triton_o3_forward(given, states, constants, packed=None, exchange=None):
             num_warps=config.warps,
             num_stages=config.stages,
         )
-        if exchange is not None:  # other parts of the sequence are elsewhere
-            H__coming = exchange.begin(
-                (
-                    map_of_all(
-                        "H",
-                        _forward_states_1_law,
-                        _forward_states_1_apply,
-                        H__first,
-                        H__ends,
-                        lay,
-                        parts,
-                        True,
-                        decay=(lam_sums, lam_resets),
-                        axis=0,
-                        exact=config.exact,
-                    ),
-                )
-            )
-    if parts > 1 or exchange is not None:
-        if exchange is not None:
-            ((H__first,),) = H__coming()
+    if parts > 1:
         H__starts = chained(H__first, H__ends, lay, parts, True, (lam_sums, lam_resets), None, config.exact)
     y_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
     H__last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32)
@@ -2426,9 +2364,7 @@ def o3_backward_sweep_3(
         dH = (-p3) + (kept * dH)  # kept dH - dy^T diag(until) x
 
 
-def triton_o3_backward(
-    given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None
-):
+def triton_o3_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
     """Gradients."""
     q = steps(given["q"])
     u = steps(given["u"])
@@ -2506,7 +2442,7 @@ def triton_o3_backward(
             num_stages=1,
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
-        if parts > 1 or exchange is not None:
+        if parts > 1:
             dH_ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
             launch(
                 o3_backward_sweep_2,
@@ -2539,24 +2475,6 @@ def triton_o3_backward(
                 num_warps=config.warps,
                 num_stages=config.stages,
             )
-            if exchange is not None:  # other parts of the sequence are elsewhere
-                dH_coming = exchange.begin(
-                    (
-                        map_of_all(
-                            "H",
-                            _backward_states_1_law,
-                            _backward_states_1_apply,
-                            dH_first,
-                            dH_ends,
-                            lay,
-                            parts,
-                            False,
-                            decay=(lam_sums, lam_resets),
-                            axis=0,
-                            exact=config.exact,
-                        ),
-                    )
-                )
     if needs & {"lam", "x"}:
         dx_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
         H_in_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
@@ -2593,9 +2511,7 @@ def triton_o3_backward(
             num_stages=config.stages,
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
-        if parts > 1 or exchange is not None:
-            if exchange is not None:
-                ((dH_first,),) = dH_coming()
+        if parts > 1:
             dH_starts = chained(dH_first, dH_ends, lay, parts, False, (lam_sums, lam_resets), None, config.exact)
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         du_1 = some.new_empty((B, T, H, D), dtype=torch.float32)

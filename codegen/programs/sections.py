@@ -59,7 +59,7 @@ def triton_texts(g: Graph) -> Texts:
     for op in g.operations:
         if op.is_map:
             continue
-        section = triton_section(op.compiled)
+        section = triton_section(op.compiled, exchanges=False)
         bare = id(op) in solved and not keeps(op, "triton")
         roots = ["triton_backward"] if bare else ["triton_forward", "triton_backward"]
         out.add(named(section.text, op, "triton", roots), section.modules)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -27,7 +28,7 @@ LIGHT = 4  # products in each step of a walk over chunks of 64 steps, beside a s
 class Host:
     """Prints one of the two functions, and the kernels that it launches."""
 
-    def __init__(self, c: Compiled, plan: Plan, backward: bool, cuts: bool) -> None:
+    def __init__(self, c: Compiled, plan: Plan, backward: bool, cuts: bool, exchanges: bool = True) -> None:
         self.c, self.plan, self.backward = c, plan, backward
         self.kind = "backward" if backward else "forward"
         self.names = Names(c)
@@ -38,6 +39,7 @@ class Host:
         stages = enumerate(plan.stages)
         self.opened: dict[Any, Opened] = {k: opened(s, ahead) for k, s in stages if isinstance(s, Sweep)}
         self.cuts = cuts  # may sequences be cut in parts, which programs of their own walk over?
+        self.exchanges = cuts and exchanges  # may other parts be elsewhere?
         self.groups = 0  # that were entered
         self.held: list[tuple[set[str], list[str]]] = []
         self.entered: set[str] = set()  # states whose values before each part are known
@@ -62,7 +64,7 @@ class Host:
             self._gradients()
         else:
             self._outputs()
-        exchange = ", exchange=None" if self.cuts else ""
+        exchange = ", exchange=None" if self.exchanges else ""
         head = f"(given, states, constants, packed=None{exchange})"
         doc = "Outputs, last states and what the backward pass uses."
         if self.backward:
@@ -71,7 +73,7 @@ class Host:
                 "Gradients.",
             )
         self.lines[self.lines.index(self.config)] = self.config.format(self._kind())
-        body = "\n".join(f"    {x}" for x in self.lines)
+        body = "\n".join(f"    {x}" for x in freed(self.lines))
         return f'def triton_{self.kind}{head}:\n    """{doc}"""\n{body}\n'
 
     # --- inputs -----------------------------------------------------------------------------------------------------
@@ -334,13 +336,14 @@ class Host:
                 function = "chained"
             own = s.name[1:] if self.backward else s.name
             map_of = f'"{own}", _{self.kind}_states_{self.groups}_law, _{self.kind}_states_{self.groups}_apply'
-            lines.append("if exchange is not None:  # other parts of the sequence are elsewhere")
-            lines.append(
-                f"    {name}_coming = exchange.begin((map_of_all({map_of}, {given}, lay, parts, {way}{kept}),))"
-            )
-            finish += ["if exchange is not None:", f"    (({name}_first,),) = {name}_coming()"]
+            if self.exchanges:
+                lines.append("if exchange is not None:  # other parts of the sequence are elsewhere")
+                lines.append(
+                    f"    {name}_coming = exchange.begin((map_of_all({map_of}, {given}, lay, parts, {way}{kept}),))"
+                )
+                finish += ["if exchange is not None:", f"    (({name}_first,),) = {name}_coming()"]
             finish.append(f"{name}_starts = {function}({given}, {rest})")
-        condition = "if parts > 1 or exchange is not None:"
+        condition = "if parts > 1 or exchange is not None:" if self.exchanges else "if parts > 1:"
         begin, end = ([condition, *(f"    {x}" for x in half)] for half in (lines, finish))
         return begin, end
 
@@ -638,3 +641,25 @@ class Host:
 
 def _uses(node: Node, x: Node) -> bool:
     return any(y.op == "leaf" and y.attrs[:2] == x.attrs[:2] for y in walk(node))
+
+
+ASSIGNED = re.compile(r"^ *(\w+(?:, \w+)*) = (?:some\.new_empty|cumulate|spread)\(")
+
+
+def freed(lines: list[str]) -> list[str]:
+    """The lines of a function, with large tensors let go of after the statement that uses them last."""
+    statements: list[list[str]] = []
+    for line in lines:
+        if line.startswith((" ", ")", "else")):
+            statements[-1].append(line)
+        else:
+            statements.append([line])
+    large = {name for line in lines for found in ASSIGNED.findall(line) for name in found.split(", ")}
+    last = {name: n for n, x in enumerate(statements) for name in large & set(re.findall(r"\w+", " ".join(x)))}
+    out: list[str] = []
+    for n, statement in enumerate(statements):
+        out += statement
+        done = sorted(name for name, at in last.items() if at == n < len(statements) - 1)
+        if done:
+            out.append(" = ".join([*done, "None"]))
+    return out

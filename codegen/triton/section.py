@@ -23,8 +23,10 @@ IMPORTS = {
 TEMPLATES = Path(__file__).parent.parent / "templates"
 
 
-def triton_source(c: Compiled) -> str:
+def triton_source(c: Compiled, exchanges: bool = True) -> str:
     """The kernels of a chunk-parallel recurrence, `triton_forward` and `triton_backward`.
+
+    `exchanges`: what enters a part of a sequence may come from elsewhere, where kernels find it.
 
     Raises `CannotPrint` for a chunk program that no kernel here computes: one triangular system for each channel.
     """
@@ -33,7 +35,7 @@ def triton_source(c: Compiled) -> str:
         raise CannotPrint("states are added to each other as a whole")
     parts, cuts = [], cuttable(c)
     for backward in (False, True):
-        host = Host(c, c.backward if backward else c.forward, backward, cuts)
+        host = Host(c, c.backward if backward else c.forward, backward, cuts, exchanges)
         text = host.text()
         parts += [kernel_text(k) for k in host.kernels] + [text]
     return "\n\n".join(parts)
