@@ -97,7 +97,7 @@ class Task:
         """From arguments and states, what was kept, and cotangents."""
         count, kept = len(self.call.signature.names), len(self.kept or ())
         saved = None if self.kept is None else dict(zip(self.kept, flat[count : count + kept], strict=True))
-        return backward_pass(self.call, flat[:count], saved, flat[count + kept :], self.wanted)  # type: ignore[arg-type]
+        return backward_pass(self.call, flat[:count], saved, flat[count + kept :], self.wanted)
 
 
 class Backward(torch.autograd.Function):

@@ -229,7 +229,7 @@ class _Passes:
         return [*tensors, *rest]
 
 
-class _Kept(dict):  # type: ignore[type-arg]
+class _Kept(dict):
     """What was kept of what the forward pass saved; the rest is computed again when it is asked for."""
 
     def __init__(self, kept: Any, call: Call, tensors: Sequence[Any]) -> None:
