@@ -51,11 +51,13 @@ def choose(kernel: str, itemsize: int, width: int) -> Blocks:
     if itemsize == 4:
         if width <= 64:
             return Blocks(64, 32, 4, 2)
-        return Blocks(32, 32, 4, 1) if width <= 128 else Blocks(16, 32, 8, 1)
+        if width <= 128:
+            return Blocks(32, 32, 4, 1)
+        return Blocks(16, 16 if kernel == "keys" else 32, 8, 1)
     table = {
-        "forward": {64: Blocks(128, 64, 8, 3), 128: Blocks(128, 128, 8, 3), 256: Blocks(128, 64, 8, 2)},
-        "rows": {64: Blocks(64, 64, 4, 3), 128: Blocks(128, 128, 8, 2), 256: Blocks(64, 32, 8, 2)},
-        "keys": {64: Blocks(32, 128, 4, 3), 128: Blocks(64, 128, 8, 3), 256: Blocks(32, 64, 8, 2)},
+        "forward": {64: Blocks(64, 64, 4, 3), 128: Blocks(128, 64, 8, 3), 256: Blocks(128, 64, 8, 2)},
+        "rows": {64: Blocks(128, 64, 8, 4), 128: Blocks(128, 64, 8, 3), 256: Blocks(64, 32, 8, 2)},
+        "keys": {64: Blocks(64, 64, 4, 2), 128: Blocks(64, 128, 8, 2), 256: Blocks(32, 64, 8, 2)},
     }[kernel]
     return table[64 if width <= 64 else 128 if width <= 128 else 256]
 

@@ -34,8 +34,25 @@ def main(job: dict) -> list[dict]:
             for r in check_op(c, op, Case(**{**case, "dtype": dtype}), "triton"):
                 rows.append({"name": name, "quantity": r.quantity, "error": r.error, "allowed": r.allowed, "ok": r.ok})
         if name == "masked":
-            rows += minus_infinity(c, op)
+            rows += minus_infinity(c, op) + helpers()
     return rows
+
+
+def helpers() -> list[dict]:
+    """The kernels around the tile's: inner products, and sums of weighted features, more than one launch takes."""
+    from chunkform.runtime.attention_triton import one_pass, row_products
+
+    B, T, H, X = 2, 37, 3, 20
+    x, y = torch.randn(B, T, H, X).transpose(1, 2), torch.randn(B, H, T, X)
+    vector, c = torch.randn(H, X), torch.randn(B, H, T)
+    terms = [(c, x), (None, y), (c, vector), (None, 2 * y), (2 * c, x)]
+    expected = 3 * c[..., None] * x + c[..., None] * vector[:, None] + 3 * y
+    found = {
+        "row_products": (row_products(x, y), (x * y).sum(-1)),
+        "one_pass": (one_pass(terms, torch.empty(B, T, H, X)).transpose(1, 2), expected),
+    }
+    errors = {n: float((a - b).norm() / b.norm()) for n, (a, b) in found.items()}
+    return [{"name": n, "quantity": "all", "error": e, "allowed": 1e-5, "ok": e < 1e-5} for n, e in errors.items()]
 
 
 def minus_infinity(c, op) -> list[dict]:
