@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import re
 import subprocess
+import symtable
 import sys
 from pathlib import Path
 
@@ -135,15 +135,28 @@ def _wrapped(lines: list[str]) -> list[str]:
 def _imports(parts: tuple[Section, ...]) -> str:
     """The import lines that the sections need."""
     wanted: dict[str, set[str]] = {"chunkform.runtime.op": {"Argument", "Backend", "Op", "Signature"}}
-    lines = ["import torch"]
+    everything = {name for section in parts for name in _used(section.text)}
+    lines = ["import torch"] if "torch" in everything else []
+    if "tl" in everything:
+        lines += ["import triton", "import triton.language as tl"]
     for section in parts:
-        used = set(re.findall(r"\w+", section.text))
-        if "tl" in used and "import triton" not in lines:
-            lines += ["import triton", "import triton.language as tl"]
+        used = _used(section.text)
         for module, names in section.modules.items():
             wanted.setdefault(module, set()).update(used & set(names.split()))
     lines += [""] + [f"from {m} import {', '.join(sorted(names))}" for m, names in sorted(wanted.items()) if names]
     return "\n".join(lines)
+
+
+def _used(text: str) -> set[str]:
+    """The names that a text takes from outside its functions."""
+    tables = [symtable.symtable(text, "section", "exec")]
+    found: set[str] = set()
+    while tables:
+        table = tables.pop()
+        tables += table.get_children()
+        outside = table.get_type() == "module"
+        found |= {x.get_name() for x in table.get_symbols() if x.is_referenced() and (outside or x.is_global())}
+    return found
 
 
 def _backend(section: Section) -> str:

@@ -823,6 +823,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
         if exchange is not None:
             ((S_first,),) = S_coming()
         S_starts = chained_matrix(S_first, S_ends, S_linear, lay, parts, True, along=0)
+    S_ends = S_linear = None
     write1 = some.new_empty((B, T, H, E), dtype=some.dtype)
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
@@ -859,7 +860,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
         num_warps=config.warps,
         num_stages=config.stages,
     )
+    matrix1 = matrix2 = None
     saved = {"0c5684b44a": write1}
+    write1 = None
     if parts > 1:
         saved |= {"S starts": S_starts}
     return {"o": o}, {"S": S_last}, saved
@@ -1601,6 +1604,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         if exchange is not None:
             ((dS_first,),) = dS_coming()
         dS_starts = chained_matrix(dS_first, dS_ends, dS_linear, lay, parts, False, along=0)
+    dS_ends = dS_linear = None
     write2 = some.new_empty((B, T, H, E), dtype=some.dtype)
     dv = some.new_empty((B, T, H, E), dtype=some.dtype)
     dbeta_0 = some.new_empty((B, T, H, cdiv(E, min(config.tile, padded(E)))), dtype=torch.float32)
@@ -1641,6 +1645,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         num_warps=config.warps,
         num_stages=config.stages,
     )
+    matrix1 = matrix2 = None
     if needs & {"k", "q"}:
         matrix5 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         matrix6 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
@@ -1703,6 +1708,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=config.warps,
             num_stages=config.stages,
         )
+    matrix3 = matrix5 = None
     if needs & {"k", "q"}:
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
@@ -1744,17 +1750,23 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=config.warps,
             num_stages=config.stages,
         )
+    S_last = dk_1 = matrix4 = matrix6 = write2 = None
     gradients, initial = {}, {}
     if "q" in needs:
         gradients["q"] = dq.to(given["q"].dtype)
+    dq = None
     if "k" in needs:
         gradients["k"] = dk.to(given["k"].dtype)
+    dk = None
     if "v" in needs:
         gradients["v"] = dv.to(given["v"].dtype)
+    dv = None
     if "beta" in needs:
         gradients["beta"] = spread(dbeta_0.sum(-1), (B, T, H), some).to(some.dtype).to(given["beta"].dtype)
+    dbeta_0 = None
     if "S" in needs:
         initial["S"] = dS_last
+    dS_last = None
     return gradients, initial
 
 

@@ -948,6 +948,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
     S_first = whole(states.get("S"))
     S_starts = S_first
     alpha_sums, alpha_resets, alpha_extents = cumulate(alpha, lay, config.exact)
+    alpha_extents = None
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
@@ -1065,6 +1066,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
         if exchange is not None:
             ((S_first,),) = S_coming()
         S_starts = chained_matrix(S_first, S_ends, S_linear, lay, parts, True, along=0)
+    S_ends = S_linear = None
     write1 = some.new_empty((B, T, H, E), dtype=some.dtype)
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
@@ -1105,7 +1107,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
         num_warps=config.warps,
         num_stages=config.stages,
     )
+    alpha_resets = alpha_sums = matrix1 = matrix2 = None
     saved = {"101b56a880": write1}
+    write1 = None
     if parts > 1:
         saved |= {"S starts": S_starts}
     return {"o": o}, {"S": S_last}, saved
@@ -2017,6 +2021,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     write1 = saved["101b56a880"]
     do = cotangent(cotangents.get("o"), some, (B, T, H, E))
     alpha_sums, alpha_resets, alpha_extents = cumulate(alpha, lay, config.exact)
+    alpha_extents = None
     matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
@@ -2150,6 +2155,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         if exchange is not None:
             ((dS_first,),) = dS_coming()
         dS_starts = chained_matrix(dS_first, dS_ends, dS_linear, lay, parts, False, along=0)
+    dS_ends = dS_linear = None
     write2 = some.new_empty((B, T, H, E), dtype=some.dtype)
     dv = some.new_empty((B, T, H, E), dtype=some.dtype)
     dbeta_0 = some.new_empty((B, T, H, cdiv(E, min(config.tile, padded(E)))), dtype=torch.float32)
@@ -2198,6 +2204,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         num_warps=config.warps,
         num_stages=config.stages,
     )
+    matrix1 = matrix2 = None
     if needs & {"alpha", "k", "q"}:
         matrix5 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         matrix6 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
@@ -2270,6 +2277,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=config.warps,
             num_stages=config.stages,
         )
+    matrix3 = matrix5 = None
     if needs & {"alpha", "k", "q"}:
         own1 = some.new_empty((B, T, H, 1), dtype=torch.float32)
         own2 = some.new_empty((B, T, H, 1), dtype=torch.float32)
@@ -2358,6 +2366,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=config.warps,
             num_stages=config.stages,
         )
+    dk_1 = matrix4 = matrix6 = write2 = None
     gradients, initial = {}, {}
     if needs & {"alpha"}:  # the decay times <S_(t-1), dS_t>
         S_pairing = border_sums(
@@ -2372,18 +2381,25 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             own_late=own1,
             own_early=own2,
         )
+    S_in_early_ = S_in_late_ = S_last = S_out_late_ = alpha_resets = alpha_sums = own1 = own2 = None
     if "q" in needs:
         gradients["q"] = dq.to(given["q"].dtype)
+    dq = None
     if "k" in needs:
         gradients["k"] = dk.to(given["k"].dtype)
+    dk = None
     if "v" in needs:
         gradients["v"] = dv.to(given["v"].dtype)
+    dv = None
     if "beta" in needs:
         gradients["beta"] = spread(dbeta_0.sum(-1), (B, T, H), some).to(some.dtype).to(given["beta"].dtype)
+    dbeta_0 = None
     if "alpha" in needs:
         gradients["alpha"] = spread(dlog_alpha_0.sum(-1) + S_pairing, (B, T, H), some).to(given["alpha"].dtype)
+    dlog_alpha_0 = None
     if "S" in needs:
         initial["S"] = dS_last
+    dS_last = None
     return gradients, initial
 
 

@@ -701,6 +701,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
             num_warps=4,
             num_stages=1,
         )
+    alpha_extents = None
     if parts > 1 or exchange is not None:
         S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         launch(
@@ -754,6 +755,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
         if exchange is not None:
             ((S_first,),) = S_coming()
         S_starts = chained(S_first, S_ends, lay, parts, True, (alpha_sums, alpha_resets), 0, config.exact)
+    S_ends = None
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
     launch(
@@ -785,6 +787,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
         num_warps=config.warps,
         num_stages=config.stages,
     )
+    alpha_resets = alpha_sums = matrix1 = scaled1 = scaled2 = None
     saved = {}
     if parts > 1:
         saved |= {"S starts": S_starts}
@@ -1536,6 +1539,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=config.warps,
             num_stages=config.stages,
         )
+    intra1 = scaled1 = None
     if needs & {"S", "alpha", "k", "v"}:
         matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         scaled2 = some.new_empty((B, H, T, D))
@@ -1621,6 +1625,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             if exchange is not None:
                 ((dS_first,),) = dS_coming()
             dS_starts = chained(dS_first, dS_ends, lay, parts, False, (alpha_sums, alpha_resets), 0, config.exact)
+    dS_ends = None
     if needs & {"S", "v"}:
         dv = some.new_empty((B, T, H, E), dtype=some.dtype)
         dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
@@ -1653,6 +1658,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=config.warps,
             num_stages=config.stages,
         )
+    matrix1 = scaled2 = None
     if needs & {"alpha", "k"}:
         intra2 = some.new_empty((B, H, T, D), dtype=torch.float32)
         for flat in (True, False):
@@ -1683,6 +1689,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 num_warps=4,
                 num_stages=1,
             )
+    alpha_extents = None
     if needs & {"alpha", "k"}:
         S_late_ = some.new_empty((B, T, H, D), dtype=torch.float32)
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
@@ -1720,21 +1727,27 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=config.warps,
             num_stages=config.stages,
         )
+    S_late_0 = alpha_resets = alpha_sums = intra2 = scaled3 = None
     gradients, initial = {}, {}
     if needs & {"alpha"}:  # the decay times <S_(t-1), dS_t>
         late = spread(S_late_.float(), (B, T, H, D), some)
         early = None
         S_pairing = suffix_sum(late, early, pair(S_last, dS_first, (-1,)), lay)
+    S_last = S_late_ = late = None
     if "q" in needs:
         gradients["q"] = dq.to(given["q"].dtype)
+    dq = None
     if "k" in needs:
         gradients["k"] = dk.to(given["k"].dtype)
+    dk = None
     if "v" in needs:
         gradients["v"] = dv.to(given["v"].dtype)
+    dv = None
     if "alpha" in needs:
         gradients["alpha"] = spread(S_pairing, (B, T, H, D), some).to(given["alpha"].dtype)
     if "S" in needs:
         initial["S"] = dS_last
+    dS_last = None
     return gradients, initial
 
 

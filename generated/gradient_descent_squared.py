@@ -829,6 +829,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
         if exchange is not None:
             ((W_first,),) = W_coming()
         W_starts = chained_matrix(W_first, W_ends, W_linear, lay, parts, True, along=1)
+    W_ends = W_linear = None
     write1 = some.new_empty((B, T, H, M), dtype=some.dtype)
     o = some.new_empty((B, T, H, M), dtype=some.dtype)
     W_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32)
@@ -865,7 +866,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
         num_warps=config.warps,
         num_stages=config.stages,
     )
+    matrix1 = matrix2 = None
     saved = {"f73806d84e": write1}
+    write1 = None
     if parts > 1:
         saved |= {"W starts": W_starts}
     return {"o": o}, {"W": W_last}, saved
@@ -1606,6 +1609,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         if exchange is not None:
             ((dW_first,),) = dW_coming()
         dW_starts = chained_matrix(dW_first, dW_ends, dW_linear, lay, parts, False, along=1)
+    dW_ends = dW_linear = None
     write2 = some.new_empty((B, T, H, M), dtype=some.dtype)
     dy = some.new_empty((B, T, H, M), dtype=some.dtype)
     dW_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32)
@@ -1642,6 +1646,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         num_warps=config.warps,
         num_stages=config.stages,
     )
+    matrix1 = matrix2 = None
     if needs & {"eta", "x", "z"}:
         matrix5 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         matrix6 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
@@ -1706,6 +1711,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=config.warps,
             num_stages=config.stages,
         )
+    matrix3 = matrix5 = None
     if needs & {"x", "z"}:
         dx = some.new_empty((B, T, H, N), dtype=some.dtype)
         dz = some.new_empty((B, T, H, N), dtype=some.dtype)
@@ -1747,17 +1753,23 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=config.warps,
             num_stages=config.stages,
         )
+    W_last = dx_1 = matrix4 = matrix6 = write2 = None
     gradients, initial = {}, {}
     if "x" in needs:
         gradients["x"] = dx.to(given["x"].dtype)
+    dx = None
     if "z" in needs:
         gradients["z"] = dz.to(given["z"].dtype)
+    dz = None
     if "y" in needs:
         gradients["y"] = dy.to(given["y"].dtype)
+    dy = None
     if "eta" in needs:
         gradients["eta"] = spread(deta_1.sum(-1), (B, T, H), some).to(some.dtype).to(given["eta"].dtype)
+    deta_1 = None
     if "W" in needs:
         initial["W"] = dW_last
+    dW_last = None
     return gradients, initial
 
 

@@ -942,6 +942,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
     W_first = whole(states.get("W"))
     W_starts = W_first
     keep_sums, keep_resets, keep_extents = cumulate(keep, lay, config.exact)
+    keep_extents = None
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
@@ -1053,6 +1054,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
         if exchange is not None:
             ((W_first,),) = W_coming()
         W_starts = chained_matrix(W_first, W_ends, W_linear, lay, parts, True, along=1)
+    W_ends = W_linear = None
     write1 = some.new_empty((B, T, H, M), dtype=some.dtype)
     o = some.new_empty((B, T, H, M), dtype=some.dtype)
     W_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32)
@@ -1091,7 +1093,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
         num_warps=config.warps,
         num_stages=config.stages,
     )
+    keep_resets = keep_sums = matrix1 = matrix2 = None
     saved = {"f73806d84e": write1}
+    write1 = None
     if parts > 1:
         saved |= {"W starts": W_starts}
     return {"o": o}, {"W": W_last}, saved
@@ -2091,6 +2095,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     write1 = saved["f73806d84e"]
     do = cotangent(cotangents.get("o"), some, (B, T, H, M))
     keep_sums, keep_resets, keep_extents = cumulate(keep, lay, config.exact)
+    keep_extents = None
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
@@ -2262,10 +2267,12 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=config.warps,
             num_stages=config.stages,
         )
+    matrix1 = None
     if parts > 1 or exchange is not None:
         if exchange is not None:
             ((dW_first,),) = dW_coming()
         dW_starts = chained_matrix(dW_first, dW_ends, dW_linear, lay, parts, False, along=1)
+    dW_ends = dW_linear = None
     write2 = some.new_empty((B, T, H, M), dtype=some.dtype)
     dy = some.new_empty((B, T, H, M), dtype=some.dtype)
     dW_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32)
@@ -2304,6 +2311,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         num_warps=config.warps,
         num_stages=config.stages,
     )
+    matrix2 = matrix5 = None
     if needs & {"eta", "keep", "x", "z"}:
         matrix6 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         matrix7 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
@@ -2374,6 +2382,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=config.warps,
             num_stages=config.stages,
         )
+    matrix3 = matrix6 = None
     if needs & {"keep", "x", "z"}:
         own1 = some.new_empty((B, T, H, 1), dtype=torch.float32)
         own2 = some.new_empty((B, T, H, 1), dtype=torch.float32)
@@ -2456,6 +2465,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=config.warps,
             num_stages=config.stages,
         )
+    dx_2 = matrix4 = matrix7 = write2 = None
     gradients, initial = {}, {}
     if needs & {"keep"}:  # the decay times <W_(t-1), dW_t>
         W_pairing = border_sums(
@@ -2470,18 +2480,24 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             own_late=own1,
             own_early=own2,
         )
+    W_in_early_ = W_in_late_ = W_last = W_out_late_ = keep_resets = keep_sums = own1 = own2 = None
     if "x" in needs:
         gradients["x"] = dx.to(given["x"].dtype)
+    dx = None
     if "z" in needs:
         gradients["z"] = dz.to(given["z"].dtype)
+    dz = None
     if "y" in needs:
         gradients["y"] = dy.to(given["y"].dtype)
+    dy = None
     if "eta" in needs:
         gradients["eta"] = spread(deta_2.sum(-1), (B, T, H), some).to(some.dtype).to(given["eta"].dtype)
+    deta_2 = None
     if "keep" in needs:
         gradients["keep"] = spread(W_pairing, (B, T, H), some).to(given["keep"].dtype)
     if "W" in needs:
         initial["W"] = dW_last
+    dW_last = None
     return gradients, initial
 
 

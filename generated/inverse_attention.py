@@ -854,6 +854,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
     s_first = whole(states.get("s"))
     s_starts = s_first
     lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
+    lam_extents = None
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
         forward_prepare_1,
@@ -964,6 +965,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
         if exchange is not None:
             ((s_first,),) = s_coming()
         s_starts = chained_matrix(s_first, s_ends, s_linear, lay, parts, True, along=0)
+    s_ends = s_linear = None
     write1 = some.new_empty((B, T, H, E), dtype=some.dtype)
     v = some.new_empty((B, T, H, E), dtype=some.dtype)
     s_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
@@ -1001,7 +1003,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
         num_warps=config.warps,
         num_stages=config.stages,
     )
+    lam_resets = lam_sums = matrix1 = None
     saved = {"d91dd90777": write1}
+    write1 = None
     if parts > 1:
         saved |= {"s starts": s_starts}
     return {"v": v}, {"s": s_last}, saved
@@ -1769,6 +1773,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     write1 = saved["d91dd90777"]
     dv = cotangent(cotangents.get("v"), some, (B, T, H, E))
     lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
+    lam_extents = None
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
@@ -1887,6 +1892,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         if exchange is not None:
             ((ds_first,),) = ds_coming()
         ds_starts = chained_matrix(ds_first, ds_ends, ds_linear, lay, parts, False, along=0)
+    ds_ends = ds_linear = None
     write2 = some.new_empty((B, T, H, E), dtype=some.dtype)
     do = some.new_empty((B, T, H, E), dtype=some.dtype)
     dlog_lam_0 = some.new_empty((B, T, H, cdiv(E, min(config.tile, padded(E)))), dtype=torch.float32)
@@ -1931,6 +1937,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         num_warps=config.warps,
         num_stages=config.stages,
     )
+    matrix1 = matrix2 = None
     if needs & {"k", "lam", "q"}:
         matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         matrix4 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
@@ -1996,6 +2003,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=config.warps,
             num_stages=config.stages,
         )
+    matrix3 = None
     if needs & {"lam", "q"}:
         own1 = some.new_empty((B, T, H, 1), dtype=torch.float32)
         own2 = some.new_empty((B, T, H, 1), dtype=torch.float32)
@@ -2069,6 +2077,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=config.warps,
             num_stages=config.stages,
         )
+    matrix4 = write2 = None
     gradients, initial = {}, {}
     if needs & {"lam"}:  # the decay times <s_(t-1), ds_t>
         s_pairing = border_sums(
@@ -2082,16 +2091,22 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             own_late=own1,
             own_early=own2,
         )
+    lam_resets = lam_sums = own1 = own2 = s_in_early_ = s_last = s_out_late_ = None
     if "q" in needs:
         gradients["q"] = dq.to(given["q"].dtype)
+    dq = None
     if "k" in needs:
         gradients["k"] = dk.to(given["k"].dtype)
+    dk = None
     if "o" in needs:
         gradients["o"] = do.to(given["o"].dtype)
+    do = None
     if "lam" in needs:
         gradients["lam"] = spread(s_pairing + dlog_lam_0.sum(-1), (B, T, H), some).to(given["lam"].dtype)
+    dlog_lam_0 = None
     if "s" in needs:
         initial["s"] = ds_last
+    ds_last = None
     return gradients, initial
 
 

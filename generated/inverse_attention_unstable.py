@@ -887,6 +887,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
     s_first = whole(states.get("s"))
     s_starts = s_first
     lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
+    lam_extents = None
     t1 = (each_head(q, H).float() * each_head(k, H).float()).sum(-1)
     ahead1 = steps((1.0 / t1).expand(B, T, H))
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
@@ -1004,6 +1005,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
         if exchange is not None:
             ((s_first,),) = s_coming()
         s_starts = chained_matrix(s_first, s_ends, s_linear, lay, parts, True, along=0)
+    s_ends = s_linear = None
     write1 = some.new_empty((B, T, H, E), dtype=some.dtype)
     s_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
     launch(
@@ -1041,6 +1043,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
         num_warps=config.warps,
         num_stages=config.stages,
     )
+    lam_resets = lam_sums = matrix1 = None
     t2 = (each_head(q, H).float() * each_head(k, H).float()).sum(-1)
     saved = {"d91dd90777": write1}
     if parts > 1:
@@ -1849,6 +1852,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     t1 = (each_head(q, H).float() * each_head(k, H).float()).sum(-1)
     ahead1 = steps((1.0 / t1).expand(B, T, H))
     lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
+    lam_extents = None
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
@@ -1975,6 +1979,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         if exchange is not None:
             ((ds_first,),) = ds_coming()
         ds_starts = chained_matrix(ds_first, ds_ends, ds_linear, lay, parts, False, along=0)
+    ds_ends = ds_linear = None
     write2 = some.new_empty((B, T, H, E), dtype=some.dtype)
     dq_0_2a4812 = some.new_empty((B, T, H, cdiv(E, min(config.tile, padded(E)))), dtype=torch.float32)
     dk_0_2a4812 = some.new_empty((B, T, H, cdiv(E, min(config.tile, padded(E)))), dtype=torch.float32)
@@ -2025,6 +2030,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         num_warps=config.warps,
         num_stages=config.stages,
     )
+    matrix1 = matrix2 = None
     if needs & {"k", "lam"}:
         matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
@@ -2090,6 +2096,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=config.warps,
             num_stages=config.stages,
         )
+    matrix3 = None
     if needs & {"lam", "q"}:
         matrix4 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         own1 = some.new_empty((B, T, H, 1), dtype=torch.float32)
@@ -2169,6 +2176,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=config.warps,
             num_stages=config.stages,
         )
+    matrix4 = write2 = None
     gradients, initial = {}, {}
     if needs & {"lam"}:  # the decay times <s_(t-1), ds_t>
         s_pairing = border_sums(
@@ -2182,6 +2190,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             own_late=own1,
             own_early=own2,
         )
+    lam_resets = lam_sums = own1 = own2 = s_in_early_ = s_last = s_out_late_ = None
     if "q" in needs:
         t2 = (dv.float() * write1.float()).sum(-1)
         t3 = (each_head(q, H).float() * each_head(k, H).float()).sum(-1)
@@ -2194,6 +2203,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             .to(some.dtype)
             .to(given["q"].dtype)
         )
+    dq_0_2a4812 = dq_2 = None
     if "k" in needs:
         t4 = (each_head(q, H).float() * each_head(k, H).float()).sum(-1)
         t5 = (dv.float() * write1.float()).sum(-1)
@@ -2207,12 +2217,16 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             .to(some.dtype)
             .to(given["k"].dtype)
         )
+    dk_0_2a4812 = read1 = None
     if "o" in needs:
         gradients["o"] = do.to(given["o"].dtype)
+    do = None
     if "lam" in needs:
         gradients["lam"] = spread(s_pairing + dlog_lam_0.sum(-1), (B, T, H), some).to(given["lam"].dtype)
+    dlog_lam_0 = None
     if "s" in needs:
         initial["s"] = ds_last
+    ds_last = None
     return gradients, initial
 
 

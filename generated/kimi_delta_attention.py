@@ -1017,6 +1017,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
             num_warps=4,
             num_stages=1,
         )
+    alpha_extents = None
     if parts > 1 or exchange is not None:
         S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         launch(
@@ -1101,6 +1102,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
         if exchange is not None:
             ((S_first,),) = S_coming()
         S_starts = chained_matrix(S_first, S_ends, S_linear, lay, parts, True, along=0)
+    S_ends = S_linear = None
     write1 = some.new_empty((B, T, H, E), dtype=some.dtype)
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
@@ -1138,7 +1140,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
         num_warps=config.warps,
         num_stages=config.stages,
     )
+    alpha_resets = alpha_sums = matrix1 = matrix2 = scaled1 = scaled2 = scaled3 = None
     saved = {"c0cc4e5ad4": write1}
+    write1 = None
     if parts > 1:
         saved |= {"S starts": S_starts}
     return {"o": o}, {"S": S_last}, saved
@@ -2387,6 +2391,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         if exchange is not None:
             ((dS_first,),) = dS_coming()
         dS_starts = chained_matrix(dS_first, dS_ends, dS_linear, lay, parts, False, along=0)
+    dS_ends = dS_linear = None
     write2 = some.new_empty((B, T, H, E), dtype=some.dtype)
     dv = some.new_empty((B, T, H, E), dtype=some.dtype)
     dbeta_0 = some.new_empty((B, T, H, cdiv(E, min(config.tile, padded(E)))), dtype=torch.float32)
@@ -2428,6 +2433,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         num_warps=config.warps,
         num_stages=config.stages,
     )
+    matrix1 = matrix2 = scaled1 = None
     if needs & {"alpha", "k", "q"}:
         intra1 = some.new_empty((B, H, T, D), dtype=torch.float32)
         intra2 = some.new_empty((B, H, T, D), dtype=torch.float32)
@@ -2509,6 +2515,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=config.warps,
             num_stages=config.stages,
         )
+    intra1 = intra2 = scaled2 = scaled3 = None
     if needs & {"alpha", "k", "q"}:
         scaled4 = some.new_empty((B, H, T, D))
         intra3 = some.new_empty((B, H, T, D), dtype=torch.float32)
@@ -2547,6 +2554,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 num_warps=4,
                 num_stages=1,
             )
+    alpha_extents = None
     if needs & {"alpha", "k", "q"}:
         S_late_ = some.new_empty((B, T, H, D), dtype=torch.float32)
         S_early_ = some.new_empty((B, T, H, D), dtype=torch.float32)
@@ -2603,23 +2611,31 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=config.warps,
             num_stages=config.stages,
         )
+    S_late_1 = alpha_resets = alpha_sums = dk_1 = intra3 = intra4 = scaled4 = write2 = None
     gradients, initial = {}, {}
     if needs & {"alpha"}:  # the decay times <S_(t-1), dS_t>
         late = spread(S_late_.float(), (B, T, H, D), some)
         early = spread(S_early_.float(), (B, T, H, D), some)
         S_pairing = suffix_sum(late, early, pair(S_last, dS_first, (-1,)), lay)
+    S_early_ = S_last = S_late_ = early = late = None
     if "q" in needs:
         gradients["q"] = dq.to(given["q"].dtype)
+    dq = None
     if "k" in needs:
         gradients["k"] = dk.to(given["k"].dtype)
+    dk = None
     if "v" in needs:
         gradients["v"] = dv.to(given["v"].dtype)
+    dv = None
     if "beta" in needs:
         gradients["beta"] = spread(dbeta_0.sum(-1), (B, T, H), some).to(some.dtype).to(given["beta"].dtype)
+    dbeta_0 = None
     if "alpha" in needs:
         gradients["alpha"] = spread(S_pairing + dlog_alpha_2.float(), (B, T, H, D), some).to(given["alpha"].dtype)
+    dlog_alpha_2 = None
     if "S" in needs:
         initial["S"] = dS_last
+    dS_last = None
     return gradients, initial
 
 

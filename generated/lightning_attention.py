@@ -578,6 +578,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
     S_first = whole(states.get("S"))
     S_starts = S_first
     lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
+    lam_extents = None
     if parts > 1 or exchange is not None:
         S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         launch(
@@ -632,6 +633,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
         if exchange is not None:
             ((S_first,),) = S_coming()
         S_starts = chained(S_first, S_ends, lay, parts, True, (lam_sums, lam_resets), None, config.exact)
+    S_ends = None
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
     launch(
@@ -664,6 +666,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
         num_warps=config.warps,
         num_stages=config.stages,
     )
+    lam_resets = lam_sums = None
     saved = {}
     if parts > 1:
         saved |= {"S starts": S_starts}
@@ -1085,6 +1088,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     S_starts = saved["S starts"] if parts > 1 else S_first
     do = cotangent(cotangents.get("o"), some, (B, T, H, E))
     lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
+    lam_extents = None
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     own1 = some.new_empty((B, T, H, 1), dtype=torch.float32)
     matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
@@ -1212,6 +1216,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             if exchange is not None:
                 ((dS_first,),) = dS_coming()
             dS_starts = chained(dS_first, dS_ends, lay, parts, False, (lam_sums, lam_resets), None, config.exact)
+    dS_ends = None
     if needs & {"S", "v"}:
         dv = some.new_empty((B, T, H, E), dtype=some.dtype)
         dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
@@ -1246,6 +1251,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=config.warps,
             num_stages=config.stages,
         )
+    matrix2 = None
     if needs & {"k", "lam"}:
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
         S_out_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
@@ -1282,6 +1288,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=config.warps,
             num_stages=config.stages,
         )
+    matrix1 = None
     gradients, initial = {}, {}
     if needs & {"lam"}:  # the decay times <S_(t-1), dS_t>
         S_pairing = border_sums(
@@ -1294,16 +1301,21 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             own_late=own1,
             out_late=S_out_late_,
         )
+    S_in_late_ = S_last = S_out_late_ = lam_resets = lam_sums = own1 = None
     if "q" in needs:
         gradients["q"] = dq.to(given["q"].dtype)
+    dq = None
     if "k" in needs:
         gradients["k"] = dk.to(given["k"].dtype)
+    dk = None
     if "v" in needs:
         gradients["v"] = dv.to(given["v"].dtype)
+    dv = None
     if "lam" in needs:
         gradients["lam"] = spread(S_pairing, (B, T, H), some).to(given["lam"].dtype)
     if "S" in needs:
         initial["S"] = dS_last
+    dS_last = None
     return gradients, initial
 
 

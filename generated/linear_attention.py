@@ -501,6 +501,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
         if exchange is not None:
             ((S_first,),) = S_coming()
         S_starts = chained(S_first, S_ends, lay, parts, True)
+    S_ends = None
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
     launch(
@@ -884,11 +885,13 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=config.warps,
             num_stages=config.stages,
         )
+    S_last = None
     if needs & {"S", "k", "v"}:
         if parts > 1 or exchange is not None:
             if exchange is not None:
                 ((dS_first,),) = dS_coming()
             dS_starts = chained(dS_first, dS_ends, lay, parts, False)
+    dS_ends = None
     if needs & {"S", "v"}:
         dv = some.new_empty((B, T, H, E), dtype=some.dtype)
         dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
@@ -952,12 +955,16 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     gradients, initial = {}, {}
     if "q" in needs:
         gradients["q"] = dq.to(given["q"].dtype)
+    dq = None
     if "k" in needs:
         gradients["k"] = dk.to(given["k"].dtype)
+    dk = None
     if "v" in needs:
         gradients["v"] = dv.to(given["v"].dtype)
+    dv = None
     if "S" in needs:
         initial["S"] = dS_last
+    dS_last = None
     return gradients, initial
 
 

@@ -83,7 +83,7 @@ from chunkform.runtime.launch import (
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
 from chunkform.runtime.places import parts_for, places
-from chunkform.runtime.programs import Again, Sums, checked_solves, kept, part, results, wanted, zeros_where_none
+from chunkform.runtime.programs import Again, Sums, checked_solves, results, wanted, zeros_where_none
 from chunkform.runtime.solve import conjugate_gradients
 from chunkform.runtime.solve_launch import INTERPRETED, solve_config, strides3
 from chunkform.runtime.torch_form import (
@@ -523,6 +523,7 @@ def triton_x_system_forward(given, states, constants, packed=None):
         )
     H__starts = H__first
     lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
+    lam_extents = None
     if parts > 1:
         H__ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
         launch(
@@ -554,6 +555,7 @@ def triton_x_system_forward(given, states, constants, packed=None):
         )
     if parts > 1:
         H__starts = chained(H__first, H__ends, lay, parts, True, (lam_sums, lam_resets), None, config.exact)
+    H__ends = None
     y = some.new_empty((B, T, H, D), dtype=some.dtype)
     H__last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32)
     launch(
@@ -583,6 +585,7 @@ def triton_x_system_forward(given, states, constants, packed=None):
         num_warps=config.warps,
         num_stages=config.stages,
     )
+    lam_resets = lam_sums = None
     saved = {}
     if parts > 1:
         saved |= {"H starts": H__starts}
@@ -1122,6 +1125,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     H__starts = saved["H starts"] if parts > 1 else H__first
     dy = cotangent(cotangents.get("y"), some, (B, T, H, D))
     lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
+    lam_extents = None
     if needs & {"lam", "p"}:
         matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         own1 = some.new_empty((B, T, H, 1), dtype=torch.float32)
@@ -1244,6 +1248,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         if parts > 1:
             dH_starts = chained(dH_first, dH_ends, lay, parts, False, (lam_sums, lam_resets), None, config.exact)
+    dH_ends = None
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         du_1 = some.new_empty((B, T, H, D), dtype=torch.float32)
         H_out_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
@@ -1279,6 +1284,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             num_warps=config.warps,
             num_stages=config.stages,
         )
+    matrix1 = None
     if needs & {"u"}:
         matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
@@ -1335,6 +1341,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             num_warps=config.warps,
             num_stages=config.stages,
         )
+    du_1 = matrix2 = None
     gradients, initial = {}, {}
     if needs & {"lam"}:  # the decay times <H_(t-1), dH_t>
         H__pairing = border_sums(
@@ -1347,20 +1354,24 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             own_late=own1,
             out_late=H_out_late_,
         )
+    H__last = H_in_late_ = H_out_late_ = lam_resets = lam_sums = own1 = None
     if "u" in needs:
         gradients["u"] = du.to(given["u"].dtype)
+    du = None
     if "lam" in needs:
         gradients["lam"] = spread(H__pairing, (B, T, H), some).to(given["lam"].dtype)
     if "lam_0" in needs:
         gradients["lam_0"] = spread(0.0, (B, T, H), some).float().sum((0, 1)).to(given["lam_0"].dtype)
     if "p" in needs:
         gradients["p"] = dp.to(given["p"].dtype)
+    dp = None
     if "lam_0" in needs and states.get("H") is None:
         t1 = (torch.eye(D, dtype=some.dtype, device=some.device).mT * dH_last).sum(-2)
         t2 = t1.sum(-1)
         gradients["lam_0"] += spread(t2, (lay.sequences, H), some).sum(0)
     if "H" in needs:
         initial["H"] = dH_last
+    dH_last = None
     return gradients, initial
 
 

@@ -122,7 +122,7 @@ import triton
 import triton.language as tl
 
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out
-from chunkform.runtime.kernels import FLOOR, LOG2E, border_sums, chained, cumulate, inverse, part_of, place_of, power
+from chunkform.runtime.kernels import FLOOR, LOG2E, border_sums, chained, cumulate, part_of, place_of, power
 from chunkform.runtime.launch import (
     DTYPES,
     cdiv,
@@ -851,6 +851,7 @@ def triton_x_system_forward(given, states, constants, packed=None):
     H__first = whole(states.get("H"))
     H__starts = H__first
     lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
+    lam_extents = None
     if parts > 1:
         H__ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
         launch(
@@ -884,6 +885,7 @@ def triton_x_system_forward(given, states, constants, packed=None):
         )
     if parts > 1:
         H__starts = chained(H__first, H__ends, lay, parts, True, (lam_sums, lam_resets), None, config.exact)
+    H__ends = None
     y_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
     H__last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32)
     launch(
@@ -915,6 +917,7 @@ def triton_x_system_forward(given, states, constants, packed=None):
         num_warps=config.warps,
         num_stages=config.stages,
     )
+    lam_resets = lam_sums = None
     saved = {}
     if parts > 1:
         saved |= {"H starts": H__starts}
@@ -1497,6 +1500,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     H__starts = saved["H starts"] if parts > 1 else H__first
     dy = cotangent(cotangents.get("y"), some, (B, T, H, D))
     lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
+    lam_extents = None
     if needs & {"lam", "p"}:
         matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         own1 = some.new_empty((B, T, H, 1), dtype=torch.float32)
@@ -1622,9 +1626,11 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             num_warps=config.warps,
             num_stages=config.stages,
         )
+    matrix1 = None
     if needs & {"H", "beta", "k", "lam"}:
         if parts > 1:
             dH_starts = chained(dH_first, dH_ends, lay, parts, False, (lam_sums, lam_resets), None, config.exact)
+    dH_ends = None
     if needs & {"H", "beta", "k", "lam"}:
         dk_1 = some.new_empty((B, T, H, D), dtype=torch.float32)
         dbeta_1 = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
@@ -1662,6 +1668,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             num_warps=config.warps,
             num_stages=config.stages,
         )
+    matrix2 = None
     if needs & {"k", "lam"}:
         matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
@@ -1722,6 +1729,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             num_warps=config.warps,
             num_stages=config.stages,
         )
+    dk_1 = matrix3 = None
     gradients, initial = {}, {}
     if needs & {"lam"}:  # the decay times <H_(t-1), dH_t>
         H__pairing = border_sums(
@@ -1734,10 +1742,13 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             own_late=own1,
             out_late=H_out_late_,
         )
+    H__last = H_in_late_ = H_out_late_ = lam_resets = lam_sums = own1 = None
     if "k" in needs:
         gradients["k"] = dk.to(given["k"].dtype)
+    dk = None
     if "beta" in needs:
         gradients["beta"] = spread(dbeta_1.sum(-1), (B, T, H), some).to(some.dtype).to(given["beta"].dtype)
+    dbeta_1 = None
     if "lam" in needs:
         gradients["lam"] = spread(H__pairing, (B, T, H), some).to(given["lam"].dtype)
     if "lamb" in needs:
@@ -1748,8 +1759,10 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
         gradients["p"] = (
             spread(dp_0.float() + lamb.float() * dy.float(), (B, T, H, D), some).to(some.dtype).to(given["p"].dtype)
         )
+    dp_0 = None
     if "H" in needs:
         initial["H"] = dH_last
+    dH_last = None
     return gradients, initial
 
 
@@ -2211,6 +2224,7 @@ def triton_o_forward(given, states, constants, packed=None):
     S_first = whole(states.get("S"))
     S_starts = S_first
     lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
+    lam_extents = None
     if parts > 1:
         S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         launch(
@@ -2247,6 +2261,7 @@ def triton_o_forward(given, states, constants, packed=None):
         )
     if parts > 1:
         S_starts = chained(S_first, S_ends, lay, parts, True, (lam_sums, lam_resets), None, config.exact)
+    S_ends = None
     y = some.new_empty((B, T, H, E), dtype=some.dtype)
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
     launch(
@@ -2281,6 +2296,7 @@ def triton_o_forward(given, states, constants, packed=None):
         num_warps=config.warps,
         num_stages=config.stages,
     )
+    lam_resets = lam_sums = None
     saved = {}
     if parts > 1:
         saved |= {"S starts": S_starts}
@@ -2757,6 +2773,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
     S_starts = saved["S starts"] if parts > 1 else S_first
     dy = cotangent(cotangents.get("y"), some, (B, T, H, E))
     lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
+    lam_extents = None
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     own1 = some.new_empty((B, T, H, 1), dtype=torch.float32)
     matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
@@ -2872,9 +2889,11 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
             num_warps=config.warps,
             num_stages=config.stages,
         )
+    matrix1 = None
     if needs & {"S", "beta", "k", "lam", "v"}:
         if parts > 1:
             dS_starts = chained(dS_first, dS_ends, lay, parts, False, (lam_sums, lam_resets), None, config.exact)
+    dS_ends = None
     if needs & {"S", "beta", "v"}:
         dv = some.new_empty((B, T, H, E), dtype=some.dtype)
         dbeta_1 = some.new_empty((B, T, H, cdiv(E, min(config.tile, padded(E)))), dtype=torch.float32)
@@ -2915,6 +2934,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
             num_warps=config.warps,
             num_stages=config.stages,
         )
+    matrix2 = None
     if needs & {"k", "lam"}:
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
         S_out_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
@@ -2953,6 +2973,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
             num_warps=config.warps,
             num_stages=config.stages,
         )
+    matrix3 = None
     gradients, initial = {}, {}
     if needs & {"lam"}:  # the decay times <S_(t-1), dS_t>
         S_pairing = border_sums(
@@ -2965,18 +2986,24 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
             own_late=own1,
             out_late=S_out_late_,
         )
+    S_in_late_ = S_last = S_out_late_ = lam_resets = lam_sums = own1 = None
     if "k" in needs:
         gradients["k"] = dk.to(given["k"].dtype)
+    dk = None
     if "v" in needs:
         gradients["v"] = dv.to(given["v"].dtype)
+    dv = None
     if "beta" in needs:
         gradients["beta"] = spread(dbeta_1.sum(-1), (B, T, H), some).to(some.dtype).to(given["beta"].dtype)
+    dbeta_1 = None
     if "lam" in needs:
         gradients["lam"] = spread(S_pairing, (B, T, H), some).to(given["lam"].dtype)
     if "x" in needs:
         gradients["x"] = dx.to(given["x"].dtype)
+    dx = None
     if "S" in needs:
         initial["S"] = dS_last
+    dS_last = None
     return gradients, initial
 
 

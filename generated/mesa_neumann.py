@@ -804,6 +804,7 @@ def triton_o2_forward(given, states, constants, packed=None):
         )
     H__starts = H__first
     lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
+    lam_extents = None
     if parts > 1:
         H__ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
         launch(
@@ -835,6 +836,7 @@ def triton_o2_forward(given, states, constants, packed=None):
         )
     if parts > 1:
         H__starts = chained(H__first, H__ends, lay, parts, True, (lam_sums, lam_resets), None, config.exact)
+    H__ends = None
     y_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
     H__last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32)
     launch(
@@ -864,6 +866,7 @@ def triton_o2_forward(given, states, constants, packed=None):
         num_warps=config.warps,
         num_stages=config.stages,
     )
+    lam_resets = lam_sums = None
     saved = {}
     if parts > 1:
         saved |= {"H starts": H__starts}
@@ -1411,6 +1414,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
     H__starts = saved["H starts"] if parts > 1 else H__first
     dy = cotangent(cotangents.get("y"), some, (B, T, H, D))
     lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
+    lam_extents = None
     if needs & {"lam", "q"}:
         matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         own1 = some.new_empty((B, T, H, 1), dtype=torch.float32)
@@ -1533,6 +1537,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         if parts > 1:
             dH_starts = chained(dH_first, dH_ends, lay, parts, False, (lam_sums, lam_resets), None, config.exact)
+    dH_ends = None
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         du_1 = some.new_empty((B, T, H, D), dtype=torch.float32)
         H_out_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
@@ -1568,6 +1573,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             num_warps=config.warps,
             num_stages=config.stages,
         )
+    matrix1 = None
     if needs & {"u"}:
         matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
@@ -1624,6 +1630,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             num_warps=config.warps,
             num_stages=config.stages,
         )
+    du_1 = matrix2 = None
     gradients, initial = {}, {}
     if needs & {"lam"}:  # the decay times <H_(t-1), dH_t>
         H__pairing = border_sums(
@@ -1636,10 +1643,13 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             own_late=own1,
             out_late=H_out_late_,
         )
+    H__last = H_in_late_ = H_out_late_ = lam_resets = lam_sums = own1 = None
     if "q" in needs:
         gradients["q"] = spread(2.0 * dy.float() + dq_0.float(), (B, T, H, D), some).to(some.dtype).to(given["q"].dtype)
+    dq_0 = None
     if "u" in needs:
         gradients["u"] = du.to(given["u"].dtype)
+    du = None
     if "lam" in needs:
         gradients["lam"] = spread(H__pairing, (B, T, H), some).to(given["lam"].dtype)
     if "lam_0" in needs:
@@ -1650,6 +1660,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
         gradients["lam_0"] += spread(t2, (lay.sequences, H), some).sum(0)
     if "H" in needs:
         initial["H"] = dH_last
+    dH_last = None
     return gradients, initial
 
 
@@ -1779,6 +1790,7 @@ def triton_o3_forward(given, states, constants, packed=None):
         )
     H__starts = H__first
     lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
+    lam_extents = None
     if parts > 1:
         H__ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
         launch(
@@ -1810,6 +1822,7 @@ def triton_o3_forward(given, states, constants, packed=None):
         )
     if parts > 1:
         H__starts = chained(H__first, H__ends, lay, parts, True, (lam_sums, lam_resets), None, config.exact)
+    H__ends = None
     y_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
     H__last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32)
     launch(
@@ -1839,6 +1852,7 @@ def triton_o3_forward(given, states, constants, packed=None):
         num_warps=config.warps,
         num_stages=config.stages,
     )
+    lam_resets = lam_sums = None
     saved = {}
     if parts > 1:
         saved |= {"H starts": H__starts}
@@ -2391,6 +2405,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
     H__starts = saved["H starts"] if parts > 1 else H__first
     dy = cotangent(cotangents.get("y"), some, (B, T, H, D))
     lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
+    lam_extents = None
     if needs & {"lam", "x"}:
         matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         own1 = some.new_empty((B, T, H, 1), dtype=torch.float32)
@@ -2513,6 +2528,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         if parts > 1:
             dH_starts = chained(dH_first, dH_ends, lay, parts, False, (lam_sums, lam_resets), None, config.exact)
+    dH_ends = None
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         du_1 = some.new_empty((B, T, H, D), dtype=torch.float32)
         H_out_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
@@ -2548,6 +2564,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             num_warps=config.warps,
             num_stages=config.stages,
         )
+    matrix1 = None
     if needs & {"u"}:
         matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
@@ -2604,6 +2621,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             num_warps=config.warps,
             num_stages=config.stages,
         )
+    du_1 = matrix2 = None
     gradients, initial = {}, {}
     if needs & {"lam"}:  # the decay times <H_(t-1), dH_t>
         H__pairing = border_sums(
@@ -2616,22 +2634,26 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             own_late=own1,
             out_late=H_out_late_,
         )
+    H__last = H_in_late_ = H_out_late_ = lam_resets = lam_sums = own1 = None
     if "q" in needs:
         gradients["q"] = spread(dy.float(), (B, T, H, D), some).to(some.dtype).to(given["q"].dtype)
     if "u" in needs:
         gradients["u"] = du.to(given["u"].dtype)
+    du = None
     if "lam" in needs:
         gradients["lam"] = spread(H__pairing, (B, T, H), some).to(given["lam"].dtype)
     if "lam_0" in needs:
         gradients["lam_0"] = spread(0.0, (B, T, H), some).float().sum((0, 1)).to(given["lam_0"].dtype)
     if "x" in needs:
         gradients["x"] = spread(dy.float() + dx_0.float(), (B, T, H, D), some).to(some.dtype).to(given["x"].dtype)
+    dx_0 = None
     if "lam_0" in needs and states.get("H") is None:
         t1 = (torch.eye(D, dtype=some.dtype, device=some.device).mT * dH_last).sum(-2)
         t2 = t1.sum(-1)
         gradients["lam_0"] += spread(t2, (lay.sequences, H), some).sum(0)
     if "H" in needs:
         initial["H"] = dH_last
+    dH_last = None
     return gradients, initial
 
 

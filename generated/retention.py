@@ -597,6 +597,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
     S_first = whole(states.get("S"))
     S_starts = S_first
     gamma_sums, gamma_resets, gamma_extents = cumulate(spread(gamma.float(), (B, T, H), some), lay, config.exact)
+    gamma_extents = None
     if parts > 1 or exchange is not None:
         S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         launch(
@@ -651,6 +652,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
         if exchange is not None:
             ((S_first,),) = S_coming()
         S_starts = chained(S_first, S_ends, lay, parts, True, (gamma_sums, gamma_resets), None, config.exact)
+    S_ends = None
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
     launch(
@@ -683,6 +685,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
         num_warps=config.warps,
         num_stages=config.stages,
     )
+    gamma_resets = gamma_sums = None
     saved = {}
     if parts > 1:
         saved |= {"S starts": S_starts}
@@ -1104,6 +1107,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     S_starts = saved["S starts"] if parts > 1 else S_first
     do = cotangent(cotangents.get("o"), some, (B, T, H, E))
     gamma_sums, gamma_resets, gamma_extents = cumulate(spread(gamma.float(), (B, T, H), some), lay, config.exact)
+    gamma_extents = None
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     own1 = some.new_empty((B, T, H, 1), dtype=torch.float32)
     matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
@@ -1231,6 +1235,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             if exchange is not None:
                 ((dS_first,),) = dS_coming()
             dS_starts = chained(dS_first, dS_ends, lay, parts, False, (gamma_sums, gamma_resets), None, config.exact)
+    dS_ends = None
     if needs & {"S", "v"}:
         dv = some.new_empty((B, T, H, E), dtype=some.dtype)
         dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
@@ -1265,6 +1270,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=config.warps,
             num_stages=config.stages,
         )
+    matrix2 = None
     if needs & {"gamma", "k"}:
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
         S_out_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
@@ -1301,6 +1307,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=config.warps,
             num_stages=config.stages,
         )
+    matrix1 = None
     gradients, initial = {}, {}
     if needs & {"gamma"}:  # the decay times <S_(t-1), dS_t>
         S_pairing = border_sums(
@@ -1313,16 +1320,21 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             own_late=own1,
             out_late=S_out_late_,
         )
+    S_in_late_ = S_last = S_out_late_ = gamma_resets = gamma_sums = own1 = None
     if "q" in needs:
         gradients["q"] = dq.to(given["q"].dtype)
+    dq = None
     if "k" in needs:
         gradients["k"] = dk.to(given["k"].dtype)
+    dk = None
     if "v" in needs:
         gradients["v"] = dv.to(given["v"].dtype)
+    dv = None
     if "gamma" in needs:
         gradients["gamma"] = spread(S_pairing, (B, T, H), some).float().sum((0, 1)).to(given["gamma"].dtype)
     if "S" in needs:
         initial["S"] = dS_last
+    dS_last = None
     return gradients, initial
 
 

@@ -754,6 +754,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
             num_warps=4,
             num_stages=1,
         )
+    beta_extents = None
     if parts > 1 or exchange is not None:
         S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         launch(
@@ -808,6 +809,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
         if exchange is not None:
             ((S_first,),) = S_coming()
         S_starts = chained(S_first, S_ends, lay, parts, True, (beta_sums, beta_resets), 1, config.exact)
+    S_ends = None
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
     launch(
@@ -840,6 +842,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
         num_warps=config.warps,
         num_stages=config.stages,
     )
+    beta_resets = beta_sums = intra1 = scaled1 = None
     saved = {}
     if parts > 1:
         saved |= {"S starts": S_starts}
@@ -1788,6 +1791,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=config.warps,
             num_stages=config.stages,
         )
+    intra1 = None
     if needs & {"q"}:
         matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         scaled2 = some.new_empty((B, H, T, E))
@@ -1936,11 +1940,13 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=config.warps,
             num_stages=config.stages,
         )
+    matrix1 = scaled1 = scaled2 = None
     if needs & {"S", "beta", "k", "v"}:
         if parts > 1 or exchange is not None:
             if exchange is not None:
                 ((dS_first,),) = dS_coming()
             dS_starts = chained(dS_first, dS_ends, lay, parts, False, (beta_sums, beta_resets), 1, config.exact)
+    dS_ends = None
     if needs & {"S", "beta", "v"}:
         S_late_ = some.new_empty((B, T, H, E), dtype=torch.float32)
         dv = some.new_empty((B, T, H, E), dtype=some.dtype)
@@ -1980,6 +1986,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=config.warps,
             num_stages=config.stages,
         )
+    S_late_0 = intra2 = None
     if needs & {"k"}:
         matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         scaled4 = some.new_empty((B, H, T, E))
@@ -2008,6 +2015,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 num_warps=4,
                 num_stages=1,
             )
+    beta_extents = None
     if needs & {"k"}:
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
         launch(
@@ -2038,21 +2046,27 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=config.warps,
             num_stages=config.stages,
         )
+    beta_resets = beta_sums = matrix2 = scaled3 = scaled4 = None
     gradients, initial = {}, {}
     if needs & {"beta"}:  # the decay times <S_(t-1), dS_t>
         late = spread(S_late_.float(), (B, T, H, E), some)
         early = None
         S_pairing = suffix_sum(late, early, pair(S_last, dS_first, (-2,)), lay)
+    S_last = S_late_ = late = None
     if "q" in needs:
         gradients["q"] = dq.to(given["q"].dtype)
+    dq = None
     if "k" in needs:
         gradients["k"] = dk.to(given["k"].dtype)
+    dk = None
     if "v" in needs:
         gradients["v"] = dv.to(given["v"].dtype)
+    dv = None
     if "beta" in needs:
         gradients["beta"] = spread(S_pairing, (B, T, H, E), some).to(given["beta"].dtype)
     if "S" in needs:
         initial["S"] = dS_last
+    dS_last = None
     return gradients, initial
 
 
