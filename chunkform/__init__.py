@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .codegen.compile import compile_op as compile
-    from .spec.language import Recurrence
+    from .spec.language import Attention, Recurrence
 
-__all__ = ["Recurrence", "__version__", "compile"]
+__all__ = ["Attention", "Recurrence", "__version__", "compile"]
 __version__ = "0.1.0"
 
 # In a checkout the sub-packages lie beside this directory, not in it; so the checkout works without an install.
@@ -24,10 +24,10 @@ def __getattr__(name: str) -> Any:
         from .codegen.compile import compile_op
 
         value = compile_op
-    elif name == "Recurrence":
-        from .spec.language import Recurrence
+    elif name in ("Attention", "Recurrence"):
+        from .spec import language
 
-        value = Recurrence
+        value = getattr(language, name)
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value

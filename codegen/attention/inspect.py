@@ -36,7 +36,7 @@ def inspect_attention(
 def _unserialised(row: InspectRow, launched: _Launch, arch: str) -> InspectRow:
     """The row, with a problem where the assembler waits for each product before it starts the next."""
     options = dict(launched.options)
-    settings = {n: options.pop(n) for n in ("num_warps", "num_stages") if n in options}
+    settings: dict[str, Any] = {n: options.pop(n) for n in ("num_warps", "num_stages") if n in options}
     ptx = _compiled(launched, options, settings, arch).asm["ptx"]
     if "wgmma" not in ptx or "serialized" not in assembled(ptx, arch):
         return row
