@@ -135,19 +135,19 @@ def _wrapped(lines: list[str]) -> list[str]:
 def _imports(parts: tuple[Section, ...]) -> str:
     """The import lines that the sections need."""
     wanted: dict[str, set[str]] = {"chunkform.runtime.op": {"Argument", "Backend", "Op", "Signature"}}
-    everything = {name for section in parts for name in _used(section.text)}
+    everything = {name for section in parts for name in names_from_outside(section.text)}
     lines = ["import torch"] if "torch" in everything else []
     if "tl" in everything:
         lines += ["import triton", "import triton.language as tl"]
     for section in parts:
-        used = _used(section.text)
+        used = names_from_outside(section.text)
         for module, names in section.modules.items():
             wanted.setdefault(module, set()).update(used & set(names.split()))
     lines += [""] + [f"from {m} import {', '.join(sorted(names))}" for m, names in sorted(wanted.items()) if names]
     return "\n".join(lines)
 
 
-def _used(text: str) -> set[str]:
+def names_from_outside(text: str) -> set[str]:
     """The names that a text takes from outside its functions."""
     tables = [symtable.symtable(text, "section", "exec")]
     found: set[str] = set()

@@ -31,7 +31,6 @@ family: pairwise
 #     db = beta sum_j dcolumn1_j K x_j
 #     dbeta = sum_j dcolumn1_j (b^T K x_j - 1/2 x_j^T K^T K x_j) + dscalar1
 
-import torch
 import triton
 import triton.language as tl
 

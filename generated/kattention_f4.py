@@ -28,7 +28,6 @@ family: pairwise
 #     dK = sum_j (dcolumn1_j b + dkey1_1 - dcolumn1_j K x_j) x_j^T
 #     db = sum_j dcolumn1_j K x_j
 
-import torch
 import triton
 import triton.language as tl
 

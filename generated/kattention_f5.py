@@ -27,7 +27,6 @@ family: pairwise
 #     dK = sum_j (dcolumn1_j b + dkey1_1 - dcolumn1_j K x_j) x_j^T + sum_i dquery1_1 x_i^T
 #     db = sum_j dcolumn1_j K x_j
 
-import torch
 import triton
 import triton.language as tl
 

@@ -30,7 +30,6 @@ family: pairwise
 #     db = sum_j dcolumn1_j K x_j
 #     dc = sum_i drow_i Q x_i
 
-import torch
 import triton
 import triton.language as tl
 

@@ -27,7 +27,6 @@ family: pairwise
 #     dx_j = dkey1_1 + dvalue1_j
 #     dmu_k = dquery1_1
 
-import torch
 import triton
 import triton.language as tl
 

@@ -27,7 +27,6 @@ family: pairwise
 #     dQ = sum_i dquery1_1 x_i^T
 #     dK = sum_j dkey1_1 x_j^T
 
-import torch
 import triton
 import triton.language as tl
 

@@ -27,7 +27,6 @@ family: pairwise
 #     dv_j = dvalue1_j
 #     dscale = dscalar1
 
-import torch
 import triton
 import triton.language as tl
 

@@ -6,7 +6,7 @@ import hashlib
 import re
 from typing import Any
 
-from ..emit import _title, _wrapped, environment, formatted
+from ..emit import _title, _wrapped, environment, formatted, names_from_outside
 from ..ir import leaves
 from .derivation import derivation_lines, formulas
 from .lower import QUERY
@@ -64,14 +64,9 @@ def emit(c: CompiledAttention, tidy: bool = True) -> str:
 
 
 def imports(text: str) -> str:
-    used = set(re.findall(r"\w+", text))
-    lines = [
-        "import torch",
-        "import triton",
-        "import triton.language as tl",
-        "",
-        "from chunkform.runtime import attention_torch",
-    ]
+    used = names_from_outside(text)
+    lines = ["import torch"] if "torch" in used else []
+    lines += ["import triton", "import triton.language as tl", "", "from chunkform.runtime import attention_torch"]
     for module, names in IMPORTS.items():
         found = sorted(used & set(names.split()))
         if found:

@@ -345,7 +345,7 @@ def _store_sums(sums: Sums, tiles: Tiles, tiled: str | None, name_of: NameOf) ->
     """What the sweep sums for the gradient of a decay, for each of its tiles: made before all else, which frees registers."""
     count = f"tl.cdiv({size_name(dim_of(tiled))}, {block_name(tiled)})" if tiled else "1"
     place = f"(step + i * H) * {count}" + (" + tile" if tiled else "")
-    found = {}
+    found: dict[str, str] = {}
     if not sums.ahead:
         found |= {f"own.{slot}": text for slot, text in _own_sums(sums, tiles, tiled).items()}
     for slot, node in sums.reads.items():
