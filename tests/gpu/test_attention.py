@@ -24,7 +24,6 @@ from chunkform.spec.language import find
 ULP = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
 FLOAT32 = 2e-5
 FACTOR, LAST = 4.0, 3.0  # times what rounding the inputs does; units in the last place
-DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 CASES = {
     "usual": Case(batch=2, steps=257, heads=3, width=64, same=True, device="cuda"),
     "causal": Case(batch=1, steps=300, heads=2, width=128, same=True, device="cuda", seed=1, causal=True),
@@ -35,19 +34,24 @@ CASES = {
     "blind rows": Case(batch=1, steps=200, keys=77, heads=2, width=40, device="cuda", seed=4, causal=True),
     "far from each other": Case(batch=1, steps=130, heads=2, width=64, same=True, device="cuda", seed=5, scale=4.0),
 }
-EVERYWHERE = ("softmax_attention", "kattention")
-OTHERS = ("self_attention", "kattention_f6", "relay_nodes", "ked", "rotary_attention", "distance_attention")
+F32, BF16, F16 = torch.float32, torch.bfloat16, torch.float16
+# Each row is three kernels to compile: shapes and dtypes are varied over the attentions.
+RUNS = [
+    *(("softmax_attention", case, BF16) for case in CASES),
+    *(("softmax_attention", case, F32) for case in ("usual", "odd", "widest")),
+    *(("softmax_attention", case, F16) for case in ("usual", "causal")),
+    *(("kattention", case, BF16) for case in ("usual", "causal", "blind rows", "far from each other")),
+    *(("kattention", "causal", dtype) for dtype in (F32, F16)),
+    *((name, "causal", BF16) for name in ("self_attention", "kattention_f6", "rotary_attention", "distance_attention")),
+    *((name, "usual", BF16) for name in ("relay_nodes", "ked")),
+]
 
 
 def op_of(name):
     return getattr(importlib.import_module(f"chunkform.generated.{name}"), name)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=lambda x: str(x)[6:])
-@pytest.mark.parametrize(
-    ("name", "case"),
-    [(n, c) for n in EVERYWHERE for c in CASES] + [(n, c) for n in OTHERS for c in ("usual", "causal")],
-)
+@pytest.mark.parametrize(("name", "case", "dtype"), RUNS, ids=lambda x: str(x).removeprefix("torch."))
 def test_errors_are_little_more_than_those_of_rounding(name, case, dtype):
     c = compile_attention(find(name)[0])
     case = replace(CASES[case], dtype=dtype, causal=CASES[case].causal and c.spec.nodes is None)
