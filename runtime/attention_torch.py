@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .attention import AttentionOp, Setting
+from .attention import AttentionOp
+from .attention_arguments import Setting
 
 BLOCK = 2**24  # entries of a block of energies, for all heads together
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from chunkform.errors import BackendError
 
-from .attention import WIDEST, Setting
+from .attention_arguments import WIDEST, Setting
 from .attention_kernels import inner_kernel, sum_kernel
 from .launch import launch, padded
 

@@ -16,10 +16,9 @@ from .print_maps import Printed, gradient_names, print_gradients, print_map
 from .print_tile import torch_functions
 
 IMPORTS = {
-    "chunkform.runtime.attention": (
-        "AttentionArgument AttentionBackend AttentionOp AttentionSignature Maps combine contract half_turn inner joined "
-        "over_batch parted"
-    ),
+    "chunkform.runtime.attention": "AttentionBackend AttentionOp Maps",
+    "chunkform.runtime.attention_arguments": "AttentionArgument AttentionSignature",
+    "chunkform.runtime.attention_maps": "combine contract half_turn inner joined over_batch parted",
     "chunkform.runtime.attention_kernels": "finite load_block online scaled_online store_block",
     "chunkform.runtime.attention_triton": "Kernels backward forward",
     "chunkform.runtime.torch_form": "expanded",

@@ -58,7 +58,7 @@ def launches(c: CompiledAttention, module: Any, dtype: str, width: int, causal: 
     import torch
 
     from chunkform.runtime import attention_triton
-    from chunkform.runtime.attention import Setting
+    from chunkform.runtime.attention_arguments import Setting
 
     kind, batch, count, heads = getattr(torch, dtype), 2, 1024, 4
     found: list[_Launch] = []

@@ -1,0 +1,93 @@
+"""What the generated maps of an attention are written with: joined features, products of matrices, sums of weighted features.
+
+Values are [B, H, positions, ..]; `low` is the dtype of what products on tensor cores take.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def joined(parts: list[Tensor], own: list[int]) -> Tensor:
+    """Features one after the other; each has `own` axes of its own, which are flattened."""
+    flat = [x.unsqueeze(-1) if n == 0 else x.flatten(-n) if n > 1 else x for x, n in zip(parts, own, strict=True)]
+    if len(flat) == 1:
+        return flat[0]
+    rows = max(x.shape[-2] for x in flat)
+    heads = max((x.shape[-3] for x in flat if x.ndim > 2), default=1)
+    lead = max((x.shape[:-3] for x in flat), key=len)
+    spread = [x.repeat_interleave(heads // x.shape[-3], -3) if x.ndim > 2 and x.shape[-3] != heads else x for x in flat]
+    return torch.cat([x.expand(*lead, heads, rows, x.shape[-1]) for x in spread], -1)
+
+
+def parted(x: Tensor, widths: list[tuple[int, ...]]) -> list[Tensor]:
+    """The reverse of `joined`: parts with these axes of their own."""
+    sizes = [math.prod(w) for w in widths]
+    return [p.unflatten(-1, w) if w else p.squeeze(-1) for p, w in zip(x.split(sizes, -1), widths, strict=True)]
+
+
+def contract(letters: str, a: Tensor, b: Tensor, low: torch.dtype, over_batch: bool = False) -> Tensor:
+    """An einsum of matrices with leading axes: [B, H, ..], or [H, ..] of parameters. `over_batch` sums over B."""
+    inputs, out = letters.split("->")
+    left, right = inputs.split(",")
+    a, b = a.to(low), b.to(low)
+    if over_batch and a.ndim == b.ndim == 4 and left[0] == right[0] and out in (left[1] + right[1], right[1] + left[1]):
+        # an einsum would copy both: it sums over T before B
+        a, b = (x.transpose(0, 1).flatten(1, 2) for x in (a, b))
+        return a.mT @ b if out == left[1] + right[1] else b.mT @ a
+    lead = ["yz"[2 - min(x.ndim - len(own), 2) :] for x, own in ((a, left), (b, right))]
+    both = "yz" if "yz" in lead else max(lead, key=len)
+    if over_batch:
+        both = both.replace("y", "")
+    return torch.einsum(f"{lead[0]}{left},{lead[1]}{right}->{both}{out}", a, b)
+
+
+def over_batch(x: Tensor, own: int) -> Tensor:
+    """A gradient of a parameter with `own` axes, [H, ..], from [B, H, ..]."""
+    return x.sum(0) if x.ndim == own + 2 else x
+
+
+def combine(low: torch.dtype, *terms: tuple[Tensor | None, Tensor]) -> Tensor:
+    """The sum of terms in `low`: x [B, H, T, X], or a vector [H, X], times a number of each position [B, H, T], or None for 1."""
+    wide = next(x for _, x in terms if x.ndim == 4)
+    if wide.is_cuda and low != torch.float64:
+        from .attention_triton import one_pass
+
+        B, H, T, X = wide.shape
+        return one_pass(list(terms), wide.new_empty((), dtype=low).expand(B, T, H, X)).transpose(1, 2)
+    dtype = torch.promote_types(torch.float32, low)
+    total: Any = 0
+    for c, x in terms:
+        x = x.to(dtype) if x.ndim == 4 else x.to(dtype)[..., None, :]
+        total = total + (x if c is None else c.to(dtype)[..., None] * x)
+    return total.to(low)
+
+
+def half_turn(x: Tensor, axis: int) -> Tensor:
+    """(-second half, first half) along an axis."""
+    first, second = x.chunk(2, axis)
+    return torch.cat((-second, first), axis)
+
+
+def inner(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
+    """The sum over the last axis of a times b, in `dtype`."""
+    if a.is_cuda and a.ndim == b.ndim == 4 and dtype == torch.float32:
+        from .attention_triton import row_products
+
+        return row_products(a, b)
+    return (a.to(dtype) * b.to(dtype)).sum(-1)
+
+
+def added(terms: list[Tensor]) -> Tensor:
+    """The sum, in float32 or wider."""
+    if len(terms) == 1:
+        return terms[0]
+    dtype = torch.promote_types(torch.float32, max((x.dtype for x in terms), key=lambda d: d.itemsize))
+    total = terms[0].to(dtype)
+    for x in terms[1:]:
+        total = total + x
+    return total
