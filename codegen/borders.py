@@ -1,4 +1,4 @@
-"""The gradient of a decay that is one scalar a step, from sums that two sweeps make on their way.
+"""The gradient of a decay from sums that two sweeps make on their way.
 
 With a state S and its gradient dS, D_t <S_{t-1}, dS_t> is a sum over pairs of a write j and a read k of S with the step t between
 them (`pairings.py`: what reads S writes dS). For the steps of one chunk these are
@@ -12,6 +12,9 @@ them (`pairings.py`: what reads S writes dS). For the steps of one chunk these a
 No weight between t's own reads and writes is part of it, so strong decays leave nothing large to cancel; over weak ones the sum
 at the borders runs from the sequence's end, over one number a chunk. Beside the sweeps that make reads of S and of dS anyway this
 costs one product a chunk (own), and sums over what is in registers (in, out).
+
+Of a decay for each channel, `in` and `out` are summed over the chunk, for each channel; what is inside a chunk stays a sum of
+differences, over that chunk's steps only.
 
 A read or write counts for t itself or only for what comes before or after it: slots `late` and `early`, as `Pairing` has them.
 """
@@ -28,30 +31,59 @@ from .stages import Accumulate, Border, Stage, Sweep
 
 
 def bordered(stages: Sequence[Stage], form: NormalForm, saved: tuple[Node, ...]) -> list[Stage]:
-    """The stages, with sums at the borders for each pairing whose decay is one scalar a step.
+    """The stages, with sums at the borders for each pairing whose decay is one scalar a step, or one for each channel.
 
-    A sweep of its own makes them where none comes late enough to know all that they need.
+    For a scalar a sweep of its own makes them where none comes late enough to know all that they need.
     """
     out: list[Stage] = []
     for stage in stages:
-        if isinstance(stage, Accumulate) and stage.direct is not None:
+        if isinstance(stage, Accumulate):
             s, g = form.state(stage.pairing.state), form.state(f"d{stage.pairing.state}")
-            side = ""
-            for state, reads, also, made in (
-                (s, g.writes, s.writes, _reads_of_state),
-                (g, s.writes, (), _reads_of_gradient),
-            ):
-                k = _place(out, form, saved, state, reads, also, side)
-                if k is None:
-                    k, group = len(out), next(group for group in form.groups if state in group)
-                    out.append(Sweep(group, False, "col", (), (), chunk_program(group, (), False, form.reads)))
-                sweep = out[k]
-                assert isinstance(sweep, Sweep)
-                side = sweep.side
-                out[k] = replace(sweep, borders=(*sweep.borders, made(sweep, s, g)))
-            stage = replace(stage, at_borders=True)
+            if stage.direct is not None:
+                stage = _for_scalars(out, form, saved, s, g, stage)
+            elif not any(x.mix for group in form.groups for x in group) and len(s.decay_axes) == 1:
+                stage = _for_channels(out, form, saved, s, g, stage)
         out.append(stage)
     return out
+
+
+def _for_scalars(
+    out: list[Stage], form: NormalForm, saved: tuple[Node, ...], s: StateForm, g: StateForm, stage: Accumulate
+) -> Accumulate:
+    side = ""
+    for state, reads, also in ((s, g.writes, s.writes), (g, s.writes, ())):
+        k = _place(out, form, saved, state, reads, also, side)
+        if k is None:
+            k, group = len(out), next(group for group in form.groups if state in group)
+            out.append(Sweep(group, False, "col", (), (), chunk_program(group, (), False, form.reads)))
+        side = _attach(out, k, s, g, state is s, False)
+    return replace(stage, at_borders=True)
+
+
+def _for_channels(
+    out: list[Stage], form: NormalForm, saved: tuple[Node, ...], s: StateForm, g: StateForm, stage: Accumulate
+) -> Accumulate:
+    """Sweeps that keep the decay's axis have, for each channel, what crosses a chunk's borders."""
+    side = "col" if s.decay_axes == (s.row,) else "row"
+    kept = [x if isinstance(x, Sweep) and x.side == side else None for x in out]
+    ahead = _place(out, form, saved, s, g.writes, (), side)
+    behind = _place(out, form, saved, g, s.writes, (), side)
+    if ahead is None or behind is None or kept[ahead] is None or kept[behind] is None:
+        return stage
+    _attach(out, ahead, s, g, True, True)
+    _attach(out, behind, s, g, False, True)
+    return replace(stage, at_borders=True)
+
+
+def _attach(out: list[Stage], k: int, s: StateForm, g: StateForm, ahead: bool, totals: bool) -> str:
+    """Let sweep k make its sums; the side that its reads contract."""
+    sweep = out[k]
+    assert isinstance(sweep, Sweep)
+    border = _reads_of_state(sweep, s, g) if ahead else _reads_of_gradient(sweep, s, g)
+    if totals:
+        border = replace(border, own=(), totals=True)
+    out[k] = replace(sweep, borders=(*sweep.borders, border))
+    return sweep.side
 
 
 def _place(
@@ -77,7 +109,8 @@ def _place(
                 (w.value if stage.side == "row" else w.left) in vectors or _other(w, stage.side) in vectors
                 for w in reads
             )
-            best = max(best or (0, False, k), (shared, stage.side == side, k))
+            here = (shared, stage.side == side, k)
+            best = here if best is None else max(best, here)
         known |= set(stage.chunk.outputs)
     return None if best is None else best[2]
 

@@ -11,7 +11,7 @@ import numpy as np
 from chunkform.errors import GateError
 
 from .evaluate import Env, evaluate, evaluate_all
-from .ir import ROW, ZERO, Node, dim_of, expand, leaf, total
+from .ir import ROW, ZERO, Node, add, dim_of, expand, leaf, total
 from .run_steps import stored
 from .segments import Pair, SegmentMap
 from .stages import Accumulate, Border, Map, Plan, Sweep, Unroll
@@ -127,6 +127,9 @@ def border_sums(border: Border, local: Env, m: Any, own: dict[str, int]) -> dict
     def put(slot: str, value: Any) -> None:
         out[slot] = m.add(out[slot], value) if slot in out else value
 
+    if border.totals:
+        node = total(add(*border.reads.values()), ROW)
+        return {border.kind: np.asarray(evaluate(node, local, m, own), dtype=object)}
     for slot, node in border.reads.items():
         whole = total(node, *(set(node.axes) - {ROW}))
         put(
@@ -232,7 +235,18 @@ def _at_borders(
 ) -> None:
     """Compare the sums at the borders with the sum over all later steps, which `env` has."""
     name, zero = stage.pairing.state, m.const(Fraction(0))
-    running = _at_the_end(name, p, finals, finals_dot, m, sizes, ())
+    axes = stage.pairing.leaf.axes
+    running = _at_the_end(name, p, finals, finals_dot, m, sizes, axes)
+    if axes:
+        starts = np.cumsum([0, *lengths])
+        early = _over(stage.pairing.early, axes, env, m, sizes, sum(lengths))
+        for n in range(len(lengths) - 1, -1, -1):
+            for kind in ("out", "in"):
+                running = m.add(running, env["sums", f"{name}.{kind}"][n])
+            summed = m.add(env["pairing", stage.pairing.leaf.attrs[1]][starts[n]], early[starts[n]])
+            if not m.equal(np.asarray(running, dtype=object), summed):
+                raise GateError(f"pass plan: the pairing of {name}, summed and from the borders of chunks, differs")
+        return
     pieces: list[Any] = []
     for n in range(len(lengths) - 1, -1, -1):
         found = {x: env["sums", f"{name}.{x}"][n] for x in SUMS if ("sums", f"{name}.{x}") in env}

@@ -15,7 +15,7 @@ class Border:
 
     `reads` has for each slot a node over ROW, and perhaps an axis of the state, over which it is summed; those of the gradient
     are negative. `own` has matrices over (ROW, COL), the slot of their row sums, and that of their column sums, which are
-    subtracted.
+    subtracted. With `totals`, of a decay for each channel, reads are summed over the chunk instead, and stay over the channels.
     """
 
     state: str
@@ -23,6 +23,7 @@ class Border:
     streams: dict[Node, Node]
     reads: dict[str, Node]
     own: tuple[tuple[Node, str, str], ...] = ()
+    totals: bool = False
 
 
 @dataclass(frozen=True)

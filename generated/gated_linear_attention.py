@@ -922,19 +922,20 @@ def backward_prepare_1(
 def backward_sweep_1(
     S_first,
     S_last,
-    intra1_p,
     alpha_sums,
     alpha_resets,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
     q_p,
     q_b,
     q_t,
     q_h,
     q_g,
+    do_p,
+    do_b,
+    do_t,
+    do_h,
+    do_g,
+    S_in__out,
+    intra1_p,
     S_late_0_out,
     dq_out,
     v_p,
@@ -975,8 +976,8 @@ def backward_sweep_1(
     S = tl.zeros([block_e, block_d], tl.float32)
     if S_first is not None:
         S += tl.load(S_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
-    do_p += b * do_b + h // do_g * do_h
     q_p += b * q_b + h // q_g * q_h
+    do_p += b * do_b + h // do_g * do_h
     v_p += b * v_b + h // v_g * v_h
     for n in range(count):
         c = n
@@ -986,12 +987,10 @@ def backward_sweep_1(
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
-        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
         alpha_n_end = (
             tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
         )
-        intra1 = tl.load(intra1_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         alpha_a = tl.load(
             alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
         )
@@ -1003,8 +1002,13 @@ def backward_sweep_1(
             else 0
         )
         since = span(alpha_a, alpha_n, 0.0, 0)
+        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do S^T
+        if not EXACT:
+            p = tl.dot(do.to(DT), (S - S.to(DT).to(tl.float32)).to(DT), p)
+        sums = tl.sum((since * q.to(tl.float32)).to(DT).to(tl.float32) * p, axis=0)
+        intra1 = tl.load(intra1_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         y = intra1.to(tl.float32) + (since * p)  # (do S^T) . since + intra1
         if YIELD:
             tl.store(
@@ -1013,6 +1017,7 @@ def backward_sweep_1(
                 mask=i_ok[:, None] & d_ok[None, :],
             )  # S.late
             tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], y, mask=i_ok[:, None] & d_ok[None, :])  # dq
+            tl.store(S_in__out + (bh * chunks + c) * D + d, sums, mask=d_ok)  # S: in
         kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         scaled1 = tl.load(
@@ -1336,12 +1341,6 @@ def backward_prepare_3(
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_3(
     dS_first,
-    intra2_p,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
     alpha_sums,
     alpha_resets,
     k_p,
@@ -1349,6 +1348,13 @@ def backward_sweep_3(
     k_t,
     k_h,
     k_g,
+    v_p,
+    v_b,
+    v_t,
+    v_h,
+    v_g,
+    S_out__out,
+    intra2_p,
     S_late_0_p,
     S_late_0_b,
     S_late_0_t,
@@ -1396,8 +1402,8 @@ def backward_sweep_3(
         dS += tl.load(
             dS_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0
         )
-    v_p += b * v_b + h // v_g * v_h
     k_p += b * k_b + h // k_g * k_h
+    v_p += b * v_b + h // v_g * v_h
     S_late_0_p += b * S_late_0_b + h // S_late_0_g * S_late_0_h
     do_p += b * do_b + h // do_g * do_h
     for n in range(count):
@@ -1412,15 +1418,11 @@ def backward_sweep_3(
         alpha_n_end = (
             tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
         )
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         S_late_0 = tl.load(
             S_late_0_p + t0 * S_late_0_t + i[:, None] * S_late_0_t + d[None, :],
             mask=i_ok[:, None] & d_ok[None, :],
             other=0.0,
         )
-        intra2 = tl.load(intra2_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p = tl.dot(v.to(DT), dS.to(DT), input_precision="tf32x3")  # v dS^T
         alpha_a = tl.load(
             alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
         )
@@ -1432,6 +1434,13 @@ def backward_sweep_3(
             else 0
         )
         since = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        p = tl.dot(v.to(DT), dS.to(DT), input_precision="tf32x3")  # v dS^T
+        if not EXACT:
+            p = tl.dot(v.to(DT), (dS - dS.to(DT).to(tl.float32)).to(DT), p)
+        sums = tl.sum((-(since * k.to(tl.float32))).to(DT).to(tl.float32) * p, axis=0)
+        intra2 = tl.load(intra2_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         y = intra2.to(tl.float32) + (p * since)  # (v dS^T) . since + intra2
         if YIELD:
             tl.store(
@@ -1440,6 +1449,7 @@ def backward_sweep_3(
                 mask=i_ok[:, None] & d_ok[None, :],
             )  # S.late
             tl.store(dk_out + step * D + i[:, None] * (H * D) + d[None, :], y, mask=i_ok[:, None] & d_ok[None, :])  # dk
+            tl.store(S_out__out + (bh * chunks + c) * D + d, sums, mask=d_ok)  # S: out
         kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         scaled3 = tl.load(
@@ -1505,19 +1515,21 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"alpha", "k", "q"}:
         S_late_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
+        S_in_ = some.new_empty((B, H, lay.chunks, D), dtype=torch.float32)
         S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
         launch(
             backward_sweep_1,
             (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
             S_starts,
             S_last,
-            intra1,
             alpha_sums,
             alpha_resets,
-            do,
-            *strides(do, H),
             q,
             *strides(q, H),
+            do,
+            *strides(do, H),
+            S_in_,
+            intra1,
             S_late_0,
             dq,
             v,
@@ -1693,17 +1705,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"alpha", "k"}:
         S_late_ = some.new_empty((B, T, H, D), dtype=torch.float32)
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
+        S_out_ = some.new_empty((B, H, lay.chunks, D), dtype=torch.float32)
         launch(
             backward_sweep_3,
             (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
             dS_starts,
-            intra2,
-            v,
-            *strides(v, H),
             alpha_sums,
             alpha_resets,
             k,
             *strides(k, H),
+            v,
+            *strides(v, H),
+            S_out_,
+            intra2,
             S_late_0,
             *strides(S_late_0, H),
             S_late_,
@@ -1732,8 +1746,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"alpha"}:  # the decay times <S_(t-1), dS_t>
         late = spread(S_late_.float(), (B, T, H, D), some)
         early = None
-        S_pairing = suffix_sum(late, early, pair(S_last, dS_first, (-1,)), lay)
-    S_last = S_late_ = late = None
+        S_pairing = suffix_sum(late, early, pair(S_last, dS_first, (-1,)), lay, S_in_, S_out_)
+    S_in_ = S_last = S_late_ = S_out_ = late = None
     if "q" in needs:
         gradients["q"] = dq.to(given["q"].dtype)
     dq = None

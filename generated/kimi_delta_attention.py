@@ -1714,25 +1714,26 @@ def backward_prepare_2(
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_2(
     dS_first,
-    intra1_p,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    alpha_sums,
-    alpha_resets,
-    intra2_p,
     beta_p,
     beta_b,
     beta_t,
     beta_h,
     beta_g,
+    alpha_sums,
+    alpha_resets,
     k_p,
     k_b,
     k_t,
     k_h,
     k_g,
+    write1_p,
+    write1_b,
+    write1_t,
+    write1_h,
+    write1_g,
+    S_out__out,
+    intra1_p,
+    intra2_p,
     S_late_1_out,
     dk_1_out,
     write2_p,
@@ -1781,9 +1782,9 @@ def backward_sweep_2(
         dS += tl.load(
             dS_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0
         )
-    write1_p += b * write1_b + h // write1_g * write1_h
     beta_p += b * beta_b + h // beta_g * beta_h
     k_p += b * k_b + h // k_g * k_h
+    write1_p += b * write1_b + h // write1_g * write1_h
     write2_p += b * write2_b + h // write2_g * write2_h
     do_p += b * do_b + h // do_g * do_h
     for n in range(count):
@@ -1799,12 +1800,6 @@ def backward_sweep_2(
             tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
         )
         beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        intra1 = tl.load(intra1_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        write1 = tl.load(
-            write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
-        )
-        p = tl.dot(write1.to(DT), dS.to(DT), input_precision="tf32x3")  # write1 dS^T
         alpha_a = tl.load(
             alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
         )
@@ -1816,6 +1811,15 @@ def backward_sweep_2(
             else 0
         )
         since = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        write1 = tl.load(
+            write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+        )
+        p = tl.dot(write1.to(DT), dS.to(DT), input_precision="tf32x3")  # write1 dS^T
+        if not EXACT:
+            p = tl.dot(write1.to(DT), (dS - dS.to(DT).to(tl.float32)).to(DT), p)
+        sums = tl.sum((-beta.to(tl.float32)[:, None] * (since * k.to(tl.float32))).to(DT).to(tl.float32) * p, axis=0)
+        intra1 = tl.load(intra1_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         intra2 = tl.load(intra2_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         y = (-intra1.to(tl.float32)) + (p * since) + intra2.to(tl.float32)  # (write1 dS^T) . since + intra2 - intra1
         if YIELD:
@@ -1829,6 +1833,7 @@ def backward_sweep_2(
                 (beta.to(tl.float32)[:, None] * y),
                 mask=i_ok[:, None] & d_ok[None, :],
             )  # dk
+            tl.store(S_out__out + (bh * chunks + c) * D + d, sums, mask=d_ok)  # S: out
         kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
         write2 = tl.load(
             write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
@@ -2038,49 +2043,50 @@ def backward_sweep_3(
     S_last,
     alpha_sums,
     alpha_resets,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    intra3_p,
-    intra4_p,
-    write2_p,
-    write2_b,
-    write2_t,
-    write2_h,
-    write2_g,
     q_p,
     q_b,
     q_t,
     q_h,
     q_g,
-    S_late_1_p,
-    S_late_1_b,
-    S_late_1_t,
-    S_late_1_h,
-    S_late_1_g,
-    beta_p,
-    beta_b,
-    beta_t,
-    beta_h,
-    beta_g,
+    do_p,
+    do_b,
+    do_t,
+    do_h,
+    do_g,
+    alpha_p,
+    alpha_b,
+    alpha_t,
+    alpha_h,
+    alpha_g,
     k_p,
     k_b,
     k_t,
     k_h,
     k_g,
+    beta_p,
+    beta_b,
+    beta_t,
+    beta_h,
+    beta_g,
+    write2_p,
+    write2_b,
+    write2_t,
+    write2_h,
+    write2_g,
+    S_in__out,
+    intra3_p,
+    intra4_p,
+    S_late_1_p,
+    S_late_1_b,
+    S_late_1_t,
+    S_late_1_h,
+    S_late_1_g,
     dk_1_p,
     dk_1_b,
     dk_1_t,
     dk_1_h,
     dk_1_g,
     S_late__out,
-    alpha_p,
-    alpha_b,
-    alpha_t,
-    alpha_h,
-    alpha_g,
     S_early__out,
     dq_out,
     dk_out,
@@ -2123,14 +2129,14 @@ def backward_sweep_3(
     S = tl.zeros([block_e, block_d], tl.float32)
     if S_first is not None:
         S += tl.load(S_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
-    do_p += b * do_b + h // do_g * do_h
-    write2_p += b * write2_b + h // write2_g * write2_h
     q_p += b * q_b + h // q_g * q_h
-    S_late_1_p += b * S_late_1_b + h // S_late_1_g * S_late_1_h
-    beta_p += b * beta_b + h // beta_g * beta_h
-    k_p += b * k_b + h // k_g * k_h
-    dk_1_p += b * dk_1_b + h // dk_1_g * dk_1_h
+    do_p += b * do_b + h // do_g * do_h
     alpha_p += b * alpha_b + h // alpha_g * alpha_h
+    k_p += b * k_b + h // k_g * k_h
+    beta_p += b * beta_b + h // beta_g * beta_h
+    write2_p += b * write2_b + h // write2_g * write2_h
+    S_late_1_p += b * S_late_1_b + h // S_late_1_g * S_late_1_h
+    dk_1_p += b * dk_1_b + h // dk_1_g * dk_1_h
     write1_p += b * write1_b + h // write1_g * write1_h
     for n in range(count):
         c = n
@@ -2140,14 +2146,11 @@ def backward_sweep_3(
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
-        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         S_late_1 = tl.load(
             S_late_1_p + t0 * S_late_1_t + i[:, None] * S_late_1_t + d[None, :],
             mask=i_ok[:, None] & d_ok[None, :],
             other=0.0,
         )
-        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         dk_1 = tl.load(
             dk_1_p + t0 * dk_1_t + i[:, None] * dk_1_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
         )
@@ -2166,11 +2169,20 @@ def backward_sweep_3(
             else 0
         )
         since = span(alpha_a, alpha_n, 0.0, 0)
+        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do S^T
-        intra3 = tl.load(intra3_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        y = (since * p) + intra3.to(tl.float32)  # (do S^T) . since + intra3
-        intra4 = tl.load(intra4_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        if not EXACT:
+            p = tl.dot(do.to(DT), (S - S.to(DT).to(tl.float32)).to(DT), p)
+        alpha = tl.exp(
+            tl.load(
+                alpha_p + t0 * alpha_t + i[:, None] * alpha_t + d[None, :],
+                mask=i_ok[:, None] & d_ok[None, :],
+                other=0.0,
+            ).to(tl.float32)
+        )
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        x = tl.where(i_ok[:, None] & d_ok[None, :], (alpha * k.to(tl.float32)), 0.0)  # k . alpha
         alpha_a_before = tl.load(
             alpha_sums + at * D + (tl.minimum(i - 1, last))[:, None] * D + d[None, :],
             mask=(i > 0)[:, None] & (d_ok)[None, :],
@@ -2186,18 +2198,22 @@ def backward_sweep_3(
             else 0
         )
         since2 = span(alpha_a_before, alpha_n_before, 0.0, 0)
+        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
         write2 = tl.load(
             write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
         p2 = tl.dot(write2.to(DT), S.to(DT), input_precision="tf32x3")  # write2 S^T
-        y2 = intra4.to(tl.float32) + (since2 * p2)  # (write2 S^T) . since + intra4
-        alpha = tl.exp(
-            tl.load(
-                alpha_p + t0 * alpha_t + i[:, None] * alpha_t + d[None, :],
-                mask=i_ok[:, None] & d_ok[None, :],
-                other=0.0,
-            ).to(tl.float32)
+        if not EXACT:
+            p2 = tl.dot(write2.to(DT), (S - S.to(DT).to(tl.float32)).to(DT), p2)
+        sums = tl.sum(
+            (since * q.to(tl.float32)).to(DT).to(tl.float32) * p
+            + (-beta.to(tl.float32)[:, None] * (x * since2)).to(DT).to(tl.float32) * p2,
+            axis=0,
         )
+        intra3 = tl.load(intra3_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        y = (since * p) + intra3.to(tl.float32)  # (do S^T) . since + intra3
+        intra4 = tl.load(intra4_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        y2 = intra4.to(tl.float32) + (since2 * p2)  # (write2 S^T) . since + intra4
         if YIELD:
             tl.store(
                 S_late__out + step * D + i[:, None] * (H * D) + d[None, :],
@@ -2220,6 +2236,7 @@ def backward_sweep_3(
                 (-beta.to(tl.float32)[:, None] * (y2 * alpha * k.to(tl.float32))),
                 mask=i_ok[:, None] & d_ok[None, :],
             )  # dlog_alpha
+            tl.store(S_in__out + (bh * chunks + c) * D + d, sums, mask=d_ok)  # S: in
         kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
@@ -2477,20 +2494,22 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"alpha", "k", "q"}:
         S_late_1 = some.new_empty((B, T, H, D), dtype=torch.float32)
         dk_1 = some.new_empty((B, T, H, D), dtype=torch.float32)
+        S_out_ = some.new_empty((B, H, lay.chunks, D), dtype=torch.float32)
         launch(
             backward_sweep_2,
             (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
             dS_starts,
-            intra1,
-            write1,
-            *strides(write1, H),
-            alpha_sums,
-            alpha_resets,
-            intra2,
             beta,
             *strides(beta, H),
+            alpha_sums,
+            alpha_resets,
             k,
             *strides(k, H),
+            write1,
+            *strides(write1, H),
+            S_out_,
+            intra1,
+            intra2,
             S_late_1,
             dk_1,
             write2,
@@ -2561,6 +2580,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
         dlog_alpha_2 = some.new_empty((B, T, H, D), dtype=torch.float32)
+        S_in_ = some.new_empty((B, H, lay.chunks, D), dtype=torch.float32)
         S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
         launch(
             backward_sweep_3,
@@ -2569,25 +2589,26 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             S_last,
             alpha_sums,
             alpha_resets,
-            do,
-            *strides(do, H),
-            intra3,
-            intra4,
-            write2,
-            *strides(write2, H),
             q,
             *strides(q, H),
-            S_late_1,
-            *strides(S_late_1, H),
-            beta,
-            *strides(beta, H),
+            do,
+            *strides(do, H),
+            alpha,
+            *strides(alpha, H),
             k,
             *strides(k, H),
+            beta,
+            *strides(beta, H),
+            write2,
+            *strides(write2, H),
+            S_in_,
+            intra3,
+            intra4,
+            S_late_1,
+            *strides(S_late_1, H),
             dk_1,
             *strides(dk_1, H),
             S_late_,
-            alpha,
-            *strides(alpha, H),
             S_early_,
             dq,
             dk,
@@ -2616,8 +2637,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"alpha"}:  # the decay times <S_(t-1), dS_t>
         late = spread(S_late_.float(), (B, T, H, D), some)
         early = spread(S_early_.float(), (B, T, H, D), some)
-        S_pairing = suffix_sum(late, early, pair(S_last, dS_first, (-1,)), lay)
-    S_early_ = S_last = S_late_ = early = late = None
+        S_pairing = suffix_sum(late, early, pair(S_last, dS_first, (-1,)), lay, S_in_, S_out_)
+    S_early_ = S_in_ = S_last = S_late_ = S_out_ = early = late = None
     if "q" in needs:
         gradients["q"] = dq.to(given["q"].dtype)
     dq = None

@@ -977,19 +977,20 @@ def backward_prepare_1(
 def backward_sweep_1(
     S_first,
     S_last,
-    intra1_p,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    beta_sums,
-    beta_resets,
     do_p,
     do_b,
     do_t,
     do_h,
     do_g,
+    beta_sums,
+    beta_resets,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    q_g,
+    S_in__out,
+    intra1_p,
     S_late_0_out,
     k_p,
     k_b,
@@ -1029,8 +1030,8 @@ def backward_sweep_1(
     S = tl.zeros([block_d, block_e], tl.float32)
     if S_first is not None:
         S += tl.load(S_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0)
-    q_p += b * q_b + h // q_g * q_h
     do_p += b * do_b + h // do_g * do_h
+    q_p += b * q_b + h // q_g * q_h
     k_p += b * k_b + h // k_g * k_h
     for n in range(count):
         c = n
@@ -1040,14 +1041,11 @@ def backward_sweep_1(
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
-        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         beta_a_end = tl.load(beta_sums + at * E + last * E + e, mask=e_ok, other=0)
         beta_n_end = (
             tl.load(beta_resets + at * E + last * E + e, mask=e_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
         )
-        intra1 = tl.load(intra1_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(q.to(DT), S.to(DT), input_precision="tf32x3")  # q S
+        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         beta_a = tl.load(
             beta_sums + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
         )
@@ -1059,6 +1057,12 @@ def backward_sweep_1(
             else 0
         )
         since = span(beta_a, beta_n, 0.0, 0)
+        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p = tl.dot(q.to(DT), S.to(DT), input_precision="tf32x3")  # q S
+        if not EXACT:
+            p = tl.dot(q.to(DT), (S - S.to(DT).to(tl.float32)).to(DT), p)
+        sums = tl.sum((do.to(tl.float32) * since).to(DT).to(tl.float32) * p, axis=0)
+        intra1 = tl.load(intra1_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         y = intra1.to(tl.float32) + (p * since)  # (q S) . since + intra1
         if YIELD:
             tl.store(
@@ -1066,6 +1070,7 @@ def backward_sweep_1(
                 (y * do.to(tl.float32)),
                 mask=i_ok[:, None] & e_ok[None, :],
             )  # S.late
+            tl.store(S_in__out + (bh * chunks + c) * E + e, sums, mask=e_ok)  # S: in
         kept = span(beta_a_end, beta_n_end, 0.0, 0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         scaled1 = tl.load(
@@ -1398,24 +1403,25 @@ def backward_prepare_3(
 def backward_sweep_3(
     dS_first,
     dS_last,
+    beta_sums,
+    beta_resets,
+    v_p,
+    v_b,
+    v_t,
+    v_h,
+    v_g,
     k_p,
     k_b,
     k_t,
     k_h,
     k_g,
-    beta_sums,
-    beta_resets,
+    S_out__out,
     intra2_p,
     S_late_0_p,
     S_late_0_b,
     S_late_0_t,
     S_late_0_h,
     S_late_0_g,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
     S_late__out,
     dv_out,
     q_p,
@@ -1458,9 +1464,9 @@ def backward_sweep_3(
         dS += tl.load(
             dS_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0
         )
+    v_p += b * v_b + h // v_g * v_h
     k_p += b * k_b + h // k_g * k_h
     S_late_0_p += b * S_late_0_b + h // S_late_0_g * S_late_0_h
-    v_p += b * v_b + h // v_g * v_h
     q_p += b * q_b + h // q_g * q_h
     for n in range(count):
         c = count - 1 - n
@@ -1479,9 +1485,6 @@ def backward_sweep_3(
             mask=i_ok[:, None] & e_ok[None, :],
             other=0.0,
         )
-        v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(k.to(DT), dS.to(DT), input_precision="tf32x3")  # k dS
         beta_a = tl.load(
             beta_sums + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
         )
@@ -1493,6 +1496,12 @@ def backward_sweep_3(
             else 0
         )
         since = span(beta_a_end[None, :], beta_n_end[None, :], beta_a, beta_n)
+        v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p = tl.dot(k.to(DT), dS.to(DT), input_precision="tf32x3")  # k dS
+        if not EXACT:
+            p = tl.dot(k.to(DT), (dS - dS.to(DT).to(tl.float32)).to(DT), p)
+        sums = tl.sum((-(since * v.to(tl.float32))).to(DT).to(tl.float32) * p, axis=0)
         intra2 = tl.load(intra2_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         y = (p * since) + intra2.to(tl.float32)  # (k dS) . since + intra2
         if YIELD:
@@ -1502,6 +1511,7 @@ def backward_sweep_3(
                 mask=i_ok[:, None] & e_ok[None, :],
             )  # S.late
             tl.store(dv_out + step * E + i[:, None] * (H * E) + e[None, :], y, mask=i_ok[:, None] & e_ok[None, :])  # dv
+            tl.store(S_out__out + (bh * chunks + c) * E + e, sums, mask=e_ok)  # S: out
         kept = span(beta_a_end, beta_n_end, 0.0, 0)
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         scaled3 = tl.load(
@@ -1758,19 +1768,21 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             )
     if needs & {"S", "beta", "v"}:
         S_late_0 = some.new_empty((B, T, H, E), dtype=torch.float32)
+        S_in_ = some.new_empty((B, H, lay.chunks, E), dtype=torch.float32)
         S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
         launch(
             backward_sweep_1,
             (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
             S_starts,
             S_last,
-            intra1,
-            q,
-            *strides(q, H),
-            beta_sums,
-            beta_resets,
             do,
             *strides(do, H),
+            beta_sums,
+            beta_resets,
+            q,
+            *strides(q, H),
+            S_in_,
+            intra1,
             S_late_0,
             k,
             *strides(k, H),
@@ -1862,15 +1874,16 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
                 None,
                 dS_ends,
-                k,
-                *strides(k, H),
                 beta_sums,
                 beta_resets,
+                v,
+                *strides(v, H),
+                k,
+                *strides(k, H),
+                None,
                 intra2,
                 S_late_0,
                 *strides(S_late_0, H),
-                v,
-                *strides(v, H),
                 None,
                 None,
                 q,
@@ -1950,21 +1963,23 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"S", "beta", "v"}:
         S_late_ = some.new_empty((B, T, H, E), dtype=torch.float32)
         dv = some.new_empty((B, T, H, E), dtype=some.dtype)
+        S_out_ = some.new_empty((B, H, lay.chunks, E), dtype=torch.float32)
         dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
         launch(
             backward_sweep_3,
             (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
             dS_starts,
             dS_last,
-            k,
-            *strides(k, H),
             beta_sums,
             beta_resets,
+            v,
+            *strides(v, H),
+            k,
+            *strides(k, H),
+            S_out_,
             intra2,
             S_late_0,
             *strides(S_late_0, H),
-            v,
-            *strides(v, H),
             S_late_,
             dv,
             q,
@@ -2051,8 +2066,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"beta"}:  # the decay times <S_(t-1), dS_t>
         late = spread(S_late_.float(), (B, T, H, E), some)
         early = None
-        S_pairing = suffix_sum(late, early, pair(S_last, dS_first, (-2,)), lay)
-    S_last = S_late_ = late = None
+        S_pairing = suffix_sum(late, early, pair(S_last, dS_first, (-2,)), lay, S_in_, S_out_)
+    S_in_ = S_last = S_late_ = S_out_ = late = None
     if "q" in needs:
         gradients["q"] = dq.to(given["q"].dtype)
     dq = None

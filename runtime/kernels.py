@@ -226,22 +226,26 @@ def cumulate_steps_kernel(
         tl.store(r + bh * T + t0 + i, reset_at, mask=i <= last)
 
 
-@triton.jit(do_not_specialize=["T"])
+@triton.jit(do_not_specialize=["T", "chunks"])
 def suffix_sum_kernel(
-    late, early, start, out, T, H, starts, X: tl.constexpr, C: tl.constexpr, BX: tl.constexpr
+    late, early, start, inside, outside, out, T, H, chunks, starts, X: tl.constexpr, C: tl.constexpr, BX: tl.constexpr
 ):  # fmt: skip
-    """out_t = start + sum of late at t and after + sum of early after t; late, early, out [B, T, H, X], start [N, H, X]."""
+    """out_t = start + sum of late at t and after + sum of early after t; late, early, out [B, T, H, X], start [N, H, X]. A
+    chunk's sum is inside + outside, [B, H, chunks, X], where they are given."""
     x = tl.program_id(0) % tl.cdiv(X, BX) * BX + tl.arange(0, BX)
     sh = (tl.program_id(0) // tl.cdiv(X, BX)).to(tl.int64)
-    b, _, begin, stop, _ = part_of(sh // H, T, starts, 1, T, C)
-    base = (b * T * H + sh % H) * X
+    h = sh % H
+    b, _, begin, stop, first = part_of(sh // H, T, starts, 1, T, C)
+    base = (b * T * H + h) * X
     i = tl.arange(0, C)
     total = tl.zeros([BX], tl.float32)
     if start is not None:
         total += tl.load(start + sh * X + x, mask=x < X, other=0.0)
-    for c in range(tl.cdiv(stop - begin, C).to(tl.int32)):
-        t = stop - (tl.cast(c, tl.int64) + 1) * C + i
-        ok = (t >= begin)[:, None] & (x < X)[None, :]
+    count = tl.cdiv(stop - begin, C).to(tl.int32)
+    for n in range(count):
+        c = count - 1 - n
+        t = begin + tl.cast(c, tl.int64) * C + i
+        ok = (t < stop)[:, None] & (x < X)[None, :]
         at = base + t[:, None] * H * X + x[None, :]
         sums = tl.load(late + at, mask=ok, other=0.0)
         after = tl.zeros([C, BX], tl.float32)
@@ -249,7 +253,11 @@ def suffix_sum_kernel(
             after = tl.load(early + at, mask=ok, other=0.0)
         both = sums + after
         tl.store(out + at, total[None, :] + tl.cumsum(both, axis=0, reverse=True) - after, mask=ok)
-        total += tl.sum(both, axis=0)
+        if inside is None:
+            total += tl.sum(both, axis=0)
+        else:
+            place = ((b * H + h) * chunks + first + c) * X + x
+            total += tl.load(inside + place, mask=x < X, other=0.0) + tl.load(outside + place, mask=x < X, other=0.0)
 
 
 @triton.jit
@@ -575,8 +583,19 @@ def cumulate(log: torch.Tensor, p: Places, exact: bool) -> tuple[torch.Tensor, A
     return a, n, extent
 
 
-def suffix_sum(late: torch.Tensor, early: torch.Tensor | None, start: torch.Tensor | None, p: Places) -> torch.Tensor:
-    """out_t = start + sum_{s >= t} late_s + sum_{s > t} early_s, over axis 1 of [B, T, H, (X)] float32; start [N, H, (X)]."""
+def suffix_sum(
+    late: torch.Tensor,
+    early: torch.Tensor | None,
+    start: torch.Tensor | None,
+    p: Places,
+    inside: torch.Tensor | None = None,
+    outside: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """out_t = start + sum_{s >= t} late_s + sum_{s > t} early_s, over axis 1 of [B, T, H, (X)] float32; start [N, H, (X)].
+
+    `inside` and `outside` [B, H, chunks, X] are together what the terms of each chunk sum to, without the rounding of what
+    cancels in that sum; they are taken instead of it.
+    """
     X = late.shape[3] if late.ndim == 4 else 1
     late = late.contiguous()
     out = torch.empty_like(late)
@@ -587,6 +606,7 @@ def suffix_sum(late: torch.Tensor, early: torch.Tensor | None, start: torch.Tens
         late,
         None if early is None else early.contiguous(),
         None if start is None else start.contiguous(),
-        out, p.steps, p.heads, p.starts, X=X, C=64 if X > 1 else 512, BX=block, num_warps=4,
+        inside, outside, out, *p.walked,
+        X=X, C=p.chunk if inside is not None else 64 if X > 1 else 512, BX=block, num_warps=4,
     )  # fmt: skip
     return out

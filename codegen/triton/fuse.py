@@ -36,7 +36,7 @@ class Store:
 class Fused:
     """`stores` by stage; `values` and `pairings` (late, early) are over inputs and stored leaves, for torch.
 
-    Pairings that sweeps sum at the borders of chunks aren't among them.
+    Pairings of decays that are one scalar a step aren't among them: sweeps sum these.
     """
 
     stores: dict[int, list[Store]]
@@ -77,7 +77,7 @@ class _Fusion:
         values: dict[str, Node] = {}
         pairings: dict[str, tuple[Node, Node]] = {}
         for stage in self.plan.stages:
-            if isinstance(stage, Accumulate) and not stage.at_borders:
+            if isinstance(stage, Accumulate) and stage.direct is None:
                 p = stage.pairing
                 pairings[p.state] = (self.root(f"{p.state}.late", p.late), self.root(f"{p.state}.early", p.early))
             elif isinstance(stage, Map):

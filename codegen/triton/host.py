@@ -35,7 +35,9 @@ class Host:
         saved = () if backward else tuple(plan.form.write_leaves())
         self.fused: Fused = fuse(plan, saved)
         self.kernels: list[Kernel] = []
-        ahead = any(s.borders for s in plan.sweeps)  # then chunks' matrices serve several sweeps, and the sums as well
+        ahead = any(
+            b.own for s in plan.sweeps for b in s.borders
+        )  # then chunks' matrices serve several sweeps, and the sums as well
         stages = enumerate(plan.stages)
         self.opened: dict[Any, Opened] = {k: opened(s, ahead) for k, s in stages if isinstance(s, Sweep)}
         self.cuts = cuts  # may sequences be cut in parts, which programs of their own walk over?
@@ -191,7 +193,8 @@ class Host:
             self._under(group, finish)
         lines = [self._allocated(k, s) for s in stores]
         for x in self._border_sums(o):
-            lines.append(f"{self.names(x)} = some.new_empty((B, T, H, {self._tile_count(o)}), dtype=torch.float32)")
+            shape = f"B, H, lay.chunks, {size_name(dim_of(x.axes[0]))}" if x.axes else f"B, T, H, {self._tile_count(o)}"
+            lines.append(f"{self.names(x)} = some.new_empty(({shape}), dtype=torch.float32)")
         for s in sweep.group:
             if s.name in sweep.finals:
                 name = self.names(leaf("state", s.name))
@@ -396,9 +399,12 @@ class Host:
 
     def _border_sums(self, o: Opened) -> list[Node]:
         """What the walk of a sweep sums for gradients of decays."""
-        found = [(s.state, f"{s.kind}.{slot}") for s in o.sums for slot in s.reads]
+        found = [(s.state, f"{s.kind}.{slot}") for s in o.sums if not s.totals for slot in s.reads]
         found += [(s.state, f"own.{slot}") for s in o.sums if not s.ahead for slot in s.slots]
-        return [leaf("sums", f"{state}.{slot}") for state, slot in found]
+        totals = [
+            leaf("sums", f"{s.state}.{s.kind}", self.plan.form.state(s.state).decay_axes) for s in o.sums if s.totals
+        ]
+        return [*(leaf("sums", f"{state}.{slot}") for state, slot in found), *totals]
 
     def _wide(self, root: str) -> bool:
         """Is this value float32 whatever the inputs are?"""
@@ -553,14 +559,14 @@ class Host:
         name, first = self.names(leaf("state", p.state)), self.names(leaf("state", f"d{p.state}"))
         dims = tuple(n - len(state.axes) for n, a in enumerate(state.axes) if a not in axes)
         start = f"pair({name}_last, {first}_first, {dims})"
-        if stage.at_borders:
-            self._from_borders(p, name, start)
+        if stage.direct is None:
+            self._summed(p, name, start, stage.at_borders)
         else:
-            self._summed(p, name, start)
+            self._from_borders(p, name, start)
         inner, self.lines = self.lines, before
         self.lines += [f"    {x}" for x in inner]
 
-    def _summed(self, p: Pairing, name: str, start: str) -> None:
+    def _summed(self, p: Pairing, name: str, start: str, at_borders: bool) -> None:
         axes = p.leaf.axes
         late, early = self.fused.pairings[p.state]
         shape = ", ".join(["B", "T", "H", *(size_name(dim_of(a)) for a in axes)])
@@ -568,7 +574,8 @@ class Host:
         early_text = "None" if early is ZERO else f"spread({texts['early']}, ({shape}), some)"
         self.lines.append(f"late = spread({texts['late']}, ({shape}), some)")
         self.lines.append(f"early = {early_text}")
-        self.lines.append(f"{name}_pairing = suffix_sum(late, early, {start}, lay)")
+        totals = [self.names(leaf("sums", f"{p.state}.{kind}")) for kind in ("in", "out") if at_borders]
+        self.lines.append(f"{name}_pairing = suffix_sum({', '.join(['late', 'early', start, 'lay', *totals])})")
 
     def _from_borders(self, p: Pairing, name: str, start: str) -> None:
         """What the sweeps over the state and over its gradient have summed, put together."""

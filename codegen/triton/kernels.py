@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ..ir import COL, ROW, Node, dim_of, factors_of, leaf, rename, walk
+from ..ir import COL, ROW, Node, add, dim_of, factors_of, leaf, rename, walk
 from ..read_write import StateForm
 from ..stages import Sweep
 from .fuse import Store
@@ -343,6 +343,8 @@ def _own_sums(sums: Sums, tiles: Tiles, tiled: str | None) -> dict[str, str]:
 
 def _store_sums(sums: Sums, tiles: Tiles, tiled: str | None, name_of: NameOf) -> list[str]:
     """What the sweep sums for the gradient of a decay, for each of its tiles: made before all else, which frees registers."""
+    if sums.totals:
+        return [_store_totals(sums, tiles, name_of)]
     count = f"tl.cdiv({size_name(dim_of(tiled))}, {block_name(tiled)})" if tiled else "1"
     place = f"(step + i * H) * {count}" + (" + tile" if tiled else "")
     found: dict[str, str] = {}
@@ -358,6 +360,18 @@ def _store_sums(sums: Sums, tiles: Tiles, tiled: str | None, name_of: NameOf) ->
         value = tiles.assign("sums", text, (ROW,)).text
         lines.append(f"tl.store({target} + {place}, {value}, mask=i_ok)  # {sums.state}: {slot}")
     return lines
+
+
+def _store_totals(sums: Sums, tiles: Tiles, name_of: NameOf) -> str:
+    """What crosses the chunk's border, for each channel."""
+    v = tiles.paired(add(*sums.reads.values()))
+    (axis,) = (a for a in v.axes if a != ROW)
+    value = tiles.assign("sums", f"tl.sum({v.text}, axis=0)", (axis,)).text
+    x = leaf("sums", f"{sums.state}.{sums.kind}", (axis,))
+    target = tiles.argument(f"{name_of(x)}_out", "sums", x)
+    index, width = axis_name(axis), size_name(dim_of(axis))
+    place = f"(bh * chunks + c) * {width} + {index}"
+    return f"tl.store({target} + {place}, {value}, mask={index}_ok)  # {sums.state}: {sums.kind}"
 
 
 def _early_loads(stores: list[Store], tiles: Tiles, o: Opened) -> None:

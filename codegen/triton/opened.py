@@ -20,12 +20,14 @@ PREPARED = ("matrix", "scaled", "intra", "own")
 class Sums:
     """What a sweep sums for the gradient of a decay (see `Border`): `reads` by slot, and `own` matrices with the slots of their
     row sums and of their column sums. Where `ahead` isn't empty the kernel ahead makes the latter, and stores these leaves.
+    With `totals`, reads are summed over the chunk, for each channel.
     """
 
     state: str
     kind: str
     reads: dict[str, Node]
     own: list[tuple[Node, str, str]]
+    totals: bool
     ahead: dict[str, Node] = field(default_factory=dict)
 
     @property
@@ -154,8 +156,8 @@ class _Opening:
     def sums(self, border: Border) -> Sums:
         reads = {slot: self.hoist(self.open(self.named(node))) for slot, node in border.reads.items()}
         own = [(self.open(self.named(node)), rows, columns) for node, rows, columns in border.own]
-        out = Sums(border.state, border.kind, reads, own)
-        if self.dense:
+        out = Sums(border.state, border.kind, reads, own, border.totals)
+        if self.dense and own:
             out.ahead = {slot: leaf("own", f"{border.state}.{slot}", (ROW,)) for slot in out.slots}
         return out
 

@@ -207,8 +207,16 @@ def own_twice(b: Border) -> Border:
     return replace(b, own=tuple((mul(2, node), rows, columns) for node, rows, columns in b.own))
 
 
-@pytest.mark.parametrize("change", [late_for_early, without_own, own_twice])
-@pytest.mark.parametrize("name", ["lightning_attention", "gated_delta_rule"])
+def twice(b: Border) -> Border:
+    return replace(b, reads={slot: mul(2, x) for slot, x in b.reads.items()}) if b.kind == "out" else b
+
+
+SCALARS = ("lightning_attention", "gated_delta_rule")
+CORRUPTED = [(n, c) for n in SCALARS for c in (late_for_early, without_own, own_twice)]
+CORRUPTED += [(n, twice) for n in (*SCALARS, "gated_linear_attention", "value_decay_attention")]
+
+
+@pytest.mark.parametrize(("name", "change"), CORRUPTED)
 def test_sums_at_the_borders_of_chunks_are_proved(
     name: str, change: Callable[[Border], Border], monkeypatch: pytest.MonkeyPatch
 ) -> None:

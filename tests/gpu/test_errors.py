@@ -6,8 +6,7 @@
   rounded once more: PLAIN times `rounding`;
 - writes that a triangular system yields, reads that are read from again, quotients: rounded before they are used: SOLVED times,
   or LAST units in the last place;
-- gradients of decays, sums over all later steps: DECAYS times, or half a unit in the last place; of a decay for each channel,
-  whose sum is one of differences of terms that are rounded one by one, this times the root of the number of chunks.
+- gradients of decays, sums over all later steps: DECAYS times, or half a unit in the last place.
 
 In float32 the bound is 1e-5, or DEFINITION times the error that the definition, step by step in float32, makes of an
 ill-conditioned problem.
@@ -43,10 +42,7 @@ def bound(r, c, dtype):
     if dtype == torch.float32:
         return max(FLOAT32, DEFINITION * (r.definition or 0.0))
     if r.quantity in {f"d{n}" for n in decay_inputs(c)}:
-        channels = any(s.decay_axes for group in c.form.groups for s in group)
-        steps = int(r.shape.split("x")[1])
-        chunks = max(1.0, steps / 64) if channels else 1.0
-        return max(DECAYS * r.rounding, 0.5 * ULP[dtype]) * chunks**0.5
+        return max(DECAYS * r.rounding, 0.5 * ULP[dtype])
     solved = (
         bool(c.form.write_leaves()) or len(c.step.states) > 1 or any(x.op == "pow" for x in c.step.outputs.values())
     )
