@@ -318,9 +318,8 @@ class _Function:
         if not self.backward:
             outputs = []
             out_type = "some.dtype if some.is_floating_point() else dtype"
-            first = next((v for v in self.c.step.variables if v.kind == "input"), None)
-            if first is not None:
-                out_type = f'given["{first.name}"].dtype'
+            if self.c.step.leading.kind == "input":
+                out_type = f'given["{self.c.step.leading.name}"].dtype'
             for name, node in stage.values.items():
                 self.text_of.count([node])
                 axes = self.c.step.output_axes[name]

@@ -69,6 +69,13 @@ class StepProgram:
     origins: dict[Node, Any] = field(default_factory=dict)
     output_axes: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
+    @property
+    def leading(self) -> Var:
+        """The variable whose dtype the outputs have: the first input with axes, or else the first input or tensor."""
+        tensors = [v for v in self.variables if v.kind != "constant"]
+        inputs = [v for v in tensors if v.kind == "input"]
+        return next((v for v in inputs if v.axes), (inputs or tensors)[0])
+
     def variable(self, name: str) -> Var:
         return next(v for v in self.variables if v.name == name)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -127,19 +128,20 @@ def _constant(what: str, a: Argument, value: Any) -> float:
 
 
 def _types(signature: Signature, tensors: Sequence[Tensor]) -> list[torch.dtype]:
-    """Inputs in their common dtype, or autocast's; log decays and parameters in float32 (float64 where an argument is)."""
-    inputs = [x.dtype for a, x in zip(signature.tensors, tensors, strict=False) if a.kind == "input"]
-    common = torch.float32
-    if inputs:
-        common = inputs[0]
-        for dtype in inputs[1:]:
-            common = torch.promote_types(common, dtype)
-    if any(x.dtype == torch.float64 for _, x in zip(signature.tensors, tensors, strict=False)):
+    """Inputs in their common dtype, or autocast's; log decays and parameters in float32 (float64 where an argument is).
+
+    An input of one number a step and head may be wider than the others, and stays so.
+    """
+    given = list(zip(signature.tensors, tensors, strict=False))
+    inputs = [x.dtype for a, x in given if a.kind == "input" and a.dims]
+    inputs = inputs or [x.dtype for a, x in given if a.kind == "input"]
+    common = functools.reduce(torch.promote_types, inputs) if inputs else torch.float32
+    if any(x.dtype == torch.float64 for _, x in given):
         common = torch.float64
     else:
         common = autocast_dtype(tensors[0].device.type) or common
     wide = torch.float64 if common == torch.float64 else torch.float32
-    return [common if a.kind == "input" else wide for a in signature.tensors]
+    return [wide if a.kind != "input" else common if a.dims else torch.promote_types(x.dtype, common) for a, x in given]
 
 
 def autocast_dtype(device_type: str) -> torch.dtype | None:

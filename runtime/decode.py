@@ -190,8 +190,7 @@ class Step:
         """What to do with arguments like these, all of which are checked."""
         tensors, _, sizes = checked(self.signature, given)
         _check_states(self.signature, states, tensors, sizes)
-        kinds = {a.name: a.kind for a in self.signature.arguments}
-        like = tensors[next((n for n in self._tensors if kinds[n] == "input"), self._tensors[0])]
+        like = tensors[self.signature.leading.name]
         shapes = [(sizes["B"], sizes["H"], *(sizes[d] for d in dims)) for _, dims in self.signature.outputs]
         _check_out(self.signature, outs, shapes, like)
         originals = [given[n] for n in self._tensors]

@@ -138,8 +138,7 @@ def keeps(call: Call, tensors: Sequence[Tensor | None], saved: Tensors) -> bool:
 
 def result_types(signature: Signature, given: Tensors) -> tuple[torch.dtype, torch.dtype]:
     """The dtypes of outputs, and of final states."""
-    first = next((a.name for a in signature.tensors if a.kind == "input"), signature.tensors[0].name)
-    kind = given[first].dtype
+    kind = given[signature.leading.name].dtype
     return kind, torch.promote_types(kind, torch.float32)
 
 

@@ -55,6 +55,12 @@ class Signature:
         return tuple(a for a in self.arguments if a.kind == "constant")
 
     @cached_property
+    def leading(self) -> Argument:
+        """The argument whose dtype the outputs have: the first input with dims, or else the first input or tensor."""
+        inputs = [a for a in self.tensors if a.kind == "input"]
+        return next((a for a in inputs if a.dims), (inputs or self.tensors)[0])
+
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """Everything that may have a gradient, in order: arguments, then states."""
         return (*(a.name for a in self.tensors), *(n for n, _ in self.states))

@@ -87,8 +87,7 @@ def tensors(program: StepProgram) -> list[Var]:
 
 def first_input(c: Compiled) -> str:
     """The variable whose dtype the outputs have."""
-    given = tensors(c.step)
-    return next((v for v in given if v.kind == "input"), given[0]).name
+    return c.step.leading.name
 
 
 def shape_text(lead: str, axes: tuple[str, ...]) -> str:

@@ -88,7 +88,7 @@ class Host:
                 text = f'given["{v.name}"]'
                 add(f"{self.names(v.leaf)} = {how}({text})" if how else f"{self.names(v.leaf)} = {text}.contiguous()")
         stepwise = next(v for v in p.variables if v.per_step)
-        first = next((v for v in p.variables if v.kind == "input"), stepwise)
+        first = p.leading if p.leading.kind == "input" else stepwise
         add(f"some = {self.names(first.leaf)}")
         add(f"B, T = {self.names(stepwise.leaf)}.shape[:2]")
         add(f"H = max({', '.join(f'{self.names(v.leaf)}.shape[2]' for v in p.variables if v.per_step)}, 0)")

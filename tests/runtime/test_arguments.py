@@ -3,7 +3,9 @@
 import pytest
 import torch
 
+from chunkform import Recurrence, compile
 from chunkform.errors import ArgumentError, BackendError, DoubleBackwardError
+from chunkform.generated.gated_delta_rule import gated_delta_rule
 from chunkform.generated.lightning_attention import lightning_attention
 from chunkform.generated.retention import retention
 
@@ -131,3 +133,31 @@ def test_a_decay_of_each_head_gets_one_gradient_a_head():
     log_gamma = (-torch.rand(H)).double().requires_grad_()
     given = {n: x.double() for n, x in arguments().items() if n != "log_lam"}
     assert torch.autograd.gradcheck(lambda g: retention(**given, log_gamma=g)[0], log_gamma)
+
+
+@pytest.mark.parametrize("beta", [torch.float32, torch.bfloat16])
+def test_one_number_a_step_may_be_wider_than_the_other_inputs(beta):
+    g = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(B, T, H, D, generator=g).bfloat16() for _ in range(3))
+    b = torch.rand(B, T, H, generator=g).to(beta).requires_grad_()
+    log_alpha = -torch.rand(B, T, H, generator=g)
+    o, _ = gated_delta_rule(q, k, v, b, log_alpha)
+    assert o.dtype == torch.bfloat16
+    o.float().square().sum().backward()
+    assert b.grad.dtype == beta
+    wide, _ = gated_delta_rule(q.double(), k.double(), v.double(), b.detach().double(), log_alpha.double())
+    assert float((o.detach() - wide).norm() / wide.norm()) < 4e-3
+
+
+def test_one_number_a_step_may_be_first():
+    """What the outputs' dtype is goes by the inputs that have dims, not by their order."""
+    r = Recurrence("number_first")
+    b = r.inputs("b")
+    d = r.dims("d")
+    k = r.inputs("k", d)
+    S = r.state("S", d)
+    r.update(S, S.prev + b * k)
+    r.output("o", S.next)
+    op = compile(r)
+    o, _ = op(torch.rand(1, 5, 1), torch.randn(1, 5, 1, 4).bfloat16())
+    assert o.dtype == torch.bfloat16
