@@ -138,8 +138,9 @@ def _launch(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], options: 
 
 def _special(x: Any) -> Any:
     """What Triton compiles a kernel for, of an argument; more than that where it is told not to specialise an integer."""
+    kind = type(x)
+    if kind is int:
+        return (x == 1) + 2 * (not x & 15) + 4 * (x > 2147483647)
     if isinstance(x, torch.Tensor):
-        return x.dtype, x.data_ptr() % 16 == 0
-    if isinstance(x, int):
-        return (x == 1) + 2 * (x % 16 == 0) + 4 * (x > 2147483647)
-    return type(x)
+        return x.dtype, not x.data_ptr() & 15
+    return x if kind is bool else kind
