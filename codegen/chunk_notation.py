@@ -180,10 +180,15 @@ class _ChunkFormulas:
         if x.op == "inverse":
             if x not in self.inverses:
                 symbol = self.visit(x.args[0])
+                axes = (
+                    ROW,
+                    COL,
+                    *(a for a in x.axes if a not in (ROW, COL)),
+                )  # a channel: each has a system of its own
                 if symbol.op != "leaf":
-                    symbol = leaf("chunk", self.symbols.numbered("solve"), (ROW, COL))
+                    symbol = leaf("chunk", self.symbols.numbered("solve"), axes)
                     self.pending.append((symbol, self.named(self.visit(x.args[0]))))
-                self.inverses[x] = make("inverse", (symbol,), (), (ROW, COL))
+                self.inverses[x] = make("inverse", (symbol,), (), axes)
             return self.inverses[x]
         if x.op == "leaf":
             kind, name, order = x.attrs

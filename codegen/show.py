@@ -467,6 +467,11 @@ class Notation:
             return self.const(x.attrs[0])
         elif x.op == "expand":
             return self.indexed(x.args[0])
+        elif x.op == "inverse":  # of a system that each channel has its own of
+            symbol = x.args[0]
+            name = self.symbol(symbol.attrs[1], symbol.attrs[0], len(symbol.axes))
+            power = "^{-1}" if self.tex else "^-1"
+            body = f"[(I - {name}){power}]_{{{','.join(map(_index, symbol.attrs[2]))}}}"
         else:
             body = self.indexed_symbol(x)
         if not bound:

@@ -69,7 +69,8 @@ class _Reader:
         value = -self.product() if self.take("-") else self.product()
         while self.sees("+") or self.sees("-"):
             sign = 1 if self.next()["sign"] == "+" else -1
-            value = value + sign * self.product()
+            value, more = alike(value, self.product())
+            value = value + sign * more
         return value
 
     def product(self) -> np.ndarray:
@@ -155,6 +156,12 @@ class _Reader:
         return total
 
 
+def alike(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """A matrix and one for each channel, side by side: the first holds for each channel."""
+    most = max(a.ndim, b.ndim)
+    return tuple(x[..., None] if 2 <= x.ndim < most else x for x in (a, b))
+
+
 def times(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return a * b if 1 in (a.size, b.size) else a @ b
 
@@ -162,6 +169,8 @@ def times(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def raised(x: np.ndarray, power: str) -> np.ndarray:
     if power == "T":
         return x.T
+    if power == "-1" and x.ndim == 3:  # one system for each channel
+        return np.moveaxis(np.linalg.inv(np.moveaxis(x, -1, 0)), 0, -1)
     if power == "-1" and x.shape[0] == x.shape[1] > 1:
         return np.linalg.inv(x)
     top, _, bottom = power.partition("/")
