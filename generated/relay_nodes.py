@@ -33,8 +33,8 @@ import triton.language as tl
 from chunkform.runtime import attention_torch
 from chunkform.runtime.attention import AttentionBackend, AttentionOp, Maps
 from chunkform.runtime.attention_arguments import AttentionArgument, AttentionSignature
-from chunkform.runtime.attention_maps import contract, inner, over_batch
 from chunkform.runtime.attention_kernels import load_block, scaled_online, store_block
+from chunkform.runtime.attention_maps import contract, inner, over_batch
 from chunkform.runtime.attention_triton import Kernels, backward, forward
 
 

@@ -66,7 +66,7 @@ def imports(text: str) -> str:
     used = names_from_outside(text)
     lines = ["import torch"] if "torch" in used else []
     lines += ["import triton", "import triton.language as tl", "", "from chunkform.runtime import attention_torch"]
-    for module, names in IMPORTS.items():
+    for module, names in sorted(IMPORTS.items()):
         found = sorted(used & set(names.split()))
         if found:
             lines.append(f"from {module} import {', '.join(found)}")
