@@ -146,7 +146,7 @@ class _Passes:
         if not keep or backend.saved is None or (starts is not None and not backend.saved_packed):
             return None
         sizes = self._sizes(tensors, heads)
-        computed = computed_in(self.signature, backend, name, precision, tensors)
+        computed = computed_in(self.signature, name, precision, tensors)
         kind = self._types(tensors)[0] if computed is None else computed
         kinds = {"input": kind, "wide": torch.promote_types(kind, torch.float32)}
         return {n: (tuple(sizes[d] for d in dims), kinds[which]) for n, (dims, which) in backend.saved.items()}
@@ -244,14 +244,15 @@ class _Kept(dict):
 
 
 def computed_in(
-    signature: Signature, backend: Backend, name: str, precision: str, tensors: Sequence[Tensor | None]
+    signature: Signature, name: str, precision: str, tensors: Sequence[Tensor | None]
 ) -> torch.dtype | None:
-    """What the op casts a call's arguments to, for a backend that knows no precisions; None where they stay."""
-    if precision == "default" or "precision" in backend.features:
+    """What the op casts a call's arguments to; None where they stay."""
+    if precision == "default":
         return None
     kind = result_types(signature, {a.name: x for a, x in zip(signature.tensors, tensors)})[0]
     if precision == "high":
-        return None if kind == torch.float64 else torch.float64
+        widest = torch.float64 if name == "torch" else torch.float32
+        return None if torch.promote_types(kind, widest) == kind else widest
     return torch.bfloat16 if name != "torch" and kind == torch.float32 else None
 
 
@@ -266,8 +267,8 @@ def make_call(
     tensors: Sequence[Tensor | None],
 ) -> Call:
     """A call of a backend."""
-    computed = computed_in(signature, backends[name], name, precision, tensors)
-    return Call(signature, backends[name], constants, heads, packed, precision, computed=computed)
+    computed = computed_in(signature, name, precision, tensors)
+    return Call(signature, backends[name], constants, heads, packed, computed=computed)
 
 
 def _owned(results: list[Tensor], others: Sequence[Tensor | None]) -> list[Tensor]:

@@ -130,19 +130,15 @@ class Op:
         if starts is not None:
             check_starts(self.signature.name, starts, found.sizes["B"], tensors[0].device)
         name = _backend(self, backend, {a.name: x for a, x in zip(self.signature.tensors, tensors, strict=False)})
-        self._supports(name, starts is not None, precision)
+        self._supports(name, starts is not None)
         return Checked(found.casts, found.constants, found.sizes, name)
 
-    def _supports(self, backend: str, packed: bool, precision: str) -> None:
+    def _supports(self, backend: str, packed: bool) -> None:
         """Refuse what a backend can't do, and nothing else can do for it."""
         features, name = self.backends[backend].features, self.signature.name
         if packed and "packed" not in features:
             raise BackendError(
                 f"{name}: cu_seqlens: the {backend} backend of this op takes no packed sequences yet; use backend='torch'"
-            )
-        if precision == "high" and backend != "torch" and "precision" not in features:
-            raise BackendError(
-                f"{name}: precision='high': the {backend} backend of this op has one precision; use backend='torch'"
             )
 
 

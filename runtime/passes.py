@@ -28,11 +28,10 @@ class Call:
     constants: dict[str, float]
     heads: int
     packed: Packed | None = None
-    precision: str = "default"
     recompute: str = "auto"
     needs_backward: bool = True
     exchange: Any = None  # how parts of a sequence on other ranks hand on what enters this one
-    computed: torch.dtype | None = None  # what the op casts arguments to, for a backend that knows no precisions
+    computed: torch.dtype | None = None  # what the op casts arguments to; None where they stay
 
     @property
     def options(self) -> dict[str, Any]:
@@ -40,8 +39,6 @@ class Call:
         out: dict[str, Any] = {}
         if self.packed is not None:
             out["packed"] = self.packed
-        if "precision" in self.backend.features:
-            out["precision"] = self.precision
         if self.exchange is not None:
             out["exchange"] = self.exchange
         return out

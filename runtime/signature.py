@@ -89,7 +89,6 @@ class Backend:
     - "packed": the argument `packed`, a `Packed`: tensors are [1, T, H, ...], states and finals [N, H, ...].
     - "groups": arguments with fewer heads than H. Gradients may have H heads; the op sums those of a group.
     - "mixed": arguments of several dtypes; a gradient has the dtype of its argument.
-    - "precision": the argument `precision`, "fast" | "default" | "high".
     - "inference": the argument `needs_backward` of forward; where it is False, nothing need be saved.
     - "exchange": the argument `exchange`, as below, for one part of a sequence: what enters it is found on the way.
     - "own start": nothing to take; where no initial state is given, the state starts from what is made of parameters.
