@@ -1683,6 +1683,7 @@ SIGNATURE = Signature(
         ("o", ("d",)),
         ("x_residual", ()),
     ),
+    hidden=("x_residual",),
 )
 OP = Op(
     SIGNATURE,

@@ -3122,6 +3122,7 @@ SIGNATURE = Signature(
         ("o", ("e",)),
         ("x_residual", ()),
     ),
+    hidden=("x_residual",),
 )
 OP = Op(
     SIGNATURE,

@@ -37,12 +37,13 @@ class Argument:
 
 @dataclass(frozen=True)
 class Signature:
-    """The arguments, states and outputs of an op, with the dims of each."""
+    """The arguments, states and outputs of an op, with the dims of each. Outputs that are `hidden` are returned on request."""
 
     name: str
     arguments: tuple[Argument, ...]
     states: tuple[tuple[str, tuple[str, ...]], ...]
     outputs: tuple[tuple[str, tuple[str, ...]], ...]
+    hidden: tuple[str, ...] = ()
 
     @cached_property
     def tensors(self) -> tuple[Argument, ...]:

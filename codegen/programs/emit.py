@@ -73,7 +73,9 @@ def signature_text(c: CompiledProgram) -> str:
     states = "".join(f'("{s}", {_dims(g.dims[s])}),' for s in g.finals)
     outputs = "".join(f'("{n}", {_dims(g.dims[q])}),' for n, q in g.outputs.items())
     outputs += "".join(f'("{residual_name(n)}", ()),' for n in g.solves)
-    return f'Signature(name="{c.name}", arguments=({"".join(arguments)}), states=({states}), outputs=({outputs}))'
+    hidden = "".join(f'"{residual_name(n)}",' for n in g.solves)
+    parts = f"arguments=({''.join(arguments)}), states=({states}), outputs=({outputs})"
+    return f'Signature(name="{c.name}", {parts}{f", hidden=({hidden})" if hidden else ""})'
 
 
 def _title(c: CompiledProgram) -> str:

@@ -43,9 +43,7 @@ class RecurrentCall:
     def __init__(self, op: Callable[..., Any], signature: Signature) -> None:
         self.op, self.signature = op, signature
         self.maps: Maps = {}
-        # The residuals of a program's solves are returned only when they are asked for; its module names the solves in WHY.
-        solves = getattr(sys.modules[op.__module__], "WHY", ())
-        self.outputs = tuple((n, d) for n, d in signature.outputs if n not in {f"{x}_residual" for x in solves})
+        self.outputs = tuple((n, d) for n, d in signature.outputs if n not in signature.hidden)
         self.keys = key_arguments(signature)
         self.per_step = {a.key for a in signature.arguments if a.per_step}
 
