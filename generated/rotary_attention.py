@@ -36,7 +36,15 @@ import triton.language as tl
 from chunkform.runtime import attention_torch
 from chunkform.runtime.attention import AttentionBackend, AttentionOp, Maps
 from chunkform.runtime.attention_arguments import AttentionArgument, AttentionSignature
-from chunkform.runtime.attention_kernels import load_block, scaled_online, store_block
+from chunkform.runtime.attention_kernels import (
+    averaged,
+    load_block,
+    log_sum_exp,
+    products,
+    scaled_online,
+    store_block,
+    weighted,
+)
 from chunkform.runtime.attention_maps import half_turn, over_batch
 from chunkform.runtime.attention_triton import Kernels, backward, forward
 
@@ -155,6 +163,30 @@ def dscore1_t(dE, score1, scalar1, i, j):
     return dE
 
 
+@triton.jit
+def tile_weight(energy, lse):
+    """The weights of a tile of energies."""
+    return tl.exp2((-lse)[:, None] + energy)
+
+
+@triton.jit
+def tile_gradient(weight, G, D):
+    """The gradient of a tile of energies."""
+    return (G + (-D)[:, None]) * weight
+
+
+@triton.jit
+def tile_weight_t(energy, lse):
+    """The weights of a tile of energies."""
+    return tl.exp2((-lse)[None, :] + energy)
+
+
+@triton.jit
+def tile_gradient_t(weight, G, D):
+    """The gradient of a tile of energies."""
+    return weight * (G + (-D)[None, :])
+
+
 @triton.jit(do_not_specialize=["T", "S"])
 def forward_kernel(
     query1, query1_b, query1_t, query1_h,
@@ -200,19 +232,19 @@ def forward_kernel(
             j_at = start + tl.arange(0, BN)
             j = j_at.to(tl.float32)
             key1_block = load_block(key1, start, key1_t, S, D1, BD1, BN, False)
-            score1 = tl.dot(query1_block, tl.trans(key1_block), input_precision="tf32x3")
+            score1 = products(query1_block, key1_block)
             e = score1
 
             weight, rescale, top, mass = scaled_online(e, 1.4426950408889634 * scalar1, top, mass)
             average = average * rescale[:, None]
             value_block = load_block(value, start, value_t, S, E, BE, BN, False)
-            average = tl.dot(weight.to(value_block.dtype), value_block, average, input_precision="tf32x3")
+            average = weighted(weight, value_block, average)
     if end > full:
         for start in range(full, end, BN):
             j_at = start + tl.arange(0, BN)
             j = j_at.to(tl.float32)
             key1_block = load_block(key1, start, key1_t, S, D1, BD1, BN, True)
-            score1 = tl.dot(query1_block, tl.trans(key1_block), input_precision="tf32x3")
+            score1 = products(query1_block, key1_block)
             e = score1
             visible = (j_at < S)[None, :]
             if CAUSAL:
@@ -222,15 +254,9 @@ def forward_kernel(
             weight, rescale, top, mass = scaled_online(e, 1.4426950408889634 * scalar1, top, mass)
             average = average * rescale[:, None]
             value_block = load_block(value, start, value_t, S, E, BE, BN, True)
-            average = tl.dot(weight.to(value_block.dtype), value_block, average, input_precision="tf32x3")
-    some = mass > 0.0
-    average = average / tl.where(some, mass, 1.0)[:, None]
-    lse = tl.where(
-        some,
-        (top * (1.4426950408889634 * scalar1) + tl.log2(tl.where(some, mass, 1.0))) * 0.6931471805599453,
-        float("-inf"),
-    )
-    tl.store(lse_p + row_base + row_at, lse, mask=row_ok)
+            average = weighted(weight, value_block, average)
+    average = averaged(average, mass)
+    tl.store(lse_p + row_base + row_at, log_sum_exp(top * (1.4426950408889634 * scalar1), mass), mask=row_ok)
     store_block(average_p + b * average_b + h * average_h, first, average_t, T, E, BE, BM, average)
 
 
@@ -284,14 +310,14 @@ def rows_kernel(
             j_at = start + tl.arange(0, BN)
             j = j_at.to(tl.float32)
             key1_block = load_block(key1, start, key1_t, S, D1, BD1, BN, False)
-            score1 = tl.dot(query1_block, tl.trans(key1_block), input_precision="tf32x3")
+            score1 = products(query1_block, key1_block)
             e = energy(score1, scalar1, i, j)
 
             value_block = load_block(value, start, value_t, S, E, BE, BN, False)
-            G = tl.dot(d_block, tl.trans(value_block), input_precision="tf32x3")
-            dE = tl.exp2(e - shift[:, None]) * (G - D[:, None])
+            weight = tile_weight(e, shift)
+            dE = tile_gradient(weight, products(d_block, value_block), D)
             d_score1 = dscore1(dE, score1, scalar1, i, j)
-            dquery1_total = tl.dot(d_score1.to(key1_block.dtype), key1_block, dquery1_total, input_precision="tf32x3")
+            dquery1_total = weighted(d_score1, key1_block, dquery1_total)
             if WITH_scalar1:
                 dscalar1_total += tl.sum(dscalar1(dE, score1, scalar1, i, j), 1)
 
@@ -300,7 +326,7 @@ def rows_kernel(
             j_at = start + tl.arange(0, BN)
             j = j_at.to(tl.float32)
             key1_block = load_block(key1, start, key1_t, S, D1, BD1, BN, True)
-            score1 = tl.dot(query1_block, tl.trans(key1_block), input_precision="tf32x3")
+            score1 = products(query1_block, key1_block)
             e = energy(score1, scalar1, i, j)
             visible = (j_at < S)[None, :]
             if CAUSAL:
@@ -308,10 +334,10 @@ def rows_kernel(
             e = tl.where(visible, e, float("-inf"))
 
             value_block = load_block(value, start, value_t, S, E, BE, BN, True)
-            G = tl.dot(d_block, tl.trans(value_block), input_precision="tf32x3")
-            dE = tl.exp2(e - shift[:, None]) * (G - D[:, None])
+            weight = tile_weight(e, shift)
+            dE = tile_gradient(weight, products(d_block, value_block), D)
             d_score1 = dscore1(dE, score1, scalar1, i, j)
-            dquery1_total = tl.dot(d_score1.to(key1_block.dtype), key1_block, dquery1_total, input_precision="tf32x3")
+            dquery1_total = weighted(d_score1, key1_block, dquery1_total)
             if WITH_scalar1:
                 dscalar1_total += tl.sum(dscalar1(dE, score1, scalar1, i, j), 1)
 
@@ -376,21 +402,20 @@ def keys_kernel(
             i_at = row_at + (S - T)
             i = i_at.to(tl.float32)
             query1_block = load_block(query1 + b * query1_b + h * query1_h, start, query1_t, T, D1, BD1, BM, True)
-            score1 = tl.dot(key1_block, tl.trans(query1_block), input_precision="tf32x3")
+            score1 = products(key1_block, query1_block)
             e = energy_t(score1, scalar1, i, j)
             visible = i_at[None, :] >= j_at[:, None]
             e = tl.where(visible, e, float("-inf"))
             shift = tl.load(shift_p + row_base + row_at, mask=row_ok, other=float("inf"))
-            weight = tl.exp2(e - shift[None, :])
+            weight = tile_weight_t(e, shift)
             d_block = load_block(d_average + b * d_average_b + h * d_average_h, start, d_average_t, T, E, BE, BM, True)
-            dvalue = tl.dot(weight.to(d_block.dtype), d_block, dvalue, input_precision="tf32x3")
-            G = tl.dot(value_block, tl.trans(d_block), input_precision="tf32x3")
+            dvalue = weighted(weight, d_block, dvalue)
             D = tl.load(D_p + row_base + row_at, mask=row_ok, other=0.0)
-            dE = weight * (G - D[None, :])
+            dE = tile_gradient_t(weight, products(value_block, d_block), D)
             d_score1 = dscore1_t(dE, score1, scalar1, i, j)
             if GROUP > 1:  # a number of each head, and not of the group
                 d_score1 = d_score1 * (scalar1)
-            dkey1_total = tl.dot(d_score1.to(query1_block.dtype), query1_block, dkey1_total, input_precision="tf32x3")
+            dkey1_total = weighted(d_score1, query1_block, dkey1_total)
 
     if last > whole:
         for n in range(0, GROUP * ((last - whole) // BM)):
@@ -403,19 +428,18 @@ def keys_kernel(
             i_at = row_at + (S - T)
             i = i_at.to(tl.float32)
             query1_block = load_block(query1 + b * query1_b + h * query1_h, start, query1_t, T, D1, BD1, BM, False)
-            score1 = tl.dot(key1_block, tl.trans(query1_block), input_precision="tf32x3")
+            score1 = products(key1_block, query1_block)
             e = energy_t(score1, scalar1, i, j)
             shift = tl.load(shift_p + row_base + row_at)
-            weight = tl.exp2(e - shift[None, :])
+            weight = tile_weight_t(e, shift)
             d_block = load_block(d_average + b * d_average_b + h * d_average_h, start, d_average_t, T, E, BE, BM, False)
-            dvalue = tl.dot(weight.to(d_block.dtype), d_block, dvalue, input_precision="tf32x3")
-            G = tl.dot(value_block, tl.trans(d_block), input_precision="tf32x3")
+            dvalue = weighted(weight, d_block, dvalue)
             D = tl.load(D_p + row_base + row_at)
-            dE = weight * (G - D[None, :])
+            dE = tile_gradient_t(weight, products(value_block, d_block), D)
             d_score1 = dscore1_t(dE, score1, scalar1, i, j)
             if GROUP > 1:  # a number of each head, and not of the group
                 d_score1 = d_score1 * (scalar1)
-            dkey1_total = tl.dot(d_score1.to(query1_block.dtype), query1_block, dkey1_total, input_precision="tf32x3")
+            dkey1_total = weighted(d_score1, query1_block, dkey1_total)
 
     if T > tl.maximum(whole, last):
         for n in range(0, GROUP):
@@ -428,19 +452,18 @@ def keys_kernel(
             i_at = row_at + (S - T)
             i = i_at.to(tl.float32)
             query1_block = load_block(query1 + b * query1_b + h * query1_h, start, query1_t, T, D1, BD1, BM, True)
-            score1 = tl.dot(key1_block, tl.trans(query1_block), input_precision="tf32x3")
+            score1 = products(key1_block, query1_block)
             e = energy_t(score1, scalar1, i, j)
             shift = tl.load(shift_p + row_base + row_at, mask=row_ok, other=float("inf"))
-            weight = tl.exp2(e - shift[None, :])
+            weight = tile_weight_t(e, shift)
             d_block = load_block(d_average + b * d_average_b + h * d_average_h, start, d_average_t, T, E, BE, BM, True)
-            dvalue = tl.dot(weight.to(d_block.dtype), d_block, dvalue, input_precision="tf32x3")
-            G = tl.dot(value_block, tl.trans(d_block), input_precision="tf32x3")
+            dvalue = weighted(weight, d_block, dvalue)
             D = tl.load(D_p + row_base + row_at, mask=row_ok, other=0.0)
-            dE = weight * (G - D[None, :])
+            dE = tile_gradient_t(weight, products(value_block, d_block), D)
             d_score1 = dscore1_t(dE, score1, scalar1, i, j)
             if GROUP > 1:  # a number of each head, and not of the group
                 d_score1 = d_score1 * (scalar1)
-            dkey1_total = tl.dot(d_score1.to(query1_block.dtype), query1_block, dkey1_total, input_precision="tf32x3")
+            dkey1_total = weighted(d_score1, query1_block, dkey1_total)
 
     scalar1 = tl.load(scalar1_p + kh * GROUP)
     if GROUP == 1:

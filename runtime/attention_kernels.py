@@ -33,6 +33,31 @@ def store_block(base, start, stride, count, D: tl.constexpr, BD: tl.constexpr, R
 
 
 @triton.jit
+def products(a, b):
+    """<a_r, b_c> for every row of a and every row of b."""
+    return tl.dot(a, tl.trans(b), input_precision="tf32x3")
+
+
+@triton.jit
+def weighted(weight, rows, total):
+    """total + the sum of rows by weight, which is rounded to the dtype of the rows."""
+    return tl.dot(weight.to(rows.dtype), rows, total, input_precision="tf32x3")
+
+
+@triton.jit
+def averaged(total, mass):
+    """total / mass; 0 for a row that has seen nothing."""
+    return total / tl.where(mass > 0.0, mass, 1.0)[:, None]
+
+
+@triton.jit
+def log_sum_exp(top, mass):
+    """The natural logarithm of the sum of exp(energy), from the largest energy in base 2 and the sum of weights beside it."""
+    some = mass > 0.0
+    return tl.where(some, (top + tl.log2(tl.where(some, mass, 1.0))) * 0.6931471805599453, float("-inf"))
+
+
+@triton.jit
 def shift_of(top):
     """What is subtracted from energies: 0 for a row that has seen none above -inf, so that no inf - inf arises."""
     return tl.where(top == float("-inf"), 0.0, top)

@@ -10,14 +10,25 @@ from collections.abc import Iterable
 from typing import Any
 
 from ..ir import ONE, Node, factors_of, mul
-from .print_tile import LOG2E, _printed, arguments, derivatives_of, gradients_in, tile_of, triton_functions
+from .normalisers import normalisers
+from .print_tile import (
+    LOG2E,
+    _printed,
+    arguments,
+    derivatives_of,
+    gradients_in,
+    tile_of,
+    triton_functions,
+    weight_call,
+    weights_text,
+)
 from .split import Split
 
 
 def kernels_text(s: Split, found: Any, normaliser: str) -> str:
     from ..emit import environment
 
-    derivatives = derivatives_of(s, found)
+    derivatives, rule = derivatives_of(s, found), normalisers(s.lowered.query)[normaliser]
     scores = [{"n": n, "score": f"score{n}", "query": f"query{n}", "key": f"key{n}"} for n in _numbers(s.scores)]
     names = arguments(s)
     unscaled, scale = plain_score(s) if normaliser == "softmax" else ("", "")
@@ -25,7 +36,9 @@ def kernels_text(s: Split, found: Any, normaliser: str) -> str:
         environment()
         .get_template("attention_triton.py.jinja")
         .render(
-            functions=triton_functions(s, found, normaliser),
+            functions=f"{triton_functions(s, found, normaliser)}\n\n\n{weights_text(s, rule)}",
+            weight=weight_call(rule, ""),
+            weight_t=weight_call(rule, "_t"),
             scores=scores,
             columns=list(s.columns),
             derived_columns=list(s.columns),

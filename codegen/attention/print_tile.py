@@ -14,6 +14,7 @@ from ..print_nodes import NodePrinter
 from ..torch_text import TorchText
 from .lower import KEY, QUERY
 from .maps import Derivative
+from .normalisers import Normaliser
 from .split import Split
 
 PAIR = (QUERY, KEY)
@@ -102,6 +103,39 @@ def triton_functions(s: Split, found: dict[Node, Derivative], normaliser: str) -
                 "",
             ]
     return "\n".join(out).rstrip()
+
+
+def weights_text(s: Split, normaliser: Normaliser) -> str:
+    """What makes weights of energies, in base 2 where it is an exponential, and the gradients of energies."""
+    out = []
+    mapping = {s.lowered.query: QUERY}
+    weight, gradient = rename(normaliser.weight, mapping), rename(normaliser.gradient, mapping)
+    for suffix, order in (("", PAIR), ("_t", (KEY, QUERY))):
+        exponential = weight.op == "fn" and weight.attrs[0] == "exp"
+        lines, results = _printed({"weight": _stored(weight.args[0] if exponential else weight, order)}, order)
+        text = f"tl.exp2({results['weight']})" if exponential else results["weight"]
+        out += _function(
+            f"tile_weight{suffix}", ", ".join(_names(weight)), "The weights of a tile of energies.", lines, text
+        )
+        lines, results = _printed({"dE": _stored(gradient, order)}, order)
+        told = "The gradient of a tile of energies."
+        out += _function(f"tile_gradient{suffix}", "weight, G, D", told, lines, results["dE"])
+    return "\n".join(out).rstrip()
+
+
+def weight_call(normaliser: Normaliser, suffix: str) -> str:
+    """The call that makes the weights of energies `e`, of rows shifted by `shift`."""
+    given = {"energy": "e", "lse": "shift"}
+    return f"tile_weight{suffix}({', '.join(given[n] for n in _names(normaliser.weight))})"
+
+
+def _names(x: Node) -> list[str]:
+    return sorted({y.attrs[1] for y in leaves(x)})
+
+
+def _function(name: str, arguments: str, told: str, lines: list[str], result: str) -> list[str]:
+    head = ["@triton.jit", f"def {name}({arguments}):", f'    """{told}"""']
+    return [*head, *(f"    {line}" for line in lines), f"    return {result}", "", ""]
 
 
 def gradients_in(s: Split, derivatives: Iterable[str], suffix: str) -> list[str]:
