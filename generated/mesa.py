@@ -85,7 +85,7 @@ from chunkform.runtime.packed import backward_by_length, forward_by_length
 from chunkform.runtime.places import parts_for, places
 from chunkform.runtime.programs import Again, Sums, checked_solves, results, wanted, zeros_where_none
 from chunkform.runtime.solve import conjugate_gradients
-from chunkform.runtime.solve_launch import INTERPRETED, solve_config, strides3
+from chunkform.runtime.solve_launch import INTERPRETED, conjugate_step, relative, solve_config, strides3
 from chunkform.runtime.torch_form import (
     CHUNK,
     dtype_of,
@@ -1516,18 +1516,10 @@ def x_system_solves(
         p3 = tl.dot(p.to(DT), tl.trans(u2.to(DT)), input_precision="tf32x3")  # p u^T
         p4 = tl.dot((m * p3).to(DT), u.to(DT), (since[:, None] * p2), input_precision="tf32x3")  # ... + (m . (p u^T)) u
         hp = p4
-        along = p.to(tl.float32)
-        curvature = tl.sum(along * hp, axis=1)
-        active = (delta > rest) & (curvature > 0.0)
-        alpha = tl.where(active, delta / tl.where(active, curvature, 1.0), 0.0)
-        x += alpha[:, None] * along
-        r -= alpha[:, None] * hp
-        new = tl.sum(r * r, axis=1)
-        p = (r + tl.where(active, new / tl.where(active, delta, 1.0), 0.0)[:, None] * along).to(DT)
-        delta = tl.where(active, new, delta)
+        x, r, p, delta = conjugate_step(x, r, p, hp, delta, rest, DT)
     step = (b * T + t0) * H + h
     tl.store(x_out + step * D + i[:, None] * (H * D) + d[None, :], x, mask=inside)
-    tl.store(residual_out + step + i * H, tl.sqrt(delta / tl.where(size > 0.0, size, 1.0)), mask=i_ok)
+    tl.store(residual_out + step + i * H, relative(delta, size), mask=i_ok)
 
 
 def triton_x_system_matrix(given, states, constants, like):

@@ -1,4 +1,4 @@
-"""Launching generated kernels of solves: configurations, and whether the interpreter runs them."""
+"""What generated kernels of solves share: a step of conjugate gradients, configurations, whether the interpreter runs them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass
 
 import torch
+import triton
+import triton.language as tl
 
 from .launch import padded
 
@@ -35,3 +37,27 @@ def solve_config(dtype: torch.dtype, size: int) -> SolveConfig:
 def strides3(x: torch.Tensor) -> tuple[int, int, int]:
     """Strides of the batch, time and head axes of [B, T, H, ...]."""
     return x.stride(0), x.stride(1), x.stride(2)
+
+
+@triton.jit
+def conjugate_step(x, r, p, hp, delta, rest, DT: tl.constexpr):
+    """(x, r, p, delta) after one step of conjugate gradients for the rows of x, each a solve of its own.
+
+    r is what is left of the right side, p the direction in DT, hp its product with the matrix, delta = <r, r>. A row whose delta
+    is at most `rest` stays as it is, as does one along whose direction the matrix isn't positive.
+    """
+    along = p.to(tl.float32)
+    curvature = tl.sum(along * hp, axis=1)
+    active = (delta > rest) & (curvature > 0.0)
+    alpha = tl.where(active, delta / tl.where(active, curvature, 1.0), 0.0)
+    x += alpha[:, None] * along
+    r -= alpha[:, None] * hp
+    new = tl.sum(r * r, axis=1)
+    turned = tl.where(active, new / tl.where(active, delta, 1.0), 0.0)
+    return x, r, (r + turned[:, None] * along).to(DT), tl.where(active, new, delta)
+
+
+@triton.jit
+def relative(delta, size):
+    """The norm of what is left over that of the right side, from their squares; 0 for a right side of 0."""
+    return tl.sqrt(delta / tl.where(size > 0.0, size, 1.0))

@@ -26,15 +26,15 @@ MODULES = {
     "chunkform.runtime.kernels": "FLOOR LOG2E power",
     "chunkform.runtime.launch": "DTYPES cdiv launch padded steps whole",
     "chunkform.runtime.solve": "conjugate_gradients",
-    "chunkform.runtime.solve_launch": "INTERPRETED solve_config strides3",
+    "chunkform.runtime.solve_launch": "INTERPRETED conjugate_step relative solve_config strides3",
 }
 OWN = frozenset(  # what the kernels' skeleton calls its own
-    "x p r hp delta size rest active alpha new curvature along inside place state first last_out borders_out x_out "
+    "x p r hp delta size rest inside place state first last_out borders_out x_out "
     "residual_out borders_p right_p right_b right_t right_h tolerance COUNT block_tile".split()
 )
 RESERVED = OWN | frozenset(
     "B T H C DT LEVELS EVEN EXACT tl triton torch i c h b bh t0 at step last chunks tile given states constants right steps "
-    "config some residual launch power whole before count solves borders matrix".split()
+    "config some residual launch power whole before count solves borders matrix conjugate_step relative".split()
 )
 
 
