@@ -65,10 +65,9 @@ def _for_channels(
 ) -> Accumulate:
     """Sweeps that keep the decay's axis have, for each channel, what crosses a chunk's borders."""
     side = "col" if s.decay_axes == (s.row,) else "row"
-    kept = [x if isinstance(x, Sweep) and x.side == side else None for x in out]
-    ahead = _place(out, form, saved, s, g.writes, (), side)
-    behind = _place(out, form, saved, g, s.writes, (), side)
-    if ahead is None or behind is None or kept[ahead] is None or kept[behind] is None:
+    ahead = _place(out, form, saved, s, g.writes, (), side, only=True)
+    behind = _place(out, form, saved, g, s.writes, (), side, only=True)
+    if ahead is None or behind is None:
         return stage
     _attach(out, ahead, s, g, True, True)
     _attach(out, behind, s, g, False, True)
@@ -94,30 +93,24 @@ def _place(
     reads: tuple[Write, ...],
     also: tuple[Write, ...],
     side: str,
+    only: bool = False,
 ) -> int | None:
     """The sweep over s in which all of `reads` (what is written to the other side) and `also` are known; best where most of the
-    reads are made there anyway, then one of the given side, so that both sides round the same factors of what they write."""
+    reads are made there anyway, then one of the given side, so that both sides round the same factors of what they write; `only`
+    of that side, where asked for."""
     known = set(saved)
     best: tuple[int, bool, int] | None = None
     for k, stage in enumerate(stages):
         if not isinstance(stage, Sweep):
             continue
         ready = all(x in known for w in (*reads, *also) for y in (w.left, w.value) for x in form.parts(y))
-        if s in stage.group and ready:
+        if s in stage.group and ready and (stage.side == side or not only):
             vectors = {r.vector for r in stage.reads if r.state == s.name}
-            shared = sum(
-                (w.value if stage.side == "row" else w.left) in vectors or _other(w, stage.side) in vectors
-                for w in reads
-            )
+            shared = sum((w.left if stage.side == "row" else w.value) in vectors for w in reads)
             here = (shared, stage.side == side, k)
             best = here if best is None else max(best, here)
         known |= set(stage.chunk.outputs)
     return None if best is None else best[2]
-
-
-def _other(w: Write, side: str) -> Node:
-    """What a read contracts to take the write w of the other side: its column factor where it contracts columns."""
-    return w.left if side == "row" else w.value
 
 
 def _reads_of_state(sweep: Sweep, s: StateForm, g: StateForm) -> Border:
