@@ -1,4 +1,6 @@
-"""Errors and times of an op's precisions: `python -m benchmarks.precision [--device cuda] [NAME..]` prints a table.
+"""Errors and times of an op's precisions, and of states kept in few bits.
+
+    python -m benchmarks.precision [--device cuda] [--out DIR] [NAME..]
 
 Error: the largest ||out - ref|| / ||ref|| of results (outputs and final states), and of gradients, on fresh random inputs, which
 the reference, the float64 oracle, gets as they are in the op's dtype. Time: both passes, the median of five runs.
@@ -7,50 +9,128 @@ the reference, the float64 oracle, gets as they are in the op's dtype. Time: bot
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import datetime
 import importlib
+import json
+import platform
 import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor
 
-from chunkform.codegen.check import Case, relative_error, sample
+from chunkform.codegen.check import Case, Sample, relative_error, sample
 from chunkform.codegen.oracle import oracle
-from chunkform.codegen.pipeline import compile_spec
+from chunkform.codegen.pipeline import Compiled, compile_spec
 from chunkform.errors import ChunkformError
 from chunkform.spec.language import catalogue
 
 NAMES = ("lightning_attention", "gated_linear_attention", "gated_delta_rule", "kimi_delta_attention")
+DTYPES = (torch.float32, torch.bfloat16, torch.float64)
+STATES = (torch.float32, torch.bfloat16, torch.float16)
 
 
-def errors(name: str, case: Case, precision: str) -> tuple[float, float, float]:
-    """(largest error of results, of gradients, milliseconds of both passes)."""
+@dataclass
+class Row:
+    """One precision of an op. `milliseconds` is None where it isn't timed."""
+
+    op: str
+    inputs: str
+    precision: str
+    results: float
+    gradients: float
+    milliseconds: float | None
+
+
+@dataclass
+class Kept:
+    """Errors of outputs, bfloat16 inputs, where the state is in a dtype between two halves, and between all steps."""
+
+    op: str
+    state: str
+    halves: float
+    steps: float
+
+
+@dataclass(frozen=True)
+class Problem:
+    """An op and arguments for it, by public names."""
+
+    compiled: Compiled
+    op: Callable[..., Any]
+    sample: Sample
+
+    @property
+    def arguments(self) -> dict[str, Tensor]:
+        keys = {v.name: f"log_{v.name}" if v.is_decay else v.name for v in self.compiled.step.variables}
+        return {keys[n]: x for n, x in self.sample.given.items()}
+
+
+def problem(name: str, case: Case) -> Problem:
     c = compile_spec(next(r for r in catalogue() if r.name == name))
-    s = sample(c, case)
     op = getattr(importlib.import_module(f"chunkform.generated.{name}"), name)
-    outputs, finals, gradients, _ = oracle(c, s.given, s.states, s.constants, s.cotangents, s.final_cotangents)
-    keys = {v.name: f"log_{v.name}" if v.is_decay else v.name for v in c.step.variables}
-    given = {n: x.clone().requires_grad_() for n, x in s.given.items()}
-    initial = tuple(s.states.values())
+    return Problem(c, op, sample(c, case))
 
-    def both() -> tuple[list[torch.Tensor], tuple[torch.Tensor, ...]]:
-        *found, last = op(
-            **{keys[n]: x for n, x in given.items()}, **s.constants,
-            initial_state=initial, output_final_state=True, precision=precision,
-        )  # fmt: skip
-        results = [*found, *(last if isinstance(last, tuple) else (last,))]
-        incoming = [*s.cotangents.values(), *s.final_cotangents.values()]
-        return results, torch.autograd.grad(results, list(given.values()), incoming)
 
-    results, found = both()
+def both_passes(p: Problem, precision: str) -> tuple[list[Tensor], tuple[Tensor, ...]]:
+    """(outputs and final states, gradients)."""
+    given = {n: x.detach().requires_grad_() for n, x in p.arguments.items()}
+    s = p.sample
+    *outputs, last = p.op(
+        **given, **s.constants, initial_state=tuple(s.states.values()), output_final_state=True, precision=precision
+    )
+    results = [*outputs, *(last if isinstance(last, tuple) else (last,))]
+    incoming = [*s.cotangents.values(), *s.final_cotangents.values()]
+    return results, torch.autograd.grad(results, list(given.values()), incoming)
+
+
+def measured(name: str, case: Case, timed: Case | None, precision: str) -> Row:
+    p = problem(name, case)
+    s = p.sample
+    outputs, finals, gradients, _ = oracle(p.compiled, s.given, s.states, s.constants, s.cotangents, s.final_cotangents)
+    results, found = both_passes(p, precision)
     times = []
-    for _ in range(5):
-        start = _now(case.device)
-        both()
-        times.append(_now(case.device) - start)
-    return (
+    if timed is not None:
+        p = problem(name, timed)
+        both_passes(p, precision)
+        for _ in range(5):
+            start = _now(timed.device)
+            both_passes(p, precision)
+            times.append(_now(timed.device) - start)
+    return Row(
+        name, str(case.dtype)[6:], precision,
         max(relative_error(x, y) for x, y in zip(results, (*outputs.values(), *finals.values()), strict=True)),
         max(relative_error(x, y) for x, y in zip(found, gradients.values(), strict=True)),
-        1e3 * sorted(times)[2],
-    )
+        1e3 * sorted(times)[2] if times else None,
+    )  # fmt: skip
+
+
+def kept(name: str, case: Case, dtype: torch.dtype) -> Kept:
+    """What it costs to keep the state in `dtype` from one call to the next."""
+    p = problem(name, case)
+    s, given = p.sample, p.arguments
+    exact = list(oracle(p.compiled, s.given, s.states, s.constants)[0].values())
+    with torch.no_grad():
+        half, initial, parts = case.steps // 2, tuple(s.states.values()), []
+        for part in (slice(0, half), slice(half, case.steps)):
+            *outputs, last = p.op(
+                **{n: x[:, part] for n, x in given.items()}, **s.constants,
+                initial_state=initial, output_final_state=True, state_dtype=dtype,
+            )  # fmt: skip
+            initial, parts = last, [*parts, outputs]
+        halves = [torch.cat(x, 1) for x in zip(*parts, strict=True)]
+        state = tuple(x.to(dtype) for x in s.states.values())
+        state, parts = state[0] if len(state) == 1 else state, []
+        for t in range(case.steps):
+            *outputs, state = p.op.step(state, **{n: x[:, t] for n, x in given.items()}, **s.constants)  # type: ignore[attr-defined]
+            parts.append(outputs)
+        steps = [torch.stack(x, 1) for x in zip(*parts, strict=True)]
+    errors = [max(relative_error(x, y) for x, y in zip(found, exact, strict=True)) for found in (halves, steps)]
+    return Kept(name, str(dtype)[6:], *errors)
 
 
 def _now(device: str) -> float:
@@ -59,23 +139,81 @@ def _now(device: str) -> float:
     return time.perf_counter()
 
 
+# --- what is written --------------------------------------------------------------------------------------------------
+
+
+def page(about: dict[str, Any], rows: list[Row], states: list[Kept]) -> str:
+    lines = [
+        "# Precisions",
+        "",
+        f"{about['device']}, torch {about['torch']}, Triton {about['triton']}, {about['date']}. Made by "
+        "`python -m benchmarks.precision`, which says how.",
+        "",
+        f"Errors: the largest of results (outputs, final states), and of gradients, relative to the float64 oracle's; "
+        f"{about['errors']}. Milliseconds: forward and backward, {about['times']}.",
+        "",
+        "| op | inputs | precision | results | gradients | ms |",
+        "|---|---|---|--:|--:|--:|",
+    ]
+    for r in rows:
+        ms = "" if r.milliseconds is None else f"{r.milliseconds:.2f}"
+        lines.append(f"| {r.op} | {r.inputs} | {r.precision} | {r.results:.1e} | {r.gradients:.1e} | {ms} |")
+    lines += [
+        "",
+        "The state kept in a dtype, inputs in bfloat16: the error of the outputs where it is rounded once, between two calls "
+        "of half the steps each (`state_dtype`), and where it is rounded after every step (`op.step`).",
+        "",
+        "| op | state | two calls | step by step |",
+        "|---|---|--:|--:|",
+        *(f"| {k.op} | {k.state} | {k.halves:.1e} | {k.steps:.1e} |" for k in states),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def described(case: Case) -> str:
+    return f"batch {case.batch}, {case.steps} steps, {case.heads} heads, width {case.width}"
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", default=NAMES)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--steps", type=int, default=512)
+    parser.add_argument("--steps", type=int, default=512, help="for the errors (%(default)s)")
+    parser.add_argument("--out", type=Path, help="write precision.md and precision.json there")
     arguments = parser.parse_args()
-    print("| op | inputs | precision | results | gradients | ms |\n|---|---|---|---|---|---|")
+    try:
+        import triton
+
+        version = triton.__version__
+    except ImportError:
+        version = "none"
+    on_gpu = arguments.device == "cuda"
+    case = Case(batch=2, steps=arguments.steps, heads=4, width=64, device=arguments.device)
+    timed = dataclasses.replace(case, batch=4, steps=4096, heads=16) if on_gpu else case
+    rows, states = [], []
     for name in arguments.names:
-        for dtype in (torch.float32, torch.bfloat16, torch.float64):
+        for dtype in DTYPES:
             for precision in ("fast", "default", "high"):
-                case = Case(batch=2, steps=arguments.steps, heads=4, width=64, dtype=dtype, device=arguments.device)
+                slow = on_gpu and dtype == torch.float64  # in torch
+                own = None if slow else dataclasses.replace(timed, dtype=dtype)
                 try:
-                    a, b, ms = errors(name, case, precision)
+                    rows.append(measured(name, dataclasses.replace(case, dtype=dtype), own, precision))
+                    print(rows[-1], flush=True)
                 except ChunkformError as error:
-                    print(f"| {name} | {str(dtype)[6:]} | {precision} | {error} | | |")
-                    continue
-                print(f"| {name} | {str(dtype)[6:]} | {precision} | {a:.1e} | {b:.1e} | {ms:.1f} |", flush=True)
+                    print(f"{name} {dtype} {precision}: {error}")
+        for dtype in STATES:
+            states.append(kept(name, dataclasses.replace(case, dtype=torch.bfloat16), dtype))
+            print(states[-1], flush=True)
+    about = {
+        "device": torch.cuda.get_device_name() if on_gpu else f"a CPU ({platform.machine()})",
+        "torch": torch.__version__, "triton": version, "date": datetime.date.today().isoformat(),
+        "errors": described(case), "times": described(timed),
+    }  # fmt: skip
+    if arguments.out is not None:
+        arguments.out.mkdir(parents=True, exist_ok=True)
+        (arguments.out / "precision.md").write_text(page(about, rows, states))
+        data = {"about": about, "rows": [asdict(r) for r in rows], "states": [asdict(k) for k in states]}
+        (arguments.out / "precision.json").write_text(json.dumps(data, indent=1) + "\n")
 
 
 if __name__ == "__main__":

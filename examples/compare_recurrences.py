@@ -18,6 +18,7 @@ import os
 import sys
 import time
 from dataclasses import asdict, dataclass, field
+from datetime import date
 from pathlib import Path
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # threads that wait leave the core to others
@@ -118,7 +119,7 @@ def main() -> None:
 def setup_of(text: Text, size: Size, device: str, compiled: bool) -> Setup:
     name = torch.cuda.get_device_name() if device == "cuda" else "a CPU"
     how = "bfloat16 autocast" if device == "cuda" else "float32"
-    how += f"{', torch.compile' if compiled else ''}; {name}, torch {torch.__version__}"
+    how += f"{', torch.compile' if compiled else ''}; {name}, torch {torch.__version__}, {date.today().isoformat()}"
     return Setup(name, f"{len(text.training):,} characters of {text.source}", text.unigram, size, how)
 
 
@@ -158,6 +159,7 @@ def one(op: str, text: Text, size: Size, device: str, compiled: bool, console: C
     model = CharacterModel(op, len(text.alphabet), size.width, size.heads, size.blocks).to(device)
     result = Trained(op, sum(p.numel() for p in model.parameters()))
     if compiled:
+        torch.compiler.reset()  # what it keeps of the models before, of which it takes only so many
         for block in model.blocks:  # one graph for all blocks
             block.compile(fullgraph=True)
     for p in train(model, text, size.steps, size.seconds, size.batch, size.length, size.rate, size.every):

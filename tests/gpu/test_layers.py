@@ -71,14 +71,24 @@ def test_packed_sequences():
 
 
 def test_compiled_in_one_graph():
-    layer = made("gated_delta_rule").cuda()
-    x = torch.randn(2, 128, 256, device="cuda")
+    """As near to float64 as uncompiled: what a compiler joins stays in float32, so that autocast rounds in other places."""
+    layer = made("gated_delta_rule")
+    exact = copy.deepcopy(layer).double()
+    x = torch.randn(2, 128, 256)
+    wanted = output_and_gradients(exact, exact, x.double())
+    layer, x = layer.cuda(), x.cuda()
     with torch.autocast("cuda", torch.bfloat16):
-        plain = layer(x)
-        compiled = torch.compile(layer, fullgraph=True)(x)
-    assert error(compiled, plain) < 1e-2
-    compiled.float().square().sum().backward()
-    assert all(p.grad.isfinite().all() for p in layer.parameters())
+        plain = output_and_gradients(layer, layer, x)
+        compiled = output_and_gradients(layer, torch.compile(layer, fullgraph=True), x)
+    assert error(compiled["y"], wanted["y"]) < min(1.25 * error(plain["y"], wanted["y"]), BOUND[torch.bfloat16])
+    for n, w in wanted.items():  # some have a few numbers only, which may be right by chance
+        assert error(compiled[n], w) < max(1.25 * error(plain[n], w), BOUND[torch.bfloat16]), n
+
+
+def output_and_gradients(layer, run, x):
+    y = run(x)
+    names, parameters = zip(*layer.named_parameters(), strict=True)
+    return {"y": y} | dict(zip(names, torch.autograd.grad(y.float().square().sum(), parameters), strict=True))
 
 
 @pytest.mark.parametrize("dtype", BOUND, ids=lambda d: str(d).removeprefix("torch."))
