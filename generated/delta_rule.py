@@ -61,10 +61,11 @@ import triton.language as tl
 
 from chunkform.runtime.decay import order_mask, triangular_inverse
 from chunkform.runtime.decode import Step, StepKernel
-from chunkform.runtime.kernels import chained_matrix, inverse, map_of_all, part_of, place_of
+from chunkform.runtime.kernels import chained_matrix, inverse, part_of, place_of
 from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, padded, spread, steps, strides, whole
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
+from chunkform.runtime.parts import map_of_all
 from chunkform.runtime.places import parts_for, places
 from chunkform.runtime.segments import Segment, in_pieces, over_chunks
 from chunkform.runtime.torch_form import CHUNK, dtype_of, from_chunks, from_steps, in_segments, steps_first, to_chunks
@@ -803,22 +804,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
             num_stages=config.stages,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
-            S_coming = exchange.begin(
-                (
-                    map_of_all(
-                        "S",
-                        _forward_states_1_law,
-                        _forward_states_1_apply,
-                        S_first,
-                        S_ends,
-                        lay,
-                        parts,
-                        True,
-                        linear=S_linear,
-                        axis=0,
-                    ),
-                )
-            )
+            S_coming = exchange.begin((map_of_all("S", S_first, S_ends, lay, parts, True, linear=S_linear, axis=0),))
     if parts > 1 or exchange is not None:
         if exchange is not None:
             ((S_first,),) = S_coming()
@@ -1585,20 +1571,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             dS_coming = exchange.begin(
-                (
-                    map_of_all(
-                        "S",
-                        _backward_states_1_law,
-                        _backward_states_1_apply,
-                        dS_first,
-                        dS_ends,
-                        lay,
-                        parts,
-                        False,
-                        linear=dS_linear,
-                        axis=0,
-                    ),
-                )
+                (map_of_all("S", dS_first, dS_ends, lay, parts, False, linear=dS_linear, axis=0),)
             )
     if parts > 1 or exchange is not None:
         if exchange is not None:

@@ -69,16 +69,7 @@ import triton.language as tl
 
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out, triangular_inverse
 from chunkform.runtime.decode import Step, StepKernel
-from chunkform.runtime.kernels import (
-    border_sums,
-    chained_matrix,
-    cumulate,
-    inverse,
-    map_of_all,
-    part_of,
-    place_of,
-    power,
-)
+from chunkform.runtime.kernels import border_sums, chained_matrix, cumulate, inverse, part_of, place_of, power
 from chunkform.runtime.launch import (
     DTYPES,
     cdiv,
@@ -94,6 +85,7 @@ from chunkform.runtime.launch import (
 )
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
+from chunkform.runtime.parts import map_of_all
 from chunkform.runtime.places import parts_for, places
 from chunkform.runtime.segments import Segment, in_pieces, over_chunks
 from chunkform.runtime.torch_form import (
@@ -1046,22 +1038,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
             num_stages=config.stages,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
-            S_coming = exchange.begin(
-                (
-                    map_of_all(
-                        "S",
-                        _forward_states_1_law,
-                        _forward_states_1_apply,
-                        S_first,
-                        S_ends,
-                        lay,
-                        parts,
-                        True,
-                        linear=S_linear,
-                        axis=0,
-                    ),
-                )
-            )
+            S_coming = exchange.begin((map_of_all("S", S_first, S_ends, lay, parts, True, linear=S_linear, axis=0),))
     if parts > 1 or exchange is not None:
         if exchange is not None:
             ((S_first,),) = S_coming()
@@ -2136,20 +2113,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             dS_coming = exchange.begin(
-                (
-                    map_of_all(
-                        "S",
-                        _backward_states_1_law,
-                        _backward_states_1_apply,
-                        dS_first,
-                        dS_ends,
-                        lay,
-                        parts,
-                        False,
-                        linear=dS_linear,
-                        axis=0,
-                    ),
-                )
+                (map_of_all("S", dS_first, dS_ends, lay, parts, False, linear=dS_linear, axis=0),)
             )
     if parts > 1 or exchange is not None:
         if exchange is not None:

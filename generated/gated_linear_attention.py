@@ -68,7 +68,6 @@ from chunkform.runtime.kernels import (
     decayed_product,
     decayed_sum,
     is_flat,
-    map_of_all,
     part_of,
     place_of,
     span,
@@ -89,6 +88,7 @@ from chunkform.runtime.launch import (
 )
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
+from chunkform.runtime.parts import map_of_all
 from chunkform.runtime.places import parts_for, places
 from chunkform.runtime.segments import PIECE, Segment, in_pieces, over_chunks
 from chunkform.runtime.torch_form import (
@@ -738,8 +738,6 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
                 (
                     map_of_all(
                         "S",
-                        _forward_states_1_law,
-                        _forward_states_1_apply,
                         S_first,
                         S_ends,
                         lay,
@@ -1619,8 +1617,6 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                     (
                         map_of_all(
                             "S",
-                            _backward_states_1_law,
-                            _backward_states_1_apply,
                             dS_first,
                             dS_ends,
                             lay,

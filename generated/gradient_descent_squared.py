@@ -63,10 +63,11 @@ import triton.language as tl
 
 from chunkform.runtime.decay import order_mask, triangular_inverse
 from chunkform.runtime.decode import Step, StepKernel
-from chunkform.runtime.kernels import chained_matrix, inverse, map_of_all, part_of, place_of
+from chunkform.runtime.kernels import chained_matrix, inverse, part_of, place_of
 from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, padded, spread, steps, strides, whole
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
+from chunkform.runtime.parts import map_of_all
 from chunkform.runtime.places import parts_for, places
 from chunkform.runtime.segments import Segment, in_pieces, over_chunks
 from chunkform.runtime.torch_form import CHUNK, dtype_of, from_chunks, from_steps, in_segments, steps_first, to_chunks
@@ -809,22 +810,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
             num_stages=config.stages,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
-            W_coming = exchange.begin(
-                (
-                    map_of_all(
-                        "W",
-                        _forward_states_1_law,
-                        _forward_states_1_apply,
-                        W_first,
-                        W_ends,
-                        lay,
-                        parts,
-                        True,
-                        linear=W_linear,
-                        axis=1,
-                    ),
-                )
-            )
+            W_coming = exchange.begin((map_of_all("W", W_first, W_ends, lay, parts, True, linear=W_linear, axis=1),))
     if parts > 1 or exchange is not None:
         if exchange is not None:
             ((W_first,),) = W_coming()
@@ -1590,20 +1576,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             dW_coming = exchange.begin(
-                (
-                    map_of_all(
-                        "W",
-                        _backward_states_1_law,
-                        _backward_states_1_apply,
-                        dW_first,
-                        dW_ends,
-                        lay,
-                        parts,
-                        False,
-                        linear=dW_linear,
-                        axis=1,
-                    ),
-                )
+                (map_of_all("W", dW_first, dW_ends, lay, parts, False, linear=dW_linear, axis=1),)
             )
     if parts > 1 or exchange is not None:
         if exchange is not None:

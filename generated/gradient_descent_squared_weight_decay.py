@@ -73,16 +73,7 @@ import triton.language as tl
 
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out, triangular_inverse
 from chunkform.runtime.decode import Step, StepKernel
-from chunkform.runtime.kernels import (
-    border_sums,
-    chained_matrix,
-    cumulate,
-    inverse,
-    map_of_all,
-    part_of,
-    place_of,
-    power,
-)
+from chunkform.runtime.kernels import border_sums, chained_matrix, cumulate, inverse, part_of, place_of, power
 from chunkform.runtime.launch import (
     DTYPES,
     cdiv,
@@ -98,6 +89,7 @@ from chunkform.runtime.launch import (
 )
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
+from chunkform.runtime.parts import map_of_all
 from chunkform.runtime.places import parts_for, places
 from chunkform.runtime.segments import Segment, in_pieces, over_chunks
 from chunkform.runtime.torch_form import (
@@ -1034,22 +1026,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
             num_stages=config.stages,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
-            W_coming = exchange.begin(
-                (
-                    map_of_all(
-                        "W",
-                        _forward_states_1_law,
-                        _forward_states_1_apply,
-                        W_first,
-                        W_ends,
-                        lay,
-                        parts,
-                        True,
-                        linear=W_linear,
-                        axis=1,
-                    ),
-                )
-            )
+            W_coming = exchange.begin((map_of_all("W", W_first, W_ends, lay, parts, True, linear=W_linear, axis=1),))
     if parts > 1 or exchange is not None:
         if exchange is not None:
             ((W_first,),) = W_coming()
@@ -2220,20 +2197,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             dW_coming = exchange.begin(
-                (
-                    map_of_all(
-                        "W",
-                        _backward_states_1_law,
-                        _backward_states_1_apply,
-                        dW_first,
-                        dW_ends,
-                        lay,
-                        parts,
-                        False,
-                        linear=dW_linear,
-                        axis=1,
-                    ),
-                )
+                (map_of_all("W", dW_first, dW_ends, lay, parts, False, linear=dW_linear, axis=1),)
             )
     if needs & {"keep"}:
         W_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32)

@@ -66,16 +66,7 @@ import triton.language as tl
 
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out, triangular_inverse
 from chunkform.runtime.decode import Step, StepKernel
-from chunkform.runtime.kernels import (
-    border_sums,
-    chained_matrix,
-    cumulate,
-    inverse,
-    map_of_all,
-    part_of,
-    place_of,
-    power,
-)
+from chunkform.runtime.kernels import border_sums, chained_matrix, cumulate, inverse, part_of, place_of, power
 from chunkform.runtime.launch import (
     DTYPES,
     cdiv,
@@ -91,6 +82,7 @@ from chunkform.runtime.launch import (
 )
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
+from chunkform.runtime.parts import map_of_all
 from chunkform.runtime.places import parts_for, places
 from chunkform.runtime.segments import Segment, in_pieces, over_chunks
 from chunkform.runtime.torch_form import (
@@ -945,22 +937,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
             num_stages=config.stages,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
-            s_coming = exchange.begin(
-                (
-                    map_of_all(
-                        "s",
-                        _forward_states_1_law,
-                        _forward_states_1_apply,
-                        s_first,
-                        s_ends,
-                        lay,
-                        parts,
-                        True,
-                        linear=s_linear,
-                        axis=0,
-                    ),
-                )
-            )
+            s_coming = exchange.begin((map_of_all("s", s_first, s_ends, lay, parts, True, linear=s_linear, axis=0),))
     if parts > 1 or exchange is not None:
         if exchange is not None:
             ((s_first,),) = s_coming()
@@ -1873,20 +1850,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             ds_coming = exchange.begin(
-                (
-                    map_of_all(
-                        "s",
-                        _backward_states_1_law,
-                        _backward_states_1_apply,
-                        ds_first,
-                        ds_ends,
-                        lay,
-                        parts,
-                        False,
-                        linear=ds_linear,
-                        axis=0,
-                    ),
-                )
+                (map_of_all("s", ds_first, ds_ends, lay, parts, False, linear=ds_linear, axis=0),)
             )
     if parts > 1 or exchange is not None:
         if exchange is not None:

@@ -93,7 +93,6 @@ from chunkform.runtime.kernels import (
     decayed_sum,
     inverse,
     is_flat,
-    map_of_all,
     part_of,
     place_of,
     span,
@@ -114,6 +113,7 @@ from chunkform.runtime.launch import (
 )
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
+from chunkform.runtime.parts import map_of_all
 from chunkform.runtime.places import parts_for, places
 from chunkform.runtime.segments import Segment, in_pieces, over_chunks
 from chunkform.runtime.torch_form import (
@@ -1082,22 +1082,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
             num_stages=config.stages,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
-            S_coming = exchange.begin(
-                (
-                    map_of_all(
-                        "S",
-                        _forward_states_1_law,
-                        _forward_states_1_apply,
-                        S_first,
-                        S_ends,
-                        lay,
-                        parts,
-                        True,
-                        linear=S_linear,
-                        axis=0,
-                    ),
-                )
-            )
+            S_coming = exchange.begin((map_of_all("S", S_first, S_ends, lay, parts, True, linear=S_linear, axis=0),))
     if parts > 1 or exchange is not None:
         if exchange is not None:
             ((S_first,),) = S_coming()
@@ -2389,20 +2374,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             dS_coming = exchange.begin(
-                (
-                    map_of_all(
-                        "S",
-                        _backward_states_1_law,
-                        _backward_states_1_apply,
-                        dS_first,
-                        dS_ends,
-                        lay,
-                        parts,
-                        False,
-                        linear=dS_linear,
-                        axis=0,
-                    ),
-                )
+                (map_of_all("S", dS_first, dS_ends, lay, parts, False, linear=dS_linear, axis=0),)
             )
     if parts > 1 or exchange is not None:
         if exchange is not None:

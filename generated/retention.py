@@ -58,7 +58,7 @@ import triton.language as tl
 
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out
 from chunkform.runtime.decode import Step, StepKernel
-from chunkform.runtime.kernels import border_sums, chained, cumulate, map_of_all, part_of, place_of, power
+from chunkform.runtime.kernels import border_sums, chained, cumulate, part_of, place_of, power
 from chunkform.runtime.launch import (
     DTYPES,
     cdiv,
@@ -74,6 +74,7 @@ from chunkform.runtime.launch import (
 )
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
+from chunkform.runtime.parts import map_of_all
 from chunkform.runtime.places import parts_for, places
 from chunkform.runtime.segments import PIECE, Segment, in_pieces, over_chunks
 from chunkform.runtime.torch_form import (
@@ -635,8 +636,6 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
                 (
                     map_of_all(
                         "S",
-                        _forward_states_1_law,
-                        _forward_states_1_apply,
                         S_first,
                         S_ends,
                         lay,
@@ -1179,8 +1178,6 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                     (
                         map_of_all(
                             "S",
-                            _backward_states_1_law,
-                            _backward_states_1_apply,
                             dS_first,
                             dS_ends,
                             lay,

@@ -12,9 +12,8 @@ import torch
 import triton
 import triton.language as tl
 
-from .launch import launch, padded, steps, strides
+from .launch import cdiv, launch, padded, steps, strides
 from .places import Places
-from .segments import Segment
 
 LOG2E = tl.constexpr(1.4426950408889634)
 RESET = tl.constexpr(-50.0)  # natural log of a decay that counts as zero
@@ -443,7 +442,7 @@ def chained(
     how = 0 if decay is None else 1 if along is None else 2 + along
     block = min(1024, triton.next_power_of_2(rows * columns))
     launch(
-        chain_kernel, (p.sequences * p.heads, triton.cdiv(rows * columns, block)), first, local, kept, out, p.heads, parts,
+        chain_kernel, (p.sequences * p.heads, cdiv(rows * columns, block)), first, local, kept, out, p.heads, parts,
         ROWS=rows, COLS=columns, ALONG=how, FORWARD=forward, BLOCK=block, num_warps=4,
     )  # fmt: skip
     return out
@@ -461,46 +460,6 @@ def kept_of(decay: tuple[torch.Tensor, Any], local: torch.Tensor, p: Places, par
     return kept
 
 
-def map_of_all(
-    state: str,
-    law: Any,
-    apply: Any,
-    first: torch.Tensor | None,
-    local: torch.Tensor,
-    p: Places,
-    parts: int,
-    forward: bool,
-    decay: tuple[torch.Tensor, Any] | None = None,
-    linear: torch.Tensor | None = None,
-    axis: int = 0,
-    exact: bool = False,
-) -> Segment:
-    """The map of all parts together, which other ranks need: from what each makes of zero states, and of the states.
-
-    `linear` is given for matrices, [N * parts, H, row, row], and `decay` for decays; with neither, the state is kept.
-    """
-    last = parts - 1 if forward else 0
-    along = None if decay is None or decay[0].ndim == 3 else axis
-
-    def at_last(x: torch.Tensor) -> torch.Tensor:
-        return x.unflatten(0, (p.batch, parts))[:, last]
-
-    if linear is not None:
-        starts = chained_matrix(None, local, linear, p, parts, forward, axis)
-        identity = torch.eye(linear.shape[2], device=local.device).expand(p.batch, *linear.shape[1:]).contiguous()
-        entered = chained_matrix(identity, torch.zeros_like(linear), linear, p, parts, forward, 0)
-        own = at_last(linear)
-        whole = own @ at_last(entered)
-    else:
-        starts = chained(None, local, p, parts, forward, decay, along, exact)
-        kept = local.new_ones((*local.shape[:2], 1)) if decay is None else kept_of(decay, local, p, parts, exact)
-        kept = kept if decay is not None and decay[0].ndim == 4 else kept.squeeze(2)
-        own, whole = at_last(kept), kept.unflatten(0, (p.batch, parts)).prod(1)
-    left = apply((own, at_last(local)), (at_last(starts),))
-    entering = torch.zeros_like(left[0]) if first is None else first
-    return Segment((state,), law, apply, (whole,), left, (entering,))
-
-
 def chained_matrix(
     first: torch.Tensor | None,
     local: torch.Tensor,
@@ -515,7 +474,7 @@ def chained_matrix(
     strides_of = local.stride()[2 + along], local.stride()[3 - along]
     out = torch.empty_like(local)
     launch(
-        chain_matrix_kernel, (p.sequences * p.heads, triton.cdiv(columns, 32)), first, local, linear, out, p.heads, parts,
+        chain_matrix_kernel, (p.sequences * p.heads, cdiv(columns, 32)), first, local, linear, out, p.heads, parts,
         *strides_of, ROWS=rows, COLS=columns, BR=padded(rows), BC=32, FORWARD=forward, num_warps=8,
     )  # fmt: skip
     return out
@@ -602,7 +561,7 @@ def suffix_sum(
     block = min(triton.next_power_of_2(X), 32)
     launch(
         suffix_sum_kernel,
-        (p.sequences * p.heads * triton.cdiv(X, block),),
+        (p.sequences * p.heads * cdiv(X, block),),
         late,
         None if early is None else early.contiguous(),
         None if start is None else start.contiguous(),

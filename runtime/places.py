@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import triton
+
+from .launch import cdiv
 
 PARTS = 2048  # at most so many parts for all batch entries together
 SHORTEST = 4  # chunks of a part
@@ -56,14 +57,14 @@ class Places:
 
     def length(self, parts: int) -> int:
         """Steps of a part: whole chunks, whatever the chunk of another pass over the same sequences is."""
-        return max(1, triton.cdiv(triton.cdiv(self.steps, parts), 64)) * 64 if parts > 1 else max(1, self.steps)
+        return max(1, cdiv(cdiv(self.steps, parts), 64)) * 64 if parts > 1 else max(1, self.steps)
 
 
 def places(packed: Any, shape: tuple[int, int, int], chunk: int) -> Places:
     """The places of [B, T, H] in chunks of `chunk` steps; `packed` is a `Packed` or None. Nothing waits for the device."""
     batch, steps, heads = shape
     if packed is None:
-        return Places(batch, steps, heads, chunk, triton.cdiv(steps, chunk), batch)
+        return Places(batch, steps, heads, chunk, cdiv(steps, chunk), batch)
     starts, count = packed.starts, packed.count
     chunks = steps // chunk + count
     first = starts[:-1] // chunk + torch.arange(count, device=starts.device)

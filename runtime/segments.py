@@ -1,6 +1,7 @@
 """Maps of segments in torch: what the generated functions that make them share.
 
 A map is a tuple of tensors: its linear parts, then its local parts. `law(later, earlier)` composes two of them.
+Where kernels make maps there is `parts.py` instead.
 """
 
 from __future__ import annotations
@@ -32,6 +33,20 @@ class Segment:
     @property
     def map(self) -> Map:
         return (*self.linear, *self.local)
+
+    def sent(self, starts: bool) -> Map:
+        """What other parts need: the map, or where the sequence starts here only what leaves it."""
+        if not starts:
+            return self.map
+        return (*(torch.zeros_like(x) for x in self.linear), *self.apply(self.map, self.entering))
+
+    def entered(self, rows: Tensor, direction: int) -> Map:
+        """What enters, from what the parts walked before this one sent: [parts, all that each sent], in the sequence's order."""
+        if not len(rows):
+            return tuple(torch.zeros_like(x) for x in self.entering)
+        parts = rows.split([x.numel() for x in self.map], 1)
+        maps = (x.view(-1, *own.shape).movedim(0, 2) for x, own in zip(parts, self.map, strict=True))
+        return reduced(self.law, tuple(maps), direction)[len(self.linear) :]
 
 
 def in_pieces(

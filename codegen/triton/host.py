@@ -42,7 +42,6 @@ class Host:
         self.opened: dict[Any, Opened] = {k: opened(s, ahead) for k, s in stages if isinstance(s, Sweep)}
         self.cuts = cuts  # may sequences be cut in parts, which programs of their own walk over?
         self.exchanges = cuts and exchanges  # may other parts be elsewhere?
-        self.groups = 0  # that were entered
         self.held: list[tuple[set[str], list[str]]] = []
         self.entered: set[str] = set()  # states whose values before each part are known
         self.lines: list[str] = []
@@ -321,7 +320,6 @@ class Host:
             (s,) = linear.group
             lines.append(f"{self.names(leaf('state', s.name))}_linear = {self._new_state(s, 'B * parts')}")
             lines += self._launch(walk, "linear")
-        self.groups += 1
         finish: list[str] = []
         for s in sweep.group:
             name, way = self.names(leaf("state", s.name)), s.direction > 0
@@ -338,11 +336,10 @@ class Host:
                 rest = f"lay, parts, {way}, ({decay}_sums, {decay}_resets), {along}, config.exact"
                 function = "chained"
             own = s.name[1:] if self.backward else s.name
-            map_of = f'"{own}", _{self.kind}_states_{self.groups}_law, _{self.kind}_states_{self.groups}_apply'
             if self.exchanges:
                 lines.append("if exchange is not None:  # other parts of the sequence are elsewhere")
                 lines.append(
-                    f"    {name}_coming = exchange.begin((map_of_all({map_of}, {given}, lay, parts, {way}{kept}),))"
+                    f'    {name}_coming = exchange.begin((map_of_all("{own}", {given}, lay, parts, {way}{kept}),))'
                 )
                 finish += ["if exchange is not None:", f"    (({name}_first,),) = {name}_coming()"]
             finish.append(f"{name}_starts = {function}({given}, {rest})")

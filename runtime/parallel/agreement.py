@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import weakref
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
@@ -16,34 +17,39 @@ from .meeting import meet
 SIZE = 4096  # bytes of what a rank says
 Facts = dict[str, Any]
 
-_agreed: weakref.WeakKeyDictionary[Any, dict[str, list[Facts]]] = weakref.WeakKeyDictionary()
+_agreed: weakref.WeakKeyDictionary[Any, dict[Any, list[Facts]]] = weakref.WeakKeyDictionary()
 
 
 def agreed(
-    group: Group, same: Facts, own: Facts, device: torch.device, error: Exception | None = None, always: bool = False
+    group: Group,
+    facts: Callable[[], tuple[Facts, Facts]],
+    device: torch.device,
+    error: Exception | None = None,
+    key: Hashable | None = None,
 ) -> list[Facts]:
-    """What each rank says of its `own`, by rank; `same` must be the same on all.
+    """What each rank has of its own, by rank. `facts` are what must be the same on all ranks, and what is this rank's own.
 
     `error` is what this rank found wrong with its arguments: then all ranks raise it. Over a group that can exchange what lies in
     host memory this happens at every call. Over NCCL alone it would make the host wait for the GPU, so it happens once for
-    each call that says the same, unless `always`.
+    each `key`, which says as much as the facts do; at every call where there is none.
 
     Raises:
         ArgumentError: ranks differ, or one of them had an error; the message is the same on all ranks.
     """
     meet(group)
-    said = {"error": None if error is None else str(error), "same": same, "own": own}
-    text = json.dumps(said)
     known = _agreed.setdefault(group.processes, {})
-    if not (group.on_host or always) and error is None and text in known:
-        return known[text]
+    once = key is not None and error is None and not group.on_host
+    if once and key in known:
+        return known[key]
+    same, own = facts()
+    text = json.dumps({"error": None if error is None else str(error), "same": same, "own": own})
     everything = _said_by_all(group, text, device)
     problem = _problem(group.name, everything)
     if problem is not None:
         raise ArgumentError(problem) from error
     result = [x["own"] for x in everything]
-    if not group.on_host:
-        known[text] = result
+    if once:
+        known[key] = result
     return result
 
 

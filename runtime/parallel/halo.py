@@ -74,7 +74,8 @@ def _agreed(x: Tensor, width: int, group: Any, name: str, always: bool = False) 
         }
     own = {"T": x.shape[1]} if error is None else {}
     device = x.device if isinstance(x, Tensor) else torch.device("cpu")
-    return found, [said["T"] for said in agreed(found, same, own, device, error, always)]
+    key = None if always or error is not None else (name, width, x.shape, x.dtype, same["whether x needs a gradient"])
+    return found, [said["T"] for said in agreed(found, lambda: (same, own), device, error, key)]
 
 
 class _Halo(torch.autograd.Function):

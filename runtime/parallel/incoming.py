@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..segments import Map, Segment, reduced
+from ..segments import Map
 from .group import Group
 
 
 class Exchange:
-    """`exchange` of the generated functions: maps of this rank's part in, what enters the part out.
+    """`exchange` of the generated functions: maps of this rank's part in (`Segment` or `PartsMap`), what enters the part out.
 
     direction: 1 where states go to the next rank, -1 where gradients go to the rank before. `starts`: what the part carries on
     begins inside of it, with the states that its segment has as `entering`; nothing of other ranks reaches the ranks after it.
@@ -23,46 +24,40 @@ class Exchange:
         self.group, self.direction, self.starts, self.packed = group, direction, starts, packed
         self.arrived: dict[str, Tensor] = {}  # what the rank before hands on, by state
 
-    def __call__(self, segments: tuple[Segment, ...]) -> tuple[Map, ...]:
+    def __call__(self, segments: tuple[Any, ...]) -> tuple[Map, ...]:
         return self.begin(segments)()
 
-    def begin(self, segments: tuple[Segment, ...]) -> Callable[[], tuple[Map, ...]]:
+    def begin(self, segments: tuple[Any, ...]) -> Callable[[], tuple[Map, ...]]:
         """Send the maps; what is returned waits for those of the others. What needs nothing of them can run meanwhile."""
-        tensors = [x for s in segments for x in self._sent(s)]
-        flags = [tensors[0].new_full((1,), float(self.starts))] if self.packed else []
-        flat = torch.cat([*flags, *(x.reshape(-1) for x in tensors)])
-        gathering = self.group.gather(flat)
-        return lambda: self._composed(segments, gathering.wait())
+        sent = [s.sent(self.starts) for s in segments]
+        tensors = [x.reshape(-1) for own in sent for x in own]
+        sizes = [sum(x.numel() for x in own) for own in sent]
+        if self.packed:
+            tensors.insert(0, tensors[0].new_full((1,), float(self.starts)))
+        gathering = self.group.gather(tensors[0] if len(tensors) == 1 else torch.cat(tensors))
+        return lambda: self._composed(segments, sizes, gathering.wait())
 
-    def _composed(self, segments: tuple[Segment, ...], everything: Tensor) -> tuple[Map, ...]:
+    def _composed(self, segments: tuple[Any, ...], sizes: list[int], everything: Tensor) -> tuple[Map, ...]:
+        if self.starts and not self.packed:
+            return tuple(s.entering for s in segments)
         before = self._before(everything)
-        results, at = [], 1 if self.packed else 0
-        for s in segments:
-            parts = before[:, at : at + sum(x.numel() for x in s.map)].split([x.numel() for x in s.map], 1)
-            at += sum(x.numel() for x in s.map)
-            states = tuple(torch.zeros_like(x) for x in s.entering)
-            if len(before):  # [B, H, ranks before, ...], all composed
-                maps = (x.view(-1, *own.shape).movedim(0, 2) for x, own in zip(parts, s.map, strict=True))
-                states = reduced(s.law, tuple(maps), 1)[len(s.linear) :]
+        results = []
+        for s, rows in zip(segments, before.split(sizes, 1), strict=True):
+            states = s.entered(rows, self.direction)
             self.arrived |= dict(zip(s.states, states, strict=True))
             results.append(s.entering if self.starts else states)
         return tuple(results)
 
-    def _sent(self, s: Segment) -> Map:
-        """The map that others see: where the part starts what it carries on, only what leaves it."""
-        if not self.starts:
-            return s.map
-        return (*(torch.zeros_like(x) for x in s.linear), *s.apply(s.map, s.entering))
-
     def _before(self, everything: Tensor) -> Tensor:
-        """What the ranks say whose parts come before this one, first come first.
+        """What the ranks say whose parts are walked before this one, in the order of the ranks.
 
         Zeros for those before a rank where something starts: nothing of them counts, not even where it isn't finite.
         """
         rank = self.group.rank
-        rows = everything[:rank] if self.direction > 0 else everything[rank + 1 :].flip(0)
+        rows = everything[:rank] if self.direction > 0 else everything[rank + 1 :]
         if not self.packed:
             return rows
         starts = (rows[:, 0] > 0).to(torch.int32)
-        later = starts.flip(0).cumsum(0).flip(0) - starts
-        return torch.where(later[:, None] > 0, 0, rows)
+        passed = starts.cumsum(0)
+        later = passed[-1:] - passed if self.direction > 0 else passed - starts
+        return torch.where(later[:, None] > 0, 0, rows[:, 1:])

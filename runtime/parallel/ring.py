@@ -58,21 +58,12 @@ def ring_attention(
         made = _prepared(op, given, causal, output_lse)
     except ChunkformError as problem:
         error = problem
-    same: dict[str, Any] = {"the op": s.name, "the size of the group": group.size}
-    own: dict[str, Any] = {}
-    if made is not None:
-        tensors, _, at = made
-        same |= {"causal": causal}
-        for a in s.arguments:
-            if a.name in tensors:
-                x = tensors[a.name]
-                shape = [n if d in ("T", "S") else str(k) for d, n, k in zip(a.layout, a.layout, x.shape, strict=True)]
-                same[f"the shape of {a.name}"] = f"[{', '.join(shape)}]"
-                same[f"the dtype of {a.name}"] = str(x.dtype).removeprefix("torch.")
-                same[f"whether {a.name} needs a gradient"] = x.requires_grad and torch.is_grad_enabled()
-        own = {"queries": at.queries, "keys": at.keys}
     device = next((x.device for x in given.values() if isinstance(x, Tensor)), torch.device("cpu"))
-    everything = agreed(group, same, own, device, error, always=True)
+    key = None
+    if made is not None:
+        kinds = tuple((x.shape, x.dtype, x.requires_grad) for x in made[0].values())
+        key = s.name, causal, kinds, torch.is_grad_enabled(), device.type
+    everything = agreed(group, lambda: _facts(op, group, made, causal), device, error, key)
     tensors, constants, at = made
     queries, keys = ([x[n] for x in everything] for n in ("queries", "keys"))
     own_backend = "torch" if _sees_positions(op) else chosen(op, None, at, tensors)
@@ -85,6 +76,24 @@ def ring_attention(
     if output_lse:
         return (*outputs, results[-1])
     return outputs[0] if len(outputs) == 1 else tuple(outputs)
+
+
+def _facts(op: AttentionOp, group: Group, made: Any, causal: bool) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What must be the same on all ranks, and what this rank has."""
+    s = op.signature
+    same: dict[str, Any] = {"the op": s.name, "the size of the group": group.size}
+    if made is None:
+        return same, {}
+    tensors, _, at = made
+    same |= {"causal": causal}
+    for a in s.arguments:
+        if a.name in tensors:
+            x = tensors[a.name]
+            shape = [n if d in ("T", "S") else str(k) for d, n, k in zip(a.layout, a.layout, x.shape, strict=True)]
+            same[f"the shape of {a.name}"] = f"[{', '.join(shape)}]"
+            same[f"the dtype of {a.name}"] = str(x.dtype).removeprefix("torch.")
+            same[f"whether {a.name} needs a gradient"] = x.requires_grad and torch.is_grad_enabled()
+    return same, {"queries": at.queries, "keys": at.keys}
 
 
 def _prepared(op: AttentionOp, given: dict[str, Any], causal: bool, output_lse: bool) -> Any:

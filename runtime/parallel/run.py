@@ -53,12 +53,11 @@ def run(
         prepared = _prepare(op, given, initial_state, cu_seqlens)
     except ChunkformError as problem:
         error = problem
-    device = _device(given)
-    same, own = _facts(op.signature, prepared, group)
-    everything = agreed(group, same, own, device, error, always=cu_seqlens is not None)
+    key = None if prepared is None or cu_seqlens is not None else _key(op.signature, prepared)
+    everything = agreed(group, lambda: _facts(op.signature, prepared, group), _device(given), error, key)
     assert prepared is not None
     lengths = [x["T"] for x in everything]
-    job = prepared.job(op, group, lengths)
+    job = prepared.job(op, group, lengths, output_final_state)
     results = _Parallel.apply(
         job, tuple(prepared.tensors), tuple(prepared.states), *prepared.tensors.values(), *prepared.states.values()
     )
@@ -83,7 +82,7 @@ class _Prepared:
     borders: list[int] | None
     backend: str
 
-    def job(self, op: Any, group: Group, lengths: list[int]) -> _Job:
+    def job(self, op: Any, group: Group, lengths: list[int], final: bool) -> _Job:
         name = op.signature.name
         pieces = None
         if self.borders is not None:
@@ -97,7 +96,9 @@ class _Prepared:
         backend = op.backends[self.backend] if self.sizes["T"] else torch_form
         call = Call(op.signature, backend, self.constants, self.sizes["H"])
         inline = pieces is None and min(lengths) > 0 and "exchange" in backend.features
-        return _Job(call, torch_form, group, pieces, None if self.borders is None else len(self.borders) - 1, inline)
+        return _Job(
+            call, torch_form, group, pieces, None if self.borders is None else len(self.borders) - 1, inline, final
+        )
 
 
 def _prepare(op: Any, given: dict[str, Any], initial_state: Any, cu_seqlens: Any) -> _Prepared:
@@ -119,6 +120,14 @@ def _prepare(op: Any, given: dict[str, Any], initial_state: Any, cu_seqlens: Any
             f"{name}: initial_state must be given with cu_seqlens and context_parallel: it is made of parameters here"
         )
     return _Prepared(tensors, constants, sizes, states, borders, backend)
+
+
+def _key(signature: Signature, p: _Prepared) -> tuple[Any, ...]:
+    """What `_facts` are made of, beside borders."""
+    tensors = tuple((x.shape, x.dtype, x.requires_grad) for x in p.tensors.values())
+    states = any(x is not None and x.requires_grad for x in p.states.values())
+    device = next(iter(p.tensors.values())).device.type
+    return signature.name, tensors, tuple(p.constants.values()), states, torch.is_grad_enabled(), device
 
 
 def _facts(signature: Signature, p: _Prepared | None, group: Group) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -155,7 +164,7 @@ def _device(given: dict[str, Any]) -> torch.device:
 class _Job:
     """A call on one rank. `pieces` are those of packed sequences in this part, of `count` in all; None where not packed.
 
-    `inline`: the passes themselves find what enters the part, on their way.
+    `inline`: the passes themselves find what enters the part, on their way. `final`: the final states are asked for.
     """
 
     call: Call
@@ -164,6 +173,7 @@ class _Job:
     pieces: list[Piece] | None
     count: int | None
     inline: bool
+    final: bool
 
     @property
     def plain(self) -> Call:
@@ -197,7 +207,7 @@ class _Parallel(torch.autograd.Function):
             else:
                 call, entering = _packed_call(job, given), _enter_pieces(job, given, states)
             outputs, finals, saved = run_forward(call, given, entering)
-        finals = _finals(job, finals)
+        finals = _finals(job, finals) if job.final else dict.fromkeys(finals)
         ctx.job, ctx.call, ctx.names, ctx.saved_names = job, call, (*names, *state_names), tuple(saved)
         ctx.given_count, ctx.entering_names = len(names), tuple(entering)
         ctx.save_for_backward(*tensors[: len(names)], *entering.values(), *saved.values())

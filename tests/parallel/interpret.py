@@ -1,6 +1,6 @@
-"""Two processes whose Triton kernels run in Triton's interpreter, which must be chosen before Triton is imported.
+"""Three processes whose Triton kernels run in Triton's interpreter, which must be chosen before Triton is imported.
 
-python interpret.py FOLDER NAME..     # writes FOLDER/0.json and FOLDER/1.json: differences from the torch form in float64
+python interpret.py FOLDER NAME..     # writes FOLDER/0.json to FOLDER/2.json: differences from the torch form in float64
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-CUT = (0, 130, 205)  # two parts of the kernels' own in each
+CUT = (0, 130, 205, 330)  # two parts of the kernels' own in each
 
 
 def work(rank: int, port: int, folder: str, names: list[str]) -> None:
     torch.set_num_threads(1)
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    dist.init_process_group("gloo", rank=rank, world_size=2)
+    dist.init_process_group("gloo", rank=rank, world_size=len(CUT) - 1)
     found = {name: differences(name, rank) for name in names}
     Path(folder, f"{rank}.json").write_text(json.dumps(found))
     os._exit(0)
@@ -74,4 +74,4 @@ if __name__ == "__main__":
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
-    mp.spawn(work, args=(port, sys.argv[1], sys.argv[2:]), nprocs=2)
+    mp.spawn(work, args=(port, sys.argv[1], sys.argv[2:]), nprocs=len(CUT) - 1)

@@ -1,4 +1,4 @@
-"""The Triton kernels find what enters a part on their way: in Triton's interpreter, on two processes."""
+"""The Triton kernels find what enters a part on their way: in Triton's interpreter, on three processes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-NAMES = ["gated_delta_rule", "value_decay_attention"]  # a matrix, and a vector over the columns
+NAMES = [  # a matrix, a vector over the columns, a vector over the rows, a number, and nothing
+    "gated_delta_rule",
+    "value_decay_attention",
+    "gated_linear_attention",
+    "lightning_attention",
+    "linear_attention",
+]
 
 
 def test_kernels_hand_on_states_between_processes(tmp_path: Path) -> None:
@@ -17,7 +23,7 @@ def test_kernels_hand_on_states_between_processes(tmp_path: Path) -> None:
     command = [sys.executable, str(script), str(tmp_path), *NAMES]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280, env=environment)
     assert done.returncode == 0, done.stderr[-3000:]
-    for rank in range(2):
+    for rank in range(3):
         found = json.loads((tmp_path / f"{rank}.json").read_text())
         assert set(found) == set(NAMES)
         assert {(n, k): x for n, row in found.items() for k, x in row.items() if not x < 3e-6} == {}
