@@ -1,6 +1,6 @@
-"""Random calls on a GPU, each compared with the float64 oracle: some 540 of them, in a process for each op.
+"""Random calls on a GPU, drawn by hypothesis, each compared with the float64 oracle: 640 of them, in a process for each op.
 
-CHUNKFORM_FUZZ sets how many of each op and backend (default: 20 in Triton, 14 in torch).
+CHUNKFORM_FUZZ sets how many of each op and backend (default: 32 in Triton, 8 in torch).
 """
 
 import os
@@ -16,7 +16,7 @@ from op_cases import SPECS
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 TESTS = Path(__file__).parent.parent
-CASES = {"triton": 20, "torch": 14}
+CASES = {"triton": 32, "torch": 8}
 
 
 def fuzzed(name: str, backend: str, cases: int) -> str:
@@ -36,4 +36,4 @@ def test_random_calls_agree_with_the_oracle(backend):
     ran = sum(int(m.group(1)) for text in said for m in [re.search(r"^(\d+) cases", text, re.MULTILINE)] if m)
     print(f"{ran} calls of {len(SPECS)} ops in {backend}, {len(failed)} failed")
     assert not failed, "\n".join(failed)
-    assert ran == cases * len(SPECS)
+    assert ran >= cases * len(SPECS)
