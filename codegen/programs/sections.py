@@ -62,7 +62,8 @@ def triton_texts(g: Graph) -> Texts:
         section = triton_section(op.compiled, exchanges=False)
         bare = id(op) in solved and not keeps(op, "triton")
         roots = ["triton_backward"] if bare else ["triton_forward", "triton_backward"]
-        out.add(named(section.text, op, "triton", roots), section.modules)
+        beside = torch_section(op.compiled).text if op.compiled.forward is None else ""
+        out.add(named(section.text, op, "triton", roots, beside), section.modules)
         if section.stepwise:
             out.reasons[op.name] = section.stepwise
         if id(op) in solved:
@@ -86,15 +87,10 @@ def function(op: Operation, backend: str, kind: str) -> str:
     return f"{backend}_{op.name}_{kind}"
 
 
-def named(text: str, op: Operation, backend: str, roots: list[str]) -> str:
-    """The functions that the roots need, each with the operation's name in its own."""
-    tree = ast.parse(text)
-    lines = text.splitlines()
-    bodies = {}
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef):
-            start = min([node.lineno, *(d.lineno for d in node.decorator_list)])
-            bodies[node.name] = "\n".join(lines[start - 1 : node.end_lineno])
+def named(text: str, op: Operation, backend: str, roots: list[str], beside: str = "") -> str:
+    """The functions that the roots need, each with the operation's name in its own; those of the torch text `beside`, which
+    is in the file as well, by the names that they have there."""
+    bodies = _functions(text)
     used: list[str] = []
     todo = list(roots)
     while todo:
@@ -103,11 +99,24 @@ def named(text: str, op: Operation, backend: str, roots: list[str]) -> str:
             continue
         used.append(name)
         todo += [w for w in dict.fromkeys(re.findall(r"\w+", bodies[name])) if w in bodies and w != name]
-    new = {}
-    for name in used:
-        if name.startswith(f"{backend}_"):
-            new[name] = function(op, backend, name.removeprefix(f"{backend}_"))
-        else:
-            new[name] = f"_{op.name}{name}" if name.startswith("_") else f"{op.name}_{name}"
+    new = {name: _renamed(name, op, backend) for name in used}
+    new |= {name: _renamed(name, op, "torch") for name in _functions(beside) if name not in bodies}
     pattern = re.compile(rf"(?<![\w.\"'])({'|'.join(map(re.escape, new))})(?![\w\"'])")
-    return "\n\n\n".join(pattern.sub(lambda m: new[m[1]], body) for name, body in bodies.items() if name in new)
+    return "\n\n\n".join(pattern.sub(lambda m: new[m[1]], body) for name, body in bodies.items() if name in used)
+
+
+def _functions(text: str) -> dict[str, str]:
+    """The functions of a text, by name."""
+    lines = text.splitlines()
+    bodies = {}
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.FunctionDef):
+            start = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+            bodies[node.name] = "\n".join(lines[start - 1 : node.end_lineno])
+    return bodies
+
+
+def _renamed(name: str, op: Operation, backend: str) -> str:
+    if name.startswith(f"{backend}_"):
+        return function(op, backend, name.removeprefix(f"{backend}_"))
+    return f"_{op.name}{name}" if name.startswith("_") else f"{op.name}_{name}"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+import torch
 from programs.conftest import PROGRAMS
 
 from chunkform.codegen.check import Case, relative_error
@@ -25,6 +26,11 @@ def main() -> dict[str, dict[str, float]]:
     found = {}
     for name, p, case in (
         ("mesa_net", load(CATALOGUE / "mesa_net.py")[0], Case(batch=1, steps=70, heads=1, width=16, seed=1)),
+        (
+            "float16 mesa_net",
+            load(CATALOGUE / "mesa_net.py")[0],
+            Case(batch=1, steps=3, heads=1, width=16, seed=3, initial=False, dtype=torch.float16),
+        ),
         ("two solves", PROGRAMS["two solves"](), Case(batch=1, steps=5, heads=2, width=17, initial=False)),
         ("cg", PROGRAMS["cg"](), Case(batch=2, steps=3, heads=1, width=8, initial=False)),
     ):

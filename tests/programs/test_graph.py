@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import builtins
 import dataclasses
+import importlib
+import sys
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import networkx as nx
 import pytest
 
+from chunkform.codegen.emit import names_from_outside
 from chunkform.codegen.programs import adjoint_graph as adjoints
 from chunkform.codegen.programs.draw import layout
 from chunkform.codegen.programs.emit import emit
@@ -46,6 +51,23 @@ def test_solves_of_one_matrix_share_its_product():
     first, second = g.solves
     assert first.op is second.op
     assert nx.has_path(g.digraph, "x", "y")
+
+
+def undefined(module):
+    """The names that a generated file uses and doesn't define."""
+    text = Path(module.__file__).read_text()
+    return {n for n in names_from_outside(text) if not hasattr(module, n) and not hasattr(builtins, n)}
+
+
+def test_every_name_in_a_generated_file_is_defined(program):
+    """Also those of functions that only a GPU runs."""
+    _, op = program
+    assert not undefined(sys.modules[op.__module__])
+
+
+@pytest.mark.parametrize("name", ["mesa", "mesa_net", "mesa_neumann", "gradient_descent_squared", "kattention"])
+def test_every_name_in_a_file_of_the_catalogue_is_defined(name):
+    assert not undefined(importlib.import_module(f"chunkform.generated.{name}"))
 
 
 def calls(text, function, backend="torch"):

