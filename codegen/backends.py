@@ -51,7 +51,7 @@ _SEQUENTIAL = {
     ),
     "chunkform.runtime.torch_form": "dtype_of",
 }
-_STEPWISE = ("packed", "groups", "inference")
+_STEPWISE = ("packed", "groups", "inference", "replays")
 
 
 def sections(c: Compiled) -> tuple[Section, Section]:
@@ -77,7 +77,7 @@ def triton_section(c: Compiled, exchanges: bool = True) -> Section:
     if c.forward is None:
         return Section("triton", sequential_triton_source(c), _SEQUENTIAL, features=_STEPWISE)
     try:
-        features = ("packed", "groups", "exchange") if exchanges and cuttable(c) else ("packed", "groups")
+        features = ("packed", "groups", "replays", *(["exchange"] if exchanges and cuttable(c) else []))
         return Section("triton", triton_source(c, exchanges), TRITON_IMPORTS, features=features, saved=triton_saved(c))
     except CannotPrint as why:
         text = f"{start_source(c)}\n\n\n{sequential_triton_source(c)}"

@@ -568,6 +568,7 @@ OP = Op(
                     "packed",
                     "groups",
                     "inference",
+                    "replays",
                 )
             ),
         ),

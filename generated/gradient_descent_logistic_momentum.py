@@ -727,6 +727,7 @@ OP = Op(
                     "packed",
                     "groups",
                     "inference",
+                    "replays",
                 )
             ),
         ),

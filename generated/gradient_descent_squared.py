@@ -1860,6 +1860,7 @@ OP = Op(
                 (
                     "packed",
                     "groups",
+                    "replays",
                     "exchange",
                 )
             ),

@@ -2018,6 +2018,7 @@ OP = Op(
                     "packed",
                     "groups",
                     "inference",
+                    "replays",
                 )
             ),
         ),

@@ -2585,6 +2585,7 @@ OP = Op(
                 (
                     "packed",
                     "groups",
+                    "replays",
                     "exchange",
                 )
             ),

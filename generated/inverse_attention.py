@@ -2184,6 +2184,7 @@ OP = Op(
                 (
                     "packed",
                     "groups",
+                    "replays",
                     "exchange",
                 )
             ),

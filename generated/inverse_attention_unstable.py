@@ -2310,6 +2310,7 @@ OP = Op(
                 (
                     "packed",
                     "groups",
+                    "replays",
                     "exchange",
                 )
             ),

@@ -39,6 +39,7 @@ from chunkform.runtime.attention_arguments import AttentionArgument, AttentionSi
 from chunkform.runtime.attention_kernels import (
     averaged,
     finite,
+    held,
     load_block,
     log_sum_exp,
     online,
@@ -212,7 +213,7 @@ def forward_kernel(
     average_p, average_b, average_t, average_h, lse_p, mass_p,
     T, S, H,
     GROUP: tl.constexpr, D1: tl.constexpr, BD1: tl.constexpr, E: tl.constexpr, BE: tl.constexpr,
-    CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr,
 ):  # fmt: skip
     """Averages, and the log-sum-exp, of one block of rows."""
     blocks = tl.cdiv(T, BM)
@@ -231,6 +232,8 @@ def forward_kernel(
     row_base = (b * H + h) * T
     key1 += b * key1_b + kh * key1_h
     query1_block = load_block(query1 + b * query1_b + h * query1_h, first, query1_t, T, D1, BD1, BM, True)
+    if HELD:
+        query1_block = held(query1_block)
     value += b * value_b + kh * value_h
     column1_p += (b * (H // GROUP) + kh) * S
     # keys in [0, full) are seen by all rows of the block, those in [full, end) by some
@@ -288,7 +291,7 @@ def rows_kernel(
     dquery1_out, dquery1_out_b, dquery1_out_t, dquery1_out_h,
     T, S, H,
     GROUP: tl.constexpr, D1: tl.constexpr, BD1: tl.constexpr, E: tl.constexpr, BE: tl.constexpr,
-    CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr,
 ):  # fmt: skip
     """What rows get of the gradient: cotangents of queries, of rows, and each row's part of those of numbers a head."""
     blocks = tl.cdiv(T, BM)
@@ -307,6 +310,8 @@ def rows_kernel(
     row_base = (b * H + h) * T
     key1 += b * key1_b + kh * key1_h
     query1_block = load_block(query1 + b * query1_b + h * query1_h, first, query1_t, T, D1, BD1, BM, True)
+    if HELD:
+        query1_block = held(query1_block)
     value += b * value_b + kh * value_h
     column1_p += (b * (H // GROUP) + kh) * S
     # keys in [0, full) are seen by all rows of the block, those in [full, end) by some
@@ -316,6 +321,8 @@ def rows_kernel(
         end = tl.maximum(0, tl.minimum(S, first + BM + S - T))
         full = tl.minimum(full, tl.maximum(0, first + S - T + 1) // BN * BN)
     d_block = load_block(d_average + b * d_average_b + h * d_average_h, first, d_average_t, T, E, BE, BM, True)
+    if HELD:
+        d_block = held(d_block)
     D = tl.load(D_p + row_base + row_at, mask=row_ok, other=0.0)
     shift = tl.load(shift_p + row_base + row_at, mask=row_ok, other=float("inf"))
     dquery1_total = tl.zeros([BM, BD1], tl.float32)
@@ -373,7 +380,7 @@ def keys_kernel(
     dcolumn1_out, 
     T, S, H,
     GROUP: tl.constexpr, D1: tl.constexpr, BD1: tl.constexpr, E: tl.constexpr, BE: tl.constexpr,
-    CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr,
 ):  # fmt: skip
     """What keys get of the gradient: cotangents of values, of keys and of columns, over all heads of a group."""
     blocks = tl.cdiv(S, BN)

@@ -1418,6 +1418,7 @@ OP = Op(
                 (
                     "packed",
                     "groups",
+                    "replays",
                     "exchange",
                 )
             ),

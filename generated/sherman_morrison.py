@@ -1097,6 +1097,7 @@ OP = Op(
                     "packed",
                     "groups",
                     "inference",
+                    "replays",
                 )
             ),
         ),

@@ -12,7 +12,9 @@ from torch import Tensor
 
 from chunkform.errors import DoubleBackwardError
 
+from .packed import Packed
 from .passes import Call, backward_pass, forward_pass, keeps
+from .replay import layouts, replayed
 from .signature import Signature
 
 
@@ -21,8 +23,35 @@ def apply(call: Call, tensors: Sequence[Tensor | None]) -> Sequence[Tensor]:
     if torch._C._are_functorch_transforms_active():
         return Functional.apply(call, *tensors)
     if not call.needs_backward:
-        return forward_pass(call, tensors)[0]
+        return _forward(call, tensors)[0]
     return Run.apply(call, *tensors)
+
+
+def _forward(call: Call, tensors: Sequence[Tensor | None]) -> tuple[list[Any], tuple[str, ...] | None]:
+    """Results, followed by what is kept for the backward pass, and its names; None where the forward pass is computed again."""
+
+    def run(flat: Sequence[Tensor | None]) -> tuple[list[Tensor | None], tuple[str, ...] | None]:
+        given = flat[: len(tensors)]
+        results, saved = forward_pass(_packed_by(call, flat), given)
+        if call.needs_backward and keeps(call, given, saved):
+            return [*results, *saved.values()], tuple(saved)
+        return list(results), None
+
+    return replayed(call.replays, "forward", _with_starts(call, tensors), run)
+
+
+def _with_starts(call: Call, tensors: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
+    """The tensors of a call, with what says where its packed sequences start as the last."""
+    return tensors if call.packed is None else (*tensors, call.packed.starts)
+
+
+def _packed_by(call: Call, flat: Sequence[Tensor | None]) -> Call:
+    """The call whose tensors are `flat`, as `_with_starts` has them."""
+    starts = flat[-1]
+    if call.packed is None or starts is call.packed.starts:
+        return call
+    assert starts is not None
+    return dataclasses.replace(call, packed=Packed(starts, call.packed.count, call.packed.longest))
 
 
 class Run(torch.autograd.Function):
@@ -30,15 +59,12 @@ class Run(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, call: Call, *tensors: Tensor | None) -> Any:
-        results, saved = forward_pass(call, tensors)
-        ctx.call, ctx.kept = call, None
-        if keeps(call, tensors, saved):
-            ctx.kept = tuple(saved)
-            ctx.save_for_backward(*tensors, *saved.values())
-        else:
-            ctx.save_for_backward(*tensors)
+        results, kept = _forward(call, tensors)
+        ctx.call, ctx.kept = call, kept
+        count = len(call.signature.result_head_axes)
+        ctx.save_for_backward(*tensors, *results[count:])
         ctx.set_materialize_grads(False)
-        return tuple(results)
+        return tuple(results[:count])
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
@@ -95,9 +121,17 @@ class Task:
 
     def gradients(self, flat: Sequence[Tensor | None]) -> list[Tensor | None]:
         """From arguments and states, what was kept, and cotangents."""
-        count, kept = len(self.call.signature.names), len(self.kept or ())
-        saved = None if self.kept is None else dict(zip(self.kept, flat[count : count + kept], strict=True))
-        return backward_pass(self.call, flat[:count], saved, flat[count + kept :], self.wanted)
+        tensors = _with_starts(self.call, flat)
+        if self.call.replays is None:
+            return self._run(tensors)[0]
+        return replayed(self.call.replays, (self.kept, self.wanted, layouts(tensors)), tensors, self._run)[0]
+
+    def _run(self, flat: Sequence[Tensor | None]) -> tuple[list[Tensor | None], None]:
+        s, kept = self.call.signature, len(self.kept or ())
+        count, end = len(s.names), len(s.names) + kept
+        saved = None if self.kept is None else dict(zip(self.kept, flat[count:end], strict=True))
+        cotangents = flat[end : end + len(s.result_head_axes)]
+        return backward_pass(_packed_by(self.call, flat), flat[:count], saved, cotangents, self.wanted), None
 
 
 class Backward(torch.autograd.Function):
@@ -147,7 +181,7 @@ def _spread(found: Sequence[Tensor], wanted: Sequence[bool]) -> list[Tensor | No
 
 def batched(call: Call, size: int) -> Call:
     """The call for `size` times the heads."""
-    return dataclasses.replace(call, heads=call.heads * size, recompute="always")
+    return dataclasses.replace(call, heads=call.heads * size, recompute="always", replays=None)
 
 
 def fold(x: Tensor | None, dim: int | None, size: int, axis: int) -> Tensor | None:

@@ -8,6 +8,9 @@ from typing import Any
 
 import torch
 import triton.language as tl
+from torch.utils._python_dispatch import _disable_current_modes
+
+from .watch import watching
 
 
 def cdiv(a: int, b: int) -> int:
@@ -91,7 +94,9 @@ def whole(x: torch.Tensor | None) -> torch.Tensor | None:
 
 def spread(x: torch.Tensor | float, shape: tuple[int, ...], like: torch.Tensor) -> torch.Tensor:
     """A tensor or number, over all of `shape`."""
-    return torch.as_tensor(x, dtype=torch.float32, device=like.device).expand(shape)
+    if not isinstance(x, torch.Tensor):
+        x = torch.full((), x, dtype=torch.float32, device=like.device)
+    return x.to(torch.float32).expand(shape)
 
 
 def cotangent(x: torch.Tensor | None, like: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
@@ -111,29 +116,36 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> No
     if 0 in grid:
         return
     device = next(x.device for x in args if isinstance(x, torch.Tensor))
+    compiled = None
     if device.type != "cuda":
-        kernel[grid](*args, **options)
+        with _disable_current_modes():  # the interpreter's own work isn't the pass's
+            kernel[grid](*args, **options)
     elif device.index == torch.cuda.current_device():
-        _launch(kernel, grid, args, options, device.index)
+        compiled = _launch(kernel, grid, args, options, device.index)
     else:
         with torch.cuda.device(device):
-            _launch(kernel, grid, args, options, device.index)
+            compiled = _launch(kernel, grid, args, options, device.index)
+    if watching.note is not None:
+        watching.note(kernel, compiled, grid, args, options)
 
 
 _COMPILED: dict[tuple[Any, ...], tuple[Any, list[str]]] = {}
 
 
-def _launch(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], options: dict[str, Any], device: int) -> None:
-    """Triton finds the compiled kernel for the arguments anew at each launch, which costs more than the launch; this remembers
-    it, by what Triton specialises: dtypes, pointers and integers that 16 divides, integers that are 1 or wide, and None."""
+def _launch(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], options: dict[str, Any], device: int) -> Any:
+    """The compiled kernel that was launched.
+
+    Triton finds it for the arguments anew at each launch, which costs more than the launch; this remembers it, by what Triton
+    specialises: dtypes, pointers and integers that 16 divides, integers that are 1 or wide, and None."""
     key = (id(kernel), device, *map(_special, args), *options.values())
     found = _COMPILED.get(key)
     if found is None:
         compiled = kernel[grid](*args, **options)
         _COMPILED[key] = compiled, [n for n in kernel.arg_names[len(args) :]]
-        return
+        return compiled
     compiled, names = found
     compiled[(*grid, 1, 1)[:3]](*args, *(options[n] for n in names))
+    return compiled
 
 
 def _special(x: Any) -> Any:

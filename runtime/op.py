@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -17,11 +17,22 @@ from .autograd import apply
 from .decode import Step
 from .library import Registered, make_call, register
 from .packed import check_starts, packed_of
+from .passes import Call
+from .replay import layouts
 from .signature import Argument, Backend, Signature
 
 __all__ = ["Argument", "Backend", "Op", "Signature"]
 
 REMEMBERED = 256  # kinds of calls whose arguments need no second look
+
+
+@dataclass(eq=False)
+class Known:
+    """A kind of call: what was found out about its arguments, and the call itself, but for where packed sequences start."""
+
+    checked: Checked
+    casting: bool
+    call: Call | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +48,7 @@ class Op:
     step: Step | None = None
     module: str = ""
     registered: Registered | None = field(init=False, default=None)
-    known: dict[Any, Checked] = field(init=False, default_factory=dict)  # kinds of calls that were checked before
+    known: dict[Any, Known] = field(init=False, default_factory=dict)  # kinds of calls that were checked before
 
     def __post_init__(self) -> None:
         if self.module:
@@ -58,8 +69,8 @@ class Op:
     ) -> Any:
         """(outputs.., final state): `given` by declared names; see the generated function for the public signature."""
         s = self.signature
-        _check_options(s.name, recompute, precision, state_dtype)
         if context_parallel is not None:
+            _check_options(s.name, recompute, precision, state_dtype)
             if backend is not None or precision != "default":
                 raise ArgumentError(f"{s.name}: context_parallel takes neither backend nor precision")
             from .parallel import run
@@ -68,70 +79,76 @@ class Op:
             return (*outputs, _stored(last, state_dtype))
         tensors = [given[a.name] for a in s.tensors] + states_of(s, initial_state)
         traced = self.registered is not None and is_traced(tensors)
-        call = self._checked(tensors, given, cu_seqlens, precision, backend, remember=not traced)
-        tensors = [x if kind is None else x.to(kind) for x, kind in zip(tensors, call.casts, strict=True)]
-        results = self._traced if traced else self._run
-        found = results(call, tensors, cu_seqlens, precision, recompute)
+        options = (precision, backend, recompute, state_dtype)
+        known = self._known(tensors, given, cu_seqlens, options, remember=not traced)
+        if known.casting:
+            casts = known.checked.casts
+            tensors = [x if kind is None else x.to(kind) for x, kind in zip(tensors, casts, strict=True)]
+        run_it = self._traced if traced else self._run
+        found = run_it(known, tensors, cu_seqlens, precision, recompute)
         outputs = found[: len(s.outputs)]
         if not output_final_state:
             return (*outputs, None)
         finals = tuple(found[len(s.outputs) :])
         return (*outputs, _stored(finals[0] if len(finals) == 1 else finals, state_dtype))
 
-    def _run(self, call: Checked, tensors: list[Any], starts: Any, precision: str, recompute: str) -> Sequence[Tensor]:
-        packed = None if starts is None else packed_of(self.signature.name, starts, call.sizes["T"])
-        made = make_call(
-            self.signature, self.backends, call.backend, call.constants, call.sizes["H"], packed, precision, tensors
-        )
-        made.recompute = recompute
-        made.needs_backward = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
-        return apply(made, tensors)
+    def _run(self, known: Known, tensors: list[Any], starts: Any, precision: str, recompute: str) -> Sequence[Tensor]:
+        call = known.call
+        if call is None:
+            c = known.checked
+            call = make_call(
+                self.signature, self.backends, c.backend, c.constants, c.sizes["H"], None, precision, tensors
+            )
+            call.recompute = recompute
+            call.needs_backward = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
+            if "replays" in call.backend.features:
+                call.replays = {}
+            known.call = call
+        if starts is not None:
+            call = replace(call, packed=packed_of(self.signature.name, starts, known.checked.sizes["T"]))
+        return apply(call, tensors)
 
     def _traced(
-        self, call: Checked, tensors: list[Any], starts: Any, precision: str, recompute: str
+        self, known: Known, tensors: list[Any], starts: Any, precision: str, recompute: str
     ) -> Sequence[Tensor]:
         assert self.registered is not None
-        keep = recompute != "always"
-        return self.registered(tensors, starts, call.constants, call.sizes["H"], call.backend, precision, keep)
+        keep, c = recompute != "always", known.checked
+        return self.registered(tensors, starts, c.constants, c.sizes["H"], c.backend, precision, keep)
 
-    def _checked(
-        self,
-        tensors: list[Any],
-        given: dict[str, Any],
-        starts: Any,
-        precision: str,
-        backend: str | None,
-        remember: bool,
-    ) -> Checked:
-        """What `check_call` finds, and the backend; remembered for calls of the same kind."""
+    def _known(
+        self, tensors: list[Any], given: dict[str, Any], starts: Any, options: tuple[Any, ...], remember: bool
+    ) -> Known:
+        """What is known of a call; the same for calls of the same kind, which differ in the numbers in tensors only.
+
+        options: precision, backend, recompute, state_dtype.
+        """
         if not remember:
-            return self._check(tensors, given, starts, precision, backend)
+            return self._check(tensors, given, starts, options)
         try:
-            kinds = tuple(None if x is None else (x.shape, x.dtype, x.device) for x in tensors)
-            numbers = tuple((given[a.name], type(given[a.name])) for a in self.signature.constants)
-            about = None if starts is None else (starts.shape, starts.dtype, starts.device)
-            kind = tensors[0].device.type
-            key = (kinds, numbers, about, precision, backend, autocast_dtype(kind), _interprets(backend))
+            numbers = [(given[a.name], type(given[a.name])) for a in self.signature.constants]
+            modes = autocast_dtype(tensors[0].device.type), torch.is_grad_enabled(), _interprets(options[1])
+            key = (layouts(tensors), None if starts is None else layouts([starts]), options, modes, *numbers)
             found = self.known.get(key)
-        except (AttributeError, TypeError):  # something that isn't a tensor: the check says which
-            return self._check(tensors, given, starts, precision, backend)
+        except (AttributeError, TypeError, RuntimeError):  # something that isn't a tensor: the check says which
+            return self._check(tensors, given, starts, options)
         if found is None:
-            found = self._check(tensors, given, starts, precision, backend)
+            found = self._check(tensors, given, starts, options)
             if len(self.known) >= REMEMBERED:
                 self.known.clear()
             self.known[key] = found
         return found
 
-    def _check(
-        self, tensors: list[Any], given: dict[str, Any], starts: Any, precision: str, backend: str | None
-    ) -> Checked:
+    def _check(self, tensors: list[Any], given: dict[str, Any], starts: Any, options: tuple[Any, ...]) -> Known:
+        precision, backend, recompute, state_dtype = options
+        _check_options(self.signature.name, recompute, precision, state_dtype)
         sequences = starts.shape[0] - 1 if isinstance(starts, Tensor) and starts.dim() == 1 else None
         found = check_call(self.signature, tensors, given, sequences)
         if starts is not None:
             check_starts(self.signature.name, starts, found.sizes["B"], tensors[0].device)
         name = _backend(self, backend, {a.name: x for a, x in zip(self.signature.tensors, tensors, strict=False)})
         self._supports(name, starts is not None)
-        return Checked(found.casts, found.constants, found.sizes, name)
+        checked = Checked(found.casts, found.constants, found.sizes, name)
+        return Known(checked, any(kind is not None for kind in found.casts))
 
     def _supports(self, backend: str, packed: bool) -> None:
         """Refuse what a backend can't do, and nothing else can do for it."""

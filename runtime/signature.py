@@ -92,6 +92,8 @@ class Backend:
     - "mixed": arguments of several dtypes; a gradient has the dtype of its argument.
     - "inference": the argument `needs_backward` of forward; where it is False, nothing need be saved.
     - "exchange": the argument `exchange`, as below, for one part of a sequence: what enters it is found on the way.
+    - "replays": nothing to take; what the passes put on the device depends on how their tensors are laid out, not on what is in
+      them, and goes through `launch` and torch. So calls that differ in numbers only may be replayed (`runtime.replay`).
     - "own start": nothing to take; where no initial state is given, the state starts from what is made of parameters.
 
     Where sequences may be in parts (`parallel`), two more find what enters a part, without running it:

@@ -1,0 +1,223 @@
+"""Passes that ran before, replayed: the same kernels for tensors that are laid out alike, at a fraction of the host's time.
+
+What a pass puts on the device depends on how its tensors are laid out, and not on what is in them, where its backend has the
+feature "replays". So one run of it is watched, and `Recorded` does the same for other tensors. It holds no tensor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .driver import Kernels, hooked
+from .watch import Launch, Operation, Part, Unknown, Watch
+
+Flat = Sequence[Tensor | None]
+Pass = Callable[
+    [Flat], tuple[list[Tensor | None], Any]
+]  # -> results, and what is the same wherever tensors are laid out alike
+
+ON = True  # are passes replayed at all?
+SEEN = 1  # runs of a kind before one is watched
+KINDS = 64  # remembered of one kind of call
+SMALL = 1 << 21  # bytes of a tensor that shares an allocation with others
+ALIGNED = 512  # bytes, as torch's allocator has it
+
+
+def replayed(known: dict[Any, Any] | None, key: Any, tensors: Flat, run: Pass) -> tuple[list[Tensor | None], Any]:
+    """run(tensors), or a replay of it.
+
+    `known` has what was seen of such calls; None where nothing is to be replayed. `key` has all that `run` depends on beside
+    tensors and `known`, and the layouts of tensors. The first tensor isn't None.
+    """
+    if known is None or not ON or hooked() or _seen_from_outside():
+        return run(tensors)
+    device = tensors[0].device  # type: ignore[union-attr]
+    if device.type == "cuda" and torch._C._cuda_getDevice() != device.index:
+        with torch.cuda.device(device):
+            return replayed(known, key, tensors, run)
+    found = known.get(key, 0)
+    if type(found) is Recorded:
+        results = found.replay(tensors)
+        return run(tensors) if results is None else (results, found.rest)
+    if found is None:
+        return run(tensors)
+    if found >= SEEN:
+        return _watched(known, key, tensors, run)
+    if len(known) >= KINDS:
+        known.clear()
+    known[key] = found + 1
+    return run(tensors)
+
+
+def _seen_from_outside() -> bool:
+    """Does a compiler, a mode or a transform of torch look on, and want to see each operation?"""
+    return (
+        torch.compiler.is_compiling()
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._are_functorch_transforms_active()
+    )
+
+
+def layouts(tensors: Flat) -> tuple[Any, ...]:
+    """Of each tensor all that a pass may depend on beside its numbers. Triton compiles for addresses that 16 divides."""
+    return tuple(
+        [
+            None if x is None else (x.shape, x.stride(), x.dtype, x.device, x.data_ptr() & 15, x.requires_grad, type(x))
+            for x in tensors
+        ]
+    )
+
+
+def _watched(known: dict[Any, Any], key: Any, tensors: Flat, run: Pass) -> tuple[list[Tensor | None], Any]:
+    """run(tensors), recorded if it can be."""
+    known[key] = None
+    alone = [None if x is None else x.detach() for x in tensors]  # the same tensor may be given twice
+    with Watch(alone) as watch:
+        results, rest = run(alone)
+    if not watch.refused:
+        with contextlib.suppress(Unknown):
+            known[key] = Recorded(watch, [watch.seen(x) for x in results], rest)
+    given = {id(a): x for a, x in zip(alone, tensors, strict=True)}
+    return [x if x is None else given.get(id(x), x) for x in results], rest
+
+
+def room(shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Memory for a tensor."""
+    return torch.empty_strided(shape, stride, dtype=dtype, device=device)
+
+
+class Recorded:
+    """A pass as what it does with slots: its arguments are in the first, and what it makes follows.
+
+    What is small and only kernels use lies in one tensor, in the last slot. What is large is let go of after its last use.
+    """
+
+    def __init__(self, watch: Watch, results: list[Part | None], rest: Any) -> None:
+        """Raises `Unknown` where a kernel can't be launched in this way."""
+        self.rest, self.device = rest, watch.device
+        self.lock = threading.Lock()
+        self.blank = [None] * (watch.count + 1)
+        self.results = [None if x is None else x.slot if x == watch.wholes[x.slot] else x for x in results]
+        sizes = {slot: _bytes(x) for slot, x in watch.wholes.items()}
+        returned = {x.slot for x in results if x is not None}
+        named = returned.union(*(x.slots for x in watch.steps if isinstance(x, Operation)))
+        spans: dict[int, tuple[int, int]] = {}
+        for k, step in enumerate(watch.steps):
+            spans |= {slot: (spans.get(slot, (k, k))[0], k) for slot in step.slots}
+        inside = [slot for slot in watch.rooms - named if slot in spans and sizes[slot] <= SMALL]
+        places, self.size = placed({slot: (*spans[slot], sizes[slot]) for slot in inside})
+        self.places = {slot: (watch.count, at) for slot, at in places.items()}
+        self.steps: list[Callable[[list[Any]], None]] = []
+        self.group: list[Launch] = []
+        self.rooms: list[Part] = []  # that the group needs
+        for k, step in enumerate(watch.steps):
+            new = [slot for slot in step.slots & watch.rooms if spans[slot][0] == k and slot not in places]
+            done = [slot for slot in step.slots - returned if spans[slot][1] == k and sizes[slot] > SMALL]
+            if isinstance(step, Operation) or any(sizes[slot] > SMALL for slot in new):
+                self._end_group()
+            self.rooms += [watch.wholes[slot] for slot in new]
+            if isinstance(step, Launch):
+                self.group.append(step)
+            else:
+                self._end_group()
+                self.steps.append(step)
+            if done:
+                self._end_group()
+                self.steps.append(_LetGo(done))
+        self.rooms += [watch.wholes[slot] for slot in returned & watch.rooms - spans.keys()]
+        self._end_group()
+
+    def _end_group(self) -> None:
+        if self.rooms:
+            self.steps.append(_Rooms(self.rooms, self.device))
+        if self.group:
+            kernels = Kernels if self.device.type == "cuda" else Interpreted
+            self.steps.append(kernels(self.group, self.places, self.device))
+        self.rooms, self.group = [], []
+
+    def replay(self, tensors: Flat) -> list[Tensor | None] | None:
+        """The results for other tensors; None while another thread is at it."""
+        if not self.lock.acquire(blocking=False):
+            return None
+        try:
+            slots: list[Any] = [*tensors, *self.blank[len(tensors) :]]
+            if self.size:
+                slots[-1] = room((self.size,), (1,), torch.uint8, self.device)
+            for step in self.steps:
+                step(slots)
+        finally:
+            self.lock.release()
+        return [slots[x] if type(x) is int else None if x is None else x.of(slots) for x in self.results]
+
+
+class _Rooms:
+    """Takes memory for tensors."""
+
+    def __init__(self, rooms: list[Part], device: torch.device) -> None:
+        self.rooms = [(x.slot, x.shape, x.stride, x.dtype, device) for x in rooms]
+
+    def __call__(self, slots: list[Any]) -> None:
+        for slot, *rest in self.rooms:
+            slots[slot] = room(*rest)
+
+
+class _LetGo:
+    """Lets go of tensors."""
+
+    def __init__(self, done: list[int]) -> None:
+        self.done = done
+
+    def __call__(self, slots: list[Any]) -> None:
+        for slot in self.done:
+            slots[slot] = None
+
+
+class Interpreted:
+    """Launches that Triton's interpreter runs."""
+
+    def __init__(self, launches: Sequence[Launch], places: Mapping[int, tuple[int, int]], device: torch.device) -> None:
+        self.launches, self.places = launches, places
+
+    def __call__(self, slots: list[Any]) -> None:
+        for x in self.launches:
+            x.kernel[x.grid](*(self._tensor(y, slots) for y in x.args), **x.options)
+
+    def _tensor(self, x: Any, slots: list[Any]) -> Any:
+        if type(x) is not Part or x.slot not in self.places:
+            return x.of(slots) if type(x) is Part else x
+        slot, begin = self.places[x.slot]
+        at = (begin + x.offset) // x.dtype.itemsize
+        return torch.empty(0, dtype=x.dtype).set_(slots[slot].untyped_storage(), at, x.shape, x.stride)
+
+
+def placed(spans: Mapping[int, tuple[int, int, int]]) -> tuple[dict[int, int], int]:
+    """(where each lies, bytes in all) of memory (first use, last use, bytes), so that what is in use at once doesn't overlap."""
+    places: dict[int, int] = {}
+    end = 0
+    for slot, (first, last, size) in sorted(spans.items(), key=lambda x: -x[1][2]):
+        at = 0
+        others = [n for n in places if spans[n][0] <= last and first <= spans[n][1]]
+        for n in sorted(others, key=places.__getitem__):
+            if at + size <= places[n]:
+                break
+            at = max(at, places[n] + _aligned(spans[n][2]))
+        places[slot] = at
+        end = max(end, at + _aligned(size))
+    return places, end
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNED) * ALIGNED
+
+
+def _bytes(x: Part) -> int:
+    """From the first element of a tensor to its last."""
+    if 0 in x.shape:
+        return 0
+    return x.dtype.itemsize * (1 + sum((n - 1) * s for n, s in zip(x.shape, x.stride, strict=True)))

@@ -1,0 +1,201 @@
+"""Calls that are replayed give the same bits as calls that aren't, whatever else goes on."""
+
+import threading
+from contextlib import contextmanager
+
+import pytest
+import torch
+from fuzz import fill_empty_memory
+from op_cases import op_of, problem, run
+
+from chunkform.codegen.check import Case
+from chunkform.runtime import driver, replay
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+CASE = Case(steps=150, heads=4, width=32, dtype=torch.bfloat16, device="cuda")
+NAMES = (
+    "lightning_attention",
+    "gated_linear_attention",
+    "gated_delta_rule",
+    "kimi_delta_attention",
+    "inverse_attention",
+    "gradient_descent_logistic",
+    "sherman_morrison",
+)
+
+
+@pytest.fixture(autouse=True)
+def nan_in_empty_memory():
+    fill_empty_memory(True)
+    yield
+    fill_empty_memory(False)
+
+
+@contextmanager
+def directly():
+    """Nothing is replayed here."""
+    replay.ON = False
+    try:
+        yield
+    finally:
+        replay.ON = True
+
+
+@contextmanager
+def counted():
+    """A list that gets each pass that is replayed."""
+    found, own = [], replay.Recorded.replay
+
+    def counting(self, tensors):
+        results = own(self, tensors)
+        found.append(results is not None)
+        return results
+
+    replay.Recorded.replay = counting
+    try:
+        yield found
+    finally:
+        replay.Recorded.replay = own
+
+
+def differing(p, **options):
+    """The quantities that differ between a call that isn't replayed, and one that is."""
+    with directly():
+        expected = run(p, **options)
+    for _ in range(2):
+        run(p, **options)
+    with counted() as passes:
+        got = run(p, **options)
+    assert passes == [True, True]
+    return [n for n, x in expected.items() if not torch.equal(x, got[n])]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_replayed_call_gives_the_same_bits(name):
+    assert differing(problem(name, CASE)) == []
+    assert differing(problem(name, CASE), recompute="always") == []
+
+
+@pytest.mark.parametrize("name", ["lightning_attention", "kimi_delta_attention", "gradient_descent_logistic"])
+def test_packed_sequences_and_head_groups(name):
+    assert differing(problem(name, CASE, lengths=(5, 0, 150, 64, 1))) == []
+    others = list(problem(name, CASE).given)[1:]
+    assert differing(problem(name, CASE, groups=dict.fromkeys(others, 1))) == []
+
+
+def test_large_tensors_in_parts():
+    p = problem("gated_delta_rule", Case(batch=1, steps=8192, heads=4, width=128, dtype=torch.bfloat16, device="cuda"))
+    assert differing(p) == []
+
+
+def test_memory_is_what_a_call_takes_that_is_not_replayed():
+    p = problem("gated_delta_rule", Case(batch=1, steps=8192, heads=4, width=128, dtype=torch.bfloat16, device="cuda"))
+
+    def peak():
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        run(p)
+        return torch.cuda.max_memory_allocated()
+
+    for _ in range(2):
+        run(p)
+    replayed = peak()
+    with directly():
+        assert replayed <= 1.02 * peak()
+
+
+def arguments(seed=0, steps=200):
+    g = torch.Generator("cuda").manual_seed(seed)
+    q, k, v = torch.randn(3, 1, steps, 4, 32, device="cuda", generator=g).bfloat16()
+    return q, k, v, -torch.rand(1, steps, 4, device="cuda", generator=g)
+
+
+def both_passes(*given):
+    given = [x.detach().requires_grad_() for x in given]
+    o, _ = op_of("lightning_attention")(*given)
+    return [o, *torch.autograd.grad(o.float().square().sum(), given)]
+
+
+def test_each_argument_keeps_its_own_memory():
+    """Recorded where one tensor is given three times, then with three; and with parts of one."""
+    q, k, v, decay = arguments()
+    for _ in range(3):
+        both_passes(q, q, q, decay)
+    fused = torch.cat((q, k, v), -1)
+    for given in ((q, k, v), (v, k, q), fused.split(32, -1)):
+        for _ in range(3):
+            got = both_passes(*given, decay)
+        with directly():
+            assert all(map(torch.equal, got, both_passes(*given, decay)))
+
+
+def test_streams_and_threads_do_not_mix():
+    sets = [arguments(seed) for seed in range(4)]
+    with directly():
+        expected = [both_passes(*x) for x in sets]
+    for _ in range(2):
+        both_passes(*sets[0])
+    wrong = []
+
+    def work(n):
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for _ in range(30):
+                if not all(map(torch.equal, both_passes(*sets[n]), expected[n])):
+                    wrong.append(n)
+
+    torch.cuda.synchronize()
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+    for x in threads:
+        x.start()
+    for x in threads:
+        x.join()
+    assert wrong == []
+
+
+def test_a_cuda_graph_holds_replayed_calls():
+    given = arguments()
+    other = arguments(1)
+    with directly():
+        expected = both_passes(*other)
+    fill_empty_memory(False)
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            both_passes(*given)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with counted() as passes, torch.cuda.graph(graph):
+        got = both_passes(*given)
+    assert passes == [True, True]
+    for x, y in zip(given, other, strict=True):
+        x.copy_(y)
+    graph.replay()
+    assert all(map(torch.equal, got, expected))
+
+
+def test_a_profiler_of_triton_hears_of_launches():
+    from triton import knobs
+
+    given, heard = arguments(), []
+    for _ in range(3):
+        both_passes(*given)
+    hook = heard.append
+    knobs.runtime.launch_enter_hook.add(hook)
+    try:
+        both_passes(*given)
+    finally:
+        knobs.runtime.launch_enter_hook.remove(hook)
+    assert len(heard) > 2
+
+
+def test_a_launch_that_fails_says_so():
+    given = arguments()
+    for _ in range(3):
+        both_passes(*given)
+    found = [x for x in op_of("lightning_attention").__globals__["OP"].known.values() if x.call.replays]
+    recorded = [x for known in found for x in known.call.replays.values() if type(x) is replay.Recorded]
+    kernels = next(x for x in recorded[-1].steps if type(x) is driver.Kernels)
+    with pytest.raises(RuntimeError, match="a Triton kernel wasn't launched: invalid"):
+        kernels._again(1, *kernels.launches[0])

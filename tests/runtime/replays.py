@@ -1,0 +1,62 @@
+"""Generated ops with and without replays, under Triton's interpreter: a program of its own, as that is chosen at import.
+
+python replays.py      # prints what differs, as JSON: {case: [quantities]}
+"""
+
+import os
+
+os.environ["TRITON_INTERPRET"] = "1"
+
+import json
+
+import torch
+from op_cases import op_of, problem, run
+
+from chunkform.codegen.check import Case
+from chunkform.runtime import replay
+
+CASE = Case(steps=40, heads=2, width=8)
+own = replay.room
+
+
+def room(*args):
+    """Fresh memory full of NaN."""
+    x = own(*args)
+    return x.fill_(255 if x.dtype == torch.uint8 else float("nan") if x.is_floating_point() else 7)
+
+
+def differing(p, **options) -> list[str]:
+    """The quantities in which a replay differs."""
+    replay.ON = False
+    expected = run(p, backend="triton", **options)
+    replay.ON = True
+    known = op_of(p.name).__globals__["OP"].known
+    known.clear()
+    for _ in range(3):
+        got = run(p, backend="triton", **options)
+    (kind,) = known.values()
+    assert [type(x) for x in kind.call.replays.values()] == [replay.Recorded] * 2, p.name
+    return [n for n, x in expected.items() if not torch.equal(x, got[n])]
+
+
+def main() -> None:
+    replay.room = room
+    found = {}
+    for name in ("lightning_attention", "gated_linear_attention", "gated_delta_rule", "sherman_morrison"):
+        p = problem(name, CASE)
+        found[name] = differing(p)
+        found[f"{name}, computed again"] = differing(p, recompute="always")
+        for axes in ("groups", "strides"):
+            q = problem(name, CASE, groups=dict.fromkeys(p.given, 1) if axes == "groups" else None)
+            if axes == "groups":
+                first = next(iter(p.given))
+                q.given[first] = p.given[first]
+            else:
+                q.given.update({n: x.transpose(1, 2).contiguous().transpose(1, 2) for n, x in q.given.items()})
+            found[f"{name}, {axes}"] = differing(q)
+    found["packed"] = differing(problem("gated_delta_rule", CASE, lengths=(5, 0, 40, 3)))
+    print(json.dumps({n: x for n, x in found.items() if x}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,268 @@
+"""Passes that are replayed: what is done again, with which memory, and what is never replayed."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import threading
+import weakref
+from pathlib import Path
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from chunkform.runtime import replay
+from chunkform.runtime.launch import launch
+from chunkform.runtime.replay import layouts, placed, replayed
+from chunkform.runtime.watch import watching
+
+TESTS = Path(__file__).parents[1]
+
+
+class Kernel:
+    """Stands in for a kernel that Triton's interpreter runs: out = factor * x + y, counted."""
+
+    def __init__(self):
+        self.runs = 0
+
+    def __getitem__(self, grid):
+        def run(out, x, y, factor):
+            self.runs += 1
+            out.copy_(factor * x if y is None else factor * x + y)
+
+        return run
+
+
+@pytest.fixture
+def kernel(monkeypatch):
+    """A kernel; fresh memory is full of NaN."""
+    own = replay.room
+
+    def room(*args):
+        x = own(*args)
+        return x.fill_(255 if x.dtype == torch.uint8 else float("nan"))
+
+    monkeypatch.setattr(replay, "room", room)
+    return Kernel()
+
+
+class Pass:
+    """A pass over x and y, counted: what it does is in `body(self, x, y)`."""
+
+    def __init__(self, kernel, body):
+        self.kernel, self.body, self.runs, self.known = kernel, body, 0, {}
+
+    def __call__(self, *tensors):
+        return replayed(self.known, layouts(tensors), tensors, self.run)[0]
+
+    def run(self, tensors):
+        self.runs += 1
+        return self.body(self.kernel, *tensors), None
+
+    def times(self, n, *tensors):
+        for _ in range(n):
+            found = self(*tensors)
+        return found
+
+
+def steps(kernel, x, y):
+    """3 (2 x + y) + x, and its sum with y by torch."""
+    a, b, c = x.new_empty(x.shape), x.new_empty(x.shape), x.new_empty(x.shape)
+    launch(kernel, (1,), a, x, y, factor=2)
+    launch(kernel, (1,), b, a, None, factor=3)
+    launch(kernel, (1,), c, b, x, factor=1)
+    return [c, (c + y).sum(-1)]
+
+
+def numbers(seed=0):
+    return torch.randn(2, 3, 5, generator=torch.Generator().manual_seed(seed)).unbind()
+
+
+def test_the_third_call_is_a_replay_of_the_second(kernel):
+    p = Pass(kernel, steps)
+    for seed in range(5):
+        x, y = numbers(seed)
+        found = p(x, y)
+        torch.testing.assert_close(found[0], 7 * x + 3 * y)
+        torch.testing.assert_close(found[1], (7 * x + 4 * y).sum(-1))
+    assert (p.runs, kernel.runs) == (2, 15)
+
+
+@pytest.mark.parametrize("small", [0, 1 << 21], ids=["large", "small"])
+def test_memory_is_shared_or_let_go(kernel, monkeypatch, small):
+    monkeypatch.setattr(replay, "SMALL", small)
+    p = Pass(kernel, steps)
+    x, y = numbers()
+    taken, own = [], replay.room
+    p.times(2, x, y)
+
+    def room(*args):
+        made = own(*args)
+        taken.append((weakref.ref(made), made.nbytes, [n for n, (ref, *_) in enumerate(taken) if ref() is not None]))
+        return made
+
+    monkeypatch.setattr(replay, "room", room)
+    torch.testing.assert_close(p(x, y)[0], 7 * x + 3 * y)
+    if small:  # two temporaries in one, and the result
+        assert sorted(size for _, size, _ in taken) == [60, 1024]
+    else:  # each its own; the first is gone when the third is taken
+        assert [size for _, size, _ in taken] == [60] * 3
+        assert taken[2][2] == [1]
+
+
+def test_what_is_in_use_at_once_lies_apart():
+    chance = random.Random(0)
+    for _ in range(200):
+        spans = {}
+        for n in range(12):
+            first = chance.randrange(10)
+            spans[n] = (first, first + chance.randrange(4), chance.choice([0, 1, 500, 512, 513, 4000]))
+        places, size = placed(spans)
+        assert all(at % replay.ALIGNED == 0 and at + spans[n][2] <= size for n, at in places.items())
+        for n, (first, last, length) in spans.items():
+            for m, (other, end, much) in spans.items():
+                if n < m and first <= end and other <= last and length and much:
+                    assert places[n] + length <= places[m] or places[m] + much <= places[n], (spans[n], spans[m])
+
+
+def test_memory_is_used_again():
+    assert placed({n: (n, n + 1, 1000) for n in range(10)})[1] == 2048
+
+
+def test_one_tensor_given_twice_is_two_arguments(kernel):
+    p = Pass(kernel, steps)
+    x, y = numbers()
+    p.times(3, x, x)
+    torch.testing.assert_close(p(x, y)[0], 7 * x + 3 * y)
+    both = torch.cat((x, y), 1)
+    a, b = both.split(5, 1)
+    torch.testing.assert_close(p.times(3, a, b)[0], 7 * x + 3 * y)
+
+
+def test_other_layouts_are_other_passes(kernel):
+    p = Pass(kernel, lambda kernel, x, y: [steps(kernel, x, y)[0], x.new_full((), x.stride(0))])
+    x, y = numbers()
+    p.times(3, x, y)
+    turned = x.T.contiguous().T
+    assert [float(p(x, y)[1]), float(p(turned, y)[1])] == [5.0, 1.0]
+    shifted = torch.empty(16)[1:].view(3, 5).copy_(x)
+    before = p.runs
+    p(shifted, y)
+    assert p.runs == before + 1
+
+
+def test_arguments_and_parts_of_tensors_are_results(kernel):
+    def body(kernel, x, y):
+        a = x.new_empty((2, *x.shape))
+        launch(kernel, (1,), a[1], x, y, factor=2)
+        launch(kernel, (1,), a[0], a[1], None, factor=1)
+        return [a[1], None, y, x[:, 1:]]
+
+    p = Pass(kernel, body)
+    for seed in range(4):
+        x, y = numbers(seed)
+        a, nothing, same, part = p(x, y)
+        torch.testing.assert_close(a, 2 * x + y)
+        assert nothing is None
+        assert same is y
+        torch.testing.assert_close(part, x[:, 1:])
+    assert p.runs == 2
+
+
+def test_operations_in_place(kernel):
+    def body(kernel, x, y):
+        a = x.new_zeros(x.shape)
+        launch(kernel, (1,), a, x, y, factor=2)
+        a += y
+        a[:, 1:].mul_(2)
+        return [torch.cat([a, y])]
+
+    p = Pass(kernel, body)
+    for seed in range(4):
+        x, y = numbers(seed)
+        expected = 2 * x + 2 * y
+        expected[:, 1:] *= 2
+        torch.testing.assert_close(p(x, y)[0], torch.cat([expected, y]))
+    assert p.runs == 2
+
+
+ELSEWHERE = torch.ones(3, 5)
+
+
+def reads(kernel, x, y):
+    return [x * float(y.sum())]
+
+
+def takes_from_elsewhere(kernel, x, y):
+    a = x.new_empty(x.shape)
+    launch(kernel, (1,), a, x, ELSEWHERE, factor=2)
+    return [a]
+
+
+def adds_from_elsewhere(kernel, x, y):
+    return [x + ELSEWHERE]
+
+
+def other_dtype(kernel, x, y):
+    return [x.view(torch.int32) + 1]
+
+
+@pytest.mark.parametrize("body", [reads, takes_from_elsewhere, adds_from_elsewhere, other_dtype])
+def test_what_is_never_replayed(kernel, body):
+    p = Pass(kernel, body)
+    for seed in range(4):
+        x, y = numbers(seed)
+        assert torch.equal(p(x, y)[0], body(kernel, x, y)[0])
+    assert p.runs == 4
+
+
+def test_subclasses_and_onlookers_see_each_pass(kernel):
+    class Own(torch.Tensor):
+        pass
+
+    p = Pass(kernel, steps)
+    x, y = numbers()
+    p.times(3, x.as_subclass(Own), y)
+    assert p.runs == 3
+    p.times(3, x, y)
+    before = p.runs
+    with FlopCounterMode(display=False):
+        p(x, y)
+    torch.func.vmap(lambda z: p(x, y)[0] + z)(torch.zeros(2))
+    assert p.runs == before + 2
+
+
+def test_a_second_thread_need_not_wait(kernel):
+    p = Pass(kernel, steps)
+    x, y = numbers()
+    p.times(2, x, y)
+    (recorded,) = p.known.values()
+    found = []
+    with recorded.lock:
+        thread = threading.Thread(target=lambda: found.extend(p(x, y)))
+        thread.start()
+        thread.join(10)
+    torch.testing.assert_close(found[0], 7 * x + 3 * y)
+    assert p.runs == 3
+
+
+def test_a_pass_that_raises_is_as_before(kernel):
+    def body(kernel, x, y):
+        raise ValueError("nothing doing")
+
+    p = Pass(kernel, body)
+    for _ in range(4):
+        with pytest.raises(ValueError, match="nothing doing"):
+            p(*numbers())
+    assert watching.note is None
+
+
+def test_generated_ops_give_the_same_bits():
+    """Under the interpreter, with fresh memory full of NaN; see `replays.py`."""
+    environment = os.environ | {"PYTHONPATH": f"{TESTS}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
+    command = [sys.executable, "-W", "ignore", str(Path(__file__).parent / "replays.py")]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr[-4000:]
+    assert json.loads(ran.stdout) == {}
