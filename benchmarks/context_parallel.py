@@ -4,9 +4,10 @@
     python -m benchmarks.context_parallel --device cpu --gpus 1,2 --shapes 1x512x2x16 --quick --out out/tried   # gloo
     python -m benchmarks.context_parallel --report out/context_parallel     # table and plot from its JSON, without a GPU
 
-The processes of each number of GPUs start anew. Times are those of the slowest rank: the median over repeats of one forward and
-`torch.autograd.grad` of every argument, between events, after a barrier. Peak memory is what one call allocates above its inputs.
-Errors are against one GPU on the whole sequence, at a length of 1024 a rank. NVLink multicast stays off.
+The processes of each number of GPUs start anew. Times are those of the slowest rank, forward and `torch.autograd.grad` of every
+argument, between events: the mean of some calls one after the other, as layers of a model follow each other, and the median of
+that over repeats; and `alone`, one call after all ranks have met and their GPUs are idle. Peak memory is what one call allocates
+above its inputs. Errors are against one GPU on the whole sequence, at a length of 1024 a rank. NVLink multicast stays off.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
+from .compiling import compile_ahead
 from .inputs import Shape, draw, parse_shape
 
 OPS = ("lightning_attention", "gated_linear_attention", "gated_delta_rule")
@@ -44,6 +46,7 @@ def main() -> None:
         "--backend", default=None, help="nccl on GPUs and gloo on a CPU where left out; also cpu:gloo,cuda:nccl"
     )
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--profile", action="store_true", help="also the time of each kernel of a call")
     parser.add_argument("--out", type=Path, default=Path("out/context_parallel"))
     parser.add_argument("--report", type=Path)
     options = parser.parse_args()
@@ -102,6 +105,8 @@ def work(rank: int, count: int, port: int, path: str, options: argparse.Namespac
     device = f"cuda:{rank}" if cuda else "cpu"
     backend = options.backend or ("nccl" if cuda else "gloo")
     dist.init_process_group(backend, rank=rank, world_size=count, device_id=torch.device(device) if cuda else None)
+    if cuda:
+        compile_ahead(lambda: every(rank, count, device, options), 16)
     rows = []
     for name in options.ops.split(","):
         for text in options.shapes.split(","):
@@ -122,6 +127,20 @@ def work(rank: int, count: int, port: int, path: str, options: argparse.Namespac
                 Path(path).write_text(json.dumps(rows))
     dist.barrier()
     dist.destroy_process_group()
+
+
+def every(rank: int, count: int, device: str, options: argparse.Namespace) -> None:
+    """All calls once, at the size of the first shape's parts."""
+    shape, group = parse_shape(options.shapes.split(",")[0]), dist.group.WORLD if count > 1 else None
+    for name in options.ops.split(","):
+        part = shape.at(shape.batch, shape.steps // count)
+        function, given, cotangents = prepared(name, part, device, getattr(torch, options.dtype), seed=rank)
+        leaves = [x.requires_grad_() for x in given.values()]
+        with torch.no_grad():
+            function(**given, context_parallel=group)
+        for final in (False, True):
+            outputs = function(**given, output_final_state=final, context_parallel=group)[: len(cotangents)]
+            torch.autograd.grad(outputs, leaves, cotangents, allow_unused=True)
 
 
 def measured(
@@ -145,15 +164,17 @@ def measured(
         outputs = function(**leaves, context_parallel=group)[:-1]
         return torch.autograd.grad(outputs, list(leaves.values()), cotangents, allow_unused=True)
 
-    repeats = 5 if options.quick else 20
+    repeats = 5 if options.quick else 10
     start = time.perf_counter()
     both()
     wait(cuda)
     found["first_call_s"] = round(time.perf_counter() - start, 2)
-    for key, call in (("forward_ms", forward), ("both_ms", both)):
-        times = worst(timed(call, repeats, cuda), device)
-        found[key] = statistics.median(times)
-        found[f"{key}_p95"] = sorted(times)[int(0.95 * (len(times) - 1))]
+    for key, call in (("forward", forward), ("both", both)):
+        alone = statistics.median(worst(timed(call, repeats, cuda), device))
+        calls = max(1, min(20, int(40 / alone)))
+        times = worst(timed(call, repeats, cuda, calls), device)
+        found |= {f"{key}_alone_ms": alone, f"{key}_calls": calls, f"{key}_ms": statistics.median(times)}
+        found[f"{key}_ms_p95"] = sorted(times)[int(0.95 * (len(times) - 1))]
     if cuda:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
@@ -163,14 +184,19 @@ def measured(
         peak = torch.tensor([float(torch.cuda.max_memory_allocated() - before)], device=device)
         dist.all_reduce(peak, op=dist.ReduceOp.MAX)
         found["peak_mib"] = float(peak) / 2**20
-    start = time.perf_counter()
-    calls = 10
-    for _ in range(calls):
+    times = []
+    for _ in range(5):
+        dist.barrier()
+        wait(cuda)
+        start = time.perf_counter()
         both()
-    found["host_ms"] = 1e3 * (time.perf_counter() - start) / calls
+        times.append(1e3 * (time.perf_counter() - start))
     wait(cuda)
+    found["host_ms"] = statistics.median(worst(times, device))
     if cuda:
         found |= replayed(both, repeats, device)
+        if options.profile and shape.name == options.shapes.split(",")[0]:
+            found["kernels"] = kernels(both)
     if group is not None:
         width = shape.batch * shape.heads * 2 * shape.width**2
         payload = torch.zeros(width, device=device)
@@ -193,11 +219,27 @@ def replayed(call: Any, repeats: int, device: str) -> dict[str, Any]:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             kept = call()
-        found = {"graph_ms": statistics.median(worst(timed(graph.replay, repeats, True), device))}
+        found = {"graph_ms": statistics.median(worst(timed(graph.replay, repeats, True, 5), device))}
         del kept
         return found
     except RuntimeError as error:
         return {"graph": str(error).splitlines()[0]}
+
+
+def kernels(call: Any) -> dict[str, Any]:
+    """What one call puts on the device, by name: [times started, microseconds]."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA], acc_events=True) as p:
+        call()
+        torch.cuda.synchronize()
+    found: dict[str, list[float]] = {}
+    for e in p.events():
+        if e.device_type == torch.autograd.DeviceType.CUDA:
+            own = found.setdefault(e.name[:60], [0, 0.0])
+            own[0] += 1
+            own[1] = round(own[1] + e.time_range.elapsed_us(), 1)
+    return dict(sorted(found.items(), key=lambda item: -item[1][1]))
 
 
 def prepared(name: str, shape: Shape, device: str, dtype: torch.dtype, seed: int) -> Any:
@@ -213,25 +255,27 @@ def wait(cuda: bool) -> None:
         torch.cuda.synchronize()
 
 
-def timed(call: Any, repeats: int, cuda: bool) -> list[float]:
-    """Milliseconds of each repeat on this rank, after three to warm up."""
+def timed(call: Any, repeats: int, cuda: bool, calls: int = 1) -> list[float]:
+    """Milliseconds on this rank of one of `calls` calls that follow each other, of each repeat, after two to warm up."""
     out = []
-    for n in range(repeats + 3):
+    for n in range(repeats + 2):
         dist.barrier()
         wait(cuda)
         if cuda:
             first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
             first.record()
-            call()
+            for _ in range(calls):
+                call()
             last.record()
             wait(cuda)
             took = first.elapsed_time(last)
         else:
             start = time.perf_counter()
-            call()
+            for _ in range(calls):
+                call()
             took = 1e3 * (time.perf_counter() - start)
-        if n >= 3:
-            out.append(took)
+        if n >= 2:
+            out.append(took / calls)
     return out
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from chunkform.errors import ArgumentError, GroupError
 
-_gather = (
-    getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-)  # by its newer name where there is one
+_collectives = (
+    torch.ops._c10d_functional
+)  # operations of torch like others, so that a pass that calls them can be replayed
 
 
 @dataclass(frozen=True)
@@ -32,12 +33,11 @@ class Group:
     def gather(self, x: Tensor) -> Gathering:
         """Start to collect x, of one shape on all ranks, from all of them."""
         flat = x.contiguous().view(-1)
-        out = x.new_empty((self.size * flat.numel(),))
         try:
-            work = _gather(out, flat, group=self.processes, async_op=True)
+            out = _collectives.all_gather_into_tensor(flat, self.size, self.processes.group_name)
         except RuntimeError as error:
             raise self.failed(error) from error
-        return Gathering(self, out.view(self.size, *x.shape), work)
+        return Gathering(self, out, x.shape)
 
     def exchange(self, sends: list[tuple[Tensor, int]], receives: list[tuple[Tensor, int]]) -> Transfer:
         """Start to send tensors to ranks, and to fill others from ranks."""
@@ -61,15 +61,15 @@ class Gathering:
 
     group: Group
     out: Tensor
-    work: Any
+    shape: torch.Size
 
     def wait(self) -> Tensor:
         """[size, ...], by rank."""
         try:
-            self.work.wait()
+            out = _collectives.wait_tensor(self.out)
         except RuntimeError as error:
             raise self.group.failed(error) from error
-        return self.out
+        return out.view(self.group.size, *self.shape)
 
 
 @dataclass(frozen=True)

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from chunkform.errors import ArgumentError, BackendError, ChunkformError
 
-from ..arguments import checked, checked_states
+from ..arguments import autocast_dtype, checked, checked_states, states_of
 from ..packed import Packed
 from ..passes import Call, run_backward, run_forward
 from ..passes import _arguments as arguments_of
+from ..replay import layouts, replayed
 from ..signature import Backend, Signature
 from .agreement import agreed
 from .group import Group, group_of
@@ -24,6 +27,11 @@ from .shards import Piece, host_borders, pieces_of
 
 Tensors = dict[str, Tensor]
 Maybe = dict[str, Tensor | None]
+Flat = Sequence[Tensor | None]
+
+KINDS = 256  # of calls, remembered for each group
+
+_known: weakref.WeakKeyDictionary[Any, dict[Any, _Job]] = weakref.WeakKeyDictionary()
 
 
 @torch.compiler.disable
@@ -47,6 +55,43 @@ def run(
     """
     name = op.signature.name
     group = group_of(name, context_parallel)
+    known = _known.setdefault(group.processes, {})
+    kind, tensors = (None, []) if cu_seqlens is not None else _kind(op, group, given, initial_state, output_final_state)
+    job = None if kind is None else known.get(kind)
+    if job is None:
+        own = tensors
+        job, tensors = _agreed(op, group, given, initial_state, output_final_state, cu_seqlens)
+        if kind is not None and all(x is y for x, y in zip(own, tensors, strict=True)):
+            if len(known) >= KINDS:
+                known.clear()
+            known[kind] = replace(job, group=None, replays={} if job.replayable else None)
+    else:
+        job = replace(job, group=group)
+    results = _Parallel.apply(job, *tensors)
+    outputs, finals = results[: len(op.signature.outputs)], results[len(op.signature.outputs) :]
+    last: Any = None
+    if output_final_state:
+        last = finals[0] if len(finals) == 1 else tuple(finals)
+    return (*outputs, last)
+
+
+def _kind(op: Any, group: Group, given: dict[str, Any], initial_state: Any, final: bool) -> tuple[Any, list[Any]]:
+    """What calls have in common that need be looked at only once, and the tensors of this one; None where each is looked at."""
+    if group.on_host:
+        return None, []
+    try:
+        tensors = [given[a.name] for a in op.signature.tensors] + states_of(op.signature, initial_state)
+        numbers = [(given[a.name], type(given[a.name])) for a in op.signature.constants]
+        kind = tensors[0].device.type
+        return (op, layouts(tensors), final, autocast_dtype(kind), torch.is_grad_enabled(), *numbers), tensors
+    except (AttributeError, TypeError, RuntimeError, ChunkformError):  # something is wrong: the checks say what
+        return None, []
+
+
+def _agreed(
+    op: Any, group: Group, given: dict[str, Any], initial_state: Any, final: bool, cu_seqlens: Any
+) -> tuple[_Job, list[Tensor | None]]:
+    """A call that all ranks make, and its arguments and states in order."""
     prepared: _Prepared | None = None
     error: ChunkformError | None = None
     try:
@@ -56,16 +101,10 @@ def run(
     key = None if prepared is None or cu_seqlens is not None else _key(op.signature, prepared)
     everything = agreed(group, lambda: _facts(op.signature, prepared, group), _device(given), error, key)
     assert prepared is not None
-    lengths = [x["T"] for x in everything]
-    job = prepared.job(op, group, lengths, output_final_state)
-    results = _Parallel.apply(
-        job, tuple(prepared.tensors), tuple(prepared.states), *prepared.tensors.values(), *prepared.states.values()
-    )
-    outputs, finals = results[: len(op.signature.outputs)], results[len(op.signature.outputs) :]
-    last: Any = None
-    if output_final_state:
-        last = finals[0] if len(finals) == 1 else tuple(finals)
-    return (*outputs, last)
+    return prepared.job(op, group, [x["T"] for x in everything], final), [
+        *prepared.tensors.values(),
+        *prepared.states.values(),
+    ]
 
 
 # --- what a call says -------------------------------------------------------------------------------------------------
@@ -96,9 +135,9 @@ class _Prepared:
         backend = op.backends[self.backend] if self.sizes["T"] else torch_form
         call = Call(op.signature, backend, self.constants, self.sizes["H"])
         inline = pieces is None and min(lengths) > 0 and "exchange" in backend.features
-        return _Job(
-            call, torch_form, group, pieces, None if self.borders is None else len(self.borders) - 1, inline, final
-        )
+        count = None if self.borders is None else len(self.borders) - 1
+        names = (*self.tensors, *self.states)
+        return _Job(call, torch_form, group, pieces, count, inline, final, names, len(self.tensors))
 
 
 def _prepare(op: Any, given: dict[str, Any], initial_state: Any, cu_seqlens: Any) -> _Prepared:
@@ -164,16 +203,24 @@ def _device(given: dict[str, Any]) -> torch.device:
 class _Job:
     """A call on one rank. `pieces` are those of packed sequences in this part, of `count` in all; None where not packed.
 
-    `inline`: the passes themselves find what enters the part, on their way. `final`: the final states are asked for.
+    `inline`: the passes themselves find what enters the part, on their way. `final`: the final states are asked for. `names`: of
+    the `given` arguments, and of the states. `replays`: what was seen of calls of this kind, or None.
     """
 
     call: Call
     torch_form: Backend
-    group: Group
+    group: Any  # None in what is remembered
     pieces: list[Piece] | None
     count: int | None
     inline: bool
     final: bool
+    names: tuple[str, ...]
+    given: int
+    replays: dict[Any, Any] | None = None
+
+    @property
+    def replayable(self) -> bool:
+        return self.inline and "replays" in self.call.backend.features
 
     @property
     def plain(self) -> Call:
@@ -190,57 +237,94 @@ class _Parallel(torch.autograd.Function):
     """Both passes of an op on one part of a sequence."""
 
     @staticmethod
-    def forward(
-        ctx: Any, job: _Job, names: tuple[str, ...], state_names: tuple[str, ...], *tensors: Tensor | None
-    ) -> Any:
-        given: Tensors = dict(zip(names, tensors, strict=False))
-        states = dict(zip(state_names, tensors[len(names) :], strict=True))
-        first = job.group.rank == 0
-        exchange = Exchange(job.group, 1, first)
-        if job.inline:
-            call, entering = job.call, states if first else dict.fromkeys(states)
-            outputs, finals, saved = run_forward(replace(call, exchange=exchange), given, entering)
-            entering = states if first else dict(exchange.arrived)
-        else:
-            if job.pieces is None:
-                call, entering = job.call, _enter(job, given, states, exchange)
-            else:
-                call, entering = _packed_call(job, given), _enter_pieces(job, given, states)
-            outputs, finals, saved = run_forward(call, given, entering)
-        finals = _finals(job, finals) if job.final else dict.fromkeys(finals)
-        ctx.job, ctx.call, ctx.names, ctx.saved_names = job, call, (*names, *state_names), tuple(saved)
-        ctx.given_count, ctx.entering_names = len(names), tuple(entering)
-        ctx.save_for_backward(*tensors[: len(names)], *entering.values(), *saved.values())
+    def forward(ctx: Any, job: _Job, *tensors: Tensor | None) -> Any:
+        results, (call, entering, saved) = _exchanging(job, "forward", tensors, lambda flat: _forward(job, flat))
+        count = len(job.call.signature.outputs) + len(job.call.signature.states)
+        ctx.job, ctx.call, ctx.entering, ctx.saved = job, call, entering, saved
+        ctx.save_for_backward(*tensors[: job.given], *results[count:])
         ctx.set_materialize_grads(False)
-        signature = job.call.signature
-        return (*(outputs[n] for n, _ in signature.outputs), *(finals[n] for n, _ in signature.states))
+        return tuple(results[:count])
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        job, signature = ctx.job, ctx.job.call.signature
-        tensors, n = ctx.saved_tensors, ctx.given_count
-        given: Tensors = dict(zip(ctx.names, tensors[:n], strict=False))
-        entering = dict(zip(ctx.entering_names, tensors[n:], strict=False))
-        saved = dict(zip(ctx.saved_names, tensors[n + len(entering) :], strict=True))
-        outputs = [name for name, _ in signature.outputs]
-        cotangents = dict(zip(outputs, gradients, strict=False))
-        finals = dict(zip((name for name, _ in signature.states), gradients[len(outputs) :], strict=True))
-        needs = frozenset(name for name, w in zip(ctx.names, ctx.needs_input_grad[3:], strict=True) if w)
+        job = ctx.job
+        kept = job.given, len(ctx.entering), len(ctx.saved)
+        needs = frozenset(name for name, w in zip(job.names, ctx.needs_input_grad[1:], strict=True) if w)
+        tensors = (*ctx.saved_tensors, *gradients)
+
+        def run(flat: Flat) -> tuple[list[Tensor | None], None]:
+            rest = list(flat)
+            given, entering, saved = ([rest.pop(0) for _ in range(n)] for n in kept)
+            named = dict(zip(ctx.entering, entering, strict=True)), dict(zip(ctx.saved, saved, strict=True))
+            return _backward(job, ctx.call, given, *named, rest, needs), None
+
         with torch.no_grad():
-            call, everywhere = ctx.call, needs | set(finals)
-            if job.inline:
-                last = job.group.rank == job.group.size - 1
-                call = replace(call, exchange=Exchange(job.group, -1, last))
-                leaving = finals if last else dict.fromkeys(finals)
-            elif job.pieces is None:
-                leaving = _leave(job, given, entering, saved, cotangents, finals)
-            else:
-                leaving = _leave_pieces(job, given, entering, cotangents, finals)
-            inner, initial = run_backward(call, given, entering, saved, cotangents, leaving, everywhere)
-            initial = _initial(job, initial, given, needs & set(finals))
-        found = [*(inner.get(x) for x in ctx.names[:n]), *(initial.get(x) for x in ctx.names[n:])]
-        return (None, None, None, *(g if x in needs else None for x, g in zip(ctx.names, found, strict=True)))
+            key = None if job.replays is None else (ctx.saved, needs, layouts(tensors))
+            return None, *_exchanging(job, key, tensors, run)[0]
+
+
+def _exchanging(job: _Job, key: Any, tensors: Flat, run: Callable[[Flat], Any]) -> tuple[list[Tensor | None], Any]:
+    """run(tensors), or a replay of it, whose collectives have no message of ours.
+
+    Gradients are none of torch's concern here; its wrappers around collectives take longer than the collectives otherwise.
+    """
+    if job.replays is None:
+        return run(tensors)
+    try:
+        with torch._C._AutoDispatchBelowAutograd():
+            return replayed(job.replays, key, tensors, run)
+    except dist.DistError as error:
+        raise job.group.failed(error) from error
+
+
+def _forward(job: _Job, flat: Flat) -> tuple[list[Tensor | None], Any]:
+    """Outputs, final states, what entered, and what is saved; then the call of both passes, and names of the last two."""
+    signature = job.call.signature
+    given: Tensors = dict(zip(job.names, flat[: job.given], strict=False))  # type: ignore[arg-type]
+    states = dict(zip(job.names[job.given :], flat[job.given :], strict=True))
+    first = job.group.rank == 0
+    exchange = Exchange(job.group, 1, first)
+    if job.inline:
+        call, entering = job.call, states if first else dict.fromkeys(states)
+        outputs, finals, saved = run_forward(replace(call, exchange=exchange), given, entering)
+        entering = states if first else dict(exchange.arrived)
+    else:
+        if job.pieces is None:
+            call, entering = job.call, _enter(job, given, states, exchange)
+        else:
+            call, entering = _packed_call(job, given), _enter_pieces(job, given, states)
+        outputs, finals, saved = run_forward(call, given, entering)
+    ends: Maybe = dict(_finals(job, finals)) if job.final else dict.fromkeys(finals)
+    results = [outputs[n] for n, _ in signature.outputs] + [ends[n] for n, _ in signature.states]
+    return [*results, *entering.values(), *saved.values()], (call, tuple(entering), tuple(saved))
+
+
+def _backward(
+    job: _Job,
+    call: Call,
+    inputs: list[Any],
+    entering: Maybe,
+    saved: dict[str, Any],
+    gradients: Flat,
+    needs: frozenset[str],
+) -> list[Tensor | None]:
+    """The gradients of arguments and states in order, None where they aren't among `needs`."""
+    signature, count = job.call.signature, len(job.call.signature.outputs)
+    given: Tensors = dict(zip(job.names, inputs, strict=False))
+    cotangents = dict(zip((n for n, _ in signature.outputs), gradients, strict=False))
+    finals = dict(zip((n for n, _ in signature.states), gradients[count:], strict=True))
+    if job.inline:
+        last = job.group.rank == job.group.size - 1
+        call = replace(call, exchange=Exchange(job.group, -1, last))
+        leaving = finals if last else dict.fromkeys(finals)
+    elif job.pieces is None:
+        leaving = _leave(job, given, entering, saved, cotangents, finals)
+    else:
+        leaving = _leave_pieces(job, given, entering, cotangents, finals)
+    inner, initial = run_backward(call, given, entering, saved, cotangents, leaving, needs | set(finals))
+    found = inner | _initial(job, initial, given, needs & set(finals))
+    return [found.get(n) if n in needs else None for n in job.names]
 
 
 # --- one sequence -----------------------------------------------------------------------------------------------------

@@ -1,4 +1,7 @@
-"""Sequences in parts on two and four GPUs, over NCCL: what one GPU gives, for every chunk-parallel op; packed; rings; graphs."""
+"""Sequences in parts on two and four GPUs, over NCCL: what one GPU gives, for every chunk-parallel op; packed; rings; graphs.
+
+On one GPU the parts are computed one after the other, each with what those before it have sent.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,10 @@ import os
 import pkgutil
 import socket
 import traceback
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +23,10 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import Tensor
 
-STEPS = 500  # of a rank, on average
+from benchmarks.compiling import compile_ahead
+from chunkform.runtime.parallel.group import Group
+
+STEPS = 1100  # of a rank, on average: several parts of the kernels' own
 BOUNDS = {"float32": 2e-4, "bfloat16": 2e-2}  # kernels cut sequences elsewhere, so that rounding differs
 
 
@@ -31,15 +40,20 @@ def catalogue() -> list[str]:
     return [n for n in names if n != "inverse_attention_unstable"]  # it explodes at such lengths, on one GPU too
 
 
+def few() -> list[str]:
+    return [n for n in ("lightning_attention", "gated_linear_attention", "gated_delta_rule") if n in catalogue()]
+
+
 def rank_main(rank: int, count: int, port: int, folder: str, backend: str) -> None:
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "NCCL_NVLS_ENABLE": "0"}
     torch.cuda.set_device(rank)
     dist.init_process_group(backend, rank=rank, world_size=count, device_id=torch.device("cuda", rank))
     found: dict[str, Any] = {}
     try:
-        for name in catalogue():
-            for dtype in ("float32", "bfloat16"):
-                found[f"{name} {dtype}"] = parts(name, dtype, rank, count, packed=False)
+        wide, narrow = [(n, "float32") for n in catalogue()], [(n, "bfloat16") for n in few()]
+        compile_ahead(lambda: [parts(*case, rank, count, packed=False) for case in wide + narrow], 12)
+        for name, dtype in wide + narrow:
+            found[f"{name} {dtype}"] = parts(name, dtype, rank, count, packed=False)
         for name in ("lightning_attention", "gated_delta_rule"):
             found[f"packed {name} float32"] = parts(name, "float32", rank, count, packed=True)
         for causal in (False, True):
@@ -162,6 +176,70 @@ def summed(x: Tensor) -> Tensor:
 def relative(x: Tensor, y: Tensor) -> float:
     x, y = x.detach().double(), y.detach().double()
     return float((x - y).norm() / y.norm().clamp_min(1e-12))
+
+
+@dataclass(frozen=True)
+class Told(Group):
+    """A rank's group where ranks take turns: `heard` is what those before it have sent."""
+
+    heard: dict[int, Tensor]
+
+    @property
+    def on_host(self) -> bool:
+        return True
+
+    def gather(self, x: Tensor) -> Any:
+        self.heard[self.rank] = x
+        rows = torch.stack([self.heard.get(n, torch.full_like(x, float("nan"))) for n in range(self.size)])
+        return SimpleNamespace(wait=lambda: rows)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", catalogue())
+def test_parts_one_after_the_other_give_what_the_whole_gives(
+    name: str, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    op = importlib.import_module(f"chunkform.generated.{name}").OP
+    if "exchange" not in op.backends.get("triton", op.backends["torch"]).features:
+        pytest.skip("its kernels take whole sequences")
+    cut = cuts(3)
+    given = drawn(op.signature, cut[-1], getattr(torch, dtype))
+    g = torch.Generator(device="cuda").manual_seed(1)
+    goal = torch.randn((1, cut[-1], 4, 64), generator=g, device="cuda")
+    whole = in_turn(op, given, goal, [0, cut[-1]], monkeypatch)
+    parts = in_turn(op, given, goal, cut, monkeypatch)
+    if dtype == "float32":
+        assert {n: relative(x, whole[n]) for n, x in parts.items() if not relative(x, whole[n]) < BOUNDS[dtype]} == {}
+        return
+    wide = {n: x.float() if isinstance(x, Tensor) else x for n, x in given.items()}
+    exact = in_turn(op, wide, goal, [0, cut[-1]], monkeypatch)
+    errors = {n: (relative(x, exact[n]), relative(whole[n], exact[n])) for n, x in parts.items()}
+    assert {n: both for n, both in errors.items() if not both[0] < 1.3 * both[1] + 5e-3} == {}
+
+
+def in_turn(
+    op: Any, given: dict[str, Any], goal: Tensor, cut: list[int], monkeypatch: pytest.MonkeyPatch
+) -> dict[str, Tensor]:
+    """Output, final state and gradients; the parts take turns where there are several."""
+    count, heard, found, losses = len(cut) - 1, {}, [], []
+    run_module = importlib.import_module("chunkform.runtime.parallel.run")
+    lengths = [{"T": b - a} for a, b in pairwise(cut)]
+    monkeypatch.setattr(run_module, "group_of", lambda name, given: given)
+    monkeypatch.setattr(run_module, "agreed", lambda *_: lengths)
+    per_step = {a.name for a in op.signature.arguments if a.per_step}
+    own = {n: x.clone().requires_grad_() if isinstance(x, Tensor) else x for n, x in given.items()}
+    for rank, (low, high) in enumerate(pairwise(cut)):
+        part = {n: x[:, low:high] if n in per_step else x for n, x in own.items()}
+        group = Told("op", frozenset({"processes"}), rank, count, heard) if count > 1 else None  # type: ignore[arg-type]
+        (o, *_, final) = op(part, None, True, context_parallel=group)
+        found.append(o)
+        losses.append((o.float() * goal[:, low:high]).sum() + (final.float().sum() if rank == count - 1 else 0.0))
+    assert len(heard) in (0, count)
+    heard.clear()
+    for loss in reversed(losses):
+        loss.backward()
+    gradients = {n: x.grad for n, x in own.items() if isinstance(x, Tensor)}
+    return {"o": torch.cat(found, 1), "final": final, **gradients}
 
 
 @pytest.mark.parametrize("count, backend", [(2, "nccl"), (2, "cpu:gloo,cuda:nccl"), (4, "nccl")])
