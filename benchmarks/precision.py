@@ -180,6 +180,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--steps", type=int, default=512, help="for the errors (%(default)s)")
     parser.add_argument("--out", type=Path, help="write precision.md and precision.json there")
+    parser.add_argument("--untimed", action="store_true", help="errors alone")
     arguments = parser.parse_args()
     try:
         import triton
@@ -195,7 +196,7 @@ def main() -> None:
         for dtype in DTYPES:
             for precision in ("fast", "default", "high"):
                 slow = on_gpu and dtype == torch.float64  # in torch
-                own = None if slow else dataclasses.replace(timed, dtype=dtype)
+                own = None if slow or arguments.untimed else dataclasses.replace(timed, dtype=dtype)
                 try:
                     rows.append(measured(name, dataclasses.replace(case, dtype=dtype), own, precision))
                     print(rows[-1], flush=True)

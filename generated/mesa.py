@@ -507,7 +507,7 @@ def triton_x_system_forward(given, states, constants, packed=None):
     p = steps(given["p"])
     some = u
     B, T = u.shape[:2]
-    H = max(u.shape[2], lam.shape[2], p.shape[2], 0)
+    H = max(u.shape[2], lam.shape[2], lam_0.shape[0], p.shape[2], 0)
     D = u.shape[-1]
     config = choose(some.dtype, (D,), "light")
     lay = places(packed, (B, T, H), config.chunk)
@@ -1107,7 +1107,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     p = steps(given["p"])
     some = u
     B, T = u.shape[:2]
-    H = max(u.shape[2], lam.shape[2], p.shape[2], 0)
+    H = max(u.shape[2], lam.shape[2], lam_0.shape[0], p.shape[2], 0)
     D = u.shape[-1]
     config = choose(some.dtype, (D,), "light")
     lay = places(packed, (B, T, H), config.chunk)

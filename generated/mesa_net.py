@@ -843,7 +843,7 @@ def triton_x_system_forward(given, states, constants, packed=None):
     p = steps(given["p"])
     some = k
     B, T = k.shape[:2]
-    H = max(k.shape[2], beta.shape[2], lam.shape[2], p.shape[2], 0)
+    H = max(k.shape[2], beta.shape[2], lam.shape[2], lamb.shape[0], p.shape[2], 0)
     D = k.shape[-1]
     config = choose(some.dtype, (D,), "light")
     lay = places(packed, (B, T, H), config.chunk)
@@ -1490,7 +1490,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     p = steps(given["p"])
     some = k
     B, T = k.shape[:2]
-    H = max(k.shape[2], beta.shape[2], lam.shape[2], p.shape[2], 0)
+    H = max(k.shape[2], beta.shape[2], lam.shape[2], lamb.shape[0], p.shape[2], 0)
     D = k.shape[-1]
     config = choose(some.dtype, (D,), "light")
     lay = places(packed, (B, T, H), config.chunk)

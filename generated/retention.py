@@ -589,7 +589,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
     gamma = given["gamma"].contiguous()
     some = q
     B, T = q.shape[:2]
-    H = max(q.shape[2], k.shape[2], v.shape[2], 0)
+    H = max(q.shape[2], k.shape[2], v.shape[2], gamma.shape[0], 0)
     D = q.shape[-1]
     E = v.shape[-1]
     config = choose(some.dtype, (D, E), "light")
@@ -1095,7 +1095,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     gamma = given["gamma"].contiguous()
     some = q
     B, T = q.shape[:2]
-    H = max(q.shape[2], k.shape[2], v.shape[2], 0)
+    H = max(q.shape[2], k.shape[2], v.shape[2], gamma.shape[0], 0)
     D = q.shape[-1]
     E = v.shape[-1]
     config = choose(some.dtype, (D, E), "light")

@@ -49,22 +49,24 @@ def choose(dtype: torch.dtype, sizes: tuple[int, ...], kind: str) -> Config:
     `sizes` are the dims. `kind` of the sweeps: light, or heavy, where they have decays of each channel, or so many products to
     make that longer chunks don't fit. The numbers are the fastest, of those that gave the right results, on an H200.
     """
-    largest = max((padded(x) for x in sizes), default=16)
-    return config_for(4 if dtype == torch.float32 else 2, largest, kind)
+    blocks = [padded(x) for x in sizes] or [16]
+    return config_for(4 if dtype == torch.float32 else 2, max(blocks), kind, min(blocks))
 
 
 @functools.cache
-def config_for(itemsize: int, largest: int, kind: str) -> Config:
-    """`largest` is the largest dim, padded to a power of two."""
+def config_for(itemsize: int, largest: int, kind: str, smallest: int) -> Config:
+    """`largest` and `smallest` are those of the dims, padded to a power of two."""
     if itemsize == 4:
         if largest <= 128:
             return Config(chunk=32, tile=32, block=32, warps=4, stages=2, itemsize=4)
         return Config(chunk=16, tile=32, block=32, warps=8, stages=1, itemsize=4)
     if largest > 128:
         return Config(chunk=32, tile=32, block=32, warps=4, stages=2)
+    # Loads ahead of the products of tiles of 64 x 32 gave wrong results on an H200, and accesses out of bounds.
+    narrow = smallest < 64
     if kind == "light":
-        return Config(chunk=64, tile=64, block=32, warps=4, stages=2)
-    return Config(chunk=32, tile=64, block=64, warps=4, stages=3)
+        return Config(chunk=64, tile=64, block=32, warps=4, stages=1 if narrow else 2)
+    return Config(chunk=32, tile=64, block=64, warps=4, stages=1 if narrow else 3)
 
 
 def padded(size: int) -> int:

@@ -90,7 +90,8 @@ class Host:
         first = p.leading if p.leading.kind == "input" else stepwise
         add(f"some = {self.names(first.leaf)}")
         add(f"B, T = {self.names(stepwise.leaf)}.shape[:2]")
-        add(f"H = max({', '.join(f'{self.names(v.leaf)}.shape[2]' for v in p.variables if v.per_step)}, 0)")
+        heads = [f"{self.names(v.leaf)}.shape[{2 if v.per_step else 0}]" for v in p.variables if v.kind != "constant"]
+        add(f"H = max({', '.join(heads)}, 0)")
         for d in p.dims:
             with_dim = next((v for v in p.variables if d in map(dim_of, v.axes)), None)
             if with_dim is None:

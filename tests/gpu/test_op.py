@@ -32,6 +32,12 @@ def test_packed_sequences_are_what_the_oracle_makes_of_each(name):
     assert misses(p, run(p)) == {}
 
 
+@pytest.mark.parametrize("name", (*NAMES, "inverse_attention"))
+def test_sizes_that_are_no_powers_of_two(name):
+    p = problem(name, CASE, lengths=LENGTHS, sizes=(20, 33))
+    assert misses(p, run(p)) == {}
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_head_groups_are_what_the_oracle_makes_of_them(name):
     first, *others, _ = problem(name, CASE).given
