@@ -143,6 +143,8 @@ def _now(device: str) -> float:
 
 
 def page(about: dict[str, Any], rows: list[Row], states: list[Kept]) -> str:
+    timed = any(r.milliseconds is not None for r in rows)
+    times = f" Milliseconds: forward and backward, {about['times']}." if timed else ""
     lines = [
         "# Precisions",
         "",
@@ -150,14 +152,14 @@ def page(about: dict[str, Any], rows: list[Row], states: list[Kept]) -> str:
         "`python -m benchmarks.precision`, which says how.",
         "",
         f"Errors: the largest of results (outputs, final states), and of gradients, relative to the float64 oracle's; "
-        f"{about['errors']}. Milliseconds: forward and backward, {about['times']}.",
+        f"{about['errors']}.{times}",
         "",
-        "| op | inputs | precision | results | gradients | ms |",
-        "|---|---|---|--:|--:|--:|",
+        f"| op | inputs | precision | results | gradients |{' ms |' * timed}",
+        f"|---|---|---|--:|--:|{'--:|' * timed}",
     ]
     for r in rows:
-        ms = "" if r.milliseconds is None else f"{r.milliseconds:.2f}"
-        lines.append(f"| {r.op} | {r.inputs} | {r.precision} | {r.results:.1e} | {r.gradients:.1e} | {ms} |")
+        ms = f" {'' if r.milliseconds is None else f'{r.milliseconds:.2f}'} |" * timed
+        lines.append(f"| {r.op} | {r.inputs} | {r.precision} | {r.results:.1e} | {r.gradients:.1e} |{ms}")
     lines += [
         "",
         "The state kept in a dtype, inputs in bfloat16: the error of the outputs where it is rounded once, between two calls "

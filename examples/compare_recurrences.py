@@ -1,7 +1,7 @@
 """The same small language model with five recurrences: one name changes, five curves.
 
     python examples/compare_recurrences.py                             on a CPU: tiny, a minute or two
-    python examples/compare_recurrences.py --out DIR                   on a GPU: 8 MB of text, bfloat16, compiled, a minute each
+    python examples/compare_recurrences.py --out DIR                   on a GPU: 8 MB of text, bfloat16, compiled, 45 s each
 
 Each model is trained on the same batches and then writes text with the decoding step. Writes DIR/compare.svg,
 compare.md and compare.json.
@@ -224,7 +224,8 @@ def page(setup: Setup, found: list[Trained]) -> str:
         "Written by `python examples/compare_recurrences.py`.",
         "",
         f"{setup.text}; width {size.width}, {size.heads} heads, {size.blocks} blocks; batches of {size.batch} x {size.length}; "
-        f"{setup.how}. Without memory (character frequencies): {setup.unigram:.3f} nats a character.",
+        f"{setup.how}; {limits(size)}. Without memory (character frequencies): {setup.unigram:.3f} nats a "
+        "character.",
         "",
         "![held-out loss](compare.svg)",
         "",
@@ -245,6 +246,11 @@ def page(setup: Setup, found: list[Trained]) -> str:
     for t in found:
         lines += ["", f"## {t.op} writes", "", "```text", *(line.rstrip() for line in t.text.splitlines()), "```"]
     return "\n".join(lines) + "\n"
+
+
+def limits(size: Size) -> str:
+    time = f", or {size.seconds:g} s after the first" if size.seconds < math.inf else ""
+    return f"each trained for {size.steps} steps{time}"
 
 
 if __name__ == "__main__":
