@@ -29,17 +29,21 @@ def compile_ahead(call: Callable[[], Any], threads: int) -> int:
         if 0 not in grid and key not in started:
             started[key] = pool.submit(compiled, kernel, grid, args, options)
 
-    holders = [m for m in list(sys.modules.values()) if getattr(m, "launch", None) is original]
     on, replay.ON = replay.ON, False
     with ThreadPoolExecutor(threads) as pool:
-        for module in holders:
-            module.launch = note  # type: ignore[attr-defined]
+        _put(original, note)
         try:
             call()
         finally:
-            for module in holders:
-                module.launch = original  # type: ignore[attr-defined]
+            _put(note, original)
             replay.ON = on
     for made in started.values():
         made.result()
     return len(started)
+
+
+def _put(old: Any, new: Any) -> None:
+    """Have all modules use `new` for `old`: those too that were imported meanwhile."""
+    for module in list(sys.modules.values()):
+        if getattr(module, "launch", None) is old:
+            module.launch = new  # type: ignore[attr-defined]

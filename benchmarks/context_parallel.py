@@ -195,6 +195,8 @@ def measured(
     found["host_ms"] = statistics.median(worst(times, device))
     if cuda:
         found |= replayed(both, repeats, device)
+        if group is None:
+            found["part_graph_ms"] = parts_alone(name, shape, device, repeats, options)
         if options.profile and shape.name == options.shapes.split(",")[0]:
             found["kernels"] = kernels(both)
     if group is not None:
@@ -224,6 +226,22 @@ def replayed(call: Any, repeats: int, device: str) -> dict[str, Any]:
         return found
     except RuntimeError as error:
         return {"graph": str(error).splitlines()[0]}
+
+
+def parts_alone(name: str, shape: Shape, device: str, repeats: int, options: argparse.Namespace) -> dict[str, Any]:
+    """Replays of one GPU's call on a part of the sequence, by the number of parts: what a call takes that hands nothing on."""
+    found = {}
+    for count in (int(n) for n in options.gpus.split(",")):
+        if count > 1:
+            part = shape.at(shape.batch, shape.steps // count)
+            function, given, cotangents = prepared(name, part, device, getattr(torch, options.dtype), seed=0)
+            leaves = {key: x.requires_grad_() for key, x in given.items()}
+
+            def call(function: Any = function, leaves: Any = leaves, goals: Any = cotangents) -> Any:
+                return torch.autograd.grad(function(**leaves)[:-1], list(leaves.values()), goals, allow_unused=True)
+
+            found[str(count)] = replayed(call, repeats, device).get("graph_ms")
+    return found
 
 
 def kernels(call: Any) -> dict[str, Any]:
@@ -359,20 +377,49 @@ def show(folder: Path) -> None:
         lines.append("| " + " | ".join(cells) + " |")
     Console(width=200).print(table)
     head = [f"{k}: {v}" for k, v in results["versions"].items()]
-    text = ["# Sequences in parts on several GPUs", "", *head, ""]
+    text = ["# Sequences in parts on several GPUs", "", ", ".join(head), ""]
     text += [
-        "`python -m benchmarks.context_parallel`; predicted: `chunkform plan`; graph: replays of a CUDA graph.",
+        "`python -m benchmarks.context_parallel`. Times are of forward and backward, of calls that follow each other; graph: "
+        "replays of a CUDA graph, which wait for no host; predicted: `chunkform plan`, with the time of kernels by the compiler's "
+        "model. Goals are of the times faster.",
+        "",
+        *(f"- {note}" for note in results.get("notes", [])),
         "",
     ]
-    (folder / "context_parallel.md").write_text("\n".join([*text, *lines]) + "\n")
+    costs = handed_on(rows)
+    if costs:
+        costs = ["", "## What handing on costs", "", *costs]
+    (folder / "context_parallel.md").write_text("\n".join([*text, *lines, *costs]) + "\n")
     plot(rows, folder / "context_parallel.png")
+
+
+def handed_on(rows: list[dict[str, Any]]) -> list[str]:
+    """A table of what is left of a call's time without that of the same kernels on one GPU, beside the planner's number."""
+    alone = {(r["op"], r["shape"], int(n)): x for r in rows for n, x in r.get("part_graph_ms", {}).items() if x}
+    lines = []
+    for r in rows:
+        part = alone.get((r["op"], r["shape"], r["gpus"]))
+        if part and r.get("graph_ms"):
+            cells = [r["op"], r["shape"], str(r["gpus"]), f"{r['graph_ms']:.3f}", f"{part:.3f}"]
+            cells += [f"{r['graph_ms'] - part:.3f}", f"{planned(r)[1]:.3f}"]
+            lines.append("| " + " | ".join(cells) + " |")
+    if not lines:
+        return []
+    columns = ("op", "shape", "GPUs", "graph ms", "one GPU, a part alone", "handing on", "predicted")
+    return ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns), *lines]
 
 
 def predicted(row: dict[str, Any]) -> float:
     """Milliseconds of forward and backward, by the planner."""
+    return sum(planned(row))
+
+
+def planned(row: dict[str, Any]) -> tuple[float, float]:
+    """Milliseconds of a part's kernels, and of handing on, by the planner."""
     from chunkform.codegen.link_plan import link_plan
 
-    return 1e3 * link_plan(compiled(row["op"]), tuple(row["sizes"]), row["gpus"]).seconds
+    step = link_plan(compiled(row["op"]), tuple(row["sizes"]), row["gpus"])
+    return 1e3 * step.compute, 1e3 * (step.communicate + step.compose)
 
 
 def compiled(name: str, known: dict[str, Any] = {}) -> Any:  # noqa: B006

@@ -7,7 +7,7 @@ the parts (see `segments.py`), whose size doesn't depend on the length of the se
     in a node        (N - 1) maps reach each GPU over its link
     between nodes    the maps of all other nodes' GPUs reach a node over its GPUs' network, evenly
     latency          one hop for each GPU of a node, as in a ring, and one for each doubling of the nodes, as in a tree
-    composing        a few small kernels for each doubling of the ranks, and the products of the maps
+    composing        a few small kernels, which walk over the parts that a GPU cuts its own sequence into, and over the ranks
 
 Nothing is taken off for what overlaps.
 """
@@ -30,8 +30,11 @@ from .segments import Affine, segment_map
 from .stages import Plan, Sweep
 
 WIDE = 4  # bytes of a map's entries
-MAKING, DOUBLING = 12, 6  # small kernels: to make a map and hand it on, and to compose neighbours
-PRODUCTS = 30e12  # FLOPs a second of float32 products, where there are enough of them
+KERNELS = 3  # small ones, for the decays of a GPU's own parts, for their map, and for what enters
+COLUMNS, ALONE = (
+    32,
+    0.33e12,
+)  # of a matrix that a program has, and FLOPs a second of its float32 products: 3.2 us for 128 rows
 
 
 @dataclass(frozen=True)
@@ -182,17 +185,19 @@ def _gathering(own: int, gpus: int, links: Links) -> float:
 
 
 def _composing(a: Affine, lanes: int, gpus: int, sizes: Sizes, machine: Machine) -> float:
-    """Seconds in which the last rank composes the maps of all before it, by halves."""
-    inner = set(a.inner.values())
-    flops = 0.0
-    for axes in a.shape.values():
-        if inner & set(axes):
-            rows = max(sizes.of((x,)) for x in axes)
-            flops += 2 * rows * (sizes.of(axes) + max(sizes.of(s.axes) for s in a.group))
-    rate = PRODUCTS * min(1.0, 4 * lanes * gpus / machine.processors)
+    """Seconds in which the last rank makes the map of its own part, and what enters from the maps of all before it."""
     moved = 3 * WIDE * lanes * gpus * _entries(a, sizes)
-    kernels = MAKING + DOUBLING * math.ceil(math.log2(max(1, gpus - 1)))
-    return kernels * machine.launch + lanes * gpus * flops / rate + moved / machine.copy
+    seconds = KERNELS * machine.launch + moved / machine.copy
+    inner = set(a.inner.values())
+    matrices = [axes for axes in a.shape.values() if inner & set(axes)]
+    if matrices:
+        rows = max(sizes.of((x,)) for axes in matrices for x in axes)
+        columns = (max(sizes.of(axes) for axes in matrices) + sum(sizes.of(s.axes) for s in a.group)) / rows
+        programs = lanes * math.ceil(columns / COLUMNS)
+        own = max(1, 2 * machine.processors // max(1, lanes * math.ceil(rows / COLUMNS / 2)))
+        step = math.ceil(programs / machine.processors) * 2 * rows * rows * COLUMNS / ALONE
+        seconds += (own + gpus - 1) * step
+    return seconds
 
 
 def _tensors(c: Compiled, sizes: Sizes) -> float:
