@@ -13,6 +13,9 @@ No weight between t's own reads and writes is part of it, so strong decays leave
 at the borders runs from the sequence's end, over one number a chunk. Beside the sweeps that make reads of S and of dS anyway this
 costs one product a chunk (own), and sums over what is in registers (in, out).
 
+Such a sum holds only as far as the sweeps that make its terms round alike: what a chunk writes to S must cancel against its reads
+of dS. So both sweeps are of one side, where there is a choice, and the end of S is that of the sweep that sums its reads.
+
 Of a decay for each channel, `in` and `out` are summed over the chunk, for each channel; what is inside a chunk stays a sum of
 differences, over that chunk's steps only.
 
@@ -82,7 +85,17 @@ def _attach(out: list[Stage], k: int, s: StateForm, g: StateForm, ahead: bool, t
     if totals:
         border = replace(border, own=(), totals=True)
     out[k] = replace(sweep, borders=(*sweep.borders, border))
+    if ahead:
+        _keep_end(out, k, s.name)
     return sweep.side
+
+
+def _keep_end(out: list[Stage], k: int, state: str) -> None:
+    """Let sweep k, and no other one, keep the last value of a state."""
+    for n, stage in enumerate(out):
+        if isinstance(stage, Sweep) and state in stage.states:
+            others = tuple(x for x in stage.finals if x != state)
+            out[n] = replace(stage, finals=(*others, state) if n == k else others)
 
 
 def _place(

@@ -1441,15 +1441,7 @@ def backward_sweep_3(
             input_precision="tf32x3",
         )  # ... + k^T diag(beta) write1
         S = p5  # S + k^T diag(beta) write1
-    if YIELD:
-        if S_last is not None:
-            if part == parts - 1:
-                tl.store(
-                    S_last + (sh // H // parts * H + h) * D * E + d[None, :] * E + e[:, None],
-                    S,
-                    mask=d_ok[None, :] & e_ok[:, None],
-                )
-    else:
+    if S_last is not None:
         tl.store(S_last + sh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
 
 
@@ -1685,7 +1677,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"k", "q"}:
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
-        S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
+        S_last = some.new_empty((lay.sequences * parts, H, D, E), dtype=torch.float32)
         launch(
             backward_sweep_3,
             (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),

@@ -1965,15 +1965,7 @@ def backward_sweep_3(
             input_precision="tf32x3",
         )  # ... + k^T diag(beta . until) write1
         S = p5  # kept S + k^T diag(beta . until) write1
-    if YIELD:
-        if S_last is not None:
-            if part == parts - 1:
-                tl.store(
-                    S_last + (sh // H // parts * H + h) * D * E + d[None, :] * E + e[:, None],
-                    S,
-                    mask=d_ok[None, :] & e_ok[:, None],
-                )
-    else:
+    if S_last is not None:
         tl.store(S_last + sh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
 
 
@@ -2284,7 +2276,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
         S_in_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
         S_in_early_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
-        S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
+        S_last = some.new_empty((lay.sequences * parts, H, D, E), dtype=torch.float32)
         launch(
             backward_sweep_3,
             (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
@@ -2336,8 +2328,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         S_pairing = border_sums(
             alpha_sums,
             alpha_resets,
-            pair(S_last, dS_first, (-2, -1)),
+            pair(S_last, dS_starts, (-2, -1)),
             lay,
+            parts,
             config.exact,
             out_late=S_out_late_,
             in_late=S_in_late_,

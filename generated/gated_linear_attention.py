@@ -1025,15 +1025,7 @@ def backward_sweep_1(
             tl.trans(v.to(DT)), scaled1.to(DT), (kept[None, :] * S), input_precision="tf32x3"
         )  # ... + scaled1^T v
         S = p2  # diag(kept) S + scaled1^T v
-    if YIELD:
-        if S_last is not None:
-            if part == parts - 1:
-                tl.store(
-                    S_last + (sh // H // parts * H + h) * D * E + d[None, :] * E + e[:, None],
-                    S,
-                    mask=d_ok[None, :] & e_ok[:, None],
-                )
-    else:
+    if S_last is not None:
         tl.store(S_last + sh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
 
 
@@ -1514,7 +1506,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         S_late_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
         S_in_ = some.new_empty((B, H, lay.chunks, D), dtype=torch.float32)
-        S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
+        S_last = some.new_empty((lay.sequences * parts, H, D, E), dtype=torch.float32)
         launch(
             backward_sweep_1,
             (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
@@ -1742,7 +1734,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"alpha"}:  # the decay times <S_(t-1), dS_t>
         late = spread(S_late_.float(), (B, T, H, D), some)
         early = None
-        S_pairing = suffix_sum(late, early, pair(S_last, dS_first, (-1,)), lay, S_in_, S_out_)
+        S_pairing = suffix_sum(late, early, pair(S_last, dS_starts, (-1,)), lay, parts, S_in_, S_out_)
     S_in_ = S_last = S_late_ = S_out_ = late = None
     if "q" in needs:
         gradients["q"] = dq.to(given["q"].dtype)

@@ -1449,15 +1449,7 @@ def backward_sweep_3(
             tl.trans(write1.to(DT)), (eta.to(tl.float32)[:, None] * x.to(tl.float32)).to(DT), input_precision="tf32x3"
         )  # write1^T diag(eta) x
         W = W + (-p5)  # W - write1^T diag(eta) x
-    if YIELD:
-        if W_last is not None:
-            if part == parts - 1:
-                tl.store(
-                    W_last + (sh // H // parts * H + h) * M * N + m_[:, None] * N + n_[None, :],
-                    W,
-                    mask=m__ok[:, None] & n__ok[None, :],
-                )
-    else:
+    if W_last is not None:
         tl.store(W_last + sh * M * N + m_[:, None] * N + n_[None, :], W, mask=m__ok[:, None] & n__ok[None, :])
 
 
@@ -1688,7 +1680,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"x", "z"}:
         dx = some.new_empty((B, T, H, N), dtype=some.dtype)
         dz = some.new_empty((B, T, H, N), dtype=some.dtype)
-        W_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32)
+        W_last = some.new_empty((lay.sequences * parts, H, M, N), dtype=torch.float32)
         launch(
             backward_sweep_3,
             (lay.sequences * parts * H * cdiv(N, min(config.tile, padded(N))),),

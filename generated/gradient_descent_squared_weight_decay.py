@@ -196,7 +196,7 @@ def _backward_sweep_1(s1, s2, s3, s4, W_0, lead, size, dtype, device, size_n, si
         W_now = (a0[:, :, n])[..., None, None] * W_now + a2[:, :, n]
     W_in = torch.stack(W_in, 2)
     c0 = x4 @ W_in.mT
-    return from_chunks((a3[..., :, None] * c0 + a6), lead, 1), W_in, W_now
+    return from_chunks((a3[..., :, None] * c0 + a6), lead, 1), W_now
 
 
 def _backward_sweep_2(s1, s2, s3, s4, s5, dW_0, lead, size, dtype, device, size_n, size_m):
@@ -296,6 +296,7 @@ def _backward_sweep_4(s1, s2, s3, s4, s5, W_0, lead, size, dtype, device, size_n
     return (
         from_chunks((a3[..., :, None] * c0 + a6), lead, 1),
         from_chunks((a9 + a10[..., :, None] * c1), lead, 1),
+        W_in,
         W_now,
     )
 
@@ -365,7 +366,7 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     x = steps_first(given["x"], dtype)
     eta = steps_first(given["eta"], dtype)
     # y: W_(t-1) x_t
-    y, W_edges, W_end = in_segments(
+    y, W_end = in_segments(
         _backward_sweep_1,
         (log_keep, w, -x * eta[..., None], x),
         (W_first,),
@@ -395,7 +396,7 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     )
     # y_3: W_t^T do_t
     # y_4: W_(t-1)^T w_{2,t}
-    y_3, y_4, W_end = in_segments(
+    y_3, y_4, W_edges, W_end = in_segments(
         _backward_sweep_4, (log_keep, w, t17, do, w_2), (W_first,), lead, 1, CHUNK, dtype, device, size_n, size_m
     )
     keep = log_keep.exp()
@@ -1080,25 +1081,25 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
 
 @triton.jit(do_not_specialize=["T", "chunks"])
 def backward_prepare_1(
-    matrix1,
+    matrix2,
     keep_sums,
     keep_resets,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    eta_p,
-    eta_b,
-    eta_t,
-    eta_h,
-    eta_g,
-    matrix2,
     z_p,
     z_b,
     z_t,
     z_h,
     z_g,
+    x_p,
+    x_b,
+    x_t,
+    x_h,
+    x_g,
+    matrix1,
+    eta_p,
+    eta_b,
+    eta_t,
+    eta_h,
+    eta_g,
     matrix3,
     do_p,
     do_b,
@@ -1142,213 +1143,48 @@ def backward_prepare_1(
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
+    z_p += b * z_b + h // z_g * z_h
     x_p += b * x_b + h // x_g * x_h
     eta_p += b * eta_b + h // eta_g * eta_h
-    z_p += b * z_b + h // z_g * z_h
     do_p += b * do_b + h // do_g * do_h
     write1_p += b * write1_b + h // write1_g * write1_h
-    keep_a_before = tl.load(keep_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-    keep_r_before = tl.load(keep_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
     keep_a = tl.load(keep_sums + at + tl.minimum(i, last))
     keep_r = tl.load(keep_resets + at + tl.minimum(i, last)) if EXACT else -1
-    seen = i[:, None] > i[None, :]
+    keep_a_before = tl.load(keep_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
+    keep_r_before = tl.load(keep_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
+    seen = i[:, None] >= i[None, :]
     if EXACT:
-        seen = seen & (i[None, :] >= keep_r_before[:, None])
-    m = power(keep_a_before[:, None] - keep_a[None, :], seen)  # decays from write to read
-    x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-    p = tl.dot(x.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x x^T
-    eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
-    tl.store(
-        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (eta.to(tl.float32)[None, :] * (m * p))
-    )  # ((x x^T) . m) diag(eta)
-    seen2 = i[:, None] >= i[None, :]
-    if EXACT:
-        seen2 = seen2 & (i[None, :] >= keep_r[:, None])
-    m2 = power(keep_a[:, None] - keep_a[None, :], seen2)  # decays from write to read
+        seen = seen & (i[None, :] >= keep_r[:, None])
+    m = power(keep_a[:, None] - keep_a[None, :], seen)  # decays from write to read
     z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-    p2 = tl.dot(z.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # z x^T
-    tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m2 * p2))  # (z x^T) . m
+    x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
+    p = tl.dot(z.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # z x^T
+    tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p))  # (z x^T) . m
+    p2 = tl.dot(x.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x x^T
+    seen2 = i[:, None] < i[None, :]
+    if EXACT:
+        seen2 = seen2 & (i[:, None] >= keep_r_before[None, :])
+    m2 = power(keep_a_before[None, :] - keep_a[:, None], seen2)  # decays from write to read
+    eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
+    w = -eta.to(tl.float32)[None, :] * (p2 * m2)
+    x2 = inverse(w, C, LEVELS, DT)  # (I - T)^-1
+    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2)  # x2
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
     write1 = tl.load(
         write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
     )
     p3 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
-    tl.store(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m2 * p3))  # (do write1^T) . m
+    tl.store(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p3))  # (do write1^T) . m
     tl.store(
-        matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (eta.to(tl.float32)[None, :] * (m2 * p3))
+        matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (eta.to(tl.float32)[None, :] * (m * p3))
     )  # ((do write1^T) . m) diag(eta)
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_1(
-    W_first,
-    W_last,
-    keep_sums,
-    keep_resets,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    matrix1,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    eta_p,
-    eta_b,
-    eta_t,
-    eta_h,
-    eta_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    N: tl.constexpr,
-    M: tl.constexpr,
-    block_n_: tl.constexpr,
-    block_m_: tl.constexpr,
-    YIELD: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
-):
-    """A walk forwards over chunks, carrying a tile of W."""
-    tile = tl.program_id(0) % tl.cdiv(M, block_m_)
-    sh = (tl.program_id(0) // tl.cdiv(M, block_m_)).to(tl.int64)
-    h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
-    bh = b * H + h
-    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
-    i = tl.arange(0, C)
-    n_ = tl.arange(0, block_n_)
-    n__ok = n_ < N
-    m_ = tile * block_m_ + tl.arange(0, block_m_)
-    m__ok = m_ < M
-    W = tl.zeros([block_n_, block_m_], tl.float32)
-    if W_first is not None:
-        W += tl.load(
-            W_first + sh * M * N + m_[None, :] * N + n_[:, None], mask=m__ok[None, :] & n__ok[:, None], other=0.0
-        )
-    x_p += b * x_b + h // x_g * x_h
-    write1_p += b * write1_b + h // write1_g * write1_h
-    eta_p += b * eta_b + h // eta_g * eta_h
-    for n in range(count):
-        c = n
-        t0 = begin + tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
-        c += first
-        i_ok = i <= last
-        at = bh * T + t0
-        step = (b * T + t0) * H + h
-        keep_a_before = tl.load(keep_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-        keep_r_before = tl.load(keep_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
-        keep_a_end = tl.load(keep_sums + at + last)
-        keep_r_end = tl.load(keep_resets + at + last) if EXACT else -1
-        keep_a = tl.load(keep_sums + at + tl.minimum(i, last))
-        keep_r = tl.load(keep_resets + at + tl.minimum(i, last)) if EXACT else -1
-        since = power(keep_a_before, keep_r_before < 0)
-        x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-        p = tl.dot(x.to(DT), W.to(DT), input_precision="tf32x3")  # x W^T
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        write1 = tl.load(
-            write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :],
-            mask=i_ok[:, None] & m__ok[None, :],
-            other=0.0,
-        )
-        p2 = tl.dot(t.to(DT), write1.to(DT), input_precision="tf32x3")  # matrix1 write1
-        y = (since[:, None] * p) + (-p2)  # diag(since) x W^T - matrix1 write1
-        kept = power(keep_a_end, keep_r_end < 0)
-        until = power(keep_a_end - keep_a, keep_r_end < i + 1)
-        eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
-        p3 = tl.dot(
-            tl.trans(x.to(DT)),
-            ((until * eta.to(tl.float32))[:, None] * write1.to(tl.float32)).to(DT),
-            input_precision="tf32x3",
-        )  # write1^T diag(eta . until) x
-        W = (kept * W) + (-p3)  # kept W - write1^T diag(eta . until) x
-    if YIELD:
-        if W_last is not None:
-            if part == parts - 1:
-                tl.store(
-                    W_last + (sh // H // parts * H + h) * M * N + m_[None, :] * N + n_[:, None],
-                    W,
-                    mask=m__ok[None, :] & n__ok[:, None],
-                )
-    else:
-        tl.store(W_last + sh * M * N + m_[None, :] * N + n_[:, None], W, mask=m__ok[None, :] & n__ok[:, None])
-
-
-@triton.jit(do_not_specialize=["T", "chunks"])
-def backward_prepare_2(
-    matrix5,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    keep_sums,
-    keep_resets,
-    eta_p,
-    eta_b,
-    eta_t,
-    eta_h,
-    eta_g,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    N: tl.constexpr,
-    block_n_: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
-):
-    """What needs no state, for all chunks at once."""
-    c = tl.program_id(0) % chunks
-    bh = (tl.program_id(0) // chunks).to(tl.int64)
-    b = bh // H
-    h = bh % H
-    i = tl.arange(0, C)
-    n_ = tl.arange(0, block_n_)
-    n__ok = n_ < N
-    t0, last = place_of(c, T, begins, stops, C)
-    if last < 0:
-        return
-    i_ok = i <= last
-    at = bh * T + t0
-    step = (b * T + t0) * H + h
-    x_p += b * x_b + h // x_g * x_h
-    eta_p += b * eta_b + h // eta_g * eta_h
-    keep_a_before = tl.load(keep_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-    keep_r_before = tl.load(keep_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
-    keep_a = tl.load(keep_sums + at + tl.minimum(i, last))
-    keep_r = tl.load(keep_resets + at + tl.minimum(i, last)) if EXACT else -1
-    x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-    p = tl.dot(x.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x x^T
-    seen = i[:, None] < i[None, :]
-    if EXACT:
-        seen = seen & (i[:, None] >= keep_r_before[None, :])
-    m = power(keep_a_before[None, :] - keep_a[:, None], seen)  # decays from write to read
-    eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
-    w = -eta.to(tl.float32)[None, :] * (p * m)
-    x2 = inverse(w, C, LEVELS, DT)  # (I - T)^-1
-    tl.store(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2)  # x2
-
-
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
-def backward_sweep_2(
     dW_first,
     dW_last,
-    matrix5,
+    matrix1,
     x_p,
     x_b,
     x_t,
@@ -1427,14 +1263,14 @@ def backward_sweep_2(
         eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
         keep_a_before = tl.load(keep_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
         keep_r_before = tl.load(keep_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
-        t = tl.load(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
         p = tl.dot(x.to(DT), dW.to(DT), input_precision="tf32x3")  # x dW^T
         since = power(keep_a_end - keep_a, keep_r_end < i + 1)
         t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
         p2 = tl.dot(tl.trans(t2.to(DT)), do.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + matrix2 do
-        p3 = tl.dot(t.to(DT), p2.to(DT), input_precision="tf32x3")  # matrix5 p2
+        p3 = tl.dot(t.to(DT), p2.to(DT), input_precision="tf32x3")  # matrix1 p2
         if YIELD:
             tl.store(
                 write2_out + step * M + i[:, None] * (H * M) + m_[None, :], p3, mask=i_ok[:, None] & m__ok[None, :]
@@ -1471,9 +1307,9 @@ def backward_sweep_2(
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
-def backward_ends_2(
+def backward_ends_1(
     dW_last,
-    matrix5,
+    matrix1,
     keep_sums,
     keep_resets,
     x_p,
@@ -1531,12 +1367,12 @@ def backward_ends_2(
         keep_r_end = tl.load(keep_resets + at + last) if EXACT else -1
         keep_a_before = tl.load(keep_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
         keep_r_before = tl.load(keep_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
-        t = tl.load(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         since = power(keep_a_end - keep_a, keep_r_end < i + 1)
         x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
         p = tl.dot(x.to(DT), dW.to(DT), input_precision="tf32x3")  # x dW
         w = since[:, None] * p
-        p2 = tl.dot(t.to(DT), w.to(DT), input_precision="tf32x3")  # matrix5 w
+        p2 = tl.dot(t.to(DT), w.to(DT), input_precision="tf32x3")  # matrix1 w
         kept = power(keep_a_end, keep_r_end < 0)
         eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
         until = power(keep_a_before, keep_r_before < 0)
@@ -1559,8 +1395,8 @@ def backward_ends_2(
 
 
 @triton.jit(do_not_specialize=["T", "chunks"])
-def backward_prepare_3(
-    matrix6,
+def backward_prepare_2(
+    matrix5,
     eta_p,
     eta_b,
     eta_t,
@@ -1578,7 +1414,7 @@ def backward_prepare_3(
     write1_t,
     write1_h,
     write1_g,
-    matrix7,
+    matrix6,
     T,
     H,
     chunks,
@@ -1626,15 +1462,15 @@ def backward_prepare_3(
     )
     p = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
     tl.store(
-        matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (eta.to(tl.float32)[:, None] * (m * p))
+        matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (eta.to(tl.float32)[:, None] * (m * p))
     )  # diag(eta) ((write2 write1^T) . m)
     tl.store(
-        matrix7 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (eta.to(tl.float32)[None, :] * (m * p))
+        matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (eta.to(tl.float32)[None, :] * (m * p))
     )  # ((write2 write1^T) . m) diag(eta)
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
-def backward_sweep_3(
+def backward_sweep_2(
     dW_first,
     keep_sums,
     keep_resets,
@@ -1654,7 +1490,7 @@ def backward_sweep_3(
     write1_h,
     write1_g,
     W_out_late__out,
-    matrix6,
+    matrix5,
     matrix3,
     z_p,
     z_b,
@@ -1739,8 +1575,8 @@ def backward_sweep_3(
         if not EXACT:
             p = tl.dot(write1.to(DT), (dW - dW.to(DT).to(tl.float32)).to(DT), p)
         sums = tl.sum(((since * eta.to(tl.float32))[:, None] * x.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1)
-        t = tl.load(matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(tl.trans(t.to(DT)), x.to(DT), input_precision="tf32x3")  # matrix6 x
+        t = tl.load(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p2 = tl.dot(tl.trans(t.to(DT)), x.to(DT), input_precision="tf32x3")  # matrix5 x
         t2 = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
         p3 = tl.dot(
@@ -1782,7 +1618,7 @@ def backward_sweep_3(
 
 
 @triton.jit(do_not_specialize=["T", "chunks"])
-def backward_prepare_4(
+def backward_prepare_3(
     keep_sums,
     keep_resets,
     do_p,
@@ -1897,8 +1733,9 @@ def backward_prepare_4(
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
-def backward_sweep_4(
+def backward_sweep_3(
     W_first,
+    W_last,
     keep_sums,
     keep_resets,
     z_p,
@@ -1929,7 +1766,7 @@ def backward_sweep_4(
     W_in_late__out,
     W_in_early__out,
     matrix4,
-    matrix7,
+    matrix6,
     dx_2_p,
     dx_2_b,
     dx_2_t,
@@ -2022,9 +1859,9 @@ def backward_sweep_4(
         t = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p3 = tl.dot(t.to(DT), x.to(DT), input_precision="tf32x3")  # matrix4 x
         y = (since[:, None] * p) + (-p3)  # diag(since) do W - matrix4 x
-        t2 = tl.load(matrix7 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p4 = tl.dot(t2.to(DT), x.to(DT), input_precision="tf32x3")  # matrix7 x
-        y2 = (since2[:, None] * p2) + (-p4)  # diag(since) write2 W - matrix7 x
+        t2 = tl.load(matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p4 = tl.dot(t2.to(DT), x.to(DT), input_precision="tf32x3")  # matrix6 x
+        y2 = (since2[:, None] * p2) + (-p4)  # diag(since) write2 W - matrix6 x
         if YIELD:
             tl.store(
                 dx_out + step * N + i[:, None] * (H * N) + n_[None, :],
@@ -2049,6 +1886,8 @@ def backward_sweep_4(
             input_precision="tf32x3",
         )  # write1^T diag(eta . until) x
         W = (kept * W) + (-p5)  # kept W - write1^T diag(eta . until) x
+    if W_last is not None:
+        tl.store(W_last + sh * M * N + m_[:, None] * N + n_[None, :], W, mask=m__ok[:, None] & n__ok[None, :])
 
 
 def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None):
@@ -2073,23 +1912,23 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     do = cotangent(cotangents.get("o"), some, (B, T, H, M))
     keep_sums, keep_resets, keep_extents = cumulate(keep, lay, config.exact)
     keep_extents = None
-    matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+    matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix4 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
         backward_prepare_1,
         (lay.programs,),
-        matrix1,
+        matrix2,
         keep_sums,
         keep_resets,
-        x,
-        *strides(x, H),
-        eta,
-        *strides(eta, H),
-        matrix2,
         z,
         *strides(z, H),
+        x,
+        *strides(x, H),
+        matrix1,
+        eta,
+        *strides(eta, H),
         matrix3,
         do,
         *strides(do, H),
@@ -2109,36 +1948,14 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         num_warps=4,
         num_stages=1,
     )
-    matrix5 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-    launch(
-        backward_prepare_2,
-        (lay.programs,),
-        matrix5,
-        x,
-        *strides(x, H),
-        keep_sums,
-        keep_resets,
-        eta,
-        *strides(eta, H),
-        *lay.at_once,
-        N=N,
-        block_n_=padded(N),
-        C=config.chunk,
-        LEVELS=config.levels,
-        EVEN=lay.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=4,
-        num_stages=1,
-    )
     if parts > 1 or exchange is not None:
         dW_ends = some.new_empty((B * parts, H, M, N), dtype=torch.float32)
         launch(
-            backward_sweep_2,
+            backward_sweep_1,
             (lay.sequences * parts * H * cdiv(M, min(config.tile, padded(M))),),
             None,
             dW_ends,
-            matrix5,
+            matrix1,
             x,
             *strides(x, H),
             keep_sums,
@@ -2170,10 +1987,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
         dW_linear = some.new_empty((B * parts, H, N, N), dtype=torch.float32)
         launch(
-            backward_ends_2,
+            backward_ends_1,
             (lay.sequences * parts * H * cdiv(N, min(config.tile, padded(N))),),
             dW_linear,
-            matrix5,
+            matrix1,
             keep_sums,
             keep_resets,
             x,
@@ -2199,39 +2016,6 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             dW_coming = exchange.begin(
                 (map_of_all("W", dW_first, dW_ends, lay, parts, False, linear=dW_linear, axis=1),)
             )
-    if needs & {"keep"}:
-        W_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32)
-        launch(
-            backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(M, min(config.tile, padded(M))),),
-            W_starts,
-            W_last,
-            keep_sums,
-            keep_resets,
-            x,
-            *strides(x, H),
-            matrix1,
-            write1,
-            *strides(write1, H),
-            eta,
-            *strides(eta, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            N=N,
-            M=M,
-            block_n_=padded(N),
-            block_m_=min(config.tile, padded(M)),
-            YIELD=True,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.warps,
-            num_stages=config.stages,
-        )
-    matrix1 = None
     if parts > 1 or exchange is not None:
         if exchange is not None:
             ((dW_first,),) = dW_coming()
@@ -2241,11 +2025,11 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     dy = some.new_empty((B, T, H, M), dtype=some.dtype)
     dW_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32)
     launch(
-        backward_sweep_2,
+        backward_sweep_1,
         (lay.sequences * parts * H * cdiv(M, min(config.tile, padded(M))),),
         dW_starts,
         dW_last,
-        matrix5,
+        matrix1,
         x,
         *strides(x, H),
         keep_sums,
@@ -2275,14 +2059,14 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         num_warps=config.warps,
         num_stages=config.stages,
     )
-    matrix2 = matrix5 = None
+    matrix1 = matrix2 = None
     if needs & {"eta", "keep", "x", "z"}:
+        matrix5 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         matrix6 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-        matrix7 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
-            backward_prepare_3,
+            backward_prepare_2,
             (lay.programs,),
-            matrix6,
+            matrix5,
             eta,
             *strides(eta, H),
             keep_sums,
@@ -2291,7 +2075,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             *strides(write2, H),
             write1,
             *strides(write1, H),
-            matrix7,
+            matrix6,
             *lay.at_once,
             M=M,
             block_m_=padded(M),
@@ -2308,7 +2092,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         deta_2 = some.new_empty((B, T, H, cdiv(N, min(config.tile, padded(N)))), dtype=torch.float32)
         W_out_late_ = some.new_empty((B, T, H, cdiv(N, min(config.tile, padded(N)))), dtype=torch.float32)
         launch(
-            backward_sweep_3,
+            backward_sweep_2,
             (lay.sequences * parts * H * cdiv(N, min(config.tile, padded(N))),),
             dW_starts,
             keep_sums,
@@ -2320,7 +2104,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             write1,
             *strides(write1, H),
             W_out_late_,
-            matrix6,
+            matrix5,
             matrix3,
             z,
             *strides(z, H),
@@ -2346,12 +2130,12 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=config.warps,
             num_stages=config.stages,
         )
-    matrix3 = matrix6 = None
+    matrix3 = matrix5 = None
     if needs & {"keep", "x", "z"}:
         own1 = some.new_empty((B, T, H, 1), dtype=torch.float32)
         own2 = some.new_empty((B, T, H, 1), dtype=torch.float32)
         launch(
-            backward_prepare_4,
+            backward_prepare_3,
             (lay.programs,),
             keep_sums,
             keep_resets,
@@ -2387,10 +2171,12 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dz = some.new_empty((B, T, H, N), dtype=some.dtype)
         W_in_late_ = some.new_empty((B, T, H, cdiv(N, min(config.tile, padded(N)))), dtype=torch.float32)
         W_in_early_ = some.new_empty((B, T, H, cdiv(N, min(config.tile, padded(N)))), dtype=torch.float32)
+        W_last = some.new_empty((lay.sequences * parts, H, M, N), dtype=torch.float32)
         launch(
-            backward_sweep_4,
+            backward_sweep_3,
             (lay.sequences * parts * H * cdiv(N, min(config.tile, padded(N))),),
             W_starts,
+            W_last,
             keep_sums,
             keep_resets,
             z,
@@ -2406,7 +2192,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             W_in_late_,
             W_in_early_,
             matrix4,
-            matrix7,
+            matrix6,
             dx_2,
             *strides(dx_2, H),
             dx,
@@ -2429,14 +2215,15 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=config.warps,
             num_stages=config.stages,
         )
-    dx_2 = matrix4 = matrix7 = write2 = None
+    dx_2 = matrix4 = matrix6 = write2 = None
     gradients, initial = {}, {}
     if needs & {"keep"}:  # the decay times <W_(t-1), dW_t>
         W_pairing = border_sums(
             keep_sums,
             keep_resets,
-            pair(W_last, dW_first, (-2, -1)),
+            pair(W_last, dW_starts, (-2, -1)),
             lay,
+            parts,
             config.exact,
             out_late=W_out_late_,
             in_late=W_in_late_,

@@ -1795,15 +1795,7 @@ def backward_sweep_3(
             input_precision="tf32x3",
         )  # ... + k^T diag((cd952cfd4723) . until) write1
         s = p3  # kept s + k^T diag((cd952cfd4723) . until) write1
-    if YIELD:
-        if s_last is not None:
-            if part == parts - 1:
-                tl.store(
-                    s_last + (sh // H // parts * H + h) * D * E + d[None, :] * E + e[:, None],
-                    s,
-                    mask=d_ok[None, :] & e_ok[:, None],
-                )
-    else:
+    if s_last is not None:
         tl.store(s_last + sh * D * E + d[None, :] * E + e[:, None], s, mask=d_ok[None, :] & e_ok[:, None])
 
 
@@ -2101,7 +2093,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"lam", "q"}:
         dq_2 = some.new_empty((B, T, H, D), dtype=torch.float32)
         s_in_early_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
-        s_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
+        s_last = some.new_empty((lay.sequences * parts, H, D, E), dtype=torch.float32)
         launch(
             backward_sweep_3,
             (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
@@ -2146,8 +2138,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         s_pairing = border_sums(
             lam_sums,
             lam_resets,
-            pair(s_last, ds_first, (-2, -1)),
+            pair(s_last, ds_starts, (-2, -1)),
             lay,
+            parts,
             config.exact,
             out_late=s_out_late_,
             in_early=s_in_early_,

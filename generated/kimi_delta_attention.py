@@ -2236,15 +2236,7 @@ def backward_sweep_3(
             input_precision="tf32x3",
         )  # ... + scaled4^T diag(beta) write1
         S = p3  # diag(kept) S + scaled4^T diag(beta) write1
-    if YIELD:
-        if S_last is not None:
-            if part == parts - 1:
-                tl.store(
-                    S_last + (sh // H // parts * H + h) * D * E + d[None, :] * E + e[:, None],
-                    S,
-                    mask=d_ok[None, :] & e_ok[:, None],
-                )
-    else:
+    if S_last is not None:
         tl.store(S_last + sh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
 
 
@@ -2553,7 +2545,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
         dlog_alpha_2 = some.new_empty((B, T, H, D), dtype=torch.float32)
         S_in_ = some.new_empty((B, H, lay.chunks, D), dtype=torch.float32)
-        S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
+        S_last = some.new_empty((lay.sequences * parts, H, D, E), dtype=torch.float32)
         launch(
             backward_sweep_3,
             (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
@@ -2609,7 +2601,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"alpha"}:  # the decay times <S_(t-1), dS_t>
         late = spread(S_late_.float(), (B, T, H, D), some)
         early = spread(S_early_.float(), (B, T, H, D), some)
-        S_pairing = suffix_sum(late, early, pair(S_last, dS_first, (-1,)), lay, S_in_, S_out_)
+        S_pairing = suffix_sum(late, early, pair(S_last, dS_starts, (-1,)), lay, parts, S_in_, S_out_)
     S_early_ = S_in_ = S_last = S_late_ = S_out_ = early = late = None
     if "q" in needs:
         gradients["q"] = dq.to(given["q"].dtype)

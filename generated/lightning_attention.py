@@ -845,15 +845,7 @@ def backward_sweep_1(
             tl.trans(v.to(DT)), (until[:, None] * k.to(tl.float32)).to(DT), (kept * S), input_precision="tf32x3"
         )  # ... + k^T diag(until) v
         S = p3  # kept S + k^T diag(until) v
-    if YIELD:
-        if S_last is not None:
-            if part == parts - 1:
-                tl.store(
-                    S_last + (sh // H // parts * H + h) * D * E + d[None, :] * E + e[:, None],
-                    S,
-                    mask=d_ok[None, :] & e_ok[:, None],
-                )
-    else:
+    if S_last is not None:
         tl.store(S_last + sh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
 
 
@@ -1165,7 +1157,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"lam", "q"}:
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
         S_in_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
-        S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
+        S_last = some.new_empty((lay.sequences * parts, H, D, E), dtype=torch.float32)
         launch(
             backward_sweep_1,
             (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
@@ -1283,8 +1275,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         S_pairing = border_sums(
             lam_sums,
             lam_resets,
-            pair(S_last, dS_first, (-2, -1)),
+            pair(S_last, dS_starts, (-2, -1)),
             lay,
+            parts,
             config.exact,
             in_late=S_in_late_,
             own_late=own1,

@@ -614,15 +614,7 @@ def backward_sweep_1(
             )  # dq
         p4 = tl.dot(tl.trans(v.to(DT)), k.to(DT), S, input_precision="tf32x3")  # ... + k^T v
         S = p4  # S + k^T v
-    if YIELD:
-        if S_last is not None:
-            if part == parts - 1:
-                tl.store(
-                    S_last + (sh // H // parts * H + h) * D * E + d[None, :] * E + e[:, None],
-                    S,
-                    mask=d_ok[None, :] & e_ok[:, None],
-                )
-    else:
+    if S_last is not None:
         tl.store(S_last + sh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
 
 
@@ -849,7 +841,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 dS_coming = exchange.begin((map_of_all("S", dS_first, dS_ends, lay, parts, False),))
     if needs & {"q"}:
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
-        S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
+        S_last = some.new_empty((lay.sequences * parts, H, D, E), dtype=torch.float32)
         launch(
             backward_sweep_1,
             (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),

@@ -759,15 +759,7 @@ def x_system_backward_sweep_1(
             tl.trans(u2.to(DT)), (until[:, None] * u.to(tl.float32)).to(DT), (kept * H_), input_precision="tf32x3"
         )  # ... + u^T diag(until) u
         H_ = p4  # kept H + u^T diag(until) u
-    if YIELD:
-        if H__last is not None:
-            if part == parts - 1:
-                tl.store(
-                    H__last + (sh // H // parts * H + h) * D * D + d[:, None] * D + d_kept[None, :],
-                    H_,
-                    mask=d_ok[:, None] & d_kept_ok[None, :],
-                )
-    else:
+    if H__last is not None:
         tl.store(H__last + sh * D * D + d[:, None] * D + d_kept[None, :], H_, mask=d_ok[:, None] & d_kept_ok[None, :])
 
 
@@ -1213,7 +1205,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     if needs & {"lam", "p"}:
         dp = some.new_empty((B, T, H, D), dtype=some.dtype)
         H_in_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
-        H__last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32)
+        H__last = some.new_empty((lay.sequences * parts, H, D, D), dtype=torch.float32)
         launch(
             x_system_backward_sweep_1,
             (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
@@ -1347,8 +1339,9 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
         H__pairing = border_sums(
             lam_sums,
             lam_resets,
-            pair(H__last, dH_first, (-2, -1)),
+            pair(H__last, dH_starts, (-2, -1)),
             lay,
+            parts,
             config.exact,
             in_late=H_in_late_,
             own_late=own1,

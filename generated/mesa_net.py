@@ -1118,15 +1118,7 @@ def x_system_backward_sweep_1(
             input_precision="tf32x3",
         )  # ... + k^T diag(beta . until) k
         H_ = p4  # kept H + k^T diag(beta . until) k
-    if YIELD:
-        if H__last is not None:
-            if part == parts - 1:
-                tl.store(
-                    H__last + (sh // H // parts * H + h) * D * D + d[:, None] * D + d_kept[None, :],
-                    H_,
-                    mask=d_ok[:, None] & d_kept_ok[None, :],
-                )
-    else:
+    if H__last is not None:
         tl.store(H__last + sh * D * D + d[:, None] * D + d_kept[None, :], H_, mask=d_ok[:, None] & d_kept_ok[None, :])
 
 
@@ -1592,7 +1584,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     if needs & {"lam", "p"}:
         dp_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
         H_in_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
-        H__last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32)
+        H__last = some.new_empty((lay.sequences * parts, H, D, D), dtype=torch.float32)
         launch(
             x_system_backward_sweep_1,
             (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
@@ -1735,8 +1727,9 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
         H__pairing = border_sums(
             lam_sums,
             lam_resets,
-            pair(H__last, dH_first, (-2, -1)),
+            pair(H__last, dH_starts, (-2, -1)),
             lay,
+            parts,
             config.exact,
             in_late=H_in_late_,
             own_late=own1,
@@ -2499,15 +2492,7 @@ def o_backward_sweep_1(
             input_precision="tf32x3",
         )  # ... + k^T diag(beta . until) v
         S = p3  # kept S + k^T diag(beta . until) v
-    if YIELD:
-        if S_last is not None:
-            if part == parts - 1:
-                tl.store(
-                    S_last + (sh // H // parts * H + h) * D * E + d[None, :] * E + e[:, None],
-                    S,
-                    mask=d_ok[None, :] & e_ok[:, None],
-                )
-    else:
+    if S_last is not None:
         tl.store(S_last + sh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
 
 
@@ -2844,7 +2829,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
     if needs & {"lam", "x"}:
         dx = some.new_empty((B, T, H, D), dtype=some.dtype)
         S_in_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
-        S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
+        S_last = some.new_empty((lay.sequences * parts, H, D, E), dtype=torch.float32)
         launch(
             o_backward_sweep_1,
             (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
@@ -2971,8 +2956,9 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
         S_pairing = border_sums(
             lam_sums,
             lam_resets,
-            pair(S_last, dS_first, (-2, -1)),
+            pair(S_last, dS_starts, (-2, -1)),
             lay,
+            parts,
             config.exact,
             in_late=S_in_late_,
             own_late=own1,

@@ -1048,15 +1048,7 @@ def o2_backward_sweep_1(
             tl.trans(u2.to(DT)), (until[:, None] * u.to(tl.float32)).to(DT), (kept * H_), input_precision="tf32x3"
         )  # ... + u^T diag(until) u
         H_ = p3  # kept H + u^T diag(until) u
-    if YIELD:
-        if H__last is not None:
-            if part == parts - 1:
-                tl.store(
-                    H__last + (sh // H // parts * H + h) * D * D + d[:, None] * D + d_kept[None, :],
-                    H_,
-                    mask=d_ok[:, None] & d_kept_ok[None, :],
-                )
-    else:
+    if H__last is not None:
         tl.store(H__last + sh * D * D + d[:, None] * D + d_kept[None, :], H_, mask=d_ok[:, None] & d_kept_ok[None, :])
 
 
@@ -1502,7 +1494,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
     if needs & {"lam", "q"}:
         dq_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
         H_in_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
-        H__last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32)
+        H__last = some.new_empty((lay.sequences * parts, H, D, D), dtype=torch.float32)
         launch(
             o2_backward_sweep_1,
             (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
@@ -1636,8 +1628,9 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
         H__pairing = border_sums(
             lam_sums,
             lam_resets,
-            pair(H__last, dH_first, (-2, -1)),
+            pair(H__last, dH_starts, (-2, -1)),
             lay,
+            parts,
             config.exact,
             in_late=H_in_late_,
             own_late=own1,
@@ -2038,15 +2031,7 @@ def o3_backward_sweep_1(
             tl.trans(u2.to(DT)), (until[:, None] * u.to(tl.float32)).to(DT), (kept * H_), input_precision="tf32x3"
         )  # ... + u^T diag(until) u
         H_ = p3  # kept H + u^T diag(until) u
-    if YIELD:
-        if H__last is not None:
-            if part == parts - 1:
-                tl.store(
-                    H__last + (sh // H // parts * H + h) * D * D + d[:, None] * D + d_kept[None, :],
-                    H_,
-                    mask=d_ok[:, None] & d_kept_ok[None, :],
-                )
-    else:
+    if H__last is not None:
         tl.store(H__last + sh * D * D + d[:, None] * D + d_kept[None, :], H_, mask=d_ok[:, None] & d_kept_ok[None, :])
 
 
@@ -2493,7 +2478,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
     if needs & {"lam", "x"}:
         dx_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
         H_in_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
-        H__last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32)
+        H__last = some.new_empty((lay.sequences * parts, H, D, D), dtype=torch.float32)
         launch(
             o3_backward_sweep_1,
             (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
@@ -2627,8 +2612,9 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
         H__pairing = border_sums(
             lam_sums,
             lam_resets,
-            pair(H__last, dH_first, (-2, -1)),
+            pair(H__last, dH_starts, (-2, -1)),
             lay,
+            parts,
             config.exact,
             in_late=H_in_late_,
             own_late=own1,

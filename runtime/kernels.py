@@ -1,9 +1,10 @@
 """What every generated Triton kernel shares: decays over chunks of steps, and the triangular inverse.
 
 Decays are cumulative log2 decays within a chunk, `a`. A log2 decay is taken to be at least FLOOR, which is as good as zero, so
-that none gives a NaN. That suffices for operands of two bytes. With EXACT, for float32, a step whose decay is below exp(-50)
-counts as a reset instead, which costs the steps after it no precision at all: beside one decay a step stands the last reset
-`r` (a step of the chunk, -1 for none), beside a decay for each channel the number of resets `n` up to there.
+that none gives a NaN. That suffices for operands of two bytes. With EXACT, for float32, a step whose decay is below exp(-30)
+counts as a reset instead, which costs the steps after it no precision at all; a large sum costs their decays 4e-8 of it. Beside
+one decay a step stands the last reset `r` (a step of the chunk, -1 for none), beside a decay for each channel the number of
+resets `n` up to there.
 """
 
 from typing import Any
@@ -16,7 +17,7 @@ from .launch import cdiv, launch, padded, steps, strides
 from .places import Places
 
 LOG2E = tl.constexpr(1.4426950408889634)
-RESET = tl.constexpr(-50.0)  # natural log of a decay that counts as zero
+RESET = tl.constexpr(-30.0)  # natural log of a decay that counts as zero: 1e-13 of a state is far below its rounding
 FLOOR = tl.constexpr(-160.0)  # 2^FLOOR is zero in float32
 
 
@@ -225,16 +226,17 @@ def cumulate_steps_kernel(
         tl.store(r + bh * T + t0 + i, reset_at, mask=i <= last)
 
 
-@triton.jit(do_not_specialize=["T", "chunks"])
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def suffix_sum_kernel(
-    late, early, start, inside, outside, out, T, H, chunks, starts, X: tl.constexpr, C: tl.constexpr, BX: tl.constexpr
+    late, early, start, inside, outside, out, T, H, chunks, starts, parts, length,
+    X: tl.constexpr, C: tl.constexpr, BX: tl.constexpr,
 ):  # fmt: skip
-    """out_t = start + sum of late at t and after + sum of early after t; late, early, out [B, T, H, X], start [N, H, X]. A
-    chunk's sum is inside + outside, [B, H, chunks, X], where they are given."""
+    """out_t = start + sum of late at t and after + sum of early after t; late, early, out [B, T, H, X], start [N * parts, H, X].
+    A chunk's sum is inside + outside, [B, H, chunks, X], where they are given."""
     x = tl.program_id(0) % tl.cdiv(X, BX) * BX + tl.arange(0, BX)
     sh = (tl.program_id(0) // tl.cdiv(X, BX)).to(tl.int64)
     h = sh % H
-    b, _, begin, stop, first = part_of(sh // H, T, starts, 1, T, C)
+    b, _, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
     base = (b * T * H + h) * X
     i = tl.arange(0, C)
     total = tl.zeros([BX], tl.float32)
@@ -301,11 +303,11 @@ def border_totals_kernel(
     tl.store(total + tl.program_id(0), tl.sum(inside, axis=0) + keeps * tl.sum(outside, axis=0))
 
 
-@triton.jit(do_not_specialize=["T", "chunks"])
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def border_sums_kernel(
     a, r, start, in_late, in_early, out_late, out_early, own_late, own_early, kept, total, out, T, H, chunks, begins, stops,
-    owners, ends, N_IN: tl.constexpr, N_OUT: tl.constexpr, N_OWN: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr,
-    LEAST: tl.constexpr, EXACT: tl.constexpr,
+    owners, ends, parts, length, N_IN: tl.constexpr, N_OUT: tl.constexpr, N_OWN: tl.constexpr, C: tl.constexpr,
+    BLOCK: tl.constexpr, LEAST: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     """The pairing at each step of a chunk, [B, T, H]; see `border_sums`."""
     c = tl.program_id(0) % chunks
@@ -314,8 +316,9 @@ def border_sums_kernel(
     if last < 0:
         return
     if owners is None:
-        end = tl.cast(chunks, tl.int64)
-        sh = bh
+        part = t0 // length
+        end = tl.minimum(tl.cdiv((part + 1) * length, C), chunks).to(tl.int64)
+        sh = (bh // H * parts + part) * H + bh % H
     else:
         end = tl.load(ends + c)
         sh = tl.load(owners + c) * H + bh % H
@@ -485,6 +488,7 @@ def border_sums(
     r: torch.Tensor | None,
     start: torch.Tensor | None,
     p: Places,
+    parts: int,
     exact: bool,
     in_late: torch.Tensor | None = None,
     in_early: torch.Tensor | None = None,
@@ -496,22 +500,24 @@ def border_sums(
     """A decay's pairing [B, T, H], float32, from what sweeps have summed for each step: [B, T, H, tiles], or None for nothing.
 
     `own` are pairs inside a chunk, `in` reads of the state before it, `out` (negative) reads of the gradient after it; `start`
-    [N, H] is <S, dS> after the last step. `a`, `r` are the cumulative decays and resets of `cumulate`. What the decays of a whole
+    [N * parts, H] is <S, dS> after the last step of each part: the states that entered the parts were rounded otherwise than
+    what the sweeps have there. `a`, `r` are the cumulative decays and resets of `cumulate`. What the decays of a whole
     chunk make smaller than rounding counts as nothing there, so that nothing beyond such a chunk is in the sum.
     """
     kept, total = (a.new_empty((p.batch, p.heads, p.chunks)) for _ in range(2))
     out = a.new_empty((p.batch, p.steps, p.heads))
     pairs = ((in_late, in_early), (out_late, out_early), (own_late, own_early))
     tiles = [next((x.shape[3] for x in pair if x is not None), 1) for pair in pairs]
-    least = -22.0 if exact else -10.0
+    least = -22.0 if exact else -16.0  # far below the rounding of one pair
     launch(
         border_totals_kernel, (p.programs,), a, r, in_late, in_early, out_late, out_early, kept, total, *p.at_once,
         N_IN=tiles[0], N_OUT=tiles[1], C=p.chunk, LEAST=least, EXACT=exact, num_warps=1,
     )  # fmt: skip
     launch(
         border_sums_kernel, (p.programs,), a, r, None if start is None else start.contiguous(), in_late, in_early,
-        out_late, out_early, own_late, own_early, kept, total, out, *p.at_once, p.owners, p.ends,
-        N_IN=tiles[0], N_OUT=tiles[1], N_OWN=tiles[2], C=p.chunk, BLOCK=256, LEAST=least, EXACT=exact, num_warps=1,
+        out_late, out_early, own_late, own_early, kept, total, out, *p.at_once, p.owners, p.ends, parts,
+        p.length(parts), N_IN=tiles[0], N_OUT=tiles[1], N_OWN=tiles[2], C=p.chunk, BLOCK=256, LEAST=least, EXACT=exact,
+        num_warps=1,
     )  # fmt: skip
     return out
 
@@ -547,10 +553,12 @@ def suffix_sum(
     early: torch.Tensor | None,
     start: torch.Tensor | None,
     p: Places,
+    parts: int = 1,
     inside: torch.Tensor | None = None,
     outside: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """out_t = start + sum_{s >= t} late_s + sum_{s > t} early_s, over axis 1 of [B, T, H, (X)] float32; start [N, H, (X)].
+    """out_t = start + sum_{s >= t} late_s + sum_{s > t} early_s, over axis 1 of [B, T, H, (X)] float32, for each part of the
+    sequences; start [N * parts, H, (X)].
 
     `inside` and `outside` [B, H, chunks, X] are together what the terms of each chunk sum to, without the rounding of what
     cancels in that sum; they are taken instead of it.
@@ -561,11 +569,11 @@ def suffix_sum(
     block = min(triton.next_power_of_2(X), 32)
     launch(
         suffix_sum_kernel,
-        (p.sequences * p.heads * cdiv(X, block),),
+        (p.sequences * parts * p.heads * cdiv(X, block),),
         late,
         None if early is None else early.contiguous(),
         None if start is None else start.contiguous(),
-        inside, outside, out, *p.walked,
+        inside, outside, out, *p.walked, parts, p.length(parts),
         X=X, C=p.chunk if inside is not None else 64 if X > 1 else 512, BX=block, num_warps=4,
     )  # fmt: skip
     return out

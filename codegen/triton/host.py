@@ -181,7 +181,12 @@ class Host:
                 j for j, x in enumerate(self.plan.stages) if isinstance(x, Sweep) and set(x.states) & set(sweep.states)
             ]
             group = set().union(*(self._wanted_by(j) for j in again))
-        kernel = sweep_kernel(f"{self.kind}_sweep_{number}", sweep, o, stores, self.names, ends=first and self.cuts)
+        if not group:
+            return  # what it yields is made by other sweeps, with their stores or sums
+        each = self.backward and sweep.direction > 0  # pairings start from the end of each part
+        kernel = sweep_kernel(
+            f"{self.kind}_sweep_{number}", sweep, o, stores, self.names, ends=first and self.cuts, each=each
+        )
         self._prepare(o, group, f"{self.kind}_prepare_{number}", k)
         self._inputs(kernel)
         self.kernels.append(kernel)
@@ -198,7 +203,8 @@ class Host:
         for s in sweep.group:
             if s.name in sweep.finals:
                 name = self.names(leaf("state", s.name))
-                lines.append(f"{name}_last = {self._new_state(s, 'lay.sequences')}")
+                count = "lay.sequences * parts" if each else "lay.sequences"
+                lines.append(f"{name}_last = {self._new_state(s, count)}")
         lines += self._launch(kernel)
         if self.cuts and self.backward and sweep.direction > 0 and self._can_wait(k):
             self.held.append((wanted, lines))
@@ -556,7 +562,7 @@ class Host:
         before, self.lines = self.lines, []
         name, first = self.names(leaf("state", p.state)), self.names(leaf("state", f"d{p.state}"))
         dims = tuple(n - len(state.axes) for n, a in enumerate(state.axes) if a not in axes)
-        start = f"pair({name}_last, {first}_first, {dims})"
+        start = f"pair({name}_last, {first}_starts, {dims})"
         if stage.direct is None:
             self._summed(p, name, start, stage.at_borders)
         else:
@@ -573,7 +579,9 @@ class Host:
         self.lines.append(f"late = spread({texts['late']}, ({shape}), some)")
         self.lines.append(f"early = {early_text}")
         totals = [self.names(leaf("sums", f"{p.state}.{kind}")) for kind in ("in", "out") if at_borders]
-        self.lines.append(f"{name}_pairing = suffix_sum({', '.join(['late', 'early', start, 'lay', *totals])})")
+        self.lines.append(
+            f"{name}_pairing = suffix_sum({', '.join(['late', 'early', start, 'lay', 'parts', *totals])})"
+        )
 
     def _from_borders(self, p: Pairing, name: str, start: str) -> None:
         """What the sweeps over the state and over its gradient have summed, put together."""
@@ -586,7 +594,7 @@ class Host:
         assert scale is not None
         decay = self.names(scale)
         self.lines.append(f"{name}_pairing = border_sums(")
-        self.lines.append(f"    {decay}_sums, {decay}_resets, {start}, lay, config.exact,")
+        self.lines.append(f"    {decay}_sums, {decay}_resets, {start}, lay, parts, config.exact,")
         self.lines += [f"    {slot.replace('.', '_')}={text}," for slot, text in found.items()]
         self.lines.append(")")
 

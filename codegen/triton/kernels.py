@@ -54,12 +54,19 @@ def parameters(a: Argument) -> list[str]:
 
 
 def sweep_kernel(
-    name: str, sweep: Sweep, o: Opened, stores: list[Store], name_of: NameOf, ends: bool, identity: bool = False
+    name: str,
+    sweep: Sweep,
+    o: Opened,
+    stores: list[Store],
+    name_of: NameOf,
+    ends: bool,
+    identity: bool = False,
+    each: bool = False,
 ) -> Kernel:
     """The walk over sequences or parts of them in chunks, with the states in registers.
 
     Where not YIELD, it makes nothing but the states after each part, from zero states, or the `identity`. `ends` says that it is
-    launched so.
+    launched so. Otherwise it yields last states of whole sequences, or, with `each`, of each part.
     """
     tiled = o.tile[0] if len(o.tile) == 1 else None
     tiles = Tiles(o.full, o.tile, o.direction, o.decays, o.streams, o.definitions, name_of)
@@ -76,7 +83,7 @@ def sweep_kernel(
         setup += _load_state(s, state, own, tiles, identity)
         if ends or s.name in sweep.finals:
             tiles.argument(f"{state}_last", "state", leaf("last", s.name, s.axes), s.axes)
-            after += _store_state(s, state, own, o.direction)
+            after += _store_state(s, state, own, o.direction, each)
     sums = [line for x in o.sums for line in _store_sums(x, tiles, tiled, name_of)]
     for x, node in o.outputs.items():
         v = tiles.value(node)
@@ -292,9 +299,11 @@ def _state_place(s: StateForm, own: tuple[str, ...], which: str = "sh") -> tuple
     return " + ".join(terms), mask
 
 
-def _store_state(s: StateForm, state: str, own: tuple[str, ...], direction: int) -> list[str]:
-    """The state after the last step: of the whole sequence, or, where not YIELD, of every part."""
+def _store_state(s: StateForm, state: str, own: tuple[str, ...], direction: int, each: bool) -> list[str]:
+    """The state after the last step: of the whole sequence, or, with `each` or where not YIELD, of every part."""
     where, mask = _state_place(s, own)
+    if each:
+        return [f"if {state}_last is not None:", f"    tl.store({state}_last + {where}, {state}{mask})"]
     whole, _ = _state_place(s, own, "(sh // H // parts * H + h)")
     last = "parts - 1" if direction > 0 else "0"
     return [

@@ -150,3 +150,13 @@ def test_no_pass_looks_at_a_name(name: str) -> None:
     assert one.family == other.family
     assert structure(one.forward) == structure(other.forward)
     assert structure(one.backward) == structure(other.backward)
+
+
+@pytest.mark.parametrize("name", ["stacked", "gated_delta_product", "mlstm", "retention"])
+def test_the_end_of_a_state_is_that_of_the_sweep_that_sums_its_reads(name: str) -> None:
+    plan = compile_spec(load(SPECS / f"{name}.py")[0] if (SPECS / f"{name}.py").exists() else find(name)[0]).backward
+    assert plan is not None
+    ahead = [(b.state, s) for s in plan.sweeps for b in s.borders if b.kind == "in"]
+    assert ahead
+    for state, sweep in ahead:
+        assert [s for s in plan.sweeps if state in s.finals] == [sweep]

@@ -30,6 +30,8 @@ def main(job: dict) -> list[dict]:
             case["dtype"] = str(dtype).removeprefix("torch.")
     if job.get("parts"):
         rows += [row for name in job["names"] for row in parts(name)]
+    if job.get("decays"):
+        rows += [row for name in job["names"] for row in decays(name)]
     if job.get("variants"):
         rows += [row for name in job["names"] for row in variants(name)]
     return rows
@@ -43,6 +45,15 @@ def parts(name: str) -> list[dict]:
     m.parts_for = whole
     difference = packed_difference(name, (37, 0, 41, 1, 64))
     return [*rows, {"recurrence": name, "quantity": "packed", "error": difference, "dtype": "float32", "rounding": 0}]
+
+
+def decays(name: str) -> list[dict]:
+    """Gradients of decays, which are sums over all later steps, in float16 over sequences that programs share."""
+    c, m = compiled(name), module(name)
+    whole, m.parts_for = m.parts_for, lambda places, programs: 3
+    rows = errors(name, Case(batch=1, steps=300, heads=8, width=16), torch.float16)
+    m.parts_for = whole
+    return [asdict(e) for e in rows if e.quantity in {f"d{v.name}" for v in c.step.variables if v.is_decay}]
 
 
 def variants(name: str) -> list[dict]:

@@ -81,3 +81,9 @@ def test_strides_needs_and_missing_gradients_change_nothing():
 )
 def test_parts_of_a_sequence_and_packed_sequences(name):
     assert_small(interpret((name,), [], parts=True), 1e-5)
+
+
+def test_what_sweeps_sum_for_decays_in_float16_cancels_over_parts_and_at_the_end():
+    rows = interpret(("retention", "stacked"), [], decays=True)
+    assert [r["quantity"] for r in rows] == ["dgamma", "dlam", "dmu"]
+    assert [r for r in rows if not r["error"] < 1.5 * r["rounding"]] == []
