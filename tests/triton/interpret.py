@@ -32,6 +32,8 @@ def main(job: dict) -> list[dict]:
         rows += [row for name in job["names"] for row in parts(name)]
     if job.get("decays"):
         rows += [row for name in job["names"] for row in decays(name)]
+    if job.get("groups"):
+        rows += [row for name in job["names"] for row in groups(name)]
     if job.get("variants"):
         rows += [row for name in job["names"] for row in variants(name)]
     return rows
@@ -45,6 +47,22 @@ def parts(name: str) -> list[dict]:
     m.parts_for = whole
     difference = packed_difference(name, (37, 0, 41, 1, 64))
     return [*rows, {"recurrence": name, "quantity": "packed", "error": difference, "dtype": "float32", "rounding": 0}]
+
+
+def groups(name: str) -> list[dict]:
+    """Calls in which one argument alone has all heads, beside the same with the others repeated. Gradients are of every head."""
+    c, m = compiled(name), module(name)
+    s = sample(c, Case(batch=1, steps=19, heads=2, width=17))
+    axis = {v.name: 2 if v.per_step else 0 for v in c.step.variables}
+    rows = []
+    for whole in s.given:
+        few = {n: x if n == whole else x.narrow(axis[n], 0, 1).clone() for n, x in s.given.items()}
+        full = {n: x.repeat_interleave(2 // x.shape[axis[n]], axis[n]) for n, x in few.items()}
+        got, want = run(m, replace(s, given=few)), run(m, replace(s, given=full))
+        for n, x in want.items():
+            what = {"recurrence": name, "quantity": f"all heads in {whole}: {n}", "dtype": "float32", "rounding": 0}
+            rows.append(what | {"error": float((got[n] - x).norm() / x.norm())})
+    return rows
 
 
 def decays(name: str) -> list[dict]:

@@ -76,6 +76,10 @@ def test_strides_needs_and_missing_gradients_change_nothing():
     assert_small(interpret(("gated_delta_rule",), [], variants=True), 1e-6)
 
 
+def test_one_argument_alone_may_have_all_heads():
+    assert_small(interpret(("retention",), [], groups=True), 1e-5)
+
+
 @pytest.mark.parametrize(
     "name", ["lightning_attention", "gated_delta_rule", "gated_linear_attention", "scaled_retention"]
 )
