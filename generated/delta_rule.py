@@ -62,13 +62,14 @@ import triton.language as tl
 from chunkform.runtime.decay import order_mask, triangular_inverse
 from chunkform.runtime.decode import Step, StepKernel
 from chunkform.runtime.kernels import chained_matrix, inverse, part_of, place_of
-from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, padded, spread, steps, strides, whole
+from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, padded, steps, strides, whole
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
 from chunkform.runtime.parts import map_of_all
 from chunkform.runtime.places import parts_for, places
 from chunkform.runtime.segments import Segment, in_pieces, over_chunks
 from chunkform.runtime.torch_form import CHUNK, dtype_of, from_chunks, from_steps, in_segments, steps_first, to_chunks
+from chunkform.runtime.total import total
 
 
 def _forward_sweep_1(s1, s2, s3, s4, S_0, lead, size, dtype, device, size_d, size_e):
@@ -1727,7 +1728,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         gradients["v"] = dv.to(given["v"].dtype)
     dv = None
     if "beta" in needs:
-        gradients["beta"] = spread(dbeta_0.sum(-1), (B, T, H), some).to(some.dtype).to(given["beta"].dtype)
+        gradients["beta"] = total((B, T, H), some.dtype, dbeta_0).to(given["beta"].dtype)
     dbeta_0 = None
     if "S" in needs:
         initial["S"] = dS_last

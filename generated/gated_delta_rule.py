@@ -70,19 +70,7 @@ import triton.language as tl
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out, triangular_inverse
 from chunkform.runtime.decode import Step, StepKernel
 from chunkform.runtime.kernels import border_sums, chained_matrix, cumulate, inverse, part_of, place_of, power
-from chunkform.runtime.launch import (
-    DTYPES,
-    cdiv,
-    choose,
-    cotangent,
-    launch,
-    padded,
-    pair,
-    spread,
-    steps,
-    strides,
-    whole,
-)
+from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, padded, pair, steps, strides, whole
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
 from chunkform.runtime.parts import map_of_all
@@ -98,6 +86,7 @@ from chunkform.runtime.torch_form import (
     steps_first,
     to_chunks,
 )
+from chunkform.runtime.total import total
 
 
 def _forward_sweep_1(s1, s2, s3, s4, s5, S_0, lead, size, dtype, device, size_d, size_e):
@@ -2349,10 +2338,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         gradients["v"] = dv.to(given["v"].dtype)
     dv = None
     if "beta" in needs:
-        gradients["beta"] = spread(dbeta_0.sum(-1), (B, T, H), some).to(some.dtype).to(given["beta"].dtype)
+        gradients["beta"] = total((B, T, H), some.dtype, dbeta_0).to(given["beta"].dtype)
     dbeta_0 = None
     if "alpha" in needs:
-        gradients["alpha"] = spread(dlog_alpha_0.sum(-1) + S_pairing, (B, T, H), some).to(given["alpha"].dtype)
+        gradients["alpha"] = total((B, T, H), torch.float32, dlog_alpha_0, S_pairing).to(given["alpha"].dtype)
     dlog_alpha_0 = None
     if "S" in needs:
         initial["S"] = dS_last

@@ -64,13 +64,14 @@ import triton.language as tl
 from chunkform.runtime.decay import order_mask, triangular_inverse
 from chunkform.runtime.decode import Step, StepKernel
 from chunkform.runtime.kernels import chained_matrix, inverse, part_of, place_of
-from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, padded, spread, steps, strides, whole
+from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, padded, steps, strides, whole
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
 from chunkform.runtime.parts import map_of_all
 from chunkform.runtime.places import parts_for, places
 from chunkform.runtime.segments import Segment, in_pieces, over_chunks
 from chunkform.runtime.torch_form import CHUNK, dtype_of, from_chunks, from_steps, in_segments, steps_first, to_chunks
+from chunkform.runtime.total import total
 
 
 def _forward_sweep_1(s1, s2, s3, s4, W_0, lead, size, dtype, device, size_n, size_m):
@@ -1730,7 +1731,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         gradients["y"] = dy.to(given["y"].dtype)
     dy = None
     if "eta" in needs:
-        gradients["eta"] = spread(deta_1.sum(-1), (B, T, H), some).to(some.dtype).to(given["eta"].dtype)
+        gradients["eta"] = total((B, T, H), some.dtype, deta_1).to(given["eta"].dtype)
     deta_1 = None
     if "W" in needs:
         initial["W"] = dW_last

@@ -102,6 +102,7 @@ from chunkform.runtime.torch_form import (
     steps_first,
     to_chunks,
 )
+from chunkform.runtime.total import total
 
 
 def _forward_sweep_1(s1, s2, s3, s4, s5, W_0, lead, size, dtype, device, size_n, size_m):
@@ -2242,7 +2243,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         gradients["y"] = dy.to(given["y"].dtype)
     dy = None
     if "eta" in needs:
-        gradients["eta"] = spread(deta_2.sum(-1), (B, T, H), some).to(some.dtype).to(given["eta"].dtype)
+        gradients["eta"] = total((B, T, H), some.dtype, deta_2).to(given["eta"].dtype)
     deta_2 = None
     if "keep" in needs:
         gradients["keep"] = spread(W_pairing, (B, T, H), some).to(given["keep"].dtype)

@@ -67,19 +67,7 @@ import triton.language as tl
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out, triangular_inverse
 from chunkform.runtime.decode import Step, StepKernel
 from chunkform.runtime.kernels import border_sums, chained_matrix, cumulate, inverse, part_of, place_of, power
-from chunkform.runtime.launch import (
-    DTYPES,
-    cdiv,
-    choose,
-    cotangent,
-    launch,
-    padded,
-    pair,
-    spread,
-    steps,
-    strides,
-    whole,
-)
+from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, padded, pair, steps, strides, whole
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
 from chunkform.runtime.parts import map_of_all
@@ -95,6 +83,7 @@ from chunkform.runtime.torch_form import (
     steps_first,
     to_chunks,
 )
+from chunkform.runtime.total import total
 
 
 def _forward_sweep_1(s1, s2, s3, s4, s_0, lead, size, dtype, device, size_d, size_e):
@@ -2059,7 +2048,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         gradients["o"] = do.to(given["o"].dtype)
     do = None
     if "lam" in needs:
-        gradients["lam"] = spread(s_pairing + dlog_lam_0.sum(-1), (B, T, H), some).to(given["lam"].dtype)
+        gradients["lam"] = total((B, T, H), torch.float32, s_pairing, dlog_lam_0).to(given["lam"].dtype)
     dlog_lam_0 = None
     if "s" in needs:
         initial["s"] = ds_last

@@ -96,6 +96,7 @@ from chunkform.runtime.torch_form import (
     steps_first,
     to_chunks,
 )
+from chunkform.runtime.total import total
 
 
 def _forward_sweep_1(s1, s2, s3, s4, s_0, lead, size, dtype, device, size_d, size_e):
@@ -2179,7 +2180,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         gradients["o"] = do.to(given["o"].dtype)
     do = None
     if "lam" in needs:
-        gradients["lam"] = spread(s_pairing + dlog_lam_0.sum(-1), (B, T, H), some).to(given["lam"].dtype)
+        gradients["lam"] = total((B, T, H), torch.float32, s_pairing, dlog_lam_0).to(given["lam"].dtype)
     dlog_lam_0 = None
     if "s" in needs:
         initial["s"] = ds_last

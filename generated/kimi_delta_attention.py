@@ -126,6 +126,7 @@ from chunkform.runtime.torch_form import (
     steps_first,
     to_chunks,
 )
+from chunkform.runtime.total import total
 
 
 def _forward_sweep_1(s1, s2, s3, s4, s5, S_0, lead, size, dtype, device, size_d, size_e):
@@ -2613,10 +2614,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         gradients["v"] = dv.to(given["v"].dtype)
     dv = None
     if "beta" in needs:
-        gradients["beta"] = spread(dbeta_0.sum(-1), (B, T, H), some).to(some.dtype).to(given["beta"].dtype)
+        gradients["beta"] = total((B, T, H), some.dtype, dbeta_0).to(given["beta"].dtype)
     dbeta_0 = None
     if "alpha" in needs:
-        gradients["alpha"] = spread(S_pairing + dlog_alpha_2.float(), (B, T, H, D), some).to(given["alpha"].dtype)
+        gradients["alpha"] = total((B, T, H, D), torch.float32, S_pairing, dlog_alpha_2).to(given["alpha"].dtype)
     dlog_alpha_2 = None
     if "S" in needs:
         initial["S"] = dS_last

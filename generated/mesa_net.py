@@ -155,6 +155,7 @@ from chunkform.runtime.torch_form import (
     steps_first,
     to_chunks,
 )
+from chunkform.runtime.total import total
 
 ARGUMENTS = (
     "q",
@@ -1740,7 +1741,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
         gradients["k"] = dk.to(given["k"].dtype)
     dk = None
     if "beta" in needs:
-        gradients["beta"] = spread(dbeta_1.sum(-1), (B, T, H), some).to(some.dtype).to(given["beta"].dtype)
+        gradients["beta"] = total((B, T, H), some.dtype, dbeta_1).to(given["beta"].dtype)
     dbeta_1 = None
     if "lam" in needs:
         gradients["lam"] = spread(H__pairing, (B, T, H), some).to(given["lam"].dtype)
@@ -2972,7 +2973,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
         gradients["v"] = dv.to(given["v"].dtype)
     dv = None
     if "beta" in needs:
-        gradients["beta"] = spread(dbeta_1.sum(-1), (B, T, H), some).to(some.dtype).to(given["beta"].dtype)
+        gradients["beta"] = total((B, T, H), some.dtype, dbeta_1).to(given["beta"].dtype)
     dbeta_1 = None
     if "lam" in needs:
         gradients["lam"] = spread(S_pairing, (B, T, H), some).to(given["lam"].dtype)

@@ -28,16 +28,23 @@ def apply(call: Call, tensors: Sequence[Tensor | None]) -> Sequence[Tensor]:
 
 
 def _forward(call: Call, tensors: Sequence[Tensor | None]) -> tuple[list[Any], tuple[str, ...] | None]:
-    """Results, followed by what is kept for the backward pass, and its names; None where the forward pass is computed again."""
+    """Results, without final states that nobody wants, followed by what is kept for the backward pass; and the names of that,
+    None where the forward pass is computed again."""
 
     def run(flat: Sequence[Tensor | None]) -> tuple[list[Tensor | None], tuple[str, ...] | None]:
         given = flat[: len(tensors)]
         results, saved = forward_pass(_packed_by(call, flat), given)
+        results = results[: _results(call)]
         if call.needs_backward and keeps(call, given, saved):
             return [*results, *saved.values()], tuple(saved)
-        return list(results), None
+        return [*results], None
 
     return replayed(call.replays, "forward", _with_starts(call, tensors), run)
+
+
+def _results(call: Call) -> int:
+    """How many results `_forward` has."""
+    return len(call.signature.result_head_axes if call.finals else call.signature.outputs)
 
 
 def _with_starts(call: Call, tensors: Sequence[Tensor | None]) -> Sequence[Tensor | None]:
@@ -61,7 +68,7 @@ class Run(torch.autograd.Function):
     def forward(ctx: Any, call: Call, *tensors: Tensor | None) -> Any:
         results, kept = _forward(call, tensors)
         ctx.call, ctx.kept = call, kept
-        count = len(call.signature.result_head_axes)
+        count = _results(call)
         ctx.save_for_backward(*tensors, *results[count:])
         ctx.set_materialize_grads(False)
         return tuple(results[:count])
@@ -70,6 +77,8 @@ class Run(torch.autograd.Function):
     def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
         wanted = ctx.needs_input_grad[1:]
         task = Task(ctx.call, ctx.kept, tuple(wanted))
+        if not ctx.call.finals:
+            cotangents = (*cotangents, *[None] * len(ctx.call.signature.states))
         if torch.is_grad_enabled():  # create_graph=True
             return None, *_spread(Backward.apply(task, *ctx.saved_tensors, *cotangents), wanted)
         return None, *task.gradients((*ctx.saved_tensors, *cotangents))
@@ -111,7 +120,7 @@ class Functional(torch.autograd.Function):
         ), s.result_head_axes
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Task:
     """A backward pass. kept: the names of what was saved, or None where the forward pass is computed again."""
 

@@ -72,6 +72,7 @@ class Kernels:
                     wanted[-1].append(("number", len(numbers)))
                     numbers.append((kind, value))
         self.slots = sorted({slot for slot, _ in addresses})
+        self.begins: list[int] = []  # of the last time
         self.addresses = [(self.slots.index(slot), offset) for slot, offset in addresses]
         self.pack = struct.Struct(f"@{len(addresses)}Q").pack_into
         size = 8 * (len(addresses) + len(numbers) + sum(len(x) for x in wanted)) + CONFIG.size * len(launches)
@@ -96,7 +97,9 @@ class Kernels:
 
     def __call__(self, slots: list[Any]) -> None:
         begins = [slots[n].data_ptr() for n in self.slots]
-        self.pack(self.memory, 0, *[begins[n] + offset for n, offset in self.addresses])
+        if begins != self.begins:
+            self.pack(self.memory, 0, *[begins[n] + offset for n, offset in self.addresses])
+            self.begins = begins
         stream = torch._C._cuda_getCurrentRawStream(self.device)
         if stream != self.stream:
             for at in self.configs:

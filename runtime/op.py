@@ -79,27 +79,28 @@ class Op:
             return (*outputs, _stored(last, state_dtype))
         tensors = [given[a.name] for a in s.tensors] + states_of(s, initial_state)
         traced = self.registered is not None and is_traced(tensors)
-        options = (precision, backend, recompute, state_dtype)
+        options = (precision, backend, recompute, state_dtype, bool(output_final_state))
         known = self._known(tensors, given, cu_seqlens, options, remember=not traced)
         if known.casting:
             casts = known.checked.casts
             tensors = [x if kind is None else x.to(kind) for x, kind in zip(tensors, casts, strict=True)]
         run_it = self._traced if traced else self._run
-        found = run_it(known, tensors, cu_seqlens, precision, recompute)
+        found = run_it(known, tensors, cu_seqlens, options)
         outputs = found[: len(s.outputs)]
         if not output_final_state:
             return (*outputs, None)
         finals = tuple(found[len(s.outputs) :])
         return (*outputs, _stored(finals[0] if len(finals) == 1 else finals, state_dtype))
 
-    def _run(self, known: Known, tensors: list[Any], starts: Any, precision: str, recompute: str) -> Sequence[Tensor]:
+    def _run(self, known: Known, tensors: list[Any], starts: Any, options: tuple[Any, ...]) -> Sequence[Tensor]:
         call = known.call
         if call is None:
+            precision, _, recompute, _, finals = options
             c = known.checked
             call = make_call(
                 self.signature, self.backends, c.backend, c.constants, c.sizes["H"], None, precision, tensors
             )
-            call.recompute = recompute
+            call.recompute, call.finals = recompute, finals
             call.needs_backward = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in tensors)
             if "replays" in call.backend.features:
                 call.replays = {}
@@ -108,19 +109,18 @@ class Op:
             call = replace(call, packed=packed_of(self.signature.name, starts, known.checked.sizes["T"]))
         return apply(call, tensors)
 
-    def _traced(
-        self, known: Known, tensors: list[Any], starts: Any, precision: str, recompute: str
-    ) -> Sequence[Tensor]:
+    def _traced(self, known: Known, tensors: list[Any], starts: Any, options: tuple[Any, ...]) -> Sequence[Tensor]:
         assert self.registered is not None
-        keep, c = recompute != "always", known.checked
-        return self.registered(tensors, starts, c.constants, c.sizes["H"], c.backend, precision, keep)
+        precision, _, recompute, *_ = options
+        c = known.checked
+        return self.registered(tensors, starts, c.constants, c.sizes["H"], c.backend, precision, recompute != "always")
 
     def _known(
         self, tensors: list[Any], given: dict[str, Any], starts: Any, options: tuple[Any, ...], remember: bool
     ) -> Known:
         """What is known of a call; the same for calls of the same kind, which differ in the numbers in tensors only.
 
-        options: precision, backend, recompute, state_dtype.
+        options: precision, backend, recompute, state_dtype, and whether final states are wanted.
         """
         if not remember:
             return self._check(tensors, given, starts, options)
@@ -139,7 +139,7 @@ class Op:
         return found
 
     def _check(self, tensors: list[Any], given: dict[str, Any], starts: Any, options: tuple[Any, ...]) -> Known:
-        precision, backend, recompute, state_dtype = options
+        precision, backend, recompute, state_dtype, _ = options
         _check_options(self.signature.name, recompute, precision, state_dtype)
         sequences = starts.shape[0] - 1 if isinstance(starts, Tensor) and starts.dim() == 1 else None
         found = check_call(self.signature, tensors, given, sequences)

@@ -32,9 +32,8 @@ class Call:
     needs_backward: bool = True
     exchange: Any = None  # how parts of a sequence on other ranks hand on what enters this one
     computed: torch.dtype | None = None  # what the op casts arguments to; None where they stay
-    replays: dict[Any, Any] | None = (
-        None  # what was seen of calls that differ in numbers only; None: nothing is replayed
-    )
+    finals: bool = True  # are the final states wanted?
+    replays: dict[Any, Any] | None = None  # what was seen of calls of this kind (`replay`); None: nothing is replayed
 
     @property
     def options(self) -> dict[str, Any]:

@@ -12,10 +12,11 @@ import torch
 from typer import Typer
 from typer.testing import CliRunner
 
-from benchmarks import gpu, pairs, peers, report, timing
+from benchmarks import gpu, host, pairs, peers, report, timing
 from benchmarks.goals import GOALS, MEASURES, Goal
 from benchmarks.inputs import SHAPES, Shape, draw, parse_shape
 from benchmarks.peers import Peer
+from chunkform.runtime import replay
 from chunkform.runtime.op import Argument, Signature
 
 MIXED = Signature(
@@ -347,3 +348,14 @@ def test_every_peer_is_given_arguments_that_we_have():
         assert set(peer.arguments.values()) == keys, (
             peer
         )  # all of them: nothing that ours computes with is kept from it
+
+
+def test_the_hosts_time_is_measured_with_and_without_replays(tmp_path):
+    app = Typer()
+    app.command()(host.main)
+    words = ["--device", "cpu", "--ops", "lightning_attention", "--shapes", "1x24x2x16", "--calls", "1"]
+    result = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "host.json")])
+    assert result.exit_code == 0, result.output
+    (row,) = json.loads((tmp_path / "host.json").read_text())["rows"]
+    assert min(x for x in row.values() if not isinstance(x, str)) > 0
+    assert replay.ON

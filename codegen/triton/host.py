@@ -22,6 +22,7 @@ from .names import Names
 from .opened import Opened, opened
 from .tile import Argument, axis_name, block_name, size_name
 
+TERMS = 3  # that `total` adds
 LIGHT = 4  # products in each step of a walk over chunks of 64 steps, beside a state of 128 x 64
 
 
@@ -500,12 +501,30 @@ class Host:
             if node.op == "leaf" and (node.attrs[0] == "stored" or is_made(node)) and len(orders[name]) < 2:
                 out[name] = self.names(node)
                 continue
-            results = self.torch_text({"x": node}, {"x": orders[name]})
             shape = ", ".join(["B", "T", "H", *(size_name(dim_of(a)) for a in orders[name])])
+            terms = self._terms(node, orders[name])
+            if terms:
+                dtype = "torch.float32" if self._wide(name) else "some.dtype"
+                out[name] = f"total(({shape}), {dtype}, {', '.join(terms)})"
+                continue
+            results = self.torch_text({"x": node}, {"x": orders[name]})
             out[name] = f"spread({results['x']}, ({shape}), some)"
             if not self._wide(name):
                 out[name] += ".to(some.dtype)"
         return out
+
+    def _terms(self, node: Node, order: tuple[str, ...]) -> list[str]:
+        """The tensors whose sum a value is, where it is no more than that of a few that kernels have stored."""
+        terms = node.args if node.op == "add" else (node,)
+        if len(terms) > TERMS or any(x.op != "leaf" or x.attrs[2] != order for x in terms):
+            return []
+        kinds = {x.attrs[0] for x in terms}
+        if not kinds <= {"sums", "pairing", "stored"} or kinds == {"pairing"}:
+            return []
+        return [
+            f"{self.names(leaf('state', x.attrs[1]))}_pairing" if x.attrs[0] == "pairing" else self.names(x)
+            for x in terms
+        ]
 
     def _gradients(self) -> None:
         add = self.lines.append

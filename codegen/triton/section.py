@@ -20,6 +20,7 @@ IMPORTS = {
     "chunkform.runtime.launch": "DTYPES cdiv choose cotangent each_head launch padded pair spread steps strides whole",
     "chunkform.runtime.parts": "map_of_all",
     "chunkform.runtime.places": "parts_for places",
+    "chunkform.runtime.total": "total",
 }
 TEMPLATES = Path(__file__).parent.parent / "templates"
 

@@ -8,15 +8,17 @@ import sys
 import threading
 import weakref
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from chunkform.runtime import replay
+from chunkform.generated.lightning_attention import lightning_attention
+from chunkform.runtime import driver, replay
 from chunkform.runtime.launch import launch
 from chunkform.runtime.replay import layouts, placed, replayed
-from chunkform.runtime.watch import watching
+from chunkform.runtime.watch import Launch, Part, Unknown, watching
 
 TESTS = Path(__file__).parents[1]
 
@@ -257,6 +259,60 @@ def test_a_pass_that_raises_is_as_before(kernel):
         with pytest.raises(ValueError, match="nothing doing"):
             p(*numbers())
     assert watching.note is None
+
+
+def test_final_states_that_nobody_wants_are_no_results():
+    q, k, v = (x.requires_grad_() for x in torch.randn(3, 1, 30, 2, 4).unbind())
+    decay = -torch.rand(1, 30, 2)
+    o, last = lightning_attention(q, k, v, decay)
+    both, final = lightning_attention(q, k, v, decay, output_final_state=True)
+    assert last is None
+    assert final.shape == (1, 2, 4, 4)
+    assert [len(x.grad_fn._input_metadata) for x in (o, both)] == [1, 2]
+    for x, y in zip(*(torch.autograd.grad(x.square().sum(), (q, k, v)) for x in (o, both)), strict=True):
+        torch.testing.assert_close(x, y)
+
+
+PLAIN = {"num_ctas": 1, "launch_cooperative_grid": False, "launch_pdl": False, "global_scratch_size": 0}
+SIGNATURE = {"out": "*fp32", "x": "*bf16", "y": "constexpr", "factor": "fp32", "n": "i64", "WIDTH": "constexpr"}
+
+
+def compiled(signature=(), **metadata):
+    """A launch of a kernel that was compiled for `SIGNATURE`, but for what is given otherwise."""
+    made = SimpleNamespace(
+        metadata=SimpleNamespace(**PLAIN | metadata),
+        src=SimpleNamespace(signature=SIGNATURE | dict(signature)),
+        function=0,
+    )
+    x = Part(0, 0, (3,), (1,), torch.float32)
+    kernel = SimpleNamespace(arg_names=list(SIGNATURE))
+    return Launch(kernel, made, (1,), (x, x, None, 0.5, 2**40), {"WIDTH": 16, "num_warps": 4})
+
+
+def test_parameters_of_a_compiled_kernel(monkeypatch):
+    sizes = []
+    monkeypatch.setattr(driver, "check", lambda function, found: sizes.append(found))
+    found = driver.parameters(compiled())
+    assert [kind for kind, _ in found] == ["@Q", "@Q", "@f", "@q", "@Q", "@Q"]
+    assert [x for _, x in found[2:]] == [0.5, 2**40, 0, 0]
+    assert sizes == [[8, 8, 4, 8]]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"num_ctas": 2},
+        {"launch_cooperative_grid": True},
+        {"global_scratch_size": 64},
+        {"signature": {"x": "tensordesc<bf16[64, 64]>"}},
+        {"signature": {"x": "i64"}},
+        {"signature": {"factor": "*fp32"}},
+    ],
+)
+def test_kernels_that_are_launched_in_another_way_are_not_replayed(monkeypatch, other):
+    monkeypatch.setattr(driver, "check", lambda function, found: None)
+    with pytest.raises(Unknown):
+        driver.parameters(compiled(**other))
 
 
 def test_generated_ops_give_the_same_bits():
