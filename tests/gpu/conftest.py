@@ -1,4 +1,5 @@
-"""Collects the errors that tests record, and writes results/gpu/errors.json and .md, with versions and date."""
+"""Spreads the processes of `pytest -n` over the machine's GPUs, collects the errors that tests record, and writes
+results/gpu/errors.json and .md, with versions and date."""
 
 from __future__ import annotations
 
@@ -26,7 +27,12 @@ def record() -> Callable[[list[Any]], None]:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    if "PYTEST_XDIST_WORKER" not in os.environ:
+    import torch
+
+    worker = os.environ.get("PYTEST_XDIST_WORKER", "")
+    if worker and torch.cuda.device_count() > 1:
+        torch.cuda.set_device(int(worker.removeprefix("gw")) % torch.cuda.device_count())
+    if not worker:
         for part in PARTS.glob("rows-*.json"):
             part.unlink()
 
