@@ -1030,8 +1030,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
             S_coming = exchange.begin((map_of_all("S", S_first, S_ends, lay, parts, True, linear=S_linear, axis=0),))
     if parts > 1 or exchange is not None:
         if exchange is not None:
-            ((S_first,),) = S_coming()
-        S_starts = chained_matrix(S_first, S_ends, S_linear, lay, parts, True, along=0)
+            ((S_first, S_starts),) = S_coming()
+        else:
+            S_starts = chained_matrix(S_first, S_ends, S_linear, lay, parts, True, along=0)
     S_ends = S_linear = None
     write1 = some.new_empty((B, T, H, E), dtype=some.dtype)
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
@@ -2098,8 +2099,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             )
     if parts > 1 or exchange is not None:
         if exchange is not None:
-            ((dS_first,),) = dS_coming()
-        dS_starts = chained_matrix(dS_first, dS_ends, dS_linear, lay, parts, False, along=0)
+            ((dS_first, dS_starts),) = dS_coming()
+        else:
+            dS_starts = chained_matrix(dS_first, dS_ends, dS_linear, lay, parts, False, along=0)
     dS_ends = dS_linear = None
     write2 = some.new_empty((B, T, H, E), dtype=some.dtype)
     dv = some.new_empty((B, T, H, E), dtype=some.dtype)

@@ -751,8 +751,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
             )
     if parts > 1 or exchange is not None:
         if exchange is not None:
-            ((S_first,),) = S_coming()
-        S_starts = chained(S_first, S_ends, lay, parts, True, (alpha_sums, alpha_resets), 0, config.exact)
+            ((S_first, S_starts),) = S_coming()
+        else:
+            S_starts = chained(S_first, S_ends, lay, parts, True, (alpha_sums, alpha_resets), 0, config.exact)
     S_ends = None
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
@@ -1623,8 +1624,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"S", "alpha", "k", "v"}:
         if parts > 1 or exchange is not None:
             if exchange is not None:
-                ((dS_first,),) = dS_coming()
-            dS_starts = chained(dS_first, dS_ends, lay, parts, False, (alpha_sums, alpha_resets), 0, config.exact)
+                ((dS_first, dS_starts),) = dS_coming()
+            else:
+                dS_starts = chained(dS_first, dS_ends, lay, parts, False, (alpha_sums, alpha_resets), 0, config.exact)
     dS_ends = None
     if needs & {"S", "v"}:
         dv = some.new_empty((B, T, H, E), dtype=some.dtype)

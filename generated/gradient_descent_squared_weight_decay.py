@@ -1031,8 +1031,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
             W_coming = exchange.begin((map_of_all("W", W_first, W_ends, lay, parts, True, linear=W_linear, axis=1),))
     if parts > 1 or exchange is not None:
         if exchange is not None:
-            ((W_first,),) = W_coming()
-        W_starts = chained_matrix(W_first, W_ends, W_linear, lay, parts, True, along=1)
+            ((W_first, W_starts),) = W_coming()
+        else:
+            W_starts = chained_matrix(W_first, W_ends, W_linear, lay, parts, True, along=1)
     W_ends = W_linear = None
     write1 = some.new_empty((B, T, H, M), dtype=some.dtype)
     o = some.new_empty((B, T, H, M), dtype=some.dtype)
@@ -2019,8 +2020,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             )
     if parts > 1 or exchange is not None:
         if exchange is not None:
-            ((dW_first,),) = dW_coming()
-        dW_starts = chained_matrix(dW_first, dW_ends, dW_linear, lay, parts, False, along=1)
+            ((dW_first, dW_starts),) = dW_coming()
+        else:
+            dW_starts = chained_matrix(dW_first, dW_ends, dW_linear, lay, parts, False, along=1)
     dW_ends = dW_linear = None
     write2 = some.new_empty((B, T, H, M), dtype=some.dtype)
     dy = some.new_empty((B, T, H, M), dtype=some.dtype)

@@ -929,8 +929,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
             s_coming = exchange.begin((map_of_all("s", s_first, s_ends, lay, parts, True, linear=s_linear, axis=0),))
     if parts > 1 or exchange is not None:
         if exchange is not None:
-            ((s_first,),) = s_coming()
-        s_starts = chained_matrix(s_first, s_ends, s_linear, lay, parts, True, along=0)
+            ((s_first, s_starts),) = s_coming()
+        else:
+            s_starts = chained_matrix(s_first, s_ends, s_linear, lay, parts, True, along=0)
     s_ends = s_linear = None
     write1 = some.new_empty((B, T, H, E), dtype=some.dtype)
     v = some.new_empty((B, T, H, E), dtype=some.dtype)
@@ -1835,8 +1836,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             )
     if parts > 1 or exchange is not None:
         if exchange is not None:
-            ((ds_first,),) = ds_coming()
-        ds_starts = chained_matrix(ds_first, ds_ends, ds_linear, lay, parts, False, along=0)
+            ((ds_first, ds_starts),) = ds_coming()
+        else:
+            ds_starts = chained_matrix(ds_first, ds_ends, ds_linear, lay, parts, False, along=0)
     ds_ends = ds_linear = None
     write2 = some.new_empty((B, T, H, E), dtype=some.dtype)
     do = some.new_empty((B, T, H, E), dtype=some.dtype)

@@ -498,8 +498,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
             S_coming = exchange.begin((map_of_all("S", S_first, S_ends, lay, parts, True),))
     if parts > 1 or exchange is not None:
         if exchange is not None:
-            ((S_first,),) = S_coming()
-        S_starts = chained(S_first, S_ends, lay, parts, True)
+            ((S_first, S_starts),) = S_coming()
+        else:
+            S_starts = chained(S_first, S_ends, lay, parts, True)
     S_ends = None
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
@@ -874,8 +875,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"S", "k", "v"}:
         if parts > 1 or exchange is not None:
             if exchange is not None:
-                ((dS_first,),) = dS_coming()
-            dS_starts = chained(dS_first, dS_ends, lay, parts, False)
+                ((dS_first, dS_starts),) = dS_coming()
+            else:
+                dS_starts = chained(dS_first, dS_ends, lay, parts, False)
     dS_ends = None
     if needs & {"S", "v"}:
         dv = some.new_empty((B, T, H, E), dtype=some.dtype)

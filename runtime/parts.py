@@ -19,72 +19,134 @@ from .launch import cdiv, launch, padded
 from .places import Places
 
 
-@triton.jit(do_not_specialize=["begin", "count", "local_b", "local_p", "local_h", "kept_b", "kept_p", "kept_h"])
-def walk_kernel(
-    first, local, local_b, local_p, local_h, kept, kept_b, kept_p, kept_h, whole, out, H, begin, count,
-    ROWS: tl.constexpr, COLS: tl.constexpr, ALONG: tl.constexpr, STEP: tl.constexpr, STARTS: tl.constexpr, BLOCK: tl.constexpr,
-    WIDTH: tl.constexpr,
-):  # fmt: skip
-    """S, then kept * S + local for each of `count` parts; the last one goes to `out`, and all that is kept to `whole`.
+@triton.jit
+def _decays(kept, i, ok, COLS: tl.constexpr, ALONG: tl.constexpr):
+    """What is kept of entry i of a state of COLS columns, from one number (ALONG = 1), or one for each row (2) or column."""
+    x = i * 0 if ALONG == 1 else i // COLS if ALONG == 2 else i % COLS
+    return tl.load(kept + x, mask=ok, other=0.0)
 
-    Both have rows of WIDTH for each batch entry and head. Where the sequence STARTS here, nothing of what came before is kept.
+
+@triton.jit
+def _place(sh, part, H, parts):
+    """Where a part of a batch entry and head lies in [B * parts, H]."""
+    return ((sh // H) * parts + part) * H + sh % H
+
+
+@triton.jit(do_not_specialize=["parts"])
+def row_kernel(
+    first, local, kept, out, H, parts,
+    ROWS: tl.constexpr, COLS: tl.constexpr, LINEARS: tl.constexpr, ALONG: tl.constexpr, FORWARD: tl.constexpr,
+    STARTS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The row of all parts: all that is kept, and S, where each part takes S to kept * S + local.
+
+    Where the sequence STARTS here, S begins as `first`, and nothing of what came before is kept.
     """
     sh = tl.program_id(0).to(tl.int64)
-    b, h = sh // H, sh % H
     i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     size: tl.constexpr = ROWS * COLS
+    ok = i < size
     S = tl.zeros([BLOCK], tl.float32)
     keeps = tl.zeros([BLOCK], tl.float32) + (0.0 if STARTS else 1.0)
-    x = i * 0 if ALONG <= 1 else i // COLS if ALONG == 2 else i % COLS
     if first is not None:
-        S += tl.load(first + sh * size + i, mask=i < size, other=0.0)
-    for m in range(count):
-        part = tl.cast(begin + m * STEP, tl.int64)
+        S += tl.load(first + sh * size + i, mask=ok, other=0.0)
+    for m in range(parts):
+        at = _place(sh, m if FORWARD else parts - 1 - m, H, parts)
         if ALONG > 0:
-            k = tl.load(kept + b * kept_b + part * kept_p + h * kept_h + x, mask=i < size, other=0.0)
+            k = _decays(kept + at * LINEARS, i, ok, COLS, ALONG)
             S *= k
             keeps *= k
-        S += tl.load(local + b * local_b + part * local_p + h * local_h + i, mask=i < size, other=0.0)
-    tl.store(out + sh * WIDTH + i, S, mask=i < size)
-    if whole is not None:
+        S += tl.load(local + at * size + i, mask=ok, other=0.0)
+    row = out + sh * (LINEARS + size)
+    tl.store(row + LINEARS + i, S, mask=ok)
+    if ALONG > 0:
         owner = i == 0 if ALONG == 1 else i % COLS == 0 if ALONG == 2 else i < COLS
-        tl.store(whole + sh * WIDTH + x, keeps, mask=owner & (i < size))
+        tl.store(row + (i * 0 if ALONG == 1 else i // COLS if ALONG == 2 else i), keeps, mask=owner & ok)
 
 
-@triton.jit(do_not_specialize=["begin", "count", "local_b", "local_p", "local_h", "linear_b", "linear_p", "linear_h"])
-def walk_matrix_kernel(
-    first, local, local_b, local_p, local_h, linear, linear_b, linear_p, linear_h, whole, out, H, begin, count,
-    row_stride, column_stride,
-    ROWS: tl.constexpr, COLS: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr, STEP: tl.constexpr, STARTS: tl.constexpr,
-    WIDTH: tl.constexpr,
+@triton.jit(do_not_specialize=["ranks", "rank_step", "parts"])
+def starts_kernel(
+    first, rows, ranks, rank_step, local, kept, out, H, parts,
+    ROWS: tl.constexpr, COLS: tl.constexpr, LINEARS: tl.constexpr, ALONG: tl.constexpr, FORWARD: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """As `walk_kernel`, where a part takes S to linear @ S + local. Blocks of columns of `whole` come first, then those of S."""
+    """out_p = what enters part p, from `first` or the rows of the ranks before; see `row_kernel`."""
     sh = tl.program_id(0).to(tl.int64)
-    b, h = sh // H, sh % H
-    linears = tl.cdiv(ROWS, BC) if whole is not None else 0
+    i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    size: tl.constexpr = ROWS * COLS
+    ok = i < size
+    S = tl.zeros([BLOCK], tl.float32)
+    if first is not None:
+        S += tl.load(first + sh * size + i, mask=ok, other=0.0)
+    if rows is not None:
+        for m in range(ranks):
+            rank = tl.cast(m if FORWARD else ranks - 1 - m, tl.int64)
+            row = rows + rank * rank_step + sh * (LINEARS + size)
+            if ALONG > 0:
+                S *= _decays(row, i, ok, COLS, ALONG)
+            S += tl.load(row + LINEARS + i, mask=ok, other=0.0)
+    for m in range(parts):
+        at = _place(sh, m if FORWARD else parts - 1 - m, H, parts)
+        tl.store(out + at * size + i, S, mask=ok)
+        if ALONG > 0:
+            S *= _decays(kept + at * LINEARS, i, ok, COLS, ALONG)
+        S += tl.load(local + at * size + i, mask=ok, other=0.0)
+
+
+@triton.jit(do_not_specialize=["parts"])
+def matrix_row_kernel(
+    first, local, linear, out, H, parts, row_stride, column_stride,
+    ROWS: tl.constexpr, COLS: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr, FORWARD: tl.constexpr, STARTS: tl.constexpr,
+):  # fmt: skip
+    """As `row_kernel`, where a part takes S to linear @ S + local. Blocks of columns of the matrix come first, then S's."""
+    sh = tl.program_id(0).to(tl.int64)
     block = tl.program_id(1)
-    of_whole = block < linears
+    of_matrix = block < tl.cdiv(ROWS, BC)
     r = tl.arange(0, BR)
-    c = tl.where(of_whole, block, block - linears) * BC + tl.arange(0, BC)
-    ok = (r < ROWS)[:, None] & (c < COLS)[None, :] & (block >= linears)
+    c = tl.where(of_matrix, block, block - tl.cdiv(ROWS, BC)) * BC + tl.arange(0, BC)
+    square = (r < ROWS)[:, None] & (r < ROWS)[None, :]
+    ok = (r < ROWS)[:, None] & (c < COLS)[None, :] & (block >= tl.cdiv(ROWS, BC))
     place = r[:, None] * row_stride + c[None, :] * column_stride
-    S = tl.where((r[:, None] == c[None, :]) & of_whole, 1.0, 0.0)
+    S = tl.where((r[:, None] == c[None, :]) & of_matrix, 1.0, 0.0)
     if first is not None:
         S += tl.load(first + sh * ROWS * COLS + place, mask=ok, other=0.0)
-    for m in range(count):
-        part = tl.cast(begin + m * STEP, tl.int64)
-        A = tl.load(
-            linear + b * linear_b + part * linear_p + h * linear_h + r[:, None] * ROWS + r[None, :],
-            mask=(r < ROWS)[:, None] & (r < ROWS)[None, :],
-            other=0.0,
-        )
-        step = tl.load(local + b * local_b + part * local_p + h * local_h + place, mask=ok, other=0.0)
+    for m in range(parts):
+        at = _place(sh, m if FORWARD else parts - 1 - m, H, parts)
+        A = tl.load(linear + at * ROWS * ROWS + r[:, None] * ROWS + r[None, :], mask=square, other=0.0)
+        step = tl.load(local + at * ROWS * COLS + place, mask=ok, other=0.0)
         S = tl.dot(A, S, step, input_precision="tf32x3")
-    tl.store(out + sh * WIDTH + place, S, mask=ok)
-    if whole is not None:
-        here = (r < ROWS)[:, None] & (c < ROWS)[None, :] & of_whole
-        kept = tl.zeros_like(S) if STARTS else S
-        tl.store(whole + sh * WIDTH + r[:, None] * ROWS + c[None, :], kept, mask=here)
+    row = out + sh * (ROWS * ROWS + ROWS * COLS)
+    tl.store(row + ROWS * ROWS + place, S, mask=ok)
+    keeps = tl.zeros_like(S) if STARTS else S
+    tl.store(row + r[:, None] * ROWS + c[None, :], keeps, mask=(r < ROWS)[:, None] & (c < ROWS)[None, :] & of_matrix)
+
+
+@triton.jit(do_not_specialize=["ranks", "rank_step", "parts"])
+def matrix_starts_kernel(
+    first, rows, ranks, rank_step, local, linear, out, H, parts, row_stride, column_stride,
+    ROWS: tl.constexpr, COLS: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr, FORWARD: tl.constexpr,
+):  # fmt: skip
+    """As `starts_kernel`, where a part takes S to linear @ S + local."""
+    sh = tl.program_id(0).to(tl.int64)
+    r = tl.arange(0, BR)
+    c = tl.program_id(1) * BC + tl.arange(0, BC)
+    square = (r < ROWS)[:, None] & (r < ROWS)[None, :]
+    ok = (r < ROWS)[:, None] & (c < COLS)[None, :]
+    place = r[:, None] * row_stride + c[None, :] * column_stride
+    S = tl.zeros([BR, BC], tl.float32)
+    if first is not None:
+        S += tl.load(first + sh * ROWS * COLS + place, mask=ok, other=0.0)
+    if rows is not None:
+        for m in range(ranks):
+            rank = tl.cast(m if FORWARD else ranks - 1 - m, tl.int64)
+            row = rows + rank * rank_step + sh * (ROWS * ROWS + ROWS * COLS)
+            A = tl.load(row + r[:, None] * ROWS + r[None, :], mask=square, other=0.0)
+            S = tl.dot(A, S, tl.load(row + ROWS * ROWS + place, mask=ok, other=0.0), input_precision="tf32x3")
+    for m in range(parts):
+        at = _place(sh, m if FORWARD else parts - 1 - m, H, parts)
+        tl.store(out + at * ROWS * COLS + place, S, mask=ok)
+        A = tl.load(linear + at * ROWS * ROWS + r[:, None] * ROWS + r[None, :], mask=square, other=0.0)
+        S = tl.dot(A, S, tl.load(local + at * ROWS * COLS + place, mask=ok, other=0.0), input_precision="tf32x3")
 
 
 @dataclass(frozen=True)
@@ -93,7 +155,7 @@ class PartsMap:
 
     `local` [B * parts, H, ...] is what each part makes of a zero state. `linear` is a matrix over the axis `axis` of the state,
     [B * parts, H, row, row], or all decays of each part, [B * parts, H, X]; None where nothing decays. `along`: the state's axis
-    that decays differ along.
+    that decays differ along. What enters is given with what enters each part.
     """
 
     state: str
@@ -112,67 +174,75 @@ class PartsMap:
 
     @property
     def entering(self) -> tuple[Any, ...]:
-        """What would enter were this the first part; None is zero."""
-        return (self.first,)
+        """What enters were this the first part, None for zero; and what enters each part."""
+        return self.first, self._starts(self.first, None)
 
     def sent(self, starts: bool) -> tuple[Tensor, ...]:
         """The row of each batch entry and head, all in one tensor. Where the sequence starts here, only what leaves it counts."""
-        size, linears, p = prod(self.local.shape[2:]), self._linears, self.places
-        width = linears + size
-        flat = self.local.new_empty((p.batch * p.heads * width,))
-        local, linear = (
-            (x, self.parts * p.heads * n, p.heads * n, n) for x, n in ((self.local, size), (self.linear, linears))
-        )
-        outs = flat if linears else None, flat[linears:]
-        self._walk(
-            self.first if starts else None, local, linear, outs, width, self.parts, 1 if self.forward else -1, starts
-        )
-        return (flat,)
+        p = self.places
+        out = self.local.new_empty((p.batch * p.heads * (self._linears + prod(self.local.shape[2:])),))
+        first = self.first if starts else None
+        if self._matrix:
+            sizes, strides = self._layout
+            blocks = cdiv(sizes["COLS"], 32) + cdiv(sizes["ROWS"], 32)
+            launch(
+                matrix_row_kernel, (p.batch * p.heads, blocks), first, self.local, self.linear, out, p.heads, self.parts,
+                *strides, **sizes, BR=padded(sizes["ROWS"]), BC=32, FORWARD=self.forward, STARTS=starts, num_warps=8,
+            )  # fmt: skip
+        else:
+            sizes, block = self._sizes
+            launch(
+                row_kernel, (p.batch * p.heads, cdiv(sizes["ROWS"] * sizes["COLS"], block)), first, self.local, self.linear, out,
+                p.heads, self.parts, **sizes, FORWARD=self.forward, STARTS=starts, BLOCK=block, num_warps=4,
+            )  # fmt: skip
+        return (out,)
 
     def entered(self, rows: Tensor, direction: int) -> tuple[Tensor, ...]:
         """What enters, from what the GPUs walked before this one sent: [GPUs, all that each sent], in the sequence's order."""
-        size, linears, p = prod(self.local.shape[2:]), self._linears, self.places
-        out = self.local.new_empty((p.batch, *self.local.shape[1:]))
-        steps = (p.heads * (linears + size), rows.stride(0), linears + size)
-        local, linear = (rows[:, linears:], *steps), (rows if linears else None, *steps)
-        self._walk(None, local, linear, (None, out), size, rows.shape[0], direction, False)
-        return (out,)
+        starts = self._starts(None, rows)
+        return starts.unflatten(0, (self.places.batch, self.parts))[:, 0 if self.forward else self.parts - 1], starts
+
+    def _starts(self, first: Tensor | None, rows: Tensor | None) -> Tensor:
+        """What enters each part: like `local`."""
+        p, out = self.places, self.local.new_empty(self.local.shape)
+        before = (0, 0) if rows is None else (rows.shape[0], rows.stride(0))
+        if self._matrix:
+            sizes, strides = self._layout
+            launch(
+                matrix_starts_kernel, (p.batch * p.heads, cdiv(sizes["COLS"], 32)), first, rows, *before, self.local, self.linear,
+                out, p.heads, self.parts, *strides, **sizes, BR=padded(sizes["ROWS"]), BC=32, FORWARD=self.forward, num_warps=8,
+            )  # fmt: skip
+        else:
+            sizes, block = self._sizes
+            launch(
+                starts_kernel, (p.batch * p.heads, cdiv(sizes["ROWS"] * sizes["COLS"], block)), first, rows, *before, self.local,
+                self.linear, out, p.heads, self.parts, **sizes, FORWARD=self.forward, BLOCK=block, num_warps=4,
+            )  # fmt: skip
+        return out
+
+    @property
+    def _matrix(self) -> bool:
+        return self.linear is not None and self.linear.ndim == 4
 
     @property
     def _linears(self) -> int:
         """Numbers of the linear part in a row."""
         return 0 if self.linear is None else prod(self.linear.shape[2:])
 
-    def _walk(
-        self,
-        first: Tensor | None,
-        local: tuple[Any, ...],
-        linear: tuple[Any, ...],
-        outs: tuple[Tensor | None, Tensor],
-        width: int,
-        count: int,
-        step: int,
-        starts: bool,
-    ) -> None:
-        """`local` and `linear` come with the strides of batch entries, parts and heads."""
-        p = self.places
-        begin = 0 if step > 0 else count - 1
-        if self.linear is not None and self.linear.ndim == 4:
-            rows, columns = self.local.shape[2 + self.axis], self.local.shape[3 - self.axis]
-            strides = self.local.stride()[2 + self.axis], self.local.stride()[3 - self.axis]
-            blocks = cdiv(columns, 32) + (0 if outs[0] is None else cdiv(rows, 32))
-            launch(
-                walk_matrix_kernel, (p.batch * p.heads, blocks), first, *local, *linear, *outs, p.heads, begin, count,
-                *strides, ROWS=rows, COLS=columns, BR=padded(rows), BC=32, STEP=step, STARTS=starts, WIDTH=width, num_warps=8,
-            )  # fmt: skip
-            return
+    @property
+    def _layout(self) -> tuple[dict[str, int], tuple[int, int]]:
+        """Rows and columns of a state that matrices multiply, and their strides."""
+        at, other = 2 + self.axis, 3 - self.axis
+        shape, strides = self.local.shape, self.local.stride()
+        return {"ROWS": shape[at], "COLS": shape[other]}, (strides[at], strides[other])
+
+    @property
+    def _sizes(self) -> tuple[dict[str, int], int]:
+        """What kernels need to know of states and decays, and how much of a state a program has."""
         rows, columns = (*self.local.shape[2:], 1, 1)[:2]
         how = 0 if self.linear is None else 1 if self.along is None else 2 + self.along
         block = min(1024, triton.next_power_of_2(rows * columns))
-        launch(
-            walk_kernel, (p.batch * p.heads, cdiv(rows * columns, block)), first, *local, *linear, *outs, p.heads, begin,
-            count, ROWS=rows, COLS=columns, ALONG=how, STEP=step, STARTS=starts, BLOCK=block, WIDTH=width, num_warps=4,
-        )  # fmt: skip
+        return {"ROWS": rows, "COLS": columns, "LINEARS": self._linears, "ALONG": how}, block
 
 
 def map_of_all(

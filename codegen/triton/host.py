@@ -349,8 +349,12 @@ class Host:
                 lines.append(
                     f'    {name}_coming = exchange.begin((map_of_all("{own}", {given}, lay, parts, {way}{kept}),))'
                 )
-                finish += ["if exchange is not None:", f"    (({name}_first,),) = {name}_coming()"]
-            finish.append(f"{name}_starts = {function}({given}, {rest})")
+                finish += [
+                    "if exchange is not None:",
+                    f"    (({name}_first, {name}_starts),) = {name}_coming()",
+                    "else:",
+                ]
+            finish.append(f"{'    ' * self.exchanges}{name}_starts = {function}({given}, {rest})")
         condition = "if parts > 1 or exchange is not None:" if self.exchanges else "if parts > 1:"
         begin, end = ([condition, *(f"    {x}" for x in half)] for half in (lines, finish))
         return begin, end

@@ -44,7 +44,7 @@ class Exchange:
         results = []
         for s, rows in zip(segments, before.split(sizes, 1), strict=True):
             states = s.entered(rows, self.direction)
-            self.arrived |= dict(zip(s.states, states, strict=True))
+            self.arrived |= dict(zip(s.states, states, strict=False))
             results.append(s.entering if self.starts else states)
         return tuple(results)
 
