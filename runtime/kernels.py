@@ -7,6 +7,7 @@ one decay a step stands the last reset `r` (a step of the chunk, -1 for none), b
 resets `n` up to there.
 """
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ import triton.language as tl
 from .launch import cdiv, launch, padded, steps, strides
 from .places import Places
 
+WIDEST = 128  # rows of a matrix that kernels multiply states by: more don't fit into shared memory, and torch does it
 LOG2E = tl.constexpr(1.4426950408889634)
 RESET = tl.constexpr(-30.0)  # natural log of a decay that counts as zero: 1e-13 of a state is far below its rounding
 FLOOR = tl.constexpr(-160.0)  # 2^FLOOR is zero in float32
@@ -474,6 +476,12 @@ def chained_matrix(
 ) -> torch.Tensor:
     """As `chained`, where a part multiplies the axis `along` of the state by a matrix, `linear` [N * parts, H, row, row]."""
     rows, columns = local.shape[2 + along], local.shape[3 - along]
+    if rows > WIDEST:
+        order = range(parts) if forward else reversed(range(parts))
+        own = local.unflatten(0, (p.sequences, parts))
+        S = torch.zeros_like(own[:, 0]) if first is None else first
+        entered = walked(S, linear.unflatten(0, (p.sequences, parts)), own, order, along)[0]
+        return torch.stack([entered[n] for n in range(parts)], 1).flatten(0, 1)
     strides_of = local.stride()[2 + along], local.stride()[3 - along]
     out = torch.empty_like(local)
     launch(
@@ -481,6 +489,18 @@ def chained_matrix(
         *strides_of, ROWS=rows, COLS=columns, BR=padded(rows), BC=32, FORWARD=forward, num_warps=8,
     )  # fmt: skip
     return out
+
+
+def walked(
+    S: torch.Tensor, linear: torch.Tensor, local: torch.Tensor | None, order: Iterable[int], along: int
+) -> tuple[dict[int, torch.Tensor], torch.Tensor]:
+    """What enters each part, and what leaves the last in `order`; parts are axis 1 of the matrices and of `local`."""
+    entered = {}
+    for n in order:
+        entered[n], A = S, linear[:, n]
+        S = A @ S if along == 0 else (A @ S.mT).mT
+        S = S if local is None else S + local[:, n]
+    return entered, S
 
 
 def border_sums(

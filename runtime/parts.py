@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from .kernels import kept_of
+from . import kernels
+from .kernels import chained_matrix, kept_of, walked
 from .launch import cdiv, launch, padded
 from .places import Places
 
@@ -180,6 +182,8 @@ class PartsMap:
     def sent(self, starts: bool) -> tuple[Tensor, ...]:
         """The row of each batch entry and head, all in one tensor. Where the sequence starts here, only what leaves it counts."""
         p = self.places
+        if self._wide:
+            return (self._wide_row(starts),)
         out = self.local.new_empty((p.batch * p.heads * (self._linears + prod(self.local.shape[2:])),))
         first = self.first if starts else None
         if self._matrix:
@@ -205,6 +209,9 @@ class PartsMap:
     def _starts(self, first: Tensor | None, rows: Tensor | None) -> Tensor:
         """What enters each part: like `local`."""
         p, out = self.places, self.local.new_empty(self.local.shape)
+        if self._wide:
+            first = first if rows is None else self._wide_entering(rows)
+            return chained_matrix(first, self.local, self.linear, p, self.parts, self.forward, self.axis)  # type: ignore[arg-type]
         before = (0, 0) if rows is None else (rows.shape[0], rows.stride(0))
         if self._matrix:
             sizes, strides = self._layout
@@ -219,6 +226,29 @@ class PartsMap:
                 self.linear, out, p.heads, self.parts, **sizes, FORWARD=self.forward, BLOCK=block, num_warps=4,
             )  # fmt: skip
         return out
+
+    def _wide_row(self, starts: bool) -> Tensor:
+        """The row, by torch."""
+        assert self.linear is not None
+        linear, local = (x.unflatten(0, (self.places.batch, self.parts)) for x in (self.linear, self.local))
+        S = torch.zeros_like(local[:, 0]) if self.first is None or not starts else self.first
+        order = list(range(self.parts)) if self.forward else list(reversed(range(self.parts)))
+        identity = torch.eye(linear.shape[-1], device=S.device).expand(linear[:, 0].shape)
+        keeps = torch.zeros_like(identity) if starts else walked(identity, linear, None, order, 0)[1]
+        return torch.cat((keeps.flatten(2), walked(S, linear, local, order, self.axis)[1].flatten(2)), 2).flatten()
+
+    def _wide_entering(self, rows: Tensor) -> Tensor:
+        """What enters from other GPUs, by torch."""
+        p, shape = self.places, self.local.shape[1:]
+        maps = rows.view(len(rows), p.batch, p.heads, -1).movedim(0, 1)
+        linear = maps[..., : self._linears].unflatten(3, self.linear.shape[2:])  # type: ignore[union-attr]
+        order = range(len(rows)) if self.forward else reversed(range(len(rows)))
+        local = maps[..., self._linears :].unflatten(3, shape[1:])
+        return walked(rows.new_zeros((p.batch, *shape)), linear, local, order, self.axis)[1]
+
+    @property
+    def _wide(self) -> bool:
+        return self._matrix and self._layout[0]["ROWS"] > kernels.WIDEST
 
     @property
     def _matrix(self) -> bool:

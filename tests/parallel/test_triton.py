@@ -27,3 +27,12 @@ def test_kernels_hand_on_states_between_processes(tmp_path: Path) -> None:
         found = json.loads((tmp_path / f"{rank}.json").read_text())
         assert set(found) == set(NAMES)
         assert {(n, k): x for n, row in found.items() for k, x in row.items() if not x < 3e-6} == {}
+
+
+def test_wide_matrices_are_multiplied_by_torch_as_kernels_would() -> None:
+    command = [sys.executable, str(Path(__file__).with_name("parts.py"))]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=280, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert float(done.stdout) < 1e-5
