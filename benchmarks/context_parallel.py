@@ -380,8 +380,8 @@ def show(folder: Path) -> None:
     text = ["# Sequences in parts on several GPUs", "", ", ".join(head), ""]
     text += [
         "`python -m benchmarks.context_parallel`. Times are of forward and backward, of calls that follow each other; graph: "
-        "replays of a CUDA graph, which wait for no host; predicted: `chunkform plan`, with the time of kernels by the compiler's "
-        "model. Goals are of the times faster.",
+        "replays of a CUDA graph, which wait for no host; predicted: `chunkform plan`, with the time of kernels by the "
+        "compiler's model. Goals are of the times faster.",
         "",
         *(f"- {note}" for note in results.get("notes", [])),
         "",
@@ -449,10 +449,12 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
             count = [r["gpus"] for r in own]
             axis.plot(count, [first["both_ms"] / r["both_ms"] for r in own], "-o", color=f"C{n}", label=name)
             axis.plot(count, [first["predicted_ms"] / r["predicted_ms"] for r in own], "--x", color=f"C{n}")
+            if all(r.get("graph_ms") for r in own):
+                axis.plot(count, [first["graph_ms"] / r["graph_ms"] for r in own], "-.+", color=f"C{n}", alpha=0.5)
         most = max(r["gpus"] for r in rows)
         axis.plot([1, most], [1, most], ":", color="grey")
         axis.set(title=shape, xlabel="GPUs", ylabel="times faster")
-        axis.legend(title="solid: measured; dashed: predicted", fontsize="small")
+        axis.legend(title="solid: measured; dash-dotted: in a CUDA graph; dashed: predicted", fontsize="small")
     figure.tight_layout()
     figure.savefig(path, dpi=120)
 

@@ -11,6 +11,7 @@ import os
 import pkgutil
 import socket
 import traceback
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -44,15 +45,33 @@ def few() -> list[str]:
     return [n for n in ("lightning_attention", "gated_linear_attention", "gated_delta_rule") if n in catalogue()]
 
 
+def cases() -> list[tuple[str, str]]:
+    return [(n, "float32") for n in catalogue()] + [(n, "bfloat16") for n in few()]
+
+
+def compile_case(case: tuple[str, str]) -> int:
+    """In a process of its own, for the cache that all share: how many kernels."""
+    op = importlib.import_module(f"chunkform.generated.{case[0]}").OP
+    given = drawn(op.signature, cuts(4)[-1], getattr(torch, case[1]))
+    goal = torch.zeros((1, cuts(4)[-1], 4, 64), device="cuda")
+    with pytest.MonkeyPatch.context() as patch:
+        return compile_ahead(lambda: [in_turn(op, given, goal, cut, patch) for cut in ([0, cuts(4)[-1]], cuts(4))], 4)
+
+
+@pytest.fixture(scope="module")
+def compiled() -> None:
+    """Compiled by processes side by side: one after the other takes minutes."""
+    with ProcessPoolExecutor(min(16, os.cpu_count() or 1), mp_context=mp.get_context("spawn")) as pool:
+        assert sum(pool.map(compile_case, cases())) > 0
+
+
 def rank_main(rank: int, count: int, port: int, folder: str, backend: str) -> None:
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "NCCL_NVLS_ENABLE": "0"}
     torch.cuda.set_device(rank)
     dist.init_process_group(backend, rank=rank, world_size=count, device_id=torch.device("cuda", rank))
     found: dict[str, Any] = {}
     try:
-        wide, narrow = [(n, "float32") for n in catalogue()], [(n, "bfloat16") for n in few()]
-        compile_ahead(lambda: [parts(*case, rank, count, packed=False) for case in wide + narrow], 12)
-        for name, dtype in wide + narrow:
+        for name, dtype in cases():
             found[f"{name} {dtype}"] = parts(name, dtype, rank, count, packed=False)
         for name in ("lightning_attention", "gated_delta_rule"):
             found[f"packed {name} float32"] = parts(name, "float32", rank, count, packed=True)
@@ -243,9 +262,12 @@ def in_turn(
 
 
 @pytest.mark.parametrize("count, backend", [(2, "nccl"), (2, "cpu:gloo,cuda:nccl"), (4, "nccl")])
-def test_parts_on_several_gpus_give_what_one_gives(count: int, backend: str, tmp_path: Path) -> None:
+def test_parts_on_several_gpus_give_what_one_gives(
+    count: int, backend: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     if torch.cuda.device_count() < count:
         pytest.skip(f"needs {count} GPUs")
+    request.getfixturevalue("compiled")
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
