@@ -13,6 +13,7 @@ import argparse
 import dataclasses
 import datetime
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from chunkform.codegen.compile import compile_op
 from chunkform.spec.language import cg
 from chunkform.spec.language.load import CATALOGUE, load
 
+from . import tuning
 from .timing import QUICK, USUAL, medians, peak_mebibytes, release, seconds
 
 RESULTS = Path(__file__).parent.parent / "results" / "gpu"
@@ -135,6 +137,8 @@ def main() -> None:
         raise SystemExit("benchmarks.mesa: torch sees no CUDA device")
     makers = {"chunkform": ours} | ({} if asked.no_peer else {"fla": theirs})
     shapes = asked.shapes or (["S1"] if asked.quick else list(SHAPES))
+    if not asked.no_peer:
+        tuning.side_by_side(os.cpu_count() or 1, 5, 25)
     about = {
         "date": datetime.date.today().isoformat(),
         "gpu": torch.cuda.get_device_name(),

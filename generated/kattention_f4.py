@@ -188,7 +188,7 @@ def tile_weight_t(energy, lse):
 @triton.jit
 def tile_gradient_t(weight, G, D):
     """The gradient of a tile of energies."""
-    return weight * (G + (-D)[None, :])
+    return weight * (G - D[None, :])
 
 
 @triton.jit(do_not_specialize=["T", "S"])
@@ -331,7 +331,9 @@ def rows_kernel(
             dquery1_total = weighted(d_score1, key1_block, dquery1_total)
 
     if end > full:
-        for start in range(full, end, BN):
+        for start in tl.range(
+            full, end, BN, num_stages=1
+        ):  # as another loop ahead of its loads, it would serialise all products
             j_at = start + tl.arange(0, BN)
             j = j_at.to(tl.float32)
             key1_block = load_block(key1, start, key1_t, S, D1, BD1, BN, True)

@@ -188,7 +188,7 @@ def tile_weight_t(energy, lse):
 @triton.jit
 def tile_gradient_t(weight, G, D):
     """The gradient of a tile of energies."""
-    return weight * (G + (-D)[None, :])
+    return weight * (G - D[None, :])
 
 
 @triton.jit(do_not_specialize=["T", "S"])

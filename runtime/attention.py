@@ -21,7 +21,7 @@ from torch import Tensor
 from chunkform.errors import ArgumentError, BackendError, DoubleBackwardError
 
 from .attention_arguments import WIDEST, AttentionArgument, AttentionSignature, Setting, checked
-from .attention_maps import added, inner, joined, parted
+from .attention_maps import added, as_dtype, inner, joined, parted
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class _Run(torch.autograd.Function):
             )
         out: list[Tensor | None] = []
         for n, needed in zip(ctx.names, ctx.needs_input_grad[5:], strict=True):
-            out.append(found[n].to(given[n].dtype) if needed and n in found else None)
+            out.append(as_dtype(found[n], given[n].dtype) if needed and n in found else None)
         if torch.is_grad_enabled():  # create_graph=True
             present = [n for n, g in enumerate(out) if g is not None]
             guarded = _NoSecond.apply(s.name, len(present), *(out[n] for n in present), *given.values(), *gradients)
@@ -256,7 +256,7 @@ def joined_gradients(parts: list[Tensor | None], averages: Tensor, s: AttentionS
     filled = []
     for (_, dims), g in zip(s.values, parts, strict=True):
         shape = (*averages.shape[:3], *(at.sizes[d] for d in dims))
-        g = averages.new_zeros(shape) if g is None else g.to(averages.dtype).expand(shape)
+        g = averages.new_zeros(shape) if g is None else as_dtype(g, averages.dtype).expand(shape)
         filled.append(g)
     return joined(filled, [len(dims) for _, dims in s.values])
 
@@ -270,9 +270,9 @@ def as_output(
     s: AttentionSignature, name: str, x: Any, per_position: bool, dims: tuple[str, ...], at: Setting
 ) -> Tensor:
     shape = output_shape(s, per_position, dims, at)
-    x = torch.as_tensor(x, device=at.device)
+    x = x if isinstance(x, Tensor) else torch.as_tensor(x, device=at.device)
     x = x.transpose(1, 2) if per_position else x
-    return x.expand(shape).to(at.low)
+    return as_dtype(x if x.shape == shape else x.expand(shape), at.low)
 
 
 def chosen(op: AttentionOp, asked: str | None, at: Setting, tensors: dict[str, Tensor]) -> str:

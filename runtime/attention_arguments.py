@@ -11,6 +11,8 @@ from torch import Tensor
 
 from chunkform.errors import ArgumentError
 
+from .attention_maps import as_dtype
+
 FLOATS = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 WIDEST = 256  # channels of a feature, or of an average, that the kernels hold
 
@@ -91,7 +93,11 @@ class Setting:
         return torch.cat((half, half)).mul_(-2 * math.log(base) / size).exp_()
 
     def number(self, x: Any) -> Tensor:
-        return x.to(self.dtype) if isinstance(x, Tensor) else torch.full((), x, dtype=self.dtype, device=self.device)
+        return (
+            as_dtype(x, self.dtype)
+            if isinstance(x, Tensor)
+            else torch.full((), x, dtype=self.dtype, device=self.device)
+        )
 
     def per_head(self, x: Any) -> Tensor:
         """A number a head, [H]."""
@@ -155,7 +161,7 @@ def checked(
     made = {}
     for a in s.arguments:  # in the order of declaration
         if a.name in tensors:
-            made[a.name] = tensors[a.name].to(low if a.per_position else dtype)
+            made[a.name] = as_dtype(tensors[a.name], low if a.per_position else dtype)
     S = plain.get("S", plain.get("T", 0))
     T = plain[s.nodes] if s.nodes is not None else plain["T"]
     batch = plain["B"]

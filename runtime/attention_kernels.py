@@ -45,6 +45,13 @@ def weighted(weight, rows, total):
 
 
 @triton.jit
+def held(block):
+    """The block as a sum of products has it, in registers, from where the products that follow take their first operand."""
+    zero = tl.zeros([block.shape[0], 16], block.dtype)
+    return tl.dot(zero, tl.zeros([16, block.shape[1]], block.dtype), block.to(tl.float32)).to(block.dtype)
+
+
+@triton.jit
 def averaged(total, mass):
     """total / mass; 0 for a row that has seen nothing."""
     return total / tl.where(mass > 0.0, mass, 1.0)[:, None]

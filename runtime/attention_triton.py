@@ -14,9 +14,11 @@ from chunkform.errors import BackendError
 
 from .attention_arguments import WIDEST, Setting
 from .attention_kernels import inner_kernel, sum_kernel
+from .attention_maps import as_dtype
 from .launch import launch, padded
 
 LOG2E = math.log2(math.e)
+LOWEST = -2e38  # LOG2E times which is a number yet
 MOST = 4  # terms that `sum_kernel` adds up
 
 
@@ -38,41 +40,54 @@ class Kernels:
 
 @dataclass(frozen=True)
 class Blocks:
-    """Rows and keys of a tile, warps and stages of a kernel."""
+    """Rows and keys of a tile, warps and stages of a kernel; whether it holds the block of its rows in registers."""
 
     rows: int
     keys: int
     warps: int
     stages: int
+    held: bool = False
 
 
-def choose(kernel: str, itemsize: int, width: int) -> Blocks:
-    """The blocks of a kernel (forward | rows | keys), by the size of operands and the padded width; never keyed on T."""
+def choose(kernel: str, itemsize: int, width: int, causal: bool, plain: bool) -> Blocks:
+    """The blocks of a kernel (forward | rows | keys), by the size of operands and the padded width; never keyed on T.
+
+    Where energies are `plain`, of scores and numbers a head alone, they are the fastest of those that gave the right results on
+    an H200; what else is loaded with a tile takes registers, and they are those near by that spill little.
+    """
     if itemsize == 4:
         if width <= 64:
             return Blocks(64, 32, 4, 2)
         if width <= 128:
             return Blocks(32, 32, 4, 1)
         return Blocks(16, 16 if kernel == "keys" else 32, 8, 1)
-    table = {
-        "forward": {64: Blocks(64, 64, 4, 3), 128: Blocks(128, 64, 8, 3), 256: Blocks(128, 64, 8, 2)},
-        "rows": {64: Blocks(128, 64, 8, 4), 128: Blocks(128, 64, 8, 3), 256: Blocks(64, 32, 8, 2)},
-        "keys": {64: Blocks(64, 64, 4, 2), 128: Blocks(64, 128, 8, 2), 256: Blocks(32, 64, 8, 2)},
+    if width > 128:
+        return {"forward": Blocks(128, 64, 8, 2), "rows": Blocks(64, 32, 8, 2), "keys": Blocks(32, 64, 8, 2)}[kernel]
+    if width > 64:
+        return {
+            "forward": Blocks(128, 128 if plain else 64, 8, 3, held=True),
+            "rows": Blocks(128, 64, 8, 4, held=True),
+            "keys": Blocks(64, 128, 8, 2) if causal else Blocks(64, 64, 4, 2),
+        }[kernel]
+    return {
+        "forward": Blocks(128, 64, 8, 3, held=True),
+        "rows": Blocks(128, 64, 4, 3) if plain else Blocks(64, 64, 4, 3),
+        "keys": Blocks(128, 64, 4, 2) if plain else Blocks(64, 64, 4, 3),
     }[kernel]
-    return table[64 if width <= 64 else 128 if width <= 128 else 256]
 
 
 def forward(k: Kernels, features: dict[str, Tensor], at: Setting) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """(averages, log-sum-exp, mass), all [B, H, T, ..]."""
-    p = _Prepared(k, features, at, "forward")
+    p = _Prepared(k, features, at)
+    blocks = p.blocks("forward")
     E = p.width("value")
     averages = torch.empty((at.batch, at.queries, at.heads, E), dtype=at.low, device=at.device).transpose(1, 2)
     rows = torch.empty((at.batch, at.heads, at.queries), dtype=torch.float32, device=at.device)
     shifted = k.normaliser == "softmax"
     launch(
         k.forward,
-        (at.batch * at.heads * triton.cdiv(at.queries, p.blocks.rows),),
-        *p.given(),
+        (at.batch * at.heads * triton.cdiv(at.queries, blocks.rows),),
+        *p.given,
         averages,
         *strides(averages),
         rows if shifted else None,
@@ -80,7 +95,7 @@ def forward(k: Kernels, features: dict[str, Tensor], at: Setting) -> tuple[Tenso
         at.queries,
         at.keys,
         at.heads,
-        **p.options(),
+        **p.options(blocks),
     )
     if shifted:
         return averages, rows, None
@@ -99,11 +114,11 @@ def backward(
 ) -> dict[str, Tensor]:
     """The cotangent of each feature."""
     d_averages, D = unit(d_averages), D.contiguous()
-    shift = (
-        None if lse is None else torch.where(lse == -torch.inf, 0, lse).mul_(LOG2E)
-    )  # so that weights are exp2(energy - shift)
+    # weights are exp2(energy - shift), which is 0 in a row that saw nothing: its energies are -inf, and the shift is not
+    shift = None if lse is None else lse.clamp(min=LOWEST).mul_(LOG2E)
     found: dict[str, Tensor] = {}
-    p = _Prepared(k, features, at, "rows")
+    p = _Prepared(k, features, at)
+    blocks = p.blocks("rows")
     outs: list[Any] = []
     for name in k.of_rows:
         if name.startswith("score"):
@@ -119,14 +134,13 @@ def backward(
     incoming = (d_averages, *strides(d_averages), shift, D)
     sizes = (at.queries, at.keys, at.heads)
     if k.of_rows:
-        grid = (at.batch * at.heads * triton.cdiv(at.queries, p.blocks.rows),)
-        launch(k.rows, grid, *p.given(), *incoming, *outs, *sizes, **with_, **p.options())
+        grid = (at.batch * at.heads * triton.cdiv(at.queries, blocks.rows),)
+        launch(k.rows, grid, *p.given, *incoming, *outs, *sizes, **with_, **p.options(blocks))
     for name in k.scalars:
         if name in found:
             found[name] = found[name].sum(-1)
         else:
             found[name] = torch.zeros((at.batch, at.heads), dtype=torch.float32, device=at.device)
-    p = _Prepared(k, features, at, "keys")
     found["value"] = p.like("value", at.keys, p.key_heads)
     outs = [found["value"], *strides(found["value"])]
     for name in k.of_keys:
@@ -137,8 +151,9 @@ def backward(
         else:
             found[name] = torch.empty((at.batch, p.key_heads, at.keys), dtype=torch.float32, device=at.device)
             outs.append(found[name])
-    grid = (at.batch * p.key_heads * triton.cdiv(at.keys, p.blocks.keys),)
-    launch(k.keys, grid, *p.given(), *incoming, *outs, *sizes, **p.options())
+    blocks = p.blocks("keys")
+    grid = (at.batch * p.key_heads * triton.cdiv(at.keys, blocks.keys),)
+    launch(k.keys, grid, *p.given, *incoming, *outs, *sizes, **p.options(blocks))
     for name, x in features.items():
         if name != "row" and name not in found:
             found[name] = torch.zeros_like(x)
@@ -173,7 +188,7 @@ def one_pass(terms: list[tuple[Tensor | None, Tensor]], like: Tensor) -> Tensor:
         for c, x in some:
             x = unit(x)
             steps = strides(x) if x.ndim == 4 else (0, 0, x.stride(0) if x.ndim == 2 else 0)
-            given += [x, *steps, None if c is None else c.to(torch.float32).expand(B, H, T).contiguous()]
+            given += [x, *steps, None if c is None else as_dtype(c, torch.float32).expand(B, H, T).contiguous()]
         given += [None, 0, 0, 0, None] * (MOST - len(some))
         launch(sum_kernel, grid, *given, out, *strides(out.transpose(1, 2)), T, H, X=X, BX=wide, BT=block, num_warps=4)
         if terms:
@@ -183,9 +198,9 @@ def one_pass(terms: list[tuple[Tensor | None, Tensor]], like: Tensor) -> Tensor:
 
 
 class _Prepared:
-    """The features as one kernel takes them, its blocks and its options."""
+    """The features as kernels take them, and each kernel's blocks and options."""
 
-    def __init__(self, k: Kernels, features: dict[str, Tensor], at: Setting, kernel: str) -> None:
+    def __init__(self, k: Kernels, features: dict[str, Tensor], at: Setting) -> None:
         self.k, self.at = k, at
         keyed = ["value", *(f"key{n}" for n in k.scores), *k.columns]
         self.key_heads = max(features[n].shape[1] for n in keyed)
@@ -195,11 +210,18 @@ class _Prepared:
                 x = spread(x, self.key_heads)
             elif name.startswith(("query", "row")) and name != "row":
                 x = spread(x, at.heads)
-            self.x[name] = x.to(torch.float32).contiguous() if x.ndim < 4 else unit(x)
-        self.blocks = choose(kernel, at.low.itemsize, max(padded(self.width(n)) for n in self.wide()))
+            self.x[name] = as_dtype(x, torch.float32).contiguous() if x.ndim < 4 else unit(x)
+        wide = [n for m in k.scores for n in (f"query{m}", f"key{m}")] + ["value"]
+        self.widest = max(padded(self.width(n)) for n in wide)
+        self.given: list[Any] = []
+        for n in wide:
+            self.given += [self.x[n], *strides(self.x[n])]
+        self.given += [self.x[n] for n in (*k.columns, *k.rows_, *k.scalars)]
 
-    def wide(self) -> list[str]:
-        return [n for m in self.k.scores for n in (f"query{m}", f"key{m}")] + ["value"]
+    def blocks(self, kernel: str) -> Blocks:
+        return choose(
+            kernel, self.at.low.itemsize, self.widest, self.at.causal, not self.k.columns and not self.k.rows_
+        )
 
     def width(self, name: str) -> int:
         n = self.x[name].shape[-1]
@@ -209,14 +231,7 @@ class _Prepared:
             )
         return n
 
-    def given(self) -> list[Any]:
-        out: list[Any] = []
-        for n in self.wide():
-            out += [self.x[n], *strides(self.x[n])]
-        return out + [self.x[n] for n in (*self.k.columns, *self.k.rows_, *self.k.scalars)]
-
-    def options(self) -> dict[str, Any]:
-        b = self.blocks
+    def options(self, b: Blocks) -> dict[str, Any]:
         widths: dict[str, int] = {}
         for n in self.k.scores:
             widths |= {f"D{n}": self.width(f"query{n}"), f"BD{n}": padded(self.width(f"query{n}"))}
@@ -229,6 +244,7 @@ class _Prepared:
             "CAUSAL": self.at.causal,
             "BM": b.rows,
             "BN": b.keys,
+            "HELD": b.held and len(self.k.scores) == 1,
             "num_warps": b.warps,
             "num_stages": b.stages,
         }

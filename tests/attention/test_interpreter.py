@@ -15,6 +15,7 @@ from chunkform.spec.language import find
 HERE = Path(__file__).parent
 FULL = {"batch": 1, "steps": 45, "width": 8}
 TAIL = {"batch": 1, "steps": 40, "keys": 25, "causal": True, "heads": 4, "key_heads": 2, "width": 6, "seed": 1}
+HALF = {"batch": 1, "steps": 30, "width": 8, "causal": True, "dtype": "float16", "seed": 2}  # blocks held in registers
 GROUPS = {
     "catalogue": ("softmax_attention", "kattention_f6", "self_attention", "relay_nodes"),
     "positions": ("rotary_attention", "distance_attention", "capped", "two_blocks"),
@@ -36,7 +37,7 @@ def interpret(names, cases):
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_every_gradient_in_the_interpreter(group):
-    rows = interpret(GROUPS[group], [FULL, TAIL])
+    rows = interpret(GROUPS[group], [FULL, TAIL, *([HALF] if group == "catalogue" else [])])
     assert len(rows) > 20
     assert [r for r in rows if not r["ok"]] == []
 
