@@ -454,7 +454,8 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
         most = max(r["gpus"] for r in rows)
         axis.plot([1, most], [1, most], ":", color="grey")
         axis.set(title=shape, xlabel="GPUs", ylabel="times faster")
-        axis.legend(title="solid: measured; dash-dotted: in a CUDA graph; dashed: predicted", fontsize="small")
+        axis.legend(loc="lower right", fontsize="small")
+    figure.suptitle("Times faster than one GPU (solid: measured; dash-dotted: in a CUDA graph; dashed: predicted)")
     figure.tight_layout()
     figure.savefig(path, dpi=120)
 
