@@ -254,6 +254,43 @@ def case_data_parallel(at: Rank) -> dict[str, float]:
     return {"gradient": difference(gradient, whole.project.weight.grad)}
 
 
+def case_tensor_parallel(at: Rank) -> dict[str, float]:
+    """Two by two: each rank has a part of the sequence, and one head of two, by DTensor's tensor parallelism."""
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    mesh = dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("cp", "tp"))
+    op = operation("lightning_attention", at.folder)
+
+    class Layer(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(3)
+            self.q, self.k, self.v, self.out = (torch.nn.Linear(6, 6, False, dtype=torch.float64) for _ in range(4))
+
+        def forward(self, x: Tensor, group: Any = None) -> Tensor:
+            q, k, v = (layer(x).unflatten(-1, (-1, 3)) for layer in (self.q, self.k, self.v))
+            lam = -q.square().mean(-1)
+            return self.out(op({"q": q, "k": k, "v": v, "lam": lam}, context_parallel=group)[0].flatten(2))
+
+    torch.manual_seed(4)
+    x = torch.randn(2, STEPS, 6, dtype=torch.float64)
+    whole = Layer()
+    expected = whole(x)
+    expected.square().sum().backward()
+    styles = {"q": ColwiseParallel(), "k": ColwiseParallel(), "v": ColwiseParallel(), "out": RowwiseParallel()}
+    layer = parallelize_module(Layer(), mesh["tp"], styles)
+    c = mesh["cp"].get_local_rank()
+    low, high = ((0, 15), (15, STEPS))[c]
+    got = layer(x[:, low:high], mesh["cp"])
+    got.square().sum().backward()
+    found = {"output": difference(got, expected[:, low:high])}
+    for name, own in layer.named_parameters():
+        gradient = own.grad.full_tensor()  # type: ignore[union-attr]
+        dist.all_reduce(gradient, group=mesh["cp"].get_group())
+        found[name] = difference(gradient, whole.get_parameter(name).grad)  # type: ignore[arg-type]
+    return found
+
+
 def case_bytes(at: Rank) -> dict[str, float]:
     """One collective a pass, of a size that doesn't depend on the number of steps."""
     from chunkform.runtime.parallel import group as group_module

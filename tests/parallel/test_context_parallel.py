@@ -48,6 +48,7 @@ OTHERS = [
     ("checkpoint", 2),
     ("compiled", 2),
     ("data_parallel", 4),
+    ("tensor_parallel", 4),
     ("bytes", 2),
     ("checked_once", 2),
     ("layer whole", 3),
