@@ -49,11 +49,12 @@ class Blocks:
     held: bool = False
 
 
-def choose(kernel: str, itemsize: int, width: int, causal: bool, plain: bool) -> Blocks:
+def choose(kernel: str, itemsize: int, width: int, causal: bool, scores: int, plain: bool) -> Blocks:
     """The blocks of a kernel (forward | rows | keys), by the size of operands and the padded width; never keyed on T.
 
-    Where energies are `plain`, of scores and numbers a head alone, they are the fastest of those that gave the right results on
-    an H200; what else is loaded with a tile takes registers, and they are those near by that spill little.
+    Where energies are `plain`, of one score and numbers a head, they are the fastest of those that gave the right results on an
+    H200; what else is loaded with a tile takes registers, and they are those near by that spill little. With several scores, they
+    are those that fit into shared memory.
     """
     if itemsize == 4:
         if width <= 64:
@@ -63,6 +64,8 @@ def choose(kernel: str, itemsize: int, width: int, causal: bool, plain: bool) ->
         return Blocks(16, 16 if kernel == "keys" else 32, 8, 1)
     if width > 128:
         return {"forward": Blocks(128, 64, 8, 2), "rows": Blocks(64, 32, 8, 2), "keys": Blocks(32, 64, 8, 2)}[kernel]
+    if width > 64 and scores > 1:
+        return Blocks(128, 64, 8, 3) if kernel == "forward" else Blocks(64, 64, 4, 2)
     if width > 64:
         return {
             "forward": Blocks(128, 128 if plain else 64, 8, 3, held=True),
@@ -219,9 +222,9 @@ class _Prepared:
         self.given += [self.x[n] for n in (*k.columns, *k.rows_, *k.scalars)]
 
     def blocks(self, kernel: str) -> Blocks:
-        return choose(
-            kernel, self.at.low.itemsize, self.widest, self.at.causal, not self.k.columns and not self.k.rows_
-        )
+        scores = len(self.k.scores)
+        plain = scores == 1 and not self.k.columns and not self.k.rows_
+        return choose(kernel, self.at.low.itemsize, self.widest, self.at.causal, scores, plain)
 
     def width(self, name: str) -> int:
         n = self.x[name].shape[-1]
@@ -244,7 +247,7 @@ class _Prepared:
             "CAUSAL": self.at.causal,
             "BM": b.rows,
             "BN": b.keys,
-            "HELD": b.held and len(self.k.scores) == 1,
+            "HELD": b.held and len(self.k.scores) < 2,
             "num_warps": b.warps,
             "num_stages": b.stages,
         }

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from attention.attentions import everything
 from chunkform.codegen.attention.inspect import inspect_attention
 from chunkform.codegen.attention.pipeline import compile_attention
+from chunkform.codegen.inspect import SHARED_LIMIT
 from chunkform.spec.language import find
 
 HERE = Path(__file__).parent
@@ -48,3 +50,10 @@ def test_kernels_use_tensor_cores_and_do_not_spill():
     assert [r.kernel for r in rows] == ["forward_kernel", "rows_kernel", "keys_kernel"]
     assert all("serialised" not in r.problem for r in rows)
     assert all(r.ok and r.tensor_core for r in rows), rows  # ok: spills within the bounds of `codegen/inspect.py`
+
+
+def test_kernels_of_several_scores_fit_a_hopper_gpu():
+    c = compile_attention(next(a for a in everything() if a.name == "polynomial"))
+    rows = inspect_attention(c, "sm_90", ("bfloat16",), (64, 128))
+    assert len(rows) == 6 and len(c.split.scores) == 2
+    assert not [(r.kernel, r.width, r.shared_bytes) for r in rows if r.shared_bytes > SHARED_LIMIT]
