@@ -6,6 +6,7 @@ configuration, the dtypes and the divisibilities of a real call.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import math
 import os
@@ -134,9 +135,8 @@ def _launches(c: Compiled, module: Any, dtype: str, width: int) -> list[_Launch]
 
 @contextmanager
 def _replaced(module: Any, record: Any) -> Iterator[None]:
-    from chunkform.runtime import kernels
-
-    places = [(module, "launch", record), (kernels, "launch", record)]
+    launching = [importlib.import_module(f"chunkform.runtime.{n}") for n in ("kernels", "parts", "total")]
+    places = [(m, "launch", record) for m in (module, *launching)]
     if hasattr(module, "parts_for"):
         places.append((module, "parts_for", lambda *_: 2))
     before = [getattr(m, n) for m, n, _ in places]
