@@ -162,7 +162,8 @@ def _held(c: Compiled, launched: _Launch) -> int:
 
 def _row(launched: _Launch, arch: str, dtype: str, width: int, held: int) -> InspectRow:
     options = dict(launched.options)
-    settings: dict[str, Any] = {n: options.pop(n) for n in ("num_warps", "num_stages") if n in options}
+    settings: dict[str, Any] = {n: options.pop(n, None) for n in ("num_warps", "num_stages", "maxnreg")}
+    settings = {n: x for n, x in settings.items() if x is not None}
     words = [f"C={options['C']}"] if "C" in options else []
     words += [f"{n}={options[n]}" for n in ("FLAT", "YIELD") if n in options]
     words += [f"{n.removeprefix('block_')}={x}" for n, x in options.items() if n.startswith(("block_", "part_"))]

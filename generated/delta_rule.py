@@ -743,6 +743,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
         DT=DTYPES[some.dtype],
         num_warps=4,
         num_stages=1,
+        maxnreg=255 if config.exact else None,
     )
     if parts > 1 or exchange is not None:
         S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
@@ -1499,6 +1500,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         DT=DTYPES[some.dtype],
         num_warps=4,
         num_stages=1,
+        maxnreg=255 if config.exact else None,
     )
     if parts > 1 or exchange is not None:
         dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
@@ -1638,6 +1640,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             DT=DTYPES[some.dtype],
             num_warps=4,
             num_stages=1,
+            maxnreg=255 if config.exact else None,
         )
     if needs & {"k", "q"}:
         dk_1 = some.new_empty((B, T, H, D), dtype=torch.float32)

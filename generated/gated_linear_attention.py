@@ -700,6 +700,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
             DT=DTYPES[some.dtype],
             num_warps=4,
             num_stages=1,
+            maxnreg=255 if config.exact else None,
         )
     alpha_extents = None
     if parts > 1 or exchange is not None:
@@ -1502,6 +1503,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 DT=DTYPES[some.dtype],
                 num_warps=4,
                 num_stages=1,
+                maxnreg=255 if config.exact else None,
             )
     if needs & {"alpha", "k", "q"}:
         S_late_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
@@ -1572,6 +1574,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 DT=DTYPES[some.dtype],
                 num_warps=4,
                 num_stages=1,
+                maxnreg=255 if config.exact else None,
             )
     if needs & {"S", "alpha", "k", "v"}:
         if parts > 1 or exchange is not None:
@@ -1690,6 +1693,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 DT=DTYPES[some.dtype],
                 num_warps=4,
                 num_stages=1,
+                maxnreg=255 if config.exact else None,
             )
     alpha_extents = None
     if needs & {"alpha", "k"}:

@@ -749,6 +749,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
         DT=DTYPES[some.dtype],
         num_warps=4,
         num_stages=1,
+        maxnreg=255 if config.exact else None,
     )
     if parts > 1 or exchange is not None:
         W_ends = some.new_empty((B * parts, H, M, N), dtype=torch.float32)
@@ -1507,6 +1508,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         DT=DTYPES[some.dtype],
         num_warps=4,
         num_stages=1,
+        maxnreg=255 if config.exact else None,
     )
     if parts > 1 or exchange is not None:
         dW_ends = some.new_empty((B * parts, H, M, N), dtype=torch.float32)
@@ -1639,6 +1641,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             DT=DTYPES[some.dtype],
             num_warps=4,
             num_stages=1,
+            maxnreg=255 if config.exact else None,
         )
     if needs & {"eta", "x", "z"}:
         dx_1 = some.new_empty((B, T, H, N), dtype=torch.float32)

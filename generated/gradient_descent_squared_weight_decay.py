@@ -962,6 +962,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
         DT=DTYPES[some.dtype],
         num_warps=4,
         num_stages=1,
+        maxnreg=255 if config.exact else None,
     )
     if parts > 1 or exchange is not None:
         W_ends = some.new_empty((B * parts, H, M, N), dtype=torch.float32)
@@ -1949,6 +1950,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         DT=DTYPES[some.dtype],
         num_warps=4,
         num_stages=1,
+        maxnreg=255 if config.exact else None,
     )
     if parts > 1 or exchange is not None:
         dW_ends = some.new_empty((B * parts, H, M, N), dtype=torch.float32)
@@ -2089,6 +2091,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             DT=DTYPES[some.dtype],
             num_warps=4,
             num_stages=1,
+            maxnreg=255 if config.exact else None,
         )
     if needs & {"eta", "keep", "x", "z"}:
         dx_2 = some.new_empty((B, T, H, N), dtype=torch.float32)
@@ -2168,6 +2171,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             DT=DTYPES[some.dtype],
             num_warps=4,
             num_stages=1,
+            maxnreg=255 if config.exact else None,
         )
     if needs & {"keep", "x", "z"}:
         dx = some.new_empty((B, T, H, N), dtype=some.dtype)

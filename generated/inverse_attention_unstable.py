@@ -908,6 +908,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
         DT=DTYPES[some.dtype],
         num_warps=4,
         num_stages=1,
+        maxnreg=255 if config.exact else None,
     )
     if parts > 1 or exchange is not None:
         s_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
@@ -1851,6 +1852,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         DT=DTYPES[some.dtype],
         num_warps=4,
         num_stages=1,
+        maxnreg=255 if config.exact else None,
     )
     if parts > 1 or exchange is not None:
         ds_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
@@ -2014,6 +2016,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             DT=DTYPES[some.dtype],
             num_warps=4,
             num_stages=1,
+            maxnreg=255 if config.exact else None,
         )
     if needs & {"k", "lam"}:
         read1 = some.new_empty((B, T, H, D), dtype=some.dtype)
@@ -2092,6 +2095,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             DT=DTYPES[some.dtype],
             num_warps=4,
             num_stages=1,
+            maxnreg=255 if config.exact else None,
         )
     if needs & {"lam", "q"}:
         dq_2 = some.new_empty((B, T, H, D), dtype=torch.float32)

@@ -1017,6 +1017,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
             DT=DTYPES[some.dtype],
             num_warps=4,
             num_stages=1,
+            maxnreg=255 if config.exact else None,
         )
     alpha_extents = None
     if parts > 1 or exchange is not None:
@@ -2299,6 +2300,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             DT=DTYPES[some.dtype],
             num_warps=4,
             num_stages=1,
+            maxnreg=255 if config.exact else None,
         )
     if parts > 1 or exchange is not None:
         dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
@@ -2457,6 +2459,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 DT=DTYPES[some.dtype],
                 num_warps=4,
                 num_stages=1,
+                maxnreg=255 if config.exact else None,
             )
     if needs & {"alpha", "k", "q"}:
         S_late_1 = some.new_empty((B, T, H, D), dtype=torch.float32)
@@ -2539,6 +2542,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 DT=DTYPES[some.dtype],
                 num_warps=4,
                 num_stages=1,
+                maxnreg=255 if config.exact else None,
             )
     alpha_extents = None
     if needs & {"alpha", "k", "q"}:

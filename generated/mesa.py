@@ -1144,6 +1144,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             DT=DTYPES[some.dtype],
             num_warps=4,
             num_stages=1,
+            maxnreg=255 if config.exact else None,
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
@@ -1167,6 +1168,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             DT=DTYPES[some.dtype],
             num_warps=4,
             num_stages=1,
+            maxnreg=255 if config.exact else None,
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         if parts > 1:
@@ -1299,6 +1301,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             DT=DTYPES[some.dtype],
             num_warps=4,
             num_stages=1,
+            maxnreg=255 if config.exact else None,
         )
     if needs & {"u"}:
         du = some.new_empty((B, T, H, D), dtype=some.dtype)

@@ -1522,6 +1522,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             DT=DTYPES[some.dtype],
             num_warps=4,
             num_stages=1,
+            maxnreg=255 if config.exact else None,
         )
     if needs & {"H", "beta", "k", "lam"}:
         matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
@@ -1545,6 +1546,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             DT=DTYPES[some.dtype],
             num_warps=4,
             num_stages=1,
+            maxnreg=255 if config.exact else None,
         )
     if needs & {"H", "beta", "k", "lam"}:
         if parts > 1:
@@ -1684,6 +1686,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             DT=DTYPES[some.dtype],
             num_warps=4,
             num_stages=1,
+            maxnreg=255 if config.exact else None,
         )
     if needs & {"k", "lam"}:
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
@@ -2787,6 +2790,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
         DT=DTYPES[some.dtype],
         num_warps=4,
         num_stages=1,
+        maxnreg=255 if config.exact else None,
     )
     if needs & {"S", "beta", "k", "lam", "v"}:
         if parts > 1:

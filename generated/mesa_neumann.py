@@ -1433,6 +1433,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             DT=DTYPES[some.dtype],
             num_warps=4,
             num_stages=1,
+            maxnreg=255 if config.exact else None,
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
@@ -1456,6 +1457,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             DT=DTYPES[some.dtype],
             num_warps=4,
             num_stages=1,
+            maxnreg=255 if config.exact else None,
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         if parts > 1:
@@ -1588,6 +1590,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             DT=DTYPES[some.dtype],
             num_warps=4,
             num_stages=1,
+            maxnreg=255 if config.exact else None,
         )
     if needs & {"u"}:
         du = some.new_empty((B, T, H, D), dtype=some.dtype)
@@ -2417,6 +2420,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             DT=DTYPES[some.dtype],
             num_warps=4,
             num_stages=1,
+            maxnreg=255 if config.exact else None,
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
@@ -2440,6 +2444,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             DT=DTYPES[some.dtype],
             num_warps=4,
             num_stages=1,
+            maxnreg=255 if config.exact else None,
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         if parts > 1:
@@ -2572,6 +2577,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             DT=DTYPES[some.dtype],
             num_warps=4,
             num_stages=1,
+            maxnreg=255 if config.exact else None,
         )
     if needs & {"u"}:
         du = some.new_empty((B, T, H, D), dtype=some.dtype)

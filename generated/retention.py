@@ -1131,6 +1131,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         DT=DTYPES[some.dtype],
         num_warps=4,
         num_stages=1,
+        maxnreg=255 if config.exact else None,
     )
     if needs & {"S", "gamma", "k", "v"}:
         if parts > 1 or exchange is not None:

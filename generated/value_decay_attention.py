@@ -753,6 +753,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
             DT=DTYPES[some.dtype],
             num_warps=4,
             num_stages=1,
+            maxnreg=255 if config.exact else None,
         )
     beta_extents = None
     if parts > 1 or exchange is not None:
@@ -1756,6 +1757,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 DT=DTYPES[some.dtype],
                 num_warps=4,
                 num_stages=1,
+                maxnreg=255 if config.exact else None,
             )
     if needs & {"S", "beta", "v"}:
         S_late_0 = some.new_empty((B, T, H, E), dtype=torch.float32)
@@ -1824,6 +1826,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 DT=DTYPES[some.dtype],
                 num_warps=4,
                 num_stages=1,
+                maxnreg=255 if config.exact else None,
             )
     if needs & {"S", "beta", "k", "v"}:
         scaled3 = some.new_empty((B, H, T, E))
@@ -1856,6 +1859,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 DT=DTYPES[some.dtype],
                 num_warps=4,
                 num_stages=1,
+                maxnreg=255 if config.exact else None,
             )
     if needs & {"S", "beta", "k", "v"}:
         if parts > 1 or exchange is not None:
@@ -2019,6 +2023,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 DT=DTYPES[some.dtype],
                 num_warps=4,
                 num_stages=1,
+                maxnreg=255 if config.exact else None,
             )
     beta_extents = None
     if needs & {"k"}:

@@ -454,8 +454,10 @@ class Host:
         words += ["C=config.chunk", "LEVELS=config.levels", "EVEN=lay.even"]
         words += ["EXACT=config.exact", "DT=DTYPES[some.dtype]"]
         stages, warps = ("config.stages", "config.warps") if kernel.walks else ("1", "4")
+        # told nothing, the assembler gives a long kernel of float32 products 32 registers, and spills the rest
+        most = "" if kernel.walks else " maxnreg=255 if config.exact else None,"
         places = "*lay.walked, parts, lay.length(parts)" if kernel.walks else "*lay.at_once"
-        add(f"    {places}, {', '.join(words)}, num_warps={warps}, num_stages={stages},")
+        add(f"    {places}, {', '.join(words)}, num_warps={warps}, num_stages={stages},{most}")
         add(")")
         return lines
 
