@@ -127,18 +127,19 @@ def _launches(c: Compiled, module: Any, dtype: str, width: int) -> list[_Launch]
     states = {s.name: empty((batch, heads), s.axes, True) for s in p.states}
     cotangents = {n: empty((batch, steps, heads), axes) for n, axes in p.output_axes.items()}
     needs = frozenset([*given, *states])
-    with _replaced(module, record):
+    with replaced_launches(module, record):
         _, _, saved = module.triton_forward(given, states, constants)
         module.triton_backward(given, states, constants, saved, cotangents, dict(states), needs)
     return list(found.values())
 
 
 @contextmanager
-def _replaced(module: Any, record: Any) -> Iterator[None]:
+def replaced_launches(module: Any, record: Any, parts: int = 2) -> Iterator[None]:
+    """Where a module's functions launch a kernel, `record` is called instead; sequences are cut into `parts`."""
     launching = [importlib.import_module(f"chunkform.runtime.{n}") for n in ("kernels", "parts", "total")]
     places = [(m, "launch", record) for m in (module, *launching)]
     if hasattr(module, "parts_for"):
-        places.append((module, "parts_for", lambda *_: 2))
+        places.append((module, "parts_for", lambda *_: parts))
     before = [getattr(m, n) for m, n, _ in places]
     for m, n, value in places:
         setattr(m, n, value)

@@ -1697,7 +1697,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             )
     alpha_extents = None
     if needs & {"alpha", "k"}:
-        S_late_ = some.new_empty((B, T, H, D), dtype=torch.float32)
+        S_late_ = S_late_0  # in place
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
         S_out_ = some.new_empty((B, H, lay.chunks, D), dtype=torch.float32)
         launch(
@@ -1741,7 +1741,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         late = spread(S_late_.float(), (B, T, H, D), some)
         early = None
         S_pairing = suffix_sum(late, early, pair(S_last, dS_starts, (-1,)), lay, parts, S_in_, S_out_)
-    S_in_ = S_last = S_late_ = S_out_ = late = None
+    S_in_ = S_last = S_out_ = late = None
     if "q" in needs:
         gradients["q"] = dq.to(given["q"].dtype)
     dq = None

@@ -2546,7 +2546,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             )
     alpha_extents = None
     if needs & {"alpha", "k", "q"}:
-        S_late_ = some.new_empty((B, T, H, D), dtype=torch.float32)
+        S_late_ = S_late_1  # in place
         S_early_ = some.new_empty((B, T, H, D), dtype=torch.float32)
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
@@ -2609,7 +2609,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         late = spread(S_late_.float(), (B, T, H, D), some)
         early = spread(S_early_.float(), (B, T, H, D), some)
         S_pairing = suffix_sum(late, early, pair(S_last, dS_starts, (-1,)), lay, parts, S_in_, S_out_)
-    S_early_ = S_in_ = S_last = S_late_ = S_out_ = early = late = None
+    S_early_ = S_in_ = S_last = S_out_ = early = late = None
     if "q" in needs:
         gradients["q"] = dq.to(given["q"].dtype)
     dq = None

@@ -1955,7 +1955,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 dS_starts = chained(dS_first, dS_ends, lay, parts, False, (beta_sums, beta_resets), 1, config.exact)
     dS_ends = None
     if needs & {"S", "beta", "v"}:
-        S_late_ = some.new_empty((B, T, H, E), dtype=torch.float32)
+        S_late_ = S_late_0  # in place
         dv = some.new_empty((B, T, H, E), dtype=some.dtype)
         S_out_ = some.new_empty((B, H, lay.chunks, E), dtype=torch.float32)
         dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
@@ -2062,7 +2062,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         late = spread(S_late_.float(), (B, T, H, E), some)
         early = None
         S_pairing = suffix_sum(late, early, pair(S_last, dS_starts, (-2,)), lay, parts, S_in_, S_out_)
-    S_in_ = S_last = S_late_ = S_out_ = late = None
+    S_in_ = S_last = S_out_ = late = None
     if "q" in needs:
         gradients["q"] = dq.to(given["q"].dtype)
     dq = None

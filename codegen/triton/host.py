@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..adjoint import gradient_name
-from ..ir import ZERO, Node, dim_of, leaf, rename, walk
+from ..ir import ZERO, Node, dim_of, leaf, rename, terms_of, walk
 from ..log_decay import log_of
 from ..pipeline import Compiled
 from ..print_nodes import NodePrinter, Torch
@@ -399,7 +399,22 @@ class Host:
             shape.append(self._tile_count(self.opened[k]))
         if s.kind in ("sums", "part") or (s.kind == "final" and self._wide(s.root)):
             dtype = "torch.float32"
+            if (before := self._replaced(k, s)) is not None:
+                return f"{name} = {self.names(before)}  # in place"
         return f"{name} = some.new_empty(({', '.join(shape)}), dtype={dtype})"
+
+    def _replaced(self, k: int, s: Store) -> Node | None:
+        """The terms so far that a store adds to, where nothing else uses them: each entry is made of the one that it replaces."""
+        parts = {x.leaf.attrs[1]: x.leaf for n in range(k) for x in self.fused.stores.get(n, ()) if x.kind == "part"}
+        used = [parts[y.attrs[1]] for y in terms_of(s.node) if y.op == "leaf" and y.attrs[0] == "stored"]
+        if s.kind == "sums" or len(used) != 1 or [*map(dim_of, used[0].axes)] != [*map(dim_of, s.leaf.axes)]:
+            return None
+        others = [x.node for j, stores in self.fused.stores.items() for x in stores if (j, x) != (k, s)]
+        others += [*self.fused.values.values(), *(x for pair in self.fused.pairings.values() for x in pair)]
+        others += [x for stage in self.plan.sweeps for x in stream_nodes(stage)]
+        if any(y.op == "leaf" and y.attrs[:2] == used[0].attrs[:2] for y in walk(*others)):
+            return None
+        return used[0]
 
     def _tile_count(self, o: Opened) -> str:
         if len(o.tile) != 1:
