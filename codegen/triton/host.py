@@ -406,7 +406,11 @@ class Host:
     def _replaced(self, k: int, s: Store) -> Node | None:
         """The terms so far that a store adds to, where nothing else uses them: each entry is made of the one that it replaces."""
         parts = {x.leaf.attrs[1]: x.leaf for n in range(k) for x in self.fused.stores.get(n, ()) if x.kind == "part"}
-        used = [parts[y.attrs[1]] for y in terms_of(s.node) if y.op == "leaf" and y.attrs[0] == "stored"]
+        used = [
+            parts[y.attrs[1]]
+            for y in terms_of(s.node)
+            if y.op == "leaf" and y.attrs[0] == "stored" and y.attrs[1] in parts
+        ]
         if s.kind == "sums" or len(used) != 1 or [*map(dim_of, used[0].axes)] != [*map(dim_of, s.leaf.axes)]:
             return None
         others = [x.node for j, stores in self.fused.stores.items() for x in stores if (j, x) != (k, s)]
