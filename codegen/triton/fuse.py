@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ..ir import Node, add, dim_of, leaf, mul, rebuild, rename, terms_of, walk
+from ..ir import ZERO, Node, add, dim_of, leaf, mul, rebuild, rename, terms_of, walk
+from ..read_write import Pairing
 from ..stages import Accumulate, Map, Plan, Sweep
 
 ELEMENTWISE = ("const", "number", "size", "add", "mul", "pow", "fn", "expand")
@@ -74,15 +75,14 @@ class _Fusion:
                     self.made[x.attrs[:2]] = k
 
     def run(self) -> Fused:
-        values: dict[str, Node] = {}
+        values = {n: node for stage in self.plan.stages if isinstance(stage, Map) for n, node in stage.values.items()}
         pairings: dict[str, tuple[Node, Node]] = {}
         for stage in self.plan.stages:
             if isinstance(stage, Accumulate) and stage.direct is None:
-                p = stage.pairing
-                pairings[p.state] = (self.root(f"{p.state}.late", p.late), self.root(f"{p.state}.early", p.early))
-            elif isinstance(stage, Map):
-                for name, node in stage.values.items():
-                    values[name] = self.root(name, node)
+                late, early = _as_one(stage.pairing, values)
+                state = stage.pairing.state
+                pairings[state] = (self.root(f"{state}.late", late), self.root(f"{state}.early", early))
+        values = {name: self.root(name, node) for name, node in values.items()}
         self.keep([*values.values(), *(x for pair in pairings.values() for x in pair)])
         return Fused(self.stores, values, pairings, self.made)
 
@@ -207,3 +207,16 @@ class _Fusion:
                 own = [x for x in stage.chunk.outputs if x.attrs[:2] in wanted and x.attrs[:2] not in self.given]
                 kept = [Store(x, self.over_tile(x, k) or x, "kept", "") for x in own]
                 self.stores[k] = kept + self.stores[k]
+
+
+def _as_one(p: Pairing, values: dict[str, Node]) -> tuple[Node, Node]:
+    """The late and early terms of a pairing; where one value has other terms beside the pairing, as if all were late.
+
+    Early terms count from the next step on, so that value loses those of its own step: one tensor less, between sweeps and torch.
+    """
+    users = [name for name, node in values.items() if p.leaf in walk(node)]
+    terms = terms_of(values[users[0]]) if len(users) == 1 else ()
+    if p.early is ZERO or p.leaf not in terms or len(terms) < 2 or sum(p.leaf in walk(x) for x in terms) > 1:
+        return p.late, p.early
+    values[users[0]] = add(values[users[0]], mul(-1, p.early))
+    return add(p.late, p.early), ZERO
