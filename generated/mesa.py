@@ -85,7 +85,15 @@ from chunkform.runtime.packed import backward_by_length, forward_by_length
 from chunkform.runtime.places import parts_for, places
 from chunkform.runtime.programs import Again, Sums, checked_solves, results, wanted, zeros_where_none
 from chunkform.runtime.solve import conjugate_gradients
-from chunkform.runtime.solve_launch import CONVERGED, INTERPRETED, conjugate_step, over_norm, solve_config, strides3
+from chunkform.runtime.solve_launch import (
+    CONVERGED,
+    INTERPRETED,
+    conjugate_step,
+    over_root,
+    relative,
+    solve_config,
+    strides3,
+)
 from chunkform.runtime.torch_form import (
     CHUNK,
     dtype_of,
@@ -1502,11 +1510,11 @@ def x_system_solves(
     inside = i_ok[:, None] & d_ok[None, :]
     right_p += b * right_b + h * right_h + t0 * right_t
     r = tl.load(right_p + i[:, None] * right_t + d[None, :], mask=inside, other=0.0).to(tl.float32)
-    r, size = over_norm(r)
     x = tl.zeros([C, block_d], tl.float32)
-    p = r.to(DT)
     delta = tl.sum(r * r, axis=1)
-    rest = tl.maximum(tolerance * tolerance, CONVERGED)
+    p = over_root(r, delta).to(DT)
+    size = delta
+    rest = tl.maximum(tolerance * tolerance, CONVERGED) * size
     for _ in range(COUNT):
         p2 = tl.dot(p.to(DT), state.to(DT), input_precision="tf32x3")  # p H^T
         p3 = tl.dot(p.to(DT), tl.trans(u2.to(DT)), input_precision="tf32x3")  # p u^T
@@ -1514,8 +1522,8 @@ def x_system_solves(
         hp = p4
         x, r, p, delta = conjugate_step(x, r, p, hp, delta, rest, DT)
     step = (b * T + t0) * H + h
-    tl.store(x_out + step * D + i[:, None] * (H * D) + d[None, :], x * size[:, None], mask=inside)
-    tl.store(residual_out + step + i * H, tl.sqrt(delta), mask=i_ok)
+    tl.store(x_out + step * D + i[:, None] * (H * D) + d[None, :], x, mask=inside)
+    tl.store(residual_out + step + i * H, relative(delta, size), mask=i_ok)
 
 
 def triton_x_system_matrix(given, states, constants, like):

@@ -43,10 +43,9 @@ def strides3(x: torch.Tensor) -> tuple[int, int, int]:
 
 
 @triton.jit
-def over_norm(r):
-    """(the rows of r over their norms, these norms): a solve starts at 1, whatever the size of its right side. Rows of 0 stay."""
-    square = tl.sum(r * r, axis=1)
-    return r * tl.where(square > 0.0, tl.rsqrt(square), 0.0)[:, None], tl.sqrt(square)
+def over_root(r, square):
+    """The rows of r over the square roots of `square`, such as those of their own sums of squares; 0 where that is 0."""
+    return r * tl.where(square > 0.0, tl.rsqrt(square), 0.0)[:, None]
 
 
 @triton.jit
@@ -54,8 +53,8 @@ def conjugate_step(x, r, p, hp, delta, rest, DT: tl.constexpr):
     """(x, r, p, delta) after one step of conjugate gradients for the rows of x, each a solve of its own.
 
     r is what is left of the right side, delta = <r, r>, hp the matrix times p, and p the direction over the norm of r, in DT: it
-    keeps its size while r becomes smaller than float16 goes. A row whose delta is at most `rest`, which is at least CONVERGED,
-    stays as it is, as does one along whose direction the matrix isn't positive.
+    keeps its size while r becomes smaller than float16 goes. A row whose delta is at most `rest` stays as it is, as does one
+    along whose direction the matrix isn't positive.
     """
     along = p.to(tl.float32)
     curvature = tl.sum(along * hp, axis=1)
@@ -64,6 +63,11 @@ def conjugate_step(x, r, p, hp, delta, rest, DT: tl.constexpr):
     x += alpha[:, None] * along
     r -= alpha[:, None] * hp
     new = tl.where(active, tl.sum(r * r, axis=1), delta)
-    over = tl.rsqrt(tl.maximum(new, CONVERGED))
-    turned = tl.where(active, tl.sqrt(new / tl.maximum(delta, CONVERGED)), 0.0)
-    return x, r, (r * over[:, None] + turned[:, None] * along).to(DT), new
+    turned = tl.where(active, new * tl.rsqrt(tl.where(active, delta, 1.0)), 0.0)
+    return x, r, over_root(r + turned[:, None] * along, new).to(DT), new
+
+
+@triton.jit
+def relative(delta, size):
+    """The norm of what is left over that of the right side, from their squares; 0 for a right side of 0."""
+    return tl.sqrt(delta / tl.where(size > 0.0, size, 1.0))

@@ -26,7 +26,7 @@ MODULES = {
     "chunkform.runtime.kernels": "FLOOR LOG2E power",
     "chunkform.runtime.launch": "DTYPES cdiv launch padded steps whole",
     "chunkform.runtime.solve": "conjugate_gradients",
-    "chunkform.runtime.solve_launch": "CONVERGED INTERPRETED conjugate_step over_norm solve_config strides3",
+    "chunkform.runtime.solve_launch": "CONVERGED INTERPRETED conjugate_step over_root relative solve_config strides3",
 }
 OWN = frozenset(  # what the kernels' skeleton calls its own
     "x p r hp delta size rest inside place state first last_out borders_out x_out "
@@ -34,7 +34,8 @@ OWN = frozenset(  # what the kernels' skeleton calls its own
 )
 RESERVED = OWN | frozenset(
     "B T H C DT LEVELS EVEN EXACT tl triton torch i c h b bh t0 at step last chunks tile given states constants right steps "
-    "config some residual launch power whole before count solves borders matrix CONVERGED conjugate_step over_norm".split()
+    "config some residual launch power whole before count solves borders matrix CONVERGED conjugate_step over_root "
+    "relative".split()
 )
 
 

@@ -41,7 +41,7 @@ def catalogue() -> list[str]:
 
 OPS = [*catalogue(), *STRUCTURES]
 ATTENTIONS = ["softmax_attention", "rotary_attention", "distance_attention", "kattention_f6"]
-EXACT = [("whole", 2), ("packed", 3), ("whole", 4)]
+EXACT = [("whole", 2), ("packed", 3), ("whole", 4), ("packed", 4)]
 OTHERS = [
     ("without_a_state", 3),
     ("mesh", 4),
