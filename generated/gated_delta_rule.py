@@ -70,7 +70,7 @@ import triton.language as tl
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out, triangular_inverse
 from chunkform.runtime.decode import Step, StepKernel
 from chunkform.runtime.kernels import border_sums, chained_matrix, cumulate, inverse, part_of, place_of, power
-from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, padded, pair, steps, strides, whole
+from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, padded, steps, strides, whole
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
 from chunkform.runtime.parts import map_of_all
@@ -86,7 +86,7 @@ from chunkform.runtime.torch_form import (
     steps_first,
     to_chunks,
 )
-from chunkform.runtime.total import total
+from chunkform.runtime.total import pair, total
 
 
 def _forward_sweep_1(s1, s2, s3, s4, s5, S_0, lead, size, dtype, device, size_d, size_e):

@@ -75,7 +75,6 @@ from chunkform.runtime.launch import (
     each_head,
     launch,
     padded,
-    pair,
     spread,
     steps,
     strides,
@@ -96,7 +95,7 @@ from chunkform.runtime.torch_form import (
     steps_first,
     to_chunks,
 )
-from chunkform.runtime.total import total
+from chunkform.runtime.total import pair, total
 
 
 def _forward_sweep_1(s1, s2, s3, s4, s_0, lead, size, dtype, device, size_d, size_e):

@@ -98,19 +98,7 @@ from chunkform.runtime.kernels import (
     span,
     suffix_sum,
 )
-from chunkform.runtime.launch import (
-    DTYPES,
-    cdiv,
-    choose,
-    cotangent,
-    launch,
-    padded,
-    pair,
-    spread,
-    steps,
-    strides,
-    whole,
-)
+from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, padded, spread, steps, strides, whole
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
 from chunkform.runtime.parts import map_of_all
@@ -126,7 +114,7 @@ from chunkform.runtime.torch_form import (
     steps_first,
     to_chunks,
 )
-from chunkform.runtime.total import total
+from chunkform.runtime.total import pair, total
 
 
 def _forward_sweep_1(s1, s2, s3, s4, s5, S_0, lead, size, dtype, device, size_d, size_e):

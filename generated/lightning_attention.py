@@ -59,19 +59,7 @@ import triton.language as tl
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out
 from chunkform.runtime.decode import Step, StepKernel
 from chunkform.runtime.kernels import border_sums, chained, cumulate, part_of, place_of, power
-from chunkform.runtime.launch import (
-    DTYPES,
-    cdiv,
-    choose,
-    cotangent,
-    launch,
-    padded,
-    pair,
-    spread,
-    steps,
-    strides,
-    whole,
-)
+from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, padded, spread, steps, strides, whole
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
 from chunkform.runtime.parts import map_of_all
@@ -87,6 +75,7 @@ from chunkform.runtime.torch_form import (
     steps_first,
     to_chunks,
 )
+from chunkform.runtime.total import pair
 
 
 def _forward_sweep_1(s1, s2, s3, s4, S_0, lead, size, dtype, device, size_d, size_e):

@@ -67,19 +67,7 @@ import triton.language as tl
 
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out
 from chunkform.runtime.kernels import FLOOR, LOG2E, border_sums, chained, cumulate, part_of, place_of, power
-from chunkform.runtime.launch import (
-    DTYPES,
-    cdiv,
-    choose,
-    cotangent,
-    launch,
-    padded,
-    pair,
-    spread,
-    steps,
-    strides,
-    whole,
-)
+from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, padded, spread, steps, strides, whole
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
 from chunkform.runtime.places import parts_for, places
@@ -106,6 +94,7 @@ from chunkform.runtime.torch_form import (
     steps_first,
     to_chunks,
 )
+from chunkform.runtime.total import pair
 
 ARGUMENTS = (
     "q",

@@ -131,7 +131,6 @@ from chunkform.runtime.launch import (
     each_head,
     launch,
     padded,
-    pair,
     spread,
     steps,
     strides,
@@ -163,7 +162,7 @@ from chunkform.runtime.torch_form import (
     steps_first,
     to_chunks,
 )
-from chunkform.runtime.total import total
+from chunkform.runtime.total import pair, total
 
 ARGUMENTS = (
     "q",

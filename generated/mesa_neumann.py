@@ -133,7 +133,6 @@ from chunkform.runtime.launch import (
     each_head,
     launch,
     padded,
-    pair,
     spread,
     steps,
     strides,
@@ -156,6 +155,7 @@ from chunkform.runtime.torch_form import (
     steps_first,
     to_chunks,
 )
+from chunkform.runtime.total import pair
 
 ARGUMENTS = (
     "q",

@@ -8,6 +8,7 @@ resets `n` up to there.
 """
 
 from collections.abc import Iterable
+from math import prod
 from typing import Any
 
 import torch
@@ -373,58 +374,101 @@ def kept_kernel(
     tl.store(kept + sh * X + x, tl.exp2(tl.where(resets == 0, sums, float("-inf"))), mask=x < X)
 
 
-@triton.jit(do_not_specialize=["parts"])
-def chain_kernel(
-    first, local, kept, out, H, parts,
-    ROWS: tl.constexpr, COLS: tl.constexpr, ALONG: tl.constexpr, FORWARD: tl.constexpr, BLOCK: tl.constexpr,
+@triton.jit
+def decays_of(kept, i, ok, COLS: tl.constexpr, ALONG: tl.constexpr):
+    """What is kept of entry i of a state of COLS columns, from one number (ALONG = 1), or one for each row (2) or column."""
+    x = i * 0 if ALONG == 1 else i // COLS if ALONG == 2 else i % COLS
+    return tl.load(kept + x, mask=ok, other=0.0)
+
+
+@triton.jit
+def place_in(sh, m, H, parts, FORWARD: tl.constexpr):
+    """Where the m-th part that is walked, of a batch entry and head, lies in [N * parts, H]."""
+    m = tl.minimum(m, parts - 1)
+    return ((sh // H) * parts + (m if FORWARD else parts - 1 - m)) * H + sh % H
+
+
+@triton.jit
+def map_of(
+    sh, m, local, kept, i, ok, H, parts,
+    SIZE: tl.constexpr, COLS: tl.constexpr, LINEARS: tl.constexpr, ALONG: tl.constexpr, FORWARD: tl.constexpr,
 ):  # fmt: skip
-    """out_p = what enters part p: S, then kept * S + local for the next; all [N * parts, H, ROWS, COLS], first [N, H, ..]."""
+    """(k, x) of the m-th part that is walked: it takes entry i of S to k S + x. Nothing changes beyond the last part."""
+    at, there = place_in(sh, m, H, parts, FORWARD), m < parts
+    x = tl.load(local + at * SIZE + i, mask=ok & there, other=0.0)
+    if ALONG == 0:
+        k = tl.full([i.shape[0]], 1.0, tl.float32)
+    else:
+        k = tl.where(there, decays_of(kept + at * LINEARS, i, ok, COLS, ALONG), 1.0)
+    return k, x
+
+
+@triton.jit(do_not_specialize=["ranks", "rank_step", "parts"])
+def chain_kernel(
+    first, rows, ranks, rank_step, local, kept, out, H, parts,
+    ROWS: tl.constexpr, COLS: tl.constexpr, LINEARS: tl.constexpr, ALONG: tl.constexpr, FORWARD: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """out_p = what enters part p: S, then kept * S + local for the next; local and out are [N * parts, H, ROWS, COLS].
+
+    S begins as `first` [N, H, ROWS, COLS], or as what `rows` of the GPUs before this one make of zero: for each the LINEARS
+    numbers that it keeps of S, and what it adds. Four parts are loaded together, since a load takes longer than the rest.
+    """
     sh = tl.program_id(0).to(tl.int64)
     i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     size: tl.constexpr = ROWS * COLS
+    ok = i < size
     S = tl.zeros([BLOCK], tl.float32)
     if first is not None:
-        S += tl.load(first + sh * size + i, mask=i < size, other=0.0)
-    for m in range(parts):
-        part = m if FORWARD else parts - 1 - m
-        at = ((sh // H) * parts + part) * H + sh % H
-        tl.store(out + at * size + i, S, mask=i < size)
-        step = tl.load(local + at * size + i, mask=i < size, other=0.0)
-        if ALONG == 0:
-            S += step
-        elif ALONG == 1:
-            S = S * tl.load(kept + at) + step
-        elif ALONG == 2:
-            S = S * tl.load(kept + at * ROWS + i // COLS, mask=i < size, other=0.0) + step
-        else:
-            S = S * tl.load(kept + at * COLS + i % COLS, mask=i < size, other=0.0) + step
+        S += tl.load(first + sh * size + i, mask=ok, other=0.0)
+    if rows is not None:
+        for m in range(ranks):
+            rank = tl.cast(m if FORWARD else ranks - 1 - m, tl.int64)
+            row = rows + rank * rank_step + sh * (LINEARS + size)
+            if ALONG > 0:
+                S *= decays_of(row, i, ok, COLS, ALONG)
+            S += tl.load(row + LINEARS + i, mask=ok, other=0.0)
+    for m in range(0, parts, 4):
+        k1, x1 = map_of(sh, m, local, kept, i, ok, H, parts, size, COLS, LINEARS, ALONG, FORWARD)
+        k2, x2 = map_of(sh, m + 1, local, kept, i, ok, H, parts, size, COLS, LINEARS, ALONG, FORWARD)
+        k3, x3 = map_of(sh, m + 2, local, kept, i, ok, H, parts, size, COLS, LINEARS, ALONG, FORWARD)
+        k4, x4 = map_of(sh, m + 3, local, kept, i, ok, H, parts, size, COLS, LINEARS, ALONG, FORWARD)
+        S2 = k1 * S + x1
+        S3 = k2 * S2 + x2
+        S4 = k3 * S3 + x3
+        tl.store(out + place_in(sh, m, H, parts, FORWARD) * size + i, S, mask=ok)
+        tl.store(out + place_in(sh, m + 1, H, parts, FORWARD) * size + i, S2, mask=ok & (m + 1 < parts))
+        tl.store(out + place_in(sh, m + 2, H, parts, FORWARD) * size + i, S3, mask=ok & (m + 2 < parts))
+        tl.store(out + place_in(sh, m + 3, H, parts, FORWARD) * size + i, S4, mask=ok & (m + 3 < parts))
+        S = k4 * S4 + x4
 
 
-@triton.jit(do_not_specialize=["parts"])
+@triton.jit(do_not_specialize=["ranks", "rank_step", "parts"])
 def chain_matrix_kernel(
-    first, local, linear, out, H, parts, row_stride, column_stride,
+    first, rows, ranks, rank_step, local, linear, out, H, parts, row_stride, column_stride,
     ROWS: tl.constexpr, COLS: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr, FORWARD: tl.constexpr,
 ):  # fmt: skip
     """As `chain_kernel`, where a part takes S to linear @ S + local; linear is [N * parts, H, ROWS, ROWS]."""
     sh = tl.program_id(0).to(tl.int64)
     r = tl.arange(0, BR)
     c = tl.program_id(1) * BC + tl.arange(0, BC)
+    square = (r < ROWS)[:, None] & (r < ROWS)[None, :]
     ok = (r < ROWS)[:, None] & (c < COLS)[None, :]
     place = r[:, None] * row_stride + c[None, :] * column_stride
     S = tl.zeros([BR, BC], tl.float32)
     if first is not None:
         S += tl.load(first + sh * ROWS * COLS + place, mask=ok, other=0.0)
+    if rows is not None:
+        for m in range(ranks):
+            rank = tl.cast(m if FORWARD else ranks - 1 - m, tl.int64)
+            row = rows + rank * rank_step + sh * (ROWS * ROWS + ROWS * COLS)
+            A = tl.load(row + r[:, None] * ROWS + r[None, :], mask=square, other=0.0)
+            S = tl.dot(A, S, tl.load(row + ROWS * ROWS + place, mask=ok, other=0.0), input_precision="tf32x3")
     for m in range(parts):
-        part = m if FORWARD else parts - 1 - m
-        at = ((sh // H) * parts + part) * H + sh % H
+        at = place_in(sh, m, H, parts, FORWARD)
         tl.store(out + at * ROWS * COLS + place, S, mask=ok)
-        A = tl.load(
-            linear + at * ROWS * ROWS + r[:, None] * ROWS + r[None, :],
-            mask=(r < ROWS)[:, None] & (r < ROWS)[None, :],
-            other=0.0,
-        )
-        step = tl.load(local + at * ROWS * COLS + place, mask=ok, other=0.0)
-        S = tl.dot(A, S, step, input_precision="tf32x3")
+        A = tl.load(linear + at * ROWS * ROWS + r[:, None] * ROWS + r[None, :], mask=square, other=0.0)
+        S = tl.dot(A, S, tl.load(local + at * ROWS * COLS + place, mask=ok, other=0.0), input_precision="tf32x3")
 
 
 def chained(
@@ -442,15 +486,37 @@ def chained(
     `local` is what each part makes of zero states. `decay` are cumulative sums and resets as `cumulate` has them, which run
     `along` an axis of the state, or none.
     """
-    rows, columns = (*local.shape[2:], 1, 1)[:2]
-    out, kept = torch.empty_like(local), None if decay is None else kept_of(decay, local, p, parts, exact)
-    how = 0 if decay is None else 1 if along is None else 2 + along
-    block = min(1024, triton.next_power_of_2(rows * columns))
+    kept = None if decay is None else kept_of(decay, local, p, parts, exact)
+    return chained_decays(first, None, local, kept, along, p, parts, forward)
+
+
+def chained_decays(
+    first: torch.Tensor | None,
+    rows: torch.Tensor | None,
+    local: torch.Tensor,
+    kept: torch.Tensor | None,
+    along: int | None,
+    p: Places,
+    parts: int,
+    forward: bool,
+) -> torch.Tensor:
+    """As `chained`, from all decays of each part, [N * parts, H, X] or None; and from `rows` of the GPUs before, or None."""
+    sizes, block = state_sizes(local, kept, along)
+    before = (0, 0) if rows is None else (rows.shape[0], rows.stride(0))
+    out = torch.empty_like(local)
     launch(
-        chain_kernel, (p.sequences * p.heads, cdiv(rows * columns, block)), first, local, kept, out, p.heads, parts,
-        ROWS=rows, COLS=columns, ALONG=how, FORWARD=forward, BLOCK=block, num_warps=4,
+        chain_kernel, (p.sequences * p.heads, cdiv(sizes["ROWS"] * sizes["COLS"], block)), first, rows, *before, local, kept,
+        out, p.heads, parts, **sizes, FORWARD=forward, BLOCK=block, num_warps=4,
     )  # fmt: skip
     return out
+
+
+def state_sizes(local: torch.Tensor, kept: torch.Tensor | None, along: int | None) -> tuple[dict[str, int], int]:
+    """What kernels need to know of states [N, H, ...] and their decays, and how much of a state a program has."""
+    rows, columns = (*local.shape[2:], 1, 1)[:2]
+    how = 0 if kept is None else 1 if along is None else 2 + along
+    block = min(1024, triton.next_power_of_2(rows * columns))
+    return {"ROWS": rows, "COLS": columns, "LINEARS": 0 if kept is None else prod(kept.shape[2:]), "ALONG": how}, block
 
 
 def kept_of(decay: tuple[torch.Tensor, Any], local: torch.Tensor, p: Places, parts: int, exact: bool) -> torch.Tensor:
@@ -473,8 +539,12 @@ def chained_matrix(
     parts: int,
     forward: bool,
     along: int,
+    before: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """As `chained`, where a part multiplies the axis `along` of the state by a matrix, `linear` [N * parts, H, row, row]."""
+    """As `chained`, where a part multiplies the axis `along` of the state by a matrix, `linear` [N * parts, H, row, row].
+
+    `before` are the rows of the GPUs before this one, or None.
+    """
     rows, columns = local.shape[2 + along], local.shape[3 - along]
     if rows > WIDEST:
         order = range(parts) if forward else reversed(range(parts))
@@ -483,10 +553,11 @@ def chained_matrix(
         entered = walked(S, linear.unflatten(0, (p.sequences, parts)), own, order, along)[0]
         return torch.stack([entered[n] for n in range(parts)], 1).flatten(0, 1)
     strides_of = local.stride()[2 + along], local.stride()[3 - along]
+    ranks = (0, 0) if before is None else (before.shape[0], before.stride(0))
     out = torch.empty_like(local)
     launch(
-        chain_matrix_kernel, (p.sequences * p.heads, cdiv(columns, 32)), first, local, linear, out, p.heads, parts,
-        *strides_of, ROWS=rows, COLS=columns, BR=padded(rows), BC=32, FORWARD=forward, num_warps=8,
+        chain_matrix_kernel, (p.sequences * p.heads, cdiv(columns, 32)), first, before, *ranks, local, linear, out, p.heads,
+        parts, *strides_of, ROWS=rows, COLS=columns, BR=padded(rows), BC=32, FORWARD=forward, num_warps=8,
     )  # fmt: skip
     return out
 

@@ -106,13 +106,6 @@ def cotangent(x: torch.Tensor | None, like: torch.Tensor, shape: tuple[int, ...]
     return like.new_zeros(shape) if x is None else steps(x)
 
 
-def pair(x: torch.Tensor, y: torch.Tensor | None, dims: tuple[int, ...]) -> torch.Tensor | None:
-    """<x, y> summed over `dims`, for two states [B, H, ...]."""
-    if y is None:
-        return None
-    return (x * y).sum(dims) if dims else x * y
-
-
 def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> None:
     """Run a kernel over a grid, on the device of its first tensor; an empty grid is nothing to do."""
     if 0 in grid:

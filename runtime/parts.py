@@ -16,22 +16,9 @@ import triton.language as tl
 from torch import Tensor
 
 from . import kernels
-from .kernels import chained_matrix, kept_of, walked
+from .kernels import chained_decays, chained_matrix, kept_of, map_of, place_in, state_sizes, walked
 from .launch import cdiv, launch, padded
 from .places import Places
-
-
-@triton.jit
-def _decays(kept, i, ok, COLS: tl.constexpr, ALONG: tl.constexpr):
-    """What is kept of entry i of a state of COLS columns, from one number (ALONG = 1), or one for each row (2) or column."""
-    x = i * 0 if ALONG == 1 else i // COLS if ALONG == 2 else i % COLS
-    return tl.load(kept + x, mask=ok, other=0.0)
-
-
-@triton.jit
-def _place(sh, part, H, parts):
-    """Where a part of a batch entry and head lies in [B * parts, H]."""
-    return ((sh // H) * parts + part) * H + sh % H
 
 
 @triton.jit(do_not_specialize=["parts"])
@@ -52,47 +39,18 @@ def row_kernel(
     keeps = tl.zeros([BLOCK], tl.float32) + (0.0 if STARTS else 1.0)
     if first is not None:
         S += tl.load(first + sh * size + i, mask=ok, other=0.0)
-    for m in range(parts):
-        at = _place(sh, m if FORWARD else parts - 1 - m, H, parts)
-        if ALONG > 0:
-            k = _decays(kept + at * LINEARS, i, ok, COLS, ALONG)
-            S *= k
-            keeps *= k
-        S += tl.load(local + at * size + i, mask=ok, other=0.0)
+    for m in range(0, parts, 4):
+        k1, x1 = map_of(sh, m, local, kept, i, ok, H, parts, size, COLS, LINEARS, ALONG, FORWARD)
+        k2, x2 = map_of(sh, m + 1, local, kept, i, ok, H, parts, size, COLS, LINEARS, ALONG, FORWARD)
+        k3, x3 = map_of(sh, m + 2, local, kept, i, ok, H, parts, size, COLS, LINEARS, ALONG, FORWARD)
+        k4, x4 = map_of(sh, m + 3, local, kept, i, ok, H, parts, size, COLS, LINEARS, ALONG, FORWARD)
+        S = k4 * (k3 * (k2 * (k1 * S + x1) + x2) + x3) + x4
+        keeps *= k1 * k2 * k3 * k4
     row = out + sh * (LINEARS + size)
     tl.store(row + LINEARS + i, S, mask=ok)
     if ALONG > 0:
         owner = i == 0 if ALONG == 1 else i % COLS == 0 if ALONG == 2 else i < COLS
         tl.store(row + (i * 0 if ALONG == 1 else i // COLS if ALONG == 2 else i), keeps, mask=owner & ok)
-
-
-@triton.jit(do_not_specialize=["ranks", "rank_step", "parts"])
-def starts_kernel(
-    first, rows, ranks, rank_step, local, kept, out, H, parts,
-    ROWS: tl.constexpr, COLS: tl.constexpr, LINEARS: tl.constexpr, ALONG: tl.constexpr, FORWARD: tl.constexpr,
-    BLOCK: tl.constexpr,
-):  # fmt: skip
-    """out_p = what enters part p, from `first` or the rows of the ranks before; see `row_kernel`."""
-    sh = tl.program_id(0).to(tl.int64)
-    i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    size: tl.constexpr = ROWS * COLS
-    ok = i < size
-    S = tl.zeros([BLOCK], tl.float32)
-    if first is not None:
-        S += tl.load(first + sh * size + i, mask=ok, other=0.0)
-    if rows is not None:
-        for m in range(ranks):
-            rank = tl.cast(m if FORWARD else ranks - 1 - m, tl.int64)
-            row = rows + rank * rank_step + sh * (LINEARS + size)
-            if ALONG > 0:
-                S *= _decays(row, i, ok, COLS, ALONG)
-            S += tl.load(row + LINEARS + i, mask=ok, other=0.0)
-    for m in range(parts):
-        at = _place(sh, m if FORWARD else parts - 1 - m, H, parts)
-        tl.store(out + at * size + i, S, mask=ok)
-        if ALONG > 0:
-            S *= _decays(kept + at * LINEARS, i, ok, COLS, ALONG)
-        S += tl.load(local + at * size + i, mask=ok, other=0.0)
 
 
 @triton.jit(do_not_specialize=["parts"])
@@ -113,7 +71,7 @@ def matrix_row_kernel(
     if first is not None:
         S += tl.load(first + sh * ROWS * COLS + place, mask=ok, other=0.0)
     for m in range(parts):
-        at = _place(sh, m if FORWARD else parts - 1 - m, H, parts)
+        at = place_in(sh, m, H, parts, FORWARD)
         A = tl.load(linear + at * ROWS * ROWS + r[:, None] * ROWS + r[None, :], mask=square, other=0.0)
         step = tl.load(local + at * ROWS * COLS + place, mask=ok, other=0.0)
         S = tl.dot(A, S, step, input_precision="tf32x3")
@@ -121,34 +79,6 @@ def matrix_row_kernel(
     tl.store(row + ROWS * ROWS + place, S, mask=ok)
     keeps = tl.zeros_like(S) if STARTS else S
     tl.store(row + r[:, None] * ROWS + c[None, :], keeps, mask=(r < ROWS)[:, None] & (c < ROWS)[None, :] & of_matrix)
-
-
-@triton.jit(do_not_specialize=["ranks", "rank_step", "parts"])
-def matrix_starts_kernel(
-    first, rows, ranks, rank_step, local, linear, out, H, parts, row_stride, column_stride,
-    ROWS: tl.constexpr, COLS: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr, FORWARD: tl.constexpr,
-):  # fmt: skip
-    """As `starts_kernel`, where a part takes S to linear @ S + local."""
-    sh = tl.program_id(0).to(tl.int64)
-    r = tl.arange(0, BR)
-    c = tl.program_id(1) * BC + tl.arange(0, BC)
-    square = (r < ROWS)[:, None] & (r < ROWS)[None, :]
-    ok = (r < ROWS)[:, None] & (c < COLS)[None, :]
-    place = r[:, None] * row_stride + c[None, :] * column_stride
-    S = tl.zeros([BR, BC], tl.float32)
-    if first is not None:
-        S += tl.load(first + sh * ROWS * COLS + place, mask=ok, other=0.0)
-    if rows is not None:
-        for m in range(ranks):
-            rank = tl.cast(m if FORWARD else ranks - 1 - m, tl.int64)
-            row = rows + rank * rank_step + sh * (ROWS * ROWS + ROWS * COLS)
-            A = tl.load(row + r[:, None] * ROWS + r[None, :], mask=square, other=0.0)
-            S = tl.dot(A, S, tl.load(row + ROWS * ROWS + place, mask=ok, other=0.0), input_precision="tf32x3")
-    for m in range(parts):
-        at = _place(sh, m if FORWARD else parts - 1 - m, H, parts)
-        tl.store(out + at * ROWS * COLS + place, S, mask=ok)
-        A = tl.load(linear + at * ROWS * ROWS + r[:, None] * ROWS + r[None, :], mask=square, other=0.0)
-        S = tl.dot(A, S, tl.load(local + at * ROWS * COLS + place, mask=ok, other=0.0), input_precision="tf32x3")
 
 
 @dataclass(frozen=True)
@@ -194,7 +124,7 @@ class PartsMap:
                 *strides, **sizes, BR=padded(sizes["ROWS"]), BC=32, FORWARD=self.forward, STARTS=starts, num_warps=8,
             )  # fmt: skip
         else:
-            sizes, block = self._sizes
+            sizes, block = state_sizes(self.local, self.linear, self.along)
             launch(
                 row_kernel, (p.batch * p.heads, cdiv(sizes["ROWS"] * sizes["COLS"], block)), first, self.local, self.linear, out,
                 p.heads, self.parts, **sizes, FORWARD=self.forward, STARTS=starts, BLOCK=block, num_warps=4,
@@ -208,24 +138,13 @@ class PartsMap:
 
     def _starts(self, first: Tensor | None, rows: Tensor | None) -> Tensor:
         """What enters each part: like `local`."""
-        p, out = self.places, self.local.new_empty(self.local.shape)
+        p = self.places
         if self._wide:
-            first = first if rows is None else self._wide_entering(rows)
-            return chained_matrix(first, self.local, self.linear, p, self.parts, self.forward, self.axis)  # type: ignore[arg-type]
-        before = (0, 0) if rows is None else (rows.shape[0], rows.stride(0))
+            first, rows = (first if rows is None else self._wide_entering(rows)), None
         if self._matrix:
-            sizes, strides = self._layout
-            launch(
-                matrix_starts_kernel, (p.batch * p.heads, cdiv(sizes["COLS"], 32)), first, rows, *before, self.local, self.linear,
-                out, p.heads, self.parts, *strides, **sizes, BR=padded(sizes["ROWS"]), BC=32, FORWARD=self.forward, num_warps=8,
-            )  # fmt: skip
-        else:
-            sizes, block = self._sizes
-            launch(
-                starts_kernel, (p.batch * p.heads, cdiv(sizes["ROWS"] * sizes["COLS"], block)), first, rows, *before, self.local,
-                self.linear, out, p.heads, self.parts, **sizes, FORWARD=self.forward, BLOCK=block, num_warps=4,
-            )  # fmt: skip
-        return out
+            assert self.linear is not None
+            return chained_matrix(first, self.local, self.linear, p, self.parts, self.forward, self.axis, rows)
+        return chained_decays(first, rows, self.local, self.linear, self.along, p, self.parts, self.forward)
 
     def _wide_row(self, starts: bool) -> Tensor:
         """The row, by torch."""
@@ -265,14 +184,6 @@ class PartsMap:
         at, other = 2 + self.axis, 3 - self.axis
         shape, strides = self.local.shape, self.local.stride()
         return {"ROWS": shape[at], "COLS": shape[other]}, (strides[at], strides[other])
-
-    @property
-    def _sizes(self) -> tuple[dict[str, int], int]:
-        """What kernels need to know of states and decays, and how much of a state a program has."""
-        rows, columns = (*self.local.shape[2:], 1, 1)[:2]
-        how = 0 if self.linear is None else 1 if self.along is None else 2 + self.along
-        block = min(1024, triton.next_power_of_2(rows * columns))
-        return {"ROWS": rows, "COLS": columns, "LINEARS": self._linears, "ALONG": how}, block
 
 
 def map_of_all(

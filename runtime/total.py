@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import torch
 import triton
 import triton.language as tl
@@ -44,5 +46,39 @@ def total(shape: tuple[int, ...], dtype: torch.dtype, *terms: torch.Tensor) -> t
     launch(
         total_kernel, (cdiv(out.numel(), block),), *terms, *[None] * missing, out, out.numel(),
         **dict(zip("ABC", [*counts, *[1] * missing], strict=True)), BLOCK=block, num_warps=4,
+    )  # fmt: skip
+    return out
+
+
+@triton.jit
+def pair_kernel(x, y, out, R: tl.constexpr, INNER: tl.constexpr, BR: tl.constexpr, BI: tl.constexpr):
+    """out = the sum of x y over the middle axis of [outer, R, INNER]."""
+    blocks: tl.constexpr = (INNER + BI - 1) // BI
+    outer = (tl.program_id(0) // blocks).to(tl.int64)
+    i = tl.program_id(0) % blocks * BI + tl.arange(0, BI)
+    r = tl.arange(0, BR)
+    sums = tl.zeros([BR, BI], tl.float32)
+    for base in range(0, R, BR):
+        at = outer * R * INNER + (base + r)[:, None] * INNER + i[None, :]
+        ok = (base + r < R)[:, None] & (i < INNER)[None, :]
+        sums += tl.load(x + at, mask=ok, other=0.0) * tl.load(y + at, mask=ok, other=0.0)
+    tl.store(out + outer * INNER + i, tl.sum(sums, axis=0), mask=i < INNER)
+
+
+def pair(x: torch.Tensor, y: torch.Tensor | None, dims: tuple[int, ...]) -> torch.Tensor | None:
+    """<x, y> summed over the state's axes `dims` (of -2 and -1), for two states [N, H, ...] in float32; None where y is."""
+    if y is None:
+        return None
+    if not dims:
+        return x * y
+    last = max(dims)
+    R = prod(x.shape[d] for d in dims)
+    inner = prod(x.shape[last + 1 :]) if last < -1 else 1
+    out = x.new_empty([n for d, n in enumerate(x.shape, -x.ndim) if d not in dims])
+    BI = min(32, triton.next_power_of_2(inner))
+    BR = min(triton.next_power_of_2(R), 2048 // BI)
+    launch(
+        pair_kernel, (x.numel() // (R * inner) * cdiv(inner, BI),), x.contiguous(), y.contiguous(), out,
+        R=R, INNER=inner, BR=BR, BI=BI, num_warps=4 if R * BI > 256 else 1,
     )  # fmt: skip
     return out

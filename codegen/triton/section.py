@@ -17,10 +17,10 @@ IMPORTS = {
         "border_sums chained chained_matrix cumulate decayed_product decayed_sum inverse is_flat part_of place_of "
         "power span suffix_sum"
     ),
-    "chunkform.runtime.launch": "DTYPES cdiv choose cotangent each_head launch padded pair spread steps strides whole",
+    "chunkform.runtime.launch": "DTYPES cdiv choose cotangent each_head launch padded spread steps strides whole",
     "chunkform.runtime.parts": "map_of_all",
     "chunkform.runtime.places": "parts_for places",
-    "chunkform.runtime.total": "total",
+    "chunkform.runtime.total": "pair total",
 }
 TEMPLATES = Path(__file__).parent.parent / "templates"
 
