@@ -10,7 +10,7 @@ from .print_torch import torch_saved, torch_source
 from .sequential import sequential_torch_source, sequential_triton_source, start_source
 from .sequential.initial import depends_on_parameters
 from .triton import IMPORTS as TRITON_IMPORTS
-from .triton import CannotPrint, cuttable, triton_source
+from .triton import CannotPrint, Fine, cuttable, triton_source
 
 
 @dataclass(frozen=True)
@@ -72,13 +72,14 @@ def triton_saved(c: Compiled) -> dict[str, tuple[tuple[str, ...], str]]:
     return {n: (("B", "T", "H", *dims[3:]), "input") for n, (dims, _) in torch_saved(c).items()}
 
 
-def triton_section(c: Compiled, exchanges: bool = True) -> Section:
+def triton_section(c: Compiled, exchanges: bool = True, fine: Fine | None = None) -> Section:
     """Kernels over chunks; over steps where the recurrence, or the chunk program that the kernels would need, asks for it."""
     if c.forward is None:
         return Section("triton", sequential_triton_source(c), _SEQUENTIAL, features=_STEPWISE)
     try:
         features = ("packed", "groups", "replays", *(["exchange"] if exchanges and cuttable(c) else []))
-        return Section("triton", triton_source(c, exchanges), TRITON_IMPORTS, features=features, saved=triton_saved(c))
+        text = triton_source(c, exchanges, fine)
+        return Section("triton", text, TRITON_IMPORTS, features=features, saved=triton_saved(c))
     except CannotPrint as why:
         text = f"{start_source(c)}\n\n\n{sequential_triton_source(c)}"
         return Section("triton", text, _SEQUENTIAL, stepwise=str(why), features=_STEPWISE)

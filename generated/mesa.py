@@ -77,6 +77,7 @@ from chunkform.runtime.solve_launch import (
     CONVERGED,
     INTERPRETED,
     conjugate_step,
+    narrowed,
     over_root,
     relative,
     solve_config,
@@ -1501,15 +1502,16 @@ def x_system_solves(
     r = tl.load(right_p + i[:, None] * right_t + d[None, :], mask=inside, other=0.0).to(tl.float32)
     x = tl.zeros([C, block_d], tl.float32)
     delta = tl.sum(r * r, axis=1)
-    p = over_root(r, delta).to(DT)
+    along = over_root(r, delta)
     size = delta
     rest = tl.maximum(tolerance * tolerance, CONVERGED) * size
     for _ in range(COUNT):
+        p = narrowed(along, DT)
         p2 = tl.dot(p.to(DT), state.to(DT), input_precision="tf32x3")  # p H^T
         p3 = tl.dot(p.to(DT), tl.trans(u2.to(DT)), input_precision="tf32x3")  # p u^T
         p4 = tl.dot((m * p3).to(DT), u.to(DT), (since[:, None] * p2), input_precision="tf32x3")  # ... + (m . (p u^T)) u
         hp = p4
-        x, r, p, delta = conjugate_step(x, r, p, hp, delta, rest, DT)
+        x, r, along, delta = conjugate_step(x, r, p, hp, delta, rest)
     step = (b * T + t0) * H + h
     tl.store(x_out + step * D + i[:, None] * (H * D) + d[None, :], x, mask=inside)
     tl.store(residual_out + step + i * H, relative(delta, size), mask=i_ok)
@@ -1562,19 +1564,20 @@ def triton_x_system_matrix(given, states, constants, like):
     return before, {"H": last}
 
 
-def triton_x_system_solve(given, constants, matrix, right, count, tolerance):
-    """(x, residual): `count` steps of conjugate gradients for every step of the sequence, with what `matrix` has of the matrix."""
+def triton_x_system_solve(given, constants, matrix, right, count, tolerance, dtype=None):
+    """(x, residual): `count` steps of conjugate gradients for every step of the sequence, with what `matrix` has of the matrix;
+    x in a dtype of its own, if there is one."""
     if callable(matrix):
         return conjugate_gradients(matrix, right, count, tolerance, right)
     u = steps(given["u"])
     lam = steps(given["lam"])
     lam_0 = given["lam_0"].contiguous()
-    right = some = steps(right)
+    right, some = steps(right), matrix
     B, T, H = right.shape[:3]
     D = right.shape[-1]
     config = solve_config(some.dtype, D)
-    x = torch.empty_like(right, memory_format=torch.contiguous_format)
-    residual = some.new_empty((B, T, H), dtype=torch.float32)
+    x = right.new_empty(right.shape, dtype=dtype)
+    residual = right.new_empty((B, T, H), dtype=torch.float32)
     launch(
         x_system_solves,
         (B * H * cdiv(T, config.chunk),),

@@ -145,10 +145,12 @@ from chunkform.runtime.solve_launch import (
     CONVERGED,
     INTERPRETED,
     conjugate_step,
+    narrowed,
     over_root,
     relative,
     solve_config,
     strides3,
+    widened,
 )
 from chunkform.runtime.torch_form import (
     CHUNK,
@@ -803,6 +805,8 @@ def x_system_forward_sweep_1(
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         p = tl.load(p_p + t0 * p_t + i[:, None] * p_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p2 = tl.dot(p.to(DT), H_.to(DT), input_precision="tf32x3")  # p H^T
+        if not EXACT:
+            p2 = tl.dot((p - p.to(DT).to(tl.float32)).to(DT), H_.to(DT), p2)
         since = power(lam_a, lam_r < 0)
         k = tl.load(
             k_p + t0 * k_t + i[:, None] * k_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
@@ -813,6 +817,8 @@ def x_system_forward_sweep_1(
         m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
         k2 = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p3 = tl.dot(p.to(DT), tl.trans(k2.to(DT)), input_precision="tf32x3")  # p k^T
+        if not EXACT:
+            p3 = tl.dot((p - p.to(DT).to(tl.float32)).to(DT), tl.trans(k2.to(DT)), p3)
         beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
         p4 = tl.dot(
             (beta.to(tl.float32)[None, :] * (m * p3)).to(DT), k.to(DT), (since[:, None] * p2), input_precision="tf32x3"
@@ -1003,11 +1009,15 @@ def x_system_backward_prepare_1(
     dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     p = tl.dot(dy.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # dy k^T
+    if not EXACT:
+        p = tl.dot((dy - dy.to(DT).to(tl.float32)).to(DT), tl.trans(k.to(DT)), p)
     tl.store(
         matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta.to(tl.float32)[None, :] * (m * p))
     )  # ((dy k^T) . m) diag(beta)
     p2 = tl.load(p_p + t0 * p_t + i[:, None] * p_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     p3 = tl.dot(p2.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # p k^T
+    if not EXACT:
+        p3 = tl.dot((p2 - p2.to(DT).to(tl.float32)).to(DT), tl.trans(k.to(DT)), p3)
     pairs = beta.to(tl.float32)[None, :] * (
         m * p3 * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p
     )  # ([order_{mask}]_{i,j} . (p k^T) . (dy k^T) . m) diag(beta)
@@ -1101,13 +1111,16 @@ def x_system_backward_sweep_1(
         dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p2 = tl.dot(dy.to(DT), H_.to(DT), input_precision="tf32x3")  # dy H
         if not EXACT:
+            p2 = tl.dot((dy - dy.to(DT).to(tl.float32)).to(DT), H_.to(DT), p2)
             p2 = tl.dot(dy.to(DT), (H_ - H_.to(DT).to(tl.float32)).to(DT), p2)
-        sums = tl.sum((since[:, None] * p.to(tl.float32)).to(DT).to(tl.float32) * p2, axis=1)
+        sums = tl.sum((since[:, None] * p.to(tl.float32)) * p2, axis=1)
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         k = tl.load(
             k_p + t0 * k_t + i[:, None] * k_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
         )
         p3 = tl.dot(t.to(DT), k.to(DT), (since[:, None] * p2), input_precision="tf32x3")  # ... + matrix1 k
+        if not EXACT:
+            p3 = tl.dot((t - t.to(DT).to(tl.float32)).to(DT), k.to(DT), p3)
         if YIELD:
             tl.store(
                 dp_0_out + step * D + i[:, None] * (H * D) + d_kept[None, :],
@@ -1119,12 +1132,12 @@ def x_system_backward_sweep_1(
         k2 = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
+        w = (beta.to(tl.float32) * until)[:, None] * k.to(tl.float32)
         p4 = tl.dot(
-            tl.trans(k2.to(DT)),
-            ((beta.to(tl.float32) * until)[:, None] * k.to(tl.float32)).to(DT),
-            (kept * H_),
-            input_precision="tf32x3",
+            tl.trans(k2.to(DT)), w.to(DT), (kept * H_), input_precision="tf32x3"
         )  # ... + k^T diag(beta . until) k
+        if not EXACT:
+            p4 = tl.dot(tl.trans(k2.to(DT)), (w - w.to(DT).to(tl.float32)).to(DT), p4)
         H_ = p4  # kept H + k^T diag(beta . until) k
     if H__last is not None:
         tl.store(H__last + sh * D * D + d[:, None] * D + d_kept[None, :], H_, mask=d_ok[:, None] & d_kept_ok[None, :])
@@ -1183,6 +1196,8 @@ def x_system_backward_prepare_2(
     dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     p = tl.dot(dy.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # dy k^T
+    if not EXACT:
+        p = tl.dot((dy - dy.to(DT).to(tl.float32)).to(DT), tl.trans(k.to(DT)), p)
     tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p))  # (dy k^T) . m
 
 
@@ -1276,6 +1291,9 @@ def x_system_backward_sweep_2(
             p_p + t0 * p_t + i[:, None] * p_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
         )
         p3 = tl.dot(tl.trans(t.to(DT)), p2.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + matrix2 p
+        if not EXACT:
+            p3 = tl.dot(tl.trans((t - t.to(DT).to(tl.float32)).to(DT)), p2.to(DT), p3)
+            p3 = tl.dot(tl.trans(t.to(DT)), (p2 - p2.to(DT).to(tl.float32)).to(DT), p3)
         if YIELD:
             tl.store(
                 dk_1_out + step * D + i[:, None] * (H * D) + d_kept[None, :],
@@ -1293,6 +1311,10 @@ def x_system_backward_sweep_2(
         p4 = tl.dot(
             tl.trans(dy.to(DT)), (until[:, None] * p2.to(tl.float32)).to(DT), (kept * dH), input_precision="tf32x3"
         )  # ... + dy^T diag(until) p
+        if not EXACT:
+            p4 = tl.dot(
+                tl.trans((dy - dy.to(DT).to(tl.float32)).to(DT)), (until[:, None] * p2.to(tl.float32)).to(DT), p4
+            )
         dH = p4  # kept dH + dy^T diag(until) p
     if YIELD:
         if dH_last is not None:
@@ -1359,6 +1381,8 @@ def x_system_backward_prepare_3(
     p = tl.load(p_p + t0 * p_t + i[:, None] * p_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     p2 = tl.dot(p.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # p k^T
+    if not EXACT:
+        p2 = tl.dot((p - p.to(DT).to(tl.float32)).to(DT), tl.trans(k.to(DT)), p2)
     tl.store(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p2))  # (p k^T) . m
 
 
@@ -1459,12 +1483,15 @@ def x_system_backward_sweep_3(
         p = tl.dot(k2.to(DT), dH.to(DT), input_precision="tf32x3")  # k dH^T
         if not EXACT:
             p = tl.dot(k2.to(DT), (dH - dH.to(DT).to(tl.float32)).to(DT), p)
-        sums = tl.sum((-(since * beta.to(tl.float32))[:, None] * k.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1)
+        sums = tl.sum((-(since * beta.to(tl.float32))[:, None] * k.to(tl.float32)) * p, axis=1)
         t = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         dy = tl.load(
             dy_p + t0 * dy_t + i[:, None] * dy_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
         )
         p2 = tl.dot(tl.trans(t.to(DT)), dy.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + matrix3 dy
+        if not EXACT:
+            p2 = tl.dot(tl.trans((t - t.to(DT).to(tl.float32)).to(DT)), dy.to(DT), p2)
+            p2 = tl.dot(tl.trans(t.to(DT)), (dy - dy.to(DT).to(tl.float32)).to(DT), p2)
         if YIELD:
             tl.store(
                 dk_out + step * D + i[:, None] * (H * D) + d_kept[None, :],
@@ -1475,9 +1502,10 @@ def x_system_backward_sweep_3(
         kept = power(lam_a_end, lam_r_end < 0)
         p3 = tl.load(p_p + t0 * p_t + i[:, None] * p_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         until = power(lam_a, lam_r < 0)
-        p4 = tl.dot(
-            tl.trans(p3.to(DT)), (until[:, None] * dy.to(tl.float32)).to(DT), (kept * dH), input_precision="tf32x3"
-        )  # ... + p^T diag(until) dy
+        w = until[:, None] * dy.to(tl.float32)
+        p4 = tl.dot(tl.trans(p3.to(DT)), w.to(DT), (kept * dH), input_precision="tf32x3")  # ... + p^T diag(until) dy
+        if not EXACT:
+            p4 = tl.dot(tl.trans(p3.to(DT)), (w - w.to(DT).to(tl.float32)).to(DT), p4)
         dH = p4  # kept dH + dy^T diag(until) p
 
 
@@ -1502,7 +1530,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
     lam_extents = None
     if needs & {"lam", "p"}:
-        matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+        matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
         own1 = some.new_empty((B, T, H, 1), dtype=torch.float32)
         launch(
             x_system_backward_prepare_1,
@@ -1532,7 +1560,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             maxnreg=255 if config.exact else None,
         )
     if needs & {"H", "beta", "k", "lam"}:
-        matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+        matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
         launch(
             x_system_backward_prepare_2,
             (lay.programs,),
@@ -1672,7 +1700,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
         )
     matrix2 = None
     if needs & {"k", "lam"}:
-        matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+        matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
         launch(
             x_system_backward_prepare_3,
             (lay.programs,),
@@ -1696,7 +1724,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             maxnreg=255 if config.exact else None,
         )
     if needs & {"k", "lam"}:
-        dk = some.new_empty((B, T, H, D), dtype=some.dtype)
+        dk = dk_1  # in place
         H_out_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
         launch(
             x_system_backward_sweep_3,
@@ -1748,13 +1776,12 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
         )
     H__last = H_in_late_ = H_out_late_ = lam_resets = lam_sums = own1 = None
     if "k" in needs:
-        gradients["k"] = dk.to(given["k"].dtype)
-    dk = None
+        gradients["k"] = dk
     if "beta" in needs:
-        gradients["beta"] = total((B, T, H), some.dtype, dbeta_1).to(given["beta"].dtype)
+        gradients["beta"] = total((B, T, H), torch.float32, dbeta_1)
     dbeta_1 = None
     if "lam" in needs:
-        gradients["lam"] = spread(H__pairing, (B, T, H), some).to(given["lam"].dtype)
+        gradients["lam"] = spread(H__pairing, (B, T, H), some)
     if "lamb" in needs:
         gradients["lamb"] = (
             spread(each_head(p, H).float() * dy.float(), (B, T, H, D), some).float().sum((0, 1)).to(given["lamb"].dtype)
@@ -1921,15 +1948,16 @@ def x_system_solves(
     r = tl.load(right_p + i[:, None] * right_t + d[None, :], mask=inside, other=0.0).to(tl.float32)
     x = tl.zeros([C, block_d], tl.float32)
     delta = tl.sum(r * r, axis=1)
-    p = over_root(r, delta).to(DT)
+    along = over_root(r, delta)
     size = delta
     rest = tl.maximum(tolerance * tolerance, CONVERGED) * size
     for _ in range(COUNT):
+        p = narrowed(along, DT)
         p2 = tl.dot(p.to(DT), state.to(DT), input_precision="tf32x3")  # p H^T
         p3 = tl.dot(p.to(DT), tl.trans(k2.to(DT)), input_precision="tf32x3")  # p k^T
         p4 = tl.dot((p3 * f).to(DT), k.to(DT), (since[:, None] * p2), input_precision="tf32x3")  # ... + (f . (p k^T)) k
-        hp = p4 + (lamb[None, :] * p.to(tl.float32))  # p diag(lamb) + p4
-        x, r, p, delta = conjugate_step(x, r, p, hp, delta, rest, DT)
+        hp = p4 + (lamb[None, :] * widened(p))  # p diag(lamb) + p4
+        x, r, along, delta = conjugate_step(x, r, p, hp, delta, rest)
     step = (b * T + t0) * H + h
     tl.store(x_out + step * D + i[:, None] * (H * D) + d[None, :], x, mask=inside)
     tl.store(residual_out + step + i * H, relative(delta, size), mask=i_ok)
@@ -1977,20 +2005,21 @@ def triton_x_system_matrix(given, states, constants, like):
     return before, {"H": last}
 
 
-def triton_x_system_solve(given, constants, matrix, right, count, tolerance):
-    """(x, residual): `count` steps of conjugate gradients for every step of the sequence, with what `matrix` has of the matrix."""
+def triton_x_system_solve(given, constants, matrix, right, count, tolerance, dtype=None):
+    """(x, residual): `count` steps of conjugate gradients for every step of the sequence, with what `matrix` has of the matrix;
+    x in a dtype of its own, if there is one."""
     if callable(matrix):
         return conjugate_gradients(matrix, right, count, tolerance, right)
     k = steps(given["k"])
     beta = steps(given["beta"])
     lam = steps(given["lam"])
     lamb = given["lamb"].contiguous()
-    right = some = steps(right)
+    right, some = steps(right), matrix
     B, T, H = right.shape[:3]
     D = right.shape[-1]
     config = solve_config(some.dtype, D)
-    x = torch.empty_like(right, memory_format=torch.contiguous_format)
-    residual = some.new_empty((B, T, H), dtype=torch.float32)
+    x = right.new_empty(right.shape, dtype=dtype)
+    residual = right.new_empty((B, T, H), dtype=torch.float32)
     launch(
         x_system_solves,
         (B * H * cdiv(T, config.chunk),),
@@ -2167,6 +2196,8 @@ def o_forward_sweep_1(
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(x.to(DT), S.to(DT), input_precision="tf32x3")  # x S
+        if not EXACT:
+            p = tl.dot((x - x.to(DT).to(tl.float32)).to(DT), S.to(DT), p)
         since = power(lam_a, lam_r < 0)
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         seen = i[:, None] >= i[None, :]
@@ -2175,6 +2206,8 @@ def o_forward_sweep_1(
         m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p2 = tl.dot(x.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # x k^T
+        if not EXACT:
+            p2 = tl.dot((x - x.to(DT).to(tl.float32)).to(DT), tl.trans(k.to(DT)), p2)
         beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
         p3 = tl.dot(
             (beta.to(tl.float32)[None, :] * (m * p2)).to(DT), v.to(DT), (since[:, None] * p), input_precision="tf32x3"
@@ -2384,6 +2417,8 @@ def o_backward_prepare_1(
     x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     p2 = tl.dot(x.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # x k^T
+    if not EXACT:
+        p2 = tl.dot((x - x.to(DT).to(tl.float32)).to(DT), tl.trans(k.to(DT)), p2)
     tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p2))  # (x k^T) . m
     tl.store(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p))  # (dy v^T) . m
     pairs = beta.to(tl.float32)[None, :] * (
@@ -2483,10 +2518,12 @@ def o_backward_sweep_1(
         p = tl.dot(dy.to(DT), S.to(DT), input_precision="tf32x3")  # dy S^T
         if not EXACT:
             p = tl.dot(dy.to(DT), (S - S.to(DT).to(tl.float32)).to(DT), p)
-        sums = tl.sum((since[:, None] * x.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1)
+        sums = tl.sum((since[:, None] * x.to(tl.float32)) * p, axis=1)
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p2 = tl.dot(t.to(DT), k.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + matrix1 k
+        if not EXACT:
+            p2 = tl.dot((t - t.to(DT).to(tl.float32)).to(DT), k.to(DT), p2)
         if YIELD:
             tl.store(
                 dx_out + step * D + i[:, None] * (H * D) + d[None, :], p2, mask=i_ok[:, None] & d_ok[None, :]
@@ -2496,12 +2533,12 @@ def o_backward_sweep_1(
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
+        w = (beta.to(tl.float32) * until)[:, None] * k.to(tl.float32)
         p3 = tl.dot(
-            tl.trans(v.to(DT)),
-            ((beta.to(tl.float32) * until)[:, None] * k.to(tl.float32)).to(DT),
-            (kept * S),
-            input_precision="tf32x3",
+            tl.trans(v.to(DT)), w.to(DT), (kept * S), input_precision="tf32x3"
         )  # ... + k^T diag(beta . until) v
+        if not EXACT:
+            p3 = tl.dot(tl.trans(v.to(DT)), (w - w.to(DT).to(tl.float32)).to(DT), p3)
         S = p3  # kept S + k^T diag(beta . until) v
     if S_last is not None:
         tl.store(S_last + sh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
@@ -2600,6 +2637,8 @@ def o_backward_sweep_2(
         t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p2 = tl.dot(tl.trans(t.to(DT)), dy.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + matrix2 dy
+        if not EXACT:
+            p2 = tl.dot(tl.trans((t - t.to(DT).to(tl.float32)).to(DT)), dy.to(DT), p2)
         if YIELD:
             tl.store(
                 dv_out + step * E + i[:, None] * (H * E) + e[None, :],
@@ -2617,6 +2656,8 @@ def o_backward_sweep_2(
         p3 = tl.dot(
             tl.trans(x.to(DT)), (until[:, None] * dy.to(tl.float32)).to(DT), (kept * dS), input_precision="tf32x3"
         )  # ... + x^T diag(until) dy
+        if not EXACT:
+            p3 = tl.dot(tl.trans((x - x.to(DT).to(tl.float32)).to(DT)), (until[:, None] * dy.to(tl.float32)).to(DT), p3)
         dS = p3  # kept dS + x^T diag(until) dy
     if YIELD:
         if dS_last is not None:
@@ -2721,10 +2762,13 @@ def o_backward_sweep_3(
         p = tl.dot(v.to(DT), dS.to(DT), input_precision="tf32x3")  # v dS^T
         if not EXACT:
             p = tl.dot(v.to(DT), (dS - dS.to(DT).to(tl.float32)).to(DT), p)
-        sums = tl.sum((-(since * beta.to(tl.float32))[:, None] * k.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1)
+        sums = tl.sum((-(since * beta.to(tl.float32))[:, None] * k.to(tl.float32)) * p, axis=1)
         t = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p2 = tl.dot(tl.trans(t.to(DT)), x.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + matrix3 x
+        if not EXACT:
+            p2 = tl.dot(tl.trans((t - t.to(DT).to(tl.float32)).to(DT)), x.to(DT), p2)
+            p2 = tl.dot(tl.trans(t.to(DT)), (x - x.to(DT).to(tl.float32)).to(DT), p2)
         if YIELD:
             tl.store(
                 dk_out + step * D + i[:, None] * (H * D) + d[None, :],
@@ -2735,9 +2779,10 @@ def o_backward_sweep_3(
         kept = power(lam_a_end, lam_r_end < 0)
         dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         until = power(lam_a, lam_r < 0)
-        p3 = tl.dot(
-            tl.trans(dy.to(DT)), (until[:, None] * x.to(tl.float32)).to(DT), (kept * dS), input_precision="tf32x3"
-        )  # ... + x^T diag(until) dy
+        w = until[:, None] * x.to(tl.float32)
+        p3 = tl.dot(tl.trans(dy.to(DT)), w.to(DT), (kept * dS), input_precision="tf32x3")  # ... + x^T diag(until) dy
+        if not EXACT:
+            p3 = tl.dot(tl.trans(dy.to(DT)), (w - w.to(DT).to(tl.float32)).to(DT), p3)
         dS = p3  # kept dS + x^T diag(until) dy
 
 
@@ -2762,10 +2807,10 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
     dy = cotangent(cotangents.get("y"), some, (B, T, H, E))
     lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
     lam_extents = None
-    matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+    matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
     own1 = some.new_empty((B, T, H, 1), dtype=torch.float32)
-    matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-    matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+    matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
+    matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
     launch(
         o_backward_prepare_1,
         (lay.programs,),
@@ -2839,7 +2884,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
                 num_stages=config.stages,
             )
     if needs & {"lam", "x"}:
-        dx = some.new_empty((B, T, H, D), dtype=some.dtype)
+        dx = some.new_empty((B, T, H, D), dtype=torch.float32)
         S_in_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
         S_last = some.new_empty((lay.sequences * parts, H, D, E), dtype=torch.float32)
         launch(
@@ -2925,7 +2970,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
         )
     matrix2 = None
     if needs & {"k", "lam"}:
-        dk = some.new_empty((B, T, H, D), dtype=some.dtype)
+        dk = some.new_empty((B, T, H, D), dtype=torch.float32)
         S_out_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
         launch(
             o_backward_sweep_3,
@@ -2978,18 +3023,18 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
         )
     S_in_late_ = S_last = S_out_late_ = lam_resets = lam_sums = own1 = None
     if "k" in needs:
-        gradients["k"] = dk.to(given["k"].dtype)
+        gradients["k"] = dk
     dk = None
     if "v" in needs:
         gradients["v"] = dv.to(given["v"].dtype)
     dv = None
     if "beta" in needs:
-        gradients["beta"] = total((B, T, H), some.dtype, dbeta_1).to(given["beta"].dtype)
+        gradients["beta"] = total((B, T, H), torch.float32, dbeta_1)
     dbeta_1 = None
     if "lam" in needs:
-        gradients["lam"] = spread(S_pairing, (B, T, H), some).to(given["lam"].dtype)
+        gradients["lam"] = spread(S_pairing, (B, T, H), some)
     if "x" in needs:
-        gradients["x"] = dx.to(given["x"].dtype)
+        gradients["x"] = dx
     dx = None
     if "S" in needs:
         initial["S"] = dS_last
@@ -3013,6 +3058,7 @@ def triton_forward(given, states, constants, packed=None):
         given["q"],
         30,
         0.0,
+        torch.float32,
     )
     # o_t = S_t^T x_t
     o_made, o_last, o_saved = triton_o_forward(
@@ -3044,7 +3090,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     sums.add_all(inner, {"k": "k", "v": "v", "beta": "beta", "lam": "lam", "x": "x"})
     sums.start("S", initial.get("S"))
     # the adjoint of x_t = (H_t + diag(lamb))^-1 q_t, by 30 steps of conjugate gradients
-    dx = zeros_where_none(sums.get("x", given["q"]), x)
+    dx = zeros_where_none(sums.get("x"), x)
     x_matrix, x_last = triton_x_system_matrix(
         {"k": given["k"], "beta": given["beta"], "lam": given["lam"], "lamb": given["lamb"]},
         {"H": states.get("H")},
@@ -3058,6 +3104,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dx,
         30,
         0.0,
+        torch.float32,
     )
     sums.add("q", w_x)
 

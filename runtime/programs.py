@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -41,20 +42,24 @@ class Sums:
 
     def gradients(self, given: dict[str, Tensor]) -> dict[str, Tensor]:
         """The sums for the arguments, typed like these."""
-        return {n: _total(self.parts[n]).to(x.dtype) for n, x in given.items() if n in self.parts}
+        return {n: _total(self.parts[n], x.dtype) for n, x in given.items() if n in self.parts}
 
     @property
     def initial(self) -> dict[str, Tensor]:
         return {n: _total(x) for n, x in self.starts.items()}
 
 
-def _total(parts: list[Tensor]) -> Tensor:
-    if len(parts) < 3 and len({x.dtype for x in parts}) == 1:
-        return parts[0] if len(parts) == 1 else parts[0] + parts[1]  # torch adds in float32, and rounds once
-    total = parts[0].to(torch.promote_types(torch.float32, parts[0].dtype))
-    for x in parts[1:]:
+def _total(parts: list[Tensor], dtype: torch.dtype | None = None) -> Tensor:
+    """The sum, in a dtype if there is one. Torch adds tensors of 16 bits in float32, and rounds once; so it does into `out`."""
+    if len(parts) == 1:
+        return parts[0] if dtype is None else parts[0].to(dtype)
+    kinds = {x.dtype for x in parts}
+    wide = parts[0].dtype if len(parts) == 2 and len(kinds) == 1 else functools.reduce(torch.promote_types, kinds, torch.float32)
+    *others, last = parts
+    total = others[0].to(wide)
+    for x in others[1:]:
         total = total + x
-    return total
+    return torch.add(total, last, out=total.new_empty(total.shape, dtype=dtype or wide))
 
 
 class Again(dict):

@@ -15,6 +15,7 @@ CONVERGED = tl.constexpr(
     1e-18
 )  # the square of a residual, over that of the right side, that is less than float32 rounds off
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # then float32 goes through the kernels too
+PAIRS = tl.constexpr(not INTERPRETED)  # are entries of 16 bits rounded in pairs by instructions of their own?
 
 
 @dataclass(frozen=True)
@@ -49,22 +50,57 @@ def over_root(r, square):
 
 
 @triton.jit
-def conjugate_step(x, r, p, hp, delta, rest, DT: tl.constexpr):
-    """(x, r, p, delta) after one step of conjugate gradients for the rows of x, each a solve of its own.
+def narrowed(x, DT: tl.constexpr):
+    """x in DT. Left to itself, the compiler rounds entries that are used in float32 as well one by one, at a quarter of the speed,
+    and keeps each in a register of its own, which a kernel that holds so much doesn't have."""
+    if PAIRS and tl.bfloat16 == DT:
+        y = tl.inline_asm_elementwise(
+            "cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,r,r", [x], dtype=tl.bfloat16, is_pure=True, pack=2
+        )
+    elif PAIRS and tl.float16 == DT:
+        y = tl.inline_asm_elementwise(
+            "cvt.rn.f16x2.f32 $0, $2, $1;", "=r,r,r", [x], dtype=tl.float16, is_pure=True, pack=2
+        )
+    else:
+        y = x.to(DT)
+    return y
 
-    r is what is left of the right side, delta = <r, r>, hp the matrix times p, and p the direction over the norm of r, in DT: it
-    keeps its size while r becomes smaller than float16 goes. A row whose delta is at most `rest` stays as it is, as does one
+
+@triton.jit
+def widened(x):
+    """x in float32, anew at each use: what `narrowed` rounded isn't kept twice."""
+    if PAIRS and tl.bfloat16 == x.dtype:
+        y = tl.inline_asm_elementwise(
+            "{ shl.b32 $0, $2, 16; and.b32 $1, $2, 0xffff0000; }",
+            "=r,=r,r", [x], dtype=tl.float32, is_pure=False, pack=2,
+        )  # fmt: skip
+    elif PAIRS and tl.float16 == x.dtype:
+        y = tl.inline_asm_elementwise(
+            "{ .reg .b16 a, b; mov.b32 {a, b}, $2; cvt.f32.f16 $0, a; cvt.f32.f16 $1, b; }",
+            "=r,=r,r", [x], dtype=tl.float32, is_pure=False, pack=2,
+        )  # fmt: skip
+    else:
+        y = x.to(tl.float32)
+    return y
+
+
+@triton.jit
+def conjugate_step(x, r, p, hp, delta, rest):
+    """(x, r, next p in float32, delta) after one step of conjugate gradients for the rows of x, each a solve of its own.
+
+    r is what is left of the right side, delta = <r, r>, hp the matrix times p, and p the direction over the norm of r, rounded:
+    it keeps its size while r becomes smaller than float16 goes. A row whose delta is at most `rest` stays as it is, as does one
     along whose direction the matrix isn't positive.
     """
-    along = p.to(tl.float32)
-    curvature = tl.sum(along * hp, axis=1)
+    curvature = tl.sum(widened(p) * hp, axis=1)
     active = (delta > rest) & (curvature > 0.0)
     alpha = tl.where(active, tl.sqrt(delta) / tl.where(active, curvature, 1.0), 0.0)
-    x += alpha[:, None] * along
     r -= alpha[:, None] * hp
     new = tl.where(active, tl.sum(r * r, axis=1), delta)
     turned = tl.where(active, new * tl.rsqrt(tl.where(active, delta, 1.0)), 0.0)
-    return x, r, over_root(r + turned[:, None] * along, new).to(DT), new
+    along = widened(p)
+    x += alpha[:, None] * along
+    return x, r, over_root(r + turned[:, None] * along, new), new
 
 
 @triton.jit

@@ -76,9 +76,9 @@ def pair(x: torch.Tensor, y: torch.Tensor | None, dims: tuple[int, ...]) -> torc
     inner = prod(x.shape[last + 1 :]) if last < -1 else 1
     out = x.new_empty([n for d, n in enumerate(x.shape, -x.ndim) if d not in dims])
     BI = min(32, triton.next_power_of_2(inner))
-    BR = min(triton.next_power_of_2(R), 2048 // BI)
+    BR = min(triton.next_power_of_2(R), 16384 // BI)
     launch(
         pair_kernel, (x.numel() // (R * inner) * cdiv(inner, BI),), x.contiguous(), y.contiguous(), out,
-        R=R, INNER=inner, BR=BR, BI=BI, num_warps=4 if R * BI > 256 else 1,
+        R=R, INNER=inner, BR=BR, BI=BI, num_warps=max(1, min(16, BR * BI // 1024)),
     )  # fmt: skip
     return out

@@ -89,7 +89,7 @@ class _Calls:
                 self._op(n)
             else:
                 self._solve(n)
-        outputs = [f'"{name}": {self.value(q)}' for name, q in self.g.outputs.items()]
+        outputs = [f'"{name}": {self._rounded(q)}' for name, q in self.g.outputs.items()]
         outputs += [f'"{residual_name(n)}": {self.local(residual_name(n))}' for n in self.g.solves]
         finals = []
         for s, node in self.g.finals.items():
@@ -106,6 +106,14 @@ class _Calls:
         ]
         doc = f'"""Outputs, last states and what the backward pass uses of {self.g.program.name}: op after op."""'
         return self._function("forward", "given, states, constants", doc, "")
+
+    def _rounded(self, q: str) -> str:
+        """A quantity as an output, in the dtype of the arguments."""
+        if self.backend == "torch" or q not in self.g.fine:
+            return self.value(q)
+        solve = self.g.node(q)
+        assert isinstance(solve, SolveNode)
+        return f"{self.value(q)}.to({self.value(solve.right)}.dtype)"
 
     def _saved(self) -> list[str]:
         """What the backward pass uses: quantities that are read again, what ops keep, and the iterates of a solve."""
@@ -166,7 +174,8 @@ class _Calls:
         assert isinstance(method, cg)
         if self.has_kernel(n):
             given = f"{self.given(n)}, {self.constants(n)}, {matrix}, {right}"
-            call = f"{function(n.op, 'triton', 'solve')}({given}, {method.steps}, {method.tolerance})"
+            fine = ", torch.float32" if n.name in self.g.fine else ""
+            call = f"{function(n.op, 'triton', 'solve')}({given}, {method.steps}, {method.tolerance}{fine})"
         else:
             call = f"conjugate_gradients({matrix}, {right}, {method.steps}, {method.tolerance}, {self.value(n.right)})"
         self.lines.append(f"{result} = {call}")
@@ -251,7 +260,8 @@ class _Calls:
         lines, name = self.lines, self.local(n.name)
         right = self.value(n.right)
         gives = {own: q for own, q in a.gives.items() if own not in ("right side", "step")}
-        lines.append(f'd{name} = zeros_where_none(sums.get("{n.name}", {right}), {name})')
+        like = "" if self.has_kernel(n) and n.name in self.g.fine else f", {right}"
+        lines.append(f'd{name} = zeros_where_none(sums.get("{n.name}"{like}), {name})')
         if isinstance(n.method, cg):
             self._cg(n, f"d{name}", f"w_{name}, _")
             lines += [f'sums.add("{a.gives["right side"]}", w_{name})', *self._product_adjoint(n, a, gives)]

@@ -13,7 +13,7 @@ from typing import Any
 
 import networkx as nx
 
-from chunkform.spec.language.methods import Method, neumann
+from chunkform.spec.language.methods import Method, cg, neumann
 from chunkform.spec.language.program import Program
 
 from ..ir import walk
@@ -179,6 +179,23 @@ class Graph:
             for n in group if len(group) > 1 else ():
                 out.setdefault(n.name, Operation(n.op.name, n.op.compiled, key[1]))
         return out
+
+    @cached_property
+    def fine(self) -> frozenset[str]:
+        """What solves find and ops in kernels read: it goes on in float32, for a product with a state makes more of its rounding."""
+        found = set()
+        for n in self.solves:
+            readers = [m for m in self.nodes if n.name in m.given.values()]
+            if isinstance(n.method, cg) and readers and all(self._takes_fine(m, n.name) for m in readers):
+                found.add(n.name)
+        return frozenset(found)
+
+    def _takes_fine(self, n: Node, q: str) -> bool:
+        """Is n an op over chunks, which has something else to tell the dtype of?"""
+        if not isinstance(n, OpNode) or n.op.is_map or n.name in self.repeated or n.op.compiled.forward is None:
+            return False
+        inputs = [v.name for v in n.op.compiled.step.variables if v.kind == "input"]
+        return any(n.inputs[a] in self.arguments for a in inputs)
 
     def node(self, name: str) -> Node:
         return next(n for n in self.nodes if n.name == name)

@@ -7,7 +7,8 @@ import re
 from dataclasses import dataclass, field
 
 from ..backends import torch_section, triton_section
-from .graph import Graph, Operation
+from ..triton import Fine
+from .graph import Graph, Operation, SolveNode
 from .torch_matrix import matrix_source
 
 
@@ -59,7 +60,7 @@ def triton_texts(g: Graph) -> Texts:
     for op in g.operations:
         if op.is_map:
             continue
-        section = triton_section(op.compiled, exchanges=False)
+        section = triton_section(op.compiled, exchanges=False, fine=fine_of(g, op))
         bare = id(op) in solved and not keeps(op, "triton")
         roots = ["triton_backward"] if bare else ["triton_forward", "triton_backward"]
         beside = torch_section(op.compiled).text if op.compiled.forward is None else ""
@@ -75,6 +76,21 @@ def triton_texts(g: Graph) -> Texts:
             except CannotSolve as why:
                 out.reasons[op.name] = f"its products are made in torch, because {why}"
     return out
+
+
+def fine_of(g: Graph, op: Operation) -> Fine | None:
+    """What an op is given in float32, and whose gradients it hands on so, where it is one of those that a solve goes through."""
+    nodes = [n for n in g.nodes if n.op is op]
+    given: set[tuple[str, str]] = set()
+    for n in nodes:
+        given |= {("input", own) for own, q in n.inputs.items() if q in g.fine}
+        if isinstance(n, SolveNode) and n.name in g.fine:
+            assert op.vector is not None
+            given |= {("input", op.vector), ("cotangent", "dy")}
+    if not given:
+        return None
+    several = {q for q in g.arguments if sum(q in n.given.values() for n in g.nodes) > 1}
+    return Fine(frozenset(given), frozenset(own for n in nodes for own, q in n.inputs.items() if q in several | g.fine))
 
 
 def keeps(op: Operation, backend: str) -> bool:

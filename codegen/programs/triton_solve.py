@@ -26,16 +26,18 @@ MODULES = {
     "chunkform.runtime.kernels": "FLOOR LOG2E power",
     "chunkform.runtime.launch": "DTYPES cdiv launch padded steps whole",
     "chunkform.runtime.solve": "conjugate_gradients",
-    "chunkform.runtime.solve_launch": "CONVERGED INTERPRETED conjugate_step over_root relative solve_config strides3",
+    "chunkform.runtime.solve_launch": (
+        "CONVERGED INTERPRETED conjugate_step narrowed over_root relative solve_config strides3 widened"
+    ),
 }
 OWN = frozenset(  # what the kernels' skeleton calls its own
-    "x p r hp delta size rest inside place state first last_out borders_out x_out "
+    "x p r hp along delta size rest inside place state first last_out borders_out x_out "
     "residual_out borders_p right_p right_b right_t right_h tolerance COUNT block_tile".split()
 )
 RESERVED = OWN | frozenset(
     "B T H C DT LEVELS EVEN EXACT tl triton torch i c h b bh t0 at step last chunks tile given states constants right steps "
     "config some residual launch power whole before count solves borders matrix CONVERGED conjugate_step over_root "
-    "relative".split()
+    "narrowed relative widened".split()
 )
 
 
@@ -160,7 +162,7 @@ class _Solve:
             y for y in walk(node, at_row(self.value)) if y.op == "leaf" and y.attrs[:2] == ("input", self.vector)
         }
         for y in vectors:
-            tiles.memo[y] = Value("p", tiles.ordered(y.axes), raw=True)
+            tiles.memo[y] = Value("p", tiles.ordered(y.axes), raw=True, wide="widened(p)")
         node = self.fixed(node, tiles)
         (own,) = (a for a in at_row(self.value).axes if a != ROW)
         rest = self.fixed(at_row(self.value), tiles)

@@ -20,7 +20,7 @@ from .fuse import Fused, Store, fuse, is_made, stream_nodes
 from .kernels import Kernel, prepare_kernel, sweep_kernel
 from .names import Names
 from .opened import Opened, opened
-from .tile import Argument, axis_name, block_name, size_name
+from .tile import Argument, Fine, axis_name, block_name, size_name
 
 TERMS = 3  # that `total` adds
 LIGHT = 4  # products in each step of a walk over chunks of 64 steps, beside a state of 128 x 64
@@ -29,8 +29,10 @@ LIGHT = 4  # products in each step of a walk over chunks of 64 steps, beside a s
 class Host:
     """Prints one of the two functions, and the kernels that it launches."""
 
-    def __init__(self, c: Compiled, plan: Plan, backward: bool, cuts: bool, exchanges: bool = True) -> None:
-        self.c, self.plan, self.backward = c, plan, backward
+    def __init__(
+        self, c: Compiled, plan: Plan, backward: bool, cuts: bool, exchanges: bool = True, fine: Fine | None = None
+    ) -> None:
+        self.c, self.plan, self.backward, self.fine = c, plan, backward, fine
         self.kind = "backward" if backward else "forward"
         self.names = Names(c)
         saved = () if backward else tuple(plan.form.write_leaves())
@@ -88,7 +90,8 @@ class Host:
                 text = f'given["{v.name}"]'
                 add(f"{self.names(v.leaf)} = {how}({text})" if how else f"{self.names(v.leaf)} = {text}.contiguous()")
         stepwise = next(v for v in p.variables if v.per_step)
-        first = p.leading if p.leading.kind == "input" else stepwise
+        narrow = [v for v in p.variables if v.per_step and not self._wide_input(v.name)]
+        first = p.leading if p.leading.kind == "input" and p.leading in narrow else narrow[0]
         add(f"some = {self.names(first.leaf)}")
         add(f"B, T = {self.names(stepwise.leaf)}.shape[:2]")
         heads = [f"{self.names(v.leaf)}.shape[{2 if v.per_step else 0}]" for v in p.variables if v.kind != "constant"]
@@ -129,6 +132,9 @@ class Host:
                 x = leaf("cotangent", f"d{name}", axes)
                 shape = ", ".join(["B", "T", "H", *(size_name(dim_of(a)) for a in axes)])
                 add(f'{self.names(x)} = cotangent(cotangents.get("{name}"), some, ({shape}))')
+
+    def _wide_input(self, name: str) -> bool:
+        return self.fine is not None and ("input", name) in self.fine.given
 
     def _kind(self) -> str:
         """light or heavy, as `choose` has it."""
@@ -186,7 +192,14 @@ class Host:
             return  # what it yields is made by other sweeps, with their stores or sums
         each = self.backward and sweep.direction > 0  # pairings start from the end of each part
         kernel = sweep_kernel(
-            f"{self.kind}_sweep_{number}", sweep, o, stores, self.names, ends=first and self.cuts, each=each
+            f"{self.kind}_sweep_{number}",
+            sweep,
+            o,
+            stores,
+            self.names,
+            ends=first and self.cuts,
+            each=each,
+            fine=self.fine,
         )
         self._prepare(o, group, f"{self.kind}_prepare_{number}", k)
         self._inputs(kernel)
@@ -260,7 +273,7 @@ class Host:
                     some.matrices[x] = node
                     ahead.append(x)
                     wanted = wanted | (self._wanted_by(j) if self.backward else wanted)
-        kernel = prepare_kernel(name, some, self.names)
+        kernel = prepare_kernel(name, some, self.names, self.fine)
         self._inputs(kernel)
         lines = []
         for x in dict.fromkeys(ahead):
@@ -271,7 +284,7 @@ class Host:
                 shape = f"B, H, T, {size_name(dim_of(own[0]))}"
             if x.attrs[0] == "own":
                 shape = "B, T, H, 1"
-            dtype = ", dtype=torch.float32" if x.attrs[0] in ("intra", "own") else ""
+            dtype = ", dtype=torch.float32" if x.attrs[0] in ("intra", "own") or self.fine is not None else ""
             lines.append(f"{self.names(x)} = some.new_empty(({shape}){dtype})")
         self._under(wanted, lines + self._launch(kernel))
         self.kernels.append(kernel)
@@ -439,7 +452,11 @@ class Host:
         if not self.backward:
             return False
         v = next((v for v in self.c.step.variables if gradient_name(v) == root), None)
-        return v is None or v.kind != "input"
+        return v is None or v.kind != "input" or self._handed_on(v.name)
+
+    def _handed_on(self, variable: str) -> bool:
+        """Do others add to the gradient of a variable, before it is rounded?"""
+        return self.fine is not None and variable in self.fine.gradients
 
     def _tile(self, axis: str) -> str:
         return f"min(config.tile, padded({size_name(dim_of(axis))}))"
@@ -566,7 +583,8 @@ class Host:
             text = self._values({name: self.fused.values[name]}, {name: v.axes})[name]
             if not v.per_step:
                 text = f"{text}.float().sum((0, 1))"
-            self.lines.append(f'gradients["{v.name}"] = {text}.to(given["{v.name}"].dtype)')
+            rounded = "" if self._handed_on(v.name) else f'.to(given["{v.name}"].dtype)'
+            self.lines.append(f'gradients["{v.name}"] = {text}{rounded}')
             inner, self.lines = self.lines, before
             self.lines += [f"    {x}" for x in inner]
         for state, program in initial_adjoints(self.c).items():

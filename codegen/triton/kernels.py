@@ -10,7 +10,7 @@ from ..read_write import StateForm
 from ..stages import Sweep
 from .fuse import Store
 from .opened import Opened, Sums
-from .tile import Argument, Tiles, Value, at_row, axis_name, block_name, size_name
+from .tile import Argument, Fine, Tiles, Value, at_row, axis_name, block_name, size_name
 
 NameOf = Callable[[Node], str]
 
@@ -62,6 +62,7 @@ def sweep_kernel(
     ends: bool,
     identity: bool = False,
     each: bool = False,
+    fine: Fine | None = None,
 ) -> Kernel:
     """The walk over sequences or parts of them in chunks, with the states in registers.
 
@@ -70,7 +71,7 @@ def sweep_kernel(
     """
     tiled = o.tile[0] if len(o.tile) == 1 else None
     tiles = Tiles(o.full, o.tile, o.direction, o.decays, o.streams, o.definitions, name_of)
-    tiles.precise = bool(o.sums)
+    tiles.precise, tiles.fine = bool(o.sums), fine
     axes = (*o.full, *o.tile)
     setup = _header(axes, tiled, walks=True)
     after: list[str] = []
@@ -109,15 +110,15 @@ def sweep_kernel(
     doc = f"A walk {way} over chunks, carrying a tile of {states}."
     loop = [*_chunk_header(o.direction), *tiles.head, *tiles.lines]
     lines = {"setup": setup, "loop": loop, "after": after}
-    products = sum(x.count("tl.dot(") for x in loop)
+    products = sum(x.count("tl.dot(") for x in loop) - tiles.again
     arguments = tuple(tiles.arguments.values())
     return Kernel(name, lines, doc, arguments, axes, tiled, True, finals=sweep.finals, products=products)
 
 
-def prepare_kernel(name: str, o: Opened, name_of: NameOf) -> Kernel:
+def prepare_kernel(name: str, o: Opened, name_of: NameOf, fine: Fine | None = None) -> Kernel:
     """What needs no state, for each chunk on its own."""
     tiles = Tiles(o.full, o.tile, o.direction, o.decays, o.streams, o.ahead, name_of)
-    tiles.flat = []
+    tiles.flat, tiles.fine = [], fine
     lines: list[str] = []
     parts: list[str] = []
     for axis in (*o.full, *o.tile):

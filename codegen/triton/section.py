@@ -10,7 +10,7 @@ from ..pipeline import Compiled
 from ..segments import feeds_back, linear_sweep
 from .host import Host
 from .kernels import Kernel
-from .tile import CannotPrint
+from .tile import CannotPrint, Fine
 
 IMPORTS = {
     "chunkform.runtime.kernels": (
@@ -25,10 +25,11 @@ IMPORTS = {
 TEMPLATES = Path(__file__).parent.parent / "templates"
 
 
-def triton_source(c: Compiled, exchanges: bool = True) -> str:
+def triton_source(c: Compiled, exchanges: bool = True, fine: Fine | None = None) -> str:
     """The kernels of a chunk-parallel recurrence, `triton_forward` and `triton_backward`.
 
-    `exchanges`: what enters a part of a sequence may come from elsewhere, where kernels find it.
+    `exchanges`: what enters a part of a sequence may come from elsewhere, where kernels find it. `fine`: how it stands between
+    other ops, if it does.
 
     Raises `CannotPrint` for a chunk program that no kernel here computes: one triangular system for each channel.
     """
@@ -37,7 +38,7 @@ def triton_source(c: Compiled, exchanges: bool = True) -> str:
         raise CannotPrint("states are added to each other as a whole")
     parts, cuts = [], cuttable(c)
     for backward in (False, True):
-        host = Host(c, c.backward if backward else c.forward, backward, cuts, exchanges)
+        host = Host(c, c.backward if backward else c.forward, backward, cuts, exchanges, fine)
         text = host.text()
         parts += [kernel_text(k) for k in host.kernels] + [text]
     return "\n\n".join(parts)

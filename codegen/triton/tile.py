@@ -32,16 +32,30 @@ class CannotPrint(Exception):
 
 
 @dataclass(frozen=True)
+class Fine:
+    """An op between others, whose roundings go through these: what it is given in float32 or keeps between kernels enters products
+    on tensor cores in two parts, the second of which is what rounding leaves of the first.
+
+    `given` are inputs and cotangents (kind, name) in float32, `gradients` the variables whose gradients are handed on so.
+    """
+
+    given: frozenset[tuple[str, str]] = frozenset()
+    gradients: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
 class Value:
-    """`text` has the axes in this order; `raw` says that its dtype is that of a tensor in memory, not float32."""
+    """`text` has the axes in this order; `raw` says that its dtype is that of a tensor in memory, not float32, in which it is
+    `wide`."""
 
     text: str
     axes: tuple[str, ...]
     raw: bool = False
+    wide: str = ""
 
     def over(self, axes: tuple[str, ...]) -> str:
         """The text in float32, to be broadcast over `axes`."""
-        text = f"{self.text}.to(tl.float32)" if self.raw else self.text
+        text = self.wide or f"{self.text}.to(tl.float32)" if self.raw else self.text
         if self.axes == axes or not self.axes:
             return text
         if len(axes) == 1:
@@ -92,6 +106,8 @@ class Tiles:
         self.precise = (
             False  # are states two operands of products on tensor cores, of which one holds what rounding leaves?
         )
+        self.fine: Fine | None = None
+        self.again = 0  # products with what rounding left, where the op stands between others
         self.flat: list[str] | None = None  # decays whose extent decides how a kernel ahead of the sweep splits them
         self.names: set[str] = {
             "i",
@@ -307,28 +323,42 @@ class Tiles:
         a, b = self._product(tuple(left)), self._product(tuple(right))
         if bound == ROW and not self._zero_padded(factors, ROW):
             b = Value(f"tl.where(i_ok[:, None], {b.over(b.axes)}, 0.0)", b.axes)
+        if self.fine is not None and self.precise and bound == ROW and not b.raw:
+            b = self.assign("w", b.over(b.axes), b.axes)  # what a state gets, in two parts
+            again = [False, True]
+        else:
+            again = [self._in_two_parts(side) for side in (left, right)]
         operands = f"{self._operand(a, (p, bound))}, {self._operand(b, (bound, q))}"
         plus = f", {onto.over(axes)}" if onto is not None else ""
         note = ("... + " if plus else "") + self.note(x)
         v = self.assign("p", f'tl.dot({operands}{plus}, input_precision="tf32x3")', axes, note=note)
-        if self.precise and any(len(side) == 1 and is_state(side[0]) for side in (left, right)):
-            a, b = (_left_over(x) if len(side) == 1 and is_state(side[0]) else x for x, side in ((a, left), (b, right)))
-            operands = f"{self._operand(a, (p, bound))}, {self._operand(b, (bound, q))}"
-            self.lines += ["if not EXACT:", f"    {v.text} = tl.dot({operands}, {v.text})"]
+        rests = [(_left_over(a), b)] * again[0] + [(a, _left_over(b))] * again[1]
+        for n, (y, z) in enumerate(rests):
+            operands = f"{self._operand(y, (p, bound))}, {self._operand(z, (bound, q))}"
+            self.lines += [*["if not EXACT:"][n:], f"    {v.text} = tl.dot({operands}, {v.text})"]
+            self.again += self.fine is not None
         return v
 
+    def _in_two_parts(self, side: list[Node]) -> bool:
+        """Is an operand that tensor cores take in two parts, of which one holds what rounding leaves, all of this side?"""
+        if len(side) != 1 or side[0].op != "leaf":
+            return False
+        if is_state(side[0]):
+            return self.precise
+        kind, name = side[0].attrs[:2]
+        return self.fine is not None and (kind == "matrix" or (kind, name) in self.fine.given)
+
     def paired(self, x: Node) -> Value:
-        """A read of a state times what the other side writes, each rounded as it is there; so that sums of such terms over the
-        chunks of two sweeps cancel as <S, dS> does."""
+        """A read of a state times what the other side writes, each rounded as it is there, if it is; so that sums of such terms
+        over the chunks of two sweeps cancel as <S, dS> does."""
         axes = self.ordered(x.axes)
         text = ""
         for term in terms_of(x):
             factors = factors_of(term)
             read = tuple(f for f in factors if any(is_state(y) for y in walk(f)))
             written = self._product(tuple(f for f in factors if f not in read))
-            text += (
-                f"{' + ' if text else ''}{written.over(axes)}.to(DT).to(tl.float32) * {self._product(read).over(axes)}"
-            )
+            rounded = "" if self.fine is not None else ".to(DT).to(tl.float32)"
+            text += f"{' + ' if text else ''}{written.over(axes)}{rounded} * {self._product(read).over(axes)}"
         return Value(text, axes)
 
     def _plain(self, factors: list[Node]) -> bool:
