@@ -21,6 +21,7 @@ from .places import Places
 WIDEST = 128  # rows of a matrix that kernels multiply states by: more don't fit into shared memory, and torch does it
 LOG2E = tl.constexpr(1.4426950408889634)
 RESET = tl.constexpr(-30.0)  # natural log of a decay that counts as zero: 1e-13 of a state is far below its rounding
+TOGETHER = tl.constexpr(8)  # parts whose maps are loaded at once
 FLOOR = tl.constexpr(-160.0)  # 2^FLOOR is zero in float32
 
 
@@ -376,9 +377,12 @@ def kept_kernel(
 
 @triton.jit
 def decays_of(kept, i, ok, COLS: tl.constexpr, ALONG: tl.constexpr):
-    """What is kept of entry i of a state of COLS columns, from one number (ALONG = 1), or one for each row (2) or column."""
-    x = i * 0 if ALONG == 1 else i // COLS if ALONG == 2 else i % COLS
-    return tl.load(kept + x, mask=ok, other=0.0)
+    """What is kept of entry i of a state of COLS columns: one number (ALONG = 1), or one for each row (2) or column."""
+    if ALONG == 1:
+        k = tl.load(kept)
+    else:
+        k = tl.load(kept + (i // COLS if ALONG == 2 else i % COLS), mask=ok, other=0.0)
+    return k
 
 
 @triton.jit
@@ -397,7 +401,7 @@ def map_of(
     at, there = place_in(sh, m, H, parts, FORWARD), m < parts
     x = tl.load(local + at * SIZE + i, mask=ok & there, other=0.0)
     if ALONG == 0:
-        k = tl.full([i.shape[0]], 1.0, tl.float32)
+        k = 1.0
     else:
         k = tl.where(there, decays_of(kept + at * LINEARS, i, ok, COLS, ALONG), 1.0)
     return k, x
@@ -412,7 +416,7 @@ def chain_kernel(
     """out_p = what enters part p: S, then kept * S + local for the next; local and out are [N * parts, H, ROWS, COLS].
 
     S begins as `first` [N, H, ROWS, COLS], or as what `rows` of the GPUs before this one make of zero: for each the LINEARS
-    numbers that it keeps of S, and what it adds. Four parts are loaded together, since a load takes longer than the rest.
+    numbers that it keeps of S, and what it adds. Some parts are loaded together, since a load takes longer than the rest.
     """
     sh = tl.program_id(0).to(tl.int64)
     i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -428,19 +432,13 @@ def chain_kernel(
             if ALONG > 0:
                 S *= decays_of(row, i, ok, COLS, ALONG)
             S += tl.load(row + LINEARS + i, mask=ok, other=0.0)
-    for m in range(0, parts, 4):
-        k1, x1 = map_of(sh, m, local, kept, i, ok, H, parts, size, COLS, LINEARS, ALONG, FORWARD)
-        k2, x2 = map_of(sh, m + 1, local, kept, i, ok, H, parts, size, COLS, LINEARS, ALONG, FORWARD)
-        k3, x3 = map_of(sh, m + 2, local, kept, i, ok, H, parts, size, COLS, LINEARS, ALONG, FORWARD)
-        k4, x4 = map_of(sh, m + 3, local, kept, i, ok, H, parts, size, COLS, LINEARS, ALONG, FORWARD)
-        S2 = k1 * S + x1
-        S3 = k2 * S2 + x2
-        S4 = k3 * S3 + x3
-        tl.store(out + place_in(sh, m, H, parts, FORWARD) * size + i, S, mask=ok)
-        tl.store(out + place_in(sh, m + 1, H, parts, FORWARD) * size + i, S2, mask=ok & (m + 1 < parts))
-        tl.store(out + place_in(sh, m + 2, H, parts, FORWARD) * size + i, S3, mask=ok & (m + 2 < parts))
-        tl.store(out + place_in(sh, m + 3, H, parts, FORWARD) * size + i, S4, mask=ok & (m + 3 < parts))
-        S = k4 * S4 + x4
+    for m in range(0, parts, TOGETHER):
+        maps = ()
+        for j in tl.static_range(TOGETHER):
+            maps = maps + (map_of(sh, m + j, local, kept, i, ok, H, parts, size, COLS, LINEARS, ALONG, FORWARD),)
+        for j in tl.static_range(TOGETHER):
+            tl.store(out + place_in(sh, m + j, H, parts, FORWARD) * size + i, S, mask=ok & (m + j < parts))
+            S = maps[j][0] * S + maps[j][1]
 
 
 @triton.jit(do_not_specialize=["ranks", "rank_step", "parts"])

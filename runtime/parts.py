@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from . import kernels
-from .kernels import chained_decays, chained_matrix, kept_of, map_of, place_in, state_sizes, walked
+from .kernels import TOGETHER, chained_decays, chained_matrix, kept_of, map_of, place_in, state_sizes, walked
 from .launch import cdiv, launch, padded
 from .places import Places
 
@@ -39,13 +39,13 @@ def row_kernel(
     keeps = tl.zeros([BLOCK], tl.float32) + (0.0 if STARTS else 1.0)
     if first is not None:
         S += tl.load(first + sh * size + i, mask=ok, other=0.0)
-    for m in range(0, parts, 4):
-        k1, x1 = map_of(sh, m, local, kept, i, ok, H, parts, size, COLS, LINEARS, ALONG, FORWARD)
-        k2, x2 = map_of(sh, m + 1, local, kept, i, ok, H, parts, size, COLS, LINEARS, ALONG, FORWARD)
-        k3, x3 = map_of(sh, m + 2, local, kept, i, ok, H, parts, size, COLS, LINEARS, ALONG, FORWARD)
-        k4, x4 = map_of(sh, m + 3, local, kept, i, ok, H, parts, size, COLS, LINEARS, ALONG, FORWARD)
-        S = k4 * (k3 * (k2 * (k1 * S + x1) + x2) + x3) + x4
-        keeps *= k1 * k2 * k3 * k4
+    for m in range(0, parts, TOGETHER):
+        maps = ()
+        for j in tl.static_range(TOGETHER):
+            maps = maps + (map_of(sh, m + j, local, kept, i, ok, H, parts, size, COLS, LINEARS, ALONG, FORWARD),)
+        for j in tl.static_range(TOGETHER):
+            S = maps[j][0] * S + maps[j][1]
+            keeps *= maps[j][0]
     row = out + sh * (LINEARS + size)
     tl.store(row + LINEARS + i, S, mask=ok)
     if ALONG > 0:
