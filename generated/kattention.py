@@ -45,7 +45,10 @@ from chunkform.runtime.attention_kernels import (
     log_sum_exp,
     online,
     products,
+    products_and,
+    scaled_online,
     store_block,
+    three_ones,
     weighted,
 )
 from chunkform.runtime.attention_maps import combine, contract, inner, over_batch
@@ -208,6 +211,23 @@ def tile_gradient_t(weight, G, D):
     return weight * (G - D[None, :])
 
 
+@triton.jit
+def shifted_weight_t(energy):
+    """The weights of a tile of energies."""
+    return tl.exp2(energy)
+
+
+@triton.jit
+def shifted_gradient_t(weight, G):
+    """The gradient of a tile of energies."""
+    return weight * G
+
+
+def score_scale(scalar1):
+    """What multiplies the score, a number a head; None for 1."""
+    return scalar1
+
+
 @triton.jit(do_not_specialize=["T", "S"])
 def forward_kernel(
     query1, query1_b, query1_t, query1_h,
@@ -215,10 +235,13 @@ def forward_kernel(
     value, value_b, value_t, value_h,
     column1_p, scalar1_p,
 
+    beside_p,
     average_p, average_b, average_t, average_h, lse_p, mass_p,
     T, S, H,
     GROUP: tl.constexpr, D1: tl.constexpr, BD1: tl.constexpr, E: tl.constexpr, BE: tl.constexpr,
     CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr,
+    BESIDE: tl.constexpr,
+
 ):  # fmt: skip
     """Averages, and the log-sum-exp, of one block of rows."""
     blocks = tl.cdiv(T, BM)
@@ -248,6 +271,9 @@ def forward_kernel(
     if CAUSAL:
         end = tl.maximum(0, tl.minimum(S, first + BM + S - T))
         full = tl.minimum(full, tl.maximum(0, first + S - T + 1) // BN * BN)
+    if BESIDE:
+        beside_p += (b * H + h) * S * 16
+        ones = three_ones(0, BM, key1.dtype.element_ty)
     average = tl.zeros([BM, BE], tl.float32)
     mass = tl.zeros([BM], tl.float32)
     top = tl.zeros([BM], tl.float32) + float("-inf")
@@ -256,11 +282,19 @@ def forward_kernel(
             j_at = start + tl.arange(0, BN)
             j = j_at.to(tl.float32)
             key1_block = load_block(key1, start, key1_t, S, D1, BD1, BN, False)
-            score1 = products(query1_block, key1_block)
-            column1 = tl.load(column1_p + j_at)
-            e = energy(score1, column1, scalar1, i, j)
 
-            weight, rescale, top, mass = online(e, top, mass)
+            if BESIDE:
+                beside = load_block(beside_p, start, 16, S, 16, 16, BN, False)
+                e = products_and(query1_block, key1_block, products(ones, beside))
+            else:
+                score1 = products(query1_block, key1_block)
+                column1 = tl.load(column1_p + j_at)
+                e = energy(score1, column1, scalar1, i, j)
+
+            if BESIDE:
+                weight, rescale, top, mass = scaled_online(e, 1.4426950408889634 * scalar1, top, mass)
+            else:
+                weight, rescale, top, mass = online(e, top, mass)
             average = average * rescale[:, None]
             value_block = load_block(value, start, value_t, S, E, BE, BN, False)
             average = weighted(weight, value_block, average)
@@ -269,19 +303,29 @@ def forward_kernel(
             j_at = start + tl.arange(0, BN)
             j = j_at.to(tl.float32)
             key1_block = load_block(key1, start, key1_t, S, D1, BD1, BN, True)
-            score1 = products(query1_block, key1_block)
-            column1 = tl.load(column1_p + j_at, mask=j_at < S, other=0.0)
-            e = energy(score1, column1, scalar1, i, j)
+
+            if BESIDE:
+                beside = load_block(beside_p, start, 16, S, 16, 16, BN, True)
+                e = products_and(query1_block, key1_block, products(ones, beside))
+            else:
+                score1 = products(query1_block, key1_block)
+                column1 = tl.load(column1_p + j_at, mask=j_at < S, other=0.0)
+                e = energy(score1, column1, scalar1, i, j)
             visible = (j_at < S)[None, :]
             if CAUSAL:
                 visible = visible & (i_at[:, None] >= j_at[None, :])
             e = tl.where(visible, e, float("-inf"))
 
-            weight, rescale, top, mass = online(e, top, mass)
+            if BESIDE:
+                weight, rescale, top, mass = scaled_online(e, 1.4426950408889634 * scalar1, top, mass)
+            else:
+                weight, rescale, top, mass = online(e, top, mass)
             average = average * rescale[:, None]
             value_block = load_block(value, start, value_t, S, E, BE, BN, True)
             average = weighted(weight, value_block, average)
     average = averaged(average, mass)
+    if BESIDE:
+        top = top * (1.4426950408889634 * scalar1)
     tl.store(lse_p + row_base + row_at, log_sum_exp(top, mass), mask=row_ok)
     store_block(average_p + b * average_b + h * average_h, first, average_t, T, E, BE, BM, average)
 
@@ -299,6 +343,8 @@ def rows_kernel(
     T, S, H,
     GROUP: tl.constexpr, D1: tl.constexpr, BD1: tl.constexpr, E: tl.constexpr, BE: tl.constexpr,
     CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr,
+    BESIDE: tl.constexpr,
+
     WITH_scalar1: tl.constexpr,
 ):  # fmt: skip
     """What rows get of the gradient: cotangents of queries, of rows, and each row's part of those of numbers a head."""
@@ -341,6 +387,7 @@ def rows_kernel(
             j_at = start + tl.arange(0, BN)
             j = j_at.to(tl.float32)
             key1_block = load_block(key1, start, key1_t, S, D1, BD1, BN, False)
+
             score1 = products(query1_block, key1_block)
             column1 = tl.load(column1_p + j_at)
             e = energy(score1, column1, scalar1, i, j)
@@ -361,6 +408,7 @@ def rows_kernel(
             j_at = start + tl.arange(0, BN)
             j = j_at.to(tl.float32)
             key1_block = load_block(key1, start, key1_t, S, D1, BD1, BN, True)
+
             score1 = products(query1_block, key1_block)
             column1 = tl.load(column1_p + j_at, mask=j_at < S, other=0.0)
             e = energy(score1, column1, scalar1, i, j)
@@ -400,12 +448,15 @@ def keys_kernel(
     column1_p, scalar1_p,
 
     d_average, d_average_b, d_average_t, d_average_h, shift_p, D_p,
+    beside_p, beside_h,
     dvalue_p, dvalue_b, dvalue_t, dvalue_h,
     dkey1_out, dkey1_out_b, dkey1_out_t, dkey1_out_h,
     dcolumn1_out, 
     T, S, H,
     GROUP: tl.constexpr, D1: tl.constexpr, BD1: tl.constexpr, E: tl.constexpr, BE: tl.constexpr,
     CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr,
+    BESIDE: tl.constexpr,
+
 ):  # fmt: skip
     """What keys get of the gradient: cotangents of values, of keys and of columns, over all heads of a group."""
     blocks = tl.cdiv(S, BN)
@@ -421,6 +472,9 @@ def keys_kernel(
     value_block = load_block(value + b * value_b + kh * value_h, first, value_t, S, E, BE, BN, True)
     column1_raw = tl.load(column1_p + key_base + j_at, mask=j_ok, other=0.0)
     column1 = finite(column1_raw)
+    if BESIDE:
+        ones_of_energy = three_ones(0, BN, key1.dtype.element_ty)
+        ones_of_D = three_ones(3, BN, key1.dtype.element_ty)
     dvalue = tl.zeros([BN, BE], tl.float32)
     dkey1_total = tl.zeros([BN, BD1], tl.float32)
     dcolumn1_total = tl.zeros([BN], tl.float32)
@@ -443,16 +497,28 @@ def keys_kernel(
             i_at = row_at + (S - T)
             i = i_at.to(tl.float32)
             query1_block = load_block(query1 + b * query1_b + h * query1_h, start, query1_t, T, D1, BD1, BM, True)
-            score1 = products(key1_block, query1_block)
+            d_block = load_block(d_average + b * d_average_b + h * d_average_h, start, d_average_t, T, E, BE, BM, True)
+            if BESIDE:
+                beside = load_block(beside_p + (b * H + h) * beside_h, start, 16, T, 16, 16, BM, False)
+                score1 = products_and(key1_block, query1_block, products(ones_of_energy, beside))
+                G = products_and(value_block, d_block, products(ones_of_D, beside))
+            else:
+                score1 = products(key1_block, query1_block)
+                G = products(value_block, d_block)
             e = energy_t(score1, column1_raw, scalar1, i, j)
             visible = i_at[None, :] >= j_at[:, None]
             e = tl.where(visible, e, float("-inf"))
-            shift = tl.load(shift_p + row_base + row_at, mask=row_ok, other=float("inf"))
-            weight = tile_weight_t(e, shift)
-            d_block = load_block(d_average + b * d_average_b + h * d_average_h, start, d_average_t, T, E, BE, BM, True)
+            if BESIDE:
+                weight = shifted_weight_t(e)
+            else:
+                shift = tl.load(shift_p + row_base + row_at, mask=row_ok, other=float("inf"))
+                weight = tile_weight_t(e, shift)
             dvalue = weighted(weight, d_block, dvalue)
-            D = tl.load(D_p + row_base + row_at, mask=row_ok, other=0.0)
-            dE = tile_gradient_t(weight, products(value_block, d_block), D)
+            if BESIDE:
+                dE = shifted_gradient_t(weight, G)
+            else:
+                D = tl.load(D_p + row_base + row_at, mask=row_ok, other=0.0)
+                dE = tile_gradient_t(weight, G, D)
             d_score1 = dscore1_t(dE, score1, column1, scalar1, i, j)
             if GROUP > 1:  # a number of each head, and not of the group
                 d_score1 = d_score1 * (scalar1)
@@ -471,14 +537,26 @@ def keys_kernel(
             i_at = row_at + (S - T)
             i = i_at.to(tl.float32)
             query1_block = load_block(query1 + b * query1_b + h * query1_h, start, query1_t, T, D1, BD1, BM, False)
-            score1 = products(key1_block, query1_block)
-            e = energy_t(score1, column1_raw, scalar1, i, j)
-            shift = tl.load(shift_p + row_base + row_at)
-            weight = tile_weight_t(e, shift)
             d_block = load_block(d_average + b * d_average_b + h * d_average_h, start, d_average_t, T, E, BE, BM, False)
+            if BESIDE:
+                beside = load_block(beside_p + (b * H + h) * beside_h, start, 16, T, 16, 16, BM, False)
+                score1 = products_and(key1_block, query1_block, products(ones_of_energy, beside))
+                G = products_and(value_block, d_block, products(ones_of_D, beside))
+            else:
+                score1 = products(key1_block, query1_block)
+                G = products(value_block, d_block)
+            e = energy_t(score1, column1_raw, scalar1, i, j)
+            if BESIDE:
+                weight = shifted_weight_t(e)
+            else:
+                shift = tl.load(shift_p + row_base + row_at)
+                weight = tile_weight_t(e, shift)
             dvalue = weighted(weight, d_block, dvalue)
-            D = tl.load(D_p + row_base + row_at)
-            dE = tile_gradient_t(weight, products(value_block, d_block), D)
+            if BESIDE:
+                dE = shifted_gradient_t(weight, G)
+            else:
+                D = tl.load(D_p + row_base + row_at)
+                dE = tile_gradient_t(weight, G, D)
             d_score1 = dscore1_t(dE, score1, column1, scalar1, i, j)
             if GROUP > 1:  # a number of each head, and not of the group
                 d_score1 = d_score1 * (scalar1)
@@ -497,14 +575,26 @@ def keys_kernel(
             i_at = row_at + (S - T)
             i = i_at.to(tl.float32)
             query1_block = load_block(query1 + b * query1_b + h * query1_h, start, query1_t, T, D1, BD1, BM, True)
-            score1 = products(key1_block, query1_block)
-            e = energy_t(score1, column1_raw, scalar1, i, j)
-            shift = tl.load(shift_p + row_base + row_at, mask=row_ok, other=float("inf"))
-            weight = tile_weight_t(e, shift)
             d_block = load_block(d_average + b * d_average_b + h * d_average_h, start, d_average_t, T, E, BE, BM, True)
+            if BESIDE:
+                beside = load_block(beside_p + (b * H + h) * beside_h, start, 16, T, 16, 16, BM, False)
+                score1 = products_and(key1_block, query1_block, products(ones_of_energy, beside))
+                G = products_and(value_block, d_block, products(ones_of_D, beside))
+            else:
+                score1 = products(key1_block, query1_block)
+                G = products(value_block, d_block)
+            e = energy_t(score1, column1_raw, scalar1, i, j)
+            if BESIDE:
+                weight = shifted_weight_t(e)
+            else:
+                shift = tl.load(shift_p + row_base + row_at, mask=row_ok, other=float("inf"))
+                weight = tile_weight_t(e, shift)
             dvalue = weighted(weight, d_block, dvalue)
-            D = tl.load(D_p + row_base + row_at, mask=row_ok, other=0.0)
-            dE = tile_gradient_t(weight, products(value_block, d_block), D)
+            if BESIDE:
+                dE = shifted_gradient_t(weight, G)
+            else:
+                D = tl.load(D_p + row_base + row_at, mask=row_ok, other=0.0)
+                dE = tile_gradient_t(weight, G, D)
             d_score1 = dscore1_t(dE, score1, column1, scalar1, i, j)
             if GROUP > 1:  # a number of each head, and not of the group
                 d_score1 = d_score1 * (scalar1)
@@ -537,6 +627,8 @@ KERNELS = Kernels(
         "column1",
     ),
     normaliser="softmax",
+    score_scale=score_scale,
+    beside="column1",
 )
 
 

@@ -39,8 +39,10 @@ from chunkform.runtime.attention_kernels import (
     load_block,
     log_sum_exp,
     products,
+    products_and,
     scaled_online,
     store_block,
+    three_ones,
     weighted,
 )
 from chunkform.runtime.attention_maps import contract, over_batch
@@ -180,6 +182,23 @@ def tile_gradient_t(weight, G, D):
     return weight * (G - D[None, :])
 
 
+@triton.jit
+def shifted_weight_t(energy):
+    """The weights of a tile of energies."""
+    return tl.exp2(energy)
+
+
+@triton.jit
+def shifted_gradient_t(weight, G):
+    """The gradient of a tile of energies."""
+    return weight * G
+
+
+def score_scale():
+    """What multiplies the score, a number a head; None for 1."""
+    return None
+
+
 @triton.jit(do_not_specialize=["T", "S"])
 def forward_kernel(
     query1, query1_b, query1_t, query1_h,
@@ -190,6 +209,8 @@ def forward_kernel(
     T, S, H,
     GROUP: tl.constexpr, D1: tl.constexpr, BD1: tl.constexpr, E: tl.constexpr, BE: tl.constexpr,
     CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr,
+    BESIDE: tl.constexpr,
+
 ):  # fmt: skip
     """Averages, and the log-sum-exp, of one block of rows."""
     blocks = tl.cdiv(T, BM)
@@ -225,8 +246,8 @@ def forward_kernel(
             j_at = start + tl.arange(0, BN)
             j = j_at.to(tl.float32)
             key1_block = load_block(key1, start, key1_t, S, D1, BD1, BN, False)
-            score1 = products(query1_block, key1_block)
-            e = score1
+
+            e = products(query1_block, key1_block)
 
             weight, rescale, top, mass = scaled_online(e, 1.4426950408889634, top, mass)
             average = average * rescale[:, None]
@@ -237,8 +258,8 @@ def forward_kernel(
             j_at = start + tl.arange(0, BN)
             j = j_at.to(tl.float32)
             key1_block = load_block(key1, start, key1_t, S, D1, BD1, BN, True)
-            score1 = products(query1_block, key1_block)
-            e = score1
+
+            e = products(query1_block, key1_block)
             visible = (j_at < S)[None, :]
             if CAUSAL:
                 visible = visible & (i_at[:, None] >= j_at[None, :])
@@ -264,6 +285,8 @@ def rows_kernel(
     T, S, H,
     GROUP: tl.constexpr, D1: tl.constexpr, BD1: tl.constexpr, E: tl.constexpr, BE: tl.constexpr,
     CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr,
+    BESIDE: tl.constexpr,
+
 ):  # fmt: skip
     """What rows get of the gradient: cotangents of queries, of rows, and each row's part of those of numbers a head."""
     blocks = tl.cdiv(T, BM)
@@ -302,6 +325,7 @@ def rows_kernel(
             j_at = start + tl.arange(0, BN)
             j = j_at.to(tl.float32)
             key1_block = load_block(key1, start, key1_t, S, D1, BD1, BN, False)
+
             score1 = products(query1_block, key1_block)
             e = energy(score1, i, j)
 
@@ -316,6 +340,7 @@ def rows_kernel(
             j_at = start + tl.arange(0, BN)
             j = j_at.to(tl.float32)
             key1_block = load_block(key1, start, key1_t, S, D1, BD1, BN, True)
+
             score1 = products(query1_block, key1_block)
             e = energy(score1, i, j)
             visible = (j_at < S)[None, :]
@@ -341,11 +366,14 @@ def keys_kernel(
     value, value_b, value_t, value_h,
 
     d_average, d_average_b, d_average_t, d_average_h, shift_p, D_p,
+    beside_p, beside_h,
     dvalue_p, dvalue_b, dvalue_t, dvalue_h,
     dkey1_out, dkey1_out_b, dkey1_out_t, dkey1_out_h,
     T, S, H,
     GROUP: tl.constexpr, D1: tl.constexpr, BD1: tl.constexpr, E: tl.constexpr, BE: tl.constexpr,
     CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr,
+    BESIDE: tl.constexpr,
+
 ):  # fmt: skip
     """What keys get of the gradient: cotangents of values, of keys and of columns, over all heads of a group."""
     blocks = tl.cdiv(S, BN)
@@ -359,6 +387,9 @@ def keys_kernel(
     key_base = (b * (H // GROUP) + kh) * S
     key1_block = load_block(key1 + b * key1_b + kh * key1_h, first, key1_t, S, D1, BD1, BN, True)
     value_block = load_block(value + b * value_b + kh * value_h, first, value_t, S, E, BE, BN, True)
+    if BESIDE:
+        ones_of_energy = three_ones(0, BN, key1.dtype.element_ty)
+        ones_of_D = three_ones(3, BN, key1.dtype.element_ty)
     dvalue = tl.zeros([BN, BE], tl.float32)
     dkey1_total = tl.zeros([BN, BD1], tl.float32)
     # rows in [low, whole) see some keys of the block, those in [whole, T) all; in [last, T) is no whole block of rows
@@ -379,16 +410,28 @@ def keys_kernel(
             i_at = row_at + (S - T)
             i = i_at.to(tl.float32)
             query1_block = load_block(query1 + b * query1_b + h * query1_h, start, query1_t, T, D1, BD1, BM, True)
-            score1 = products(key1_block, query1_block)
+            d_block = load_block(d_average + b * d_average_b + h * d_average_h, start, d_average_t, T, E, BE, BM, True)
+            if BESIDE:
+                beside = load_block(beside_p + (b * H + h) * beside_h, start, 16, T, 16, 16, BM, False)
+                score1 = products_and(key1_block, query1_block, products(ones_of_energy, beside))
+                G = products_and(value_block, d_block, products(ones_of_D, beside))
+            else:
+                score1 = products(key1_block, query1_block)
+                G = products(value_block, d_block)
             e = energy_t(score1, i, j)
             visible = i_at[None, :] >= j_at[:, None]
             e = tl.where(visible, e, float("-inf"))
-            shift = tl.load(shift_p + row_base + row_at, mask=row_ok, other=float("inf"))
-            weight = tile_weight_t(e, shift)
-            d_block = load_block(d_average + b * d_average_b + h * d_average_h, start, d_average_t, T, E, BE, BM, True)
+            if BESIDE:
+                weight = shifted_weight_t(e)
+            else:
+                shift = tl.load(shift_p + row_base + row_at, mask=row_ok, other=float("inf"))
+                weight = tile_weight_t(e, shift)
             dvalue = weighted(weight, d_block, dvalue)
-            D = tl.load(D_p + row_base + row_at, mask=row_ok, other=0.0)
-            dE = tile_gradient_t(weight, products(value_block, d_block), D)
+            if BESIDE:
+                dE = shifted_gradient_t(weight, G)
+            else:
+                D = tl.load(D_p + row_base + row_at, mask=row_ok, other=0.0)
+                dE = tile_gradient_t(weight, G, D)
             d_score1 = dscore1_t(dE, score1, i, j)
             dkey1_total = weighted(d_score1, query1_block, dkey1_total)
 
@@ -402,14 +445,26 @@ def keys_kernel(
             i_at = row_at + (S - T)
             i = i_at.to(tl.float32)
             query1_block = load_block(query1 + b * query1_b + h * query1_h, start, query1_t, T, D1, BD1, BM, False)
-            score1 = products(key1_block, query1_block)
-            e = energy_t(score1, i, j)
-            shift = tl.load(shift_p + row_base + row_at)
-            weight = tile_weight_t(e, shift)
             d_block = load_block(d_average + b * d_average_b + h * d_average_h, start, d_average_t, T, E, BE, BM, False)
+            if BESIDE:
+                beside = load_block(beside_p + (b * H + h) * beside_h, start, 16, T, 16, 16, BM, False)
+                score1 = products_and(key1_block, query1_block, products(ones_of_energy, beside))
+                G = products_and(value_block, d_block, products(ones_of_D, beside))
+            else:
+                score1 = products(key1_block, query1_block)
+                G = products(value_block, d_block)
+            e = energy_t(score1, i, j)
+            if BESIDE:
+                weight = shifted_weight_t(e)
+            else:
+                shift = tl.load(shift_p + row_base + row_at)
+                weight = tile_weight_t(e, shift)
             dvalue = weighted(weight, d_block, dvalue)
-            D = tl.load(D_p + row_base + row_at)
-            dE = tile_gradient_t(weight, products(value_block, d_block), D)
+            if BESIDE:
+                dE = shifted_gradient_t(weight, G)
+            else:
+                D = tl.load(D_p + row_base + row_at)
+                dE = tile_gradient_t(weight, G, D)
             d_score1 = dscore1_t(dE, score1, i, j)
             dkey1_total = weighted(d_score1, query1_block, dkey1_total)
 
@@ -423,14 +478,26 @@ def keys_kernel(
             i_at = row_at + (S - T)
             i = i_at.to(tl.float32)
             query1_block = load_block(query1 + b * query1_b + h * query1_h, start, query1_t, T, D1, BD1, BM, True)
-            score1 = products(key1_block, query1_block)
-            e = energy_t(score1, i, j)
-            shift = tl.load(shift_p + row_base + row_at, mask=row_ok, other=float("inf"))
-            weight = tile_weight_t(e, shift)
             d_block = load_block(d_average + b * d_average_b + h * d_average_h, start, d_average_t, T, E, BE, BM, True)
+            if BESIDE:
+                beside = load_block(beside_p + (b * H + h) * beside_h, start, 16, T, 16, 16, BM, False)
+                score1 = products_and(key1_block, query1_block, products(ones_of_energy, beside))
+                G = products_and(value_block, d_block, products(ones_of_D, beside))
+            else:
+                score1 = products(key1_block, query1_block)
+                G = products(value_block, d_block)
+            e = energy_t(score1, i, j)
+            if BESIDE:
+                weight = shifted_weight_t(e)
+            else:
+                shift = tl.load(shift_p + row_base + row_at, mask=row_ok, other=float("inf"))
+                weight = tile_weight_t(e, shift)
             dvalue = weighted(weight, d_block, dvalue)
-            D = tl.load(D_p + row_base + row_at, mask=row_ok, other=0.0)
-            dE = tile_gradient_t(weight, products(value_block, d_block), D)
+            if BESIDE:
+                dE = shifted_gradient_t(weight, G)
+            else:
+                D = tl.load(D_p + row_base + row_at, mask=row_ok, other=0.0)
+                dE = tile_gradient_t(weight, G, D)
             d_score1 = dscore1_t(dE, score1, i, j)
             dkey1_total = weighted(d_score1, query1_block, dkey1_total)
 
@@ -449,6 +516,8 @@ KERNELS = Kernels(
     of_rows=("score1",),
     of_keys=("score1",),
     normaliser="softmax",
+    score_scale=score_scale,
+    light=True,
 )
 
 

@@ -1,4 +1,8 @@
-"""What every generated attention kernel shares: blocks in and out, and the online softmax."""
+"""What every generated attention kernel shares: blocks in and out, and the online softmax.
+
+A number of each row, or of each key, that is added to products goes along as channels beside them, in three parts of two bytes:
+loaded as the threads hold a tile of products, it would take them a load each for every two columns.
+"""
 
 import triton
 import triton.language as tl
@@ -36,6 +40,20 @@ def store_block(base, start, stride, count, D: tl.constexpr, BD: tl.constexpr, R
 def products(a, b):
     """<a_r, b_c> for every row of a and every row of b."""
     return tl.dot(a, tl.trans(b), input_precision="tf32x3")
+
+
+@triton.jit
+def products_and(a, b, total):
+    """total + <a_r, b_c>, which the sum of products starts from."""
+    return tl.dot(a, tl.trans(b), total, input_precision="tf32x3")
+
+
+@triton.jit
+def three_ones(first: tl.constexpr, ROWS: tl.constexpr, dtype: tl.constexpr):
+    """For every row, ones in three of the channels beside: products with it put a number's three parts together."""
+    channel = tl.arange(0, 16)
+    ones = tl.where((channel >= first) & (channel < first + 3), 1.0, 0.0)
+    return (ones[None, :] + tl.zeros([ROWS, 16], tl.float32)).to(dtype)
 
 
 @triton.jit
@@ -94,6 +112,57 @@ def scaled_online(x, scale, top, mass):
     weight = tl.exp2(x * scale - (shift * scale)[:, None])
     rescale = tl.exp2((top - shift) * scale)
     return weight, rescale, highest, mass * rescale + tl.sum(weight, 1)
+
+
+@triton.jit
+def three_parts(x):
+    """Numbers of two bytes, in float32, that add up to x."""
+    high = x.to(tl.bfloat16).to(tl.float32)
+    rest = tl.where(high == x, 0.0, x - high)
+    middle = rest.to(tl.bfloat16).to(tl.float32)
+    return high, middle, (rest - middle).to(tl.bfloat16).to(tl.float32)
+
+
+@triton.jit
+def parts_beside(x, y):
+    """[count, 16]: the parts of x in channels 0 to 2, those of y in channels 3 to 5."""
+    x1, x2, x3 = three_parts(x)
+    y1, y2, y3 = three_parts(y)
+    channel = tl.arange(0, 16)[None, :]
+    out = tl.where(channel == 0, x1[:, None], tl.where(channel == 1, x2[:, None], x3[:, None]))
+    more = tl.where(channel == 3, y1[:, None], tl.where(channel == 4, y2[:, None], y3[:, None]))
+    return tl.where(channel < 3, out, tl.where(channel < 6, more, 0.0))
+
+
+@triton.jit(do_not_specialize=["S"])
+def columns_kernel(column, scale, out, S, H, GROUP: tl.constexpr, BS: tl.constexpr):
+    """out[b, h, s] = the parts of column / scale, channels beside a head's keys; scale is None for 1."""
+    blocks = tl.cdiv(S, BS)
+    index = (tl.program_id(0) // blocks).to(tl.int64)
+    at = tl.program_id(0) % blocks * BS + tl.arange(0, BS)
+    x = tl.load(column + index // GROUP * S + at, mask=at < S, other=0.0)
+    if scale is not None:
+        x = x / tl.load(scale + index % H)
+    where = out + (index * S + at)[:, None] * 16 + tl.arange(0, 16)[None, :]
+    tl.store(where, parts_beside(x, tl.zeros([BS], tl.float32)).to(out.dtype.element_ty), mask=(at < S)[:, None])
+
+
+@triton.jit(do_not_specialize=["T", "ROWS"])
+def rows_beside_kernel(lse, D, scale, shift, out, T, ROWS, H, BT: tl.constexpr):
+    """shift = lse in base 2; and out[b, h, t] = the parts of -lse / scale and of -D, for rows up to ROWS: those beyond T, and
+    those that saw nothing, have weights of 0. All energies of the latter are -inf, and the shift is not."""
+    blocks = tl.cdiv(ROWS, BT)
+    index = (tl.program_id(0) // blocks).to(tl.int64)
+    at = tl.program_id(0) % blocks * BT + tl.arange(0, BT)
+    x = tl.load(lse + index * T + at, mask=at < T, other=float("-inf"))
+    d = tl.load(D + index * T + at, mask=at < T, other=0.0)
+    tl.store(shift + index * T + at, tl.maximum(x, -2e38) * 1.4426950408889634, mask=at < T)
+    blind = x == float("-inf")
+    if scale is not None:
+        x = x / tl.load(scale + index % H)
+    x = tl.where(blind, 3e38, x)
+    where = out + (index * ROWS + at)[:, None] * 16 + tl.arange(0, 16)[None, :]
+    tl.store(where, parts_beside(-x, -d).to(out.dtype.element_ty), mask=(at < ROWS)[:, None])
 
 
 @triton.jit(do_not_specialize=["T"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,18 +14,24 @@ from torch import Tensor
 from chunkform.errors import BackendError
 
 from .attention_arguments import WIDEST, Setting
-from .attention_kernels import inner_kernel, sum_kernel
+from .attention_kernels import columns_kernel, inner_kernel, rows_beside_kernel, sum_kernel
 from .attention_maps import as_dtype
 from .launch import launch, padded
 
 LOG2E = math.log2(math.e)
 LOWEST = -2e38  # LOG2E times which is a number yet
 MOST = 4  # terms that `sum_kernel` adds up
+BESIDE = (torch.bfloat16,)  # dtypes in which numbers of rows and keys are channels beside products
 
 
 @dataclass(frozen=True)
 class Kernels:
-    """The kernels of one attention, and the features that they take, by name or number, in the order of their arguments."""
+    """The kernels of one attention, and the features that they take, by name or number, in the order of their arguments.
+
+    `score_scale`, of the scalars, is what an energy multiplies its first score with, where that and terms without it are all of
+    it; `beside` is the column that is the only such term. `light` is the forward kernel where energies needn't be computed for
+    the largest of them to be known.
+    """
 
     forward: Any
     rows: Any
@@ -36,20 +43,25 @@ class Kernels:
     of_rows: tuple[str, ...] = ()
     of_keys: tuple[str, ...] = ()
     normaliser: str = "softmax"
+    score_scale: Callable[..., Tensor | None] | None = None
+    beside: str = ""
+    light: bool = False
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """Rows and keys of a tile, warps and stages of a kernel; whether it holds the block of its rows in registers."""
+    """Rows and keys of a tile, warps and stages of a kernel; whether it holds the block of its rows in registers; and how many
+    registers a thread may have, where the compiler would take so many that fewer programs fit on a multiprocessor."""
 
     rows: int
     keys: int
     warps: int
     stages: int
     held: bool = False
+    registers: int | None = None
 
 
-def choose(kernel: str, itemsize: int, width: int, causal: bool, scores: int, plain: bool) -> Blocks:
+def choose(kernel: str, itemsize: int, width: int, causal: bool, scores: int, plain: bool, light: bool) -> Blocks:
     """The blocks of a kernel (forward | rows | keys), by the size of operands and the padded width; never keyed on T.
 
     Where energies are `plain`, of one score and numbers a head, they are the fastest of those that gave the right results on an
@@ -68,14 +80,15 @@ def choose(kernel: str, itemsize: int, width: int, causal: bool, scores: int, pl
         return Blocks(128, 64, 8, 3) if kernel == "forward" else Blocks(64, 64, 4, 2)
     if width > 64:
         return {
-            "forward": Blocks(128, 128 if plain else 64, 8, 3, held=True),
+            "forward": Blocks(128, 128, 8, 3, held=True),
             "rows": Blocks(128, 64, 8, 4, held=True),
-            "keys": Blocks(64, 128, 8, 2) if causal else Blocks(64, 64, 4, 2),
+            "keys": Blocks(64, 128, 8, 3),
         }[kernel]
+    held = Blocks(64, 64, 4, 3, held=True, registers=168)
     return {
-        "forward": Blocks(128, 64, 8, 3, held=True),
-        "rows": Blocks(128, 64, 4, 3) if plain else Blocks(64, 64, 4, 3),
-        "keys": Blocks(128, 64, 4, 2) if plain else Blocks(64, 64, 4, 3),
+        "forward": Blocks(128, 64, 8, 3, held=True, registers=None if light else 128),
+        "rows": (held if causal else Blocks(128, 64, 4, 3)) if plain else Blocks(64, 64, 4, 3),
+        "keys": Blocks(64, 64, 4, 3),
     }[kernel]
 
 
@@ -91,6 +104,7 @@ def forward(k: Kernels, features: dict[str, Tensor], at: Setting) -> tuple[Tenso
         k.forward,
         (at.batch * at.heads * triton.cdiv(at.queries, blocks.rows),),
         *p.given,
+        *([p.columns_beside()] if k.beside else []),
         averages,
         *strides(averages),
         rows if shifted else None,
@@ -117,10 +131,13 @@ def backward(
 ) -> dict[str, Tensor]:
     """The cotangent of each feature."""
     d_averages, D = unit(d_averages), D.contiguous()
-    # weights are exp2(energy - shift), which is 0 in a row that saw nothing: its energies are -inf, and the shift is not
-    shift = None if lse is None else lse.clamp(min=LOWEST).mul_(LOG2E)
     found: dict[str, Tensor] = {}
     p = _Prepared(k, features, at)
+    beside: list[Any] = [] if k.score_scale is None else [None, 0]
+    if p.adds and lse is not None:
+        shift, *beside = p.rows_beside(lse, D)
+    else:  # weights are exp2(energy - shift), which is 0 in a row that saw nothing: its energies are -inf, and the shift is not
+        shift = None if lse is None else lse.clamp(min=LOWEST).mul_(LOG2E)
     blocks = p.blocks("rows")
     outs: list[Any] = []
     for name in k.of_rows:
@@ -145,7 +162,7 @@ def backward(
         else:
             found[name] = torch.zeros((at.batch, at.heads), dtype=torch.float32, device=at.device)
     found["value"] = p.like("value", at.keys, p.key_heads)
-    outs = [found["value"], *strides(found["value"])]
+    outs = [*beside, found["value"], *strides(found["value"])]
     for name in k.of_keys:
         if name.startswith("score"):
             key = name.replace("score", "key")
@@ -221,10 +238,51 @@ class _Prepared:
             self.given += [self.x[n], *strides(self.x[n])]
         self.given += [self.x[n] for n in (*k.columns, *k.rows_, *k.scalars)]
 
+    @property
+    def adds(self) -> bool:
+        """Are numbers of rows and of keys added to products as channels beside them? Three parts of float16 hold too little."""
+        return self.k.score_scale is not None and self.at.low in BESIDE
+
+    def score_scale(self) -> Tensor | None:
+        scale = self.k.score_scale(*(self.x[n] for n in self.k.scalars)) if self.k.score_scale else None
+        return None if scale is None else scale.contiguous()
+
+    def columns_beside(self) -> Tensor | None:
+        """The column over the score's scale, for the heads of queries."""
+        if not self.adds:
+            return None
+        at, block = self.at, 256
+        out = torch.empty((at.batch, at.heads, at.keys, 16), dtype=at.low, device=at.device)
+        grid = (at.batch * at.heads * triton.cdiv(at.keys, block),)
+        group = at.heads // self.key_heads
+        launch(
+            columns_kernel,
+            grid,
+            self.x[self.k.beside],
+            self.score_scale(),
+            out,
+            at.keys,
+            at.heads,
+            GROUP=group,
+            BS=block,
+        )
+        return out
+
+    def rows_beside(self, lse: Tensor, D: Tensor) -> tuple[Tensor, Tensor, int]:
+        """(shift, what goes along with queries and with incoming gradients, its numbers a head); up to whole blocks of rows."""
+        at, block = self.at, 256
+        rows = 128 * triton.cdiv(at.queries, 128)
+        lse = lse.contiguous()
+        shift = torch.empty_like(lse)
+        out = torch.empty((at.batch, at.heads, rows, 16), dtype=at.low, device=at.device)
+        grid = (at.batch * at.heads * triton.cdiv(rows, block),)
+        launch(rows_beside_kernel, grid, lse, D, self.score_scale(), shift, out, at.queries, rows, at.heads, BT=block)
+        return shift, out, rows * 16
+
     def blocks(self, kernel: str) -> Blocks:
         scores = len(self.k.scores)
         plain = scores == 1 and not self.k.columns and not self.k.rows_
-        return choose(kernel, self.at.low.itemsize, self.widest, self.at.causal, scores, plain)
+        return choose(kernel, self.at.low.itemsize, self.widest, self.at.causal, scores, plain, self.k.light)
 
     def width(self, name: str) -> int:
         n = self.x[name].shape[-1]
@@ -248,8 +306,10 @@ class _Prepared:
             "BM": b.rows,
             "BN": b.keys,
             "HELD": b.held and len(self.k.scores) < 2,
+            **({} if self.k.score_scale is None else {"BESIDE": self.adds}),
             "num_warps": b.warps,
             "num_stages": b.stages,
+            **({} if b.registers is None else {"maxnreg": b.registers}),
         }
 
     def like(self, name: str, count: int, heads: int) -> Tensor:

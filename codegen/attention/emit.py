@@ -20,7 +20,7 @@ IMPORTS = {
     "chunkform.runtime.attention_arguments": "AttentionArgument AttentionSignature",
     "chunkform.runtime.attention_maps": "combine contract half_turn inner joined over_batch parted",
     "chunkform.runtime.attention_kernels": (
-        "averaged finite held load_block log_sum_exp online products scaled_online store_block weighted"
+        "averaged finite held load_block log_sum_exp online products products_and scaled_online store_block three_ones weighted"
     ),
     "chunkform.runtime.attention_triton": "Kernels backward forward",
     "chunkform.runtime.torch_form": "expanded",

@@ -36,7 +36,7 @@ def inspect_attention(
 def _unserialised(row: InspectRow, launched: _Launch, arch: str) -> InspectRow:
     """The row, with a problem where the assembler waits for each product before it starts the next."""
     options = dict(launched.options)
-    settings: dict[str, Any] = {n: options.pop(n) for n in ("num_warps", "num_stages") if n in options}
+    settings: dict[str, Any] = {n: options.pop(n) for n in ("num_warps", "num_stages", "maxnreg") if n in options}
     ptx = _compiled(launched, options, settings, arch).asm["ptx"]
     if "wgmma" not in ptx or "serialized" not in assembled(ptx, arch):
         return row
@@ -62,9 +62,11 @@ def launches(c: CompiledAttention, module: Any, dtype: str, width: int, causal: 
 
     kind, batch, count, heads = getattr(torch, dtype), 2, 1024, 4
     found: list[_Launch] = []
+    own = (module.KERNELS.forward, module.KERNELS.rows, module.KERNELS.keys)
 
     def record(kernel: Any, grid: Any, *args: Any, **options: Any) -> None:
-        found.append(_Launch(kernel, args, options))
+        if kernel in own:  # and not what is around them
+            found.append(_Launch(kernel, args, options))
 
     sizes = {d: width for d in c.lowered.dims}
     at = Setting(

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..ir import Node, add, fn, leaf, mul
+from ..ir import ZERO, Node, add, fn, leaf, leaves, mul, replace
 from .lower import KEY
 
 
@@ -37,3 +37,12 @@ def normalisers(query: str) -> dict[str, Normaliser]:
         "exponential": Normaliser("exponential", fn("exp", energy), mul(weight, difference), False),
         "linear": Normaliser("linear", energy, difference, False),
     }
+
+
+def shifted(n: Normaliser) -> Normaliser:
+    """The same of energies from which lse is subtracted already, and of G from which D is."""
+
+    def without(x: Node, name: str) -> Node:
+        return replace(x, {y: ZERO for y in leaves(x) if y.attrs[1] == name})
+
+    return Normaliser(n.name, without(n.weight, "lse"), without(n.gradient, "D"), False)

@@ -1,5 +1,8 @@
 """The Triton kernels of an attention: the tile's functions, put into the skeleton of blocked kernels.
 
+Where an energy is a number times a score, and whatever else, what belongs to a row or a key alone can be added to the score as
+the tile's products are summed: the row's shift of a softmax, in the kernel for keys, and a column, in the forward kernel.
+
 With head groups, a factor that is a number of each query head can't wait until the sum over a group's heads is done: it is then
 applied inside of the loop.
 """
@@ -7,16 +10,20 @@ applied inside of the loop.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
-from ..ir import ONE, Node, factors_of, mul
-from .normalisers import normalisers
+from ..ir import ONE, Node, factors_of, leaves, mul, terms_of
+from .maps import Derivative
+from .normalisers import normalisers, shifted
 from .print_tile import (
     LOG2E,
     _printed,
     arguments,
     derivatives_of,
     gradients_in,
+    scale_function,
+    shifted_text,
     tile_of,
     triton_functions,
     weight_call,
@@ -31,14 +38,24 @@ def kernels_text(s: Split, found: Any, normaliser: str) -> str:
     derivatives, rule = derivatives_of(s, found), normalisers(s.lowered.query)[normaliser]
     scores = [{"n": n, "score": f"score{n}", "query": f"query{n}", "key": f"key{n}"} for n in _numbers(s.scores)]
     names = arguments(s)
-    unscaled, scale = plain_score(s) if normaliser == "softmax" else ("", "")
+    scaled = scaled_score(s, derivatives) if normaliser == "softmax" else None
+    unscaled, scale, beside, functions = False, "", "", ""
+    if scaled is not None:
+        unscaled = not scaled.rest
+        beside = beside_name(scaled)
+        _, results = _printed({"scale": mul(LOG2E, *scaled.numbers)}, ())  # type: ignore[arg-type]
+        scale = results["scale"]
+        functions = f"\n\n\n{shifted_text(s, rule)}\n\n\n{scale_function(s, scaled.numbers)}"
     return (
         environment()
         .get_template("attention_triton.py.jinja")
         .render(
-            functions=f"{triton_functions(s, found, normaliser)}\n\n\n{weights_text(s, rule)}",
+            functions=f"{triton_functions(s, found, normaliser)}\n\n\n{weights_text(s, rule)}{functions}",
             weight=weight_call(rule, ""),
             weight_t=weight_call(rule, "_t"),
+            shifted_weight_t=weight_call(shifted(rule), "_t").replace("tile_", "shifted_"),
+            folded=next((x for x in scores if scaled and x["score"] == scaled.score), None),
+            beside=beside,
             scores=scores,
             columns=list(s.columns),
             derived_columns=list(s.columns),
@@ -59,20 +76,37 @@ def kernels_text(s: Split, found: Any, normaliser: str) -> str:
     )
 
 
-def plain_score(s: Split) -> tuple[str, str]:
-    """(the score, a number in base 2) where the energy is a positive number times one score: its largest is that of the score."""
-    tile = tile_of(s)
-    rest = [f for f in factors_of(tile) if f.axes]
-    numbers = [f for f in factors_of(tile) if not f.axes]
-    if (
-        len(rest) != 1
-        or rest[0].op != "leaf"
-        or rest[0].attrs[0] != "score"
-        or not all(positive(s, f) for f in numbers)
-    ):
-        return "", ""
-    _, results = _printed({"scale": mul(LOG2E, *numbers)}, ())  # type: ignore[arg-type]
-    return rest[0].attrs[1], results["scale"]
+@dataclass(frozen=True)
+class ScaledScore:
+    """An energy that is a positive number, the product of `numbers`, times a score, and the terms of `rest`."""
+
+    score: str
+    numbers: tuple[Node, ...]
+    rest: tuple[Node, ...]
+
+
+def scaled_score(s: Split, derivatives: dict[str, Derivative]) -> ScaledScore | None:
+    """The energy as such, where it is, and no cotangent of the kernel for keys reads the score."""
+    name = next(iter(s.scores), "")
+    terms = terms_of(tile_of(s))
+    found = [t for t in terms if reads(t, name)]
+    if len(found) != 1 or any(reads(derivatives[n].inner, name) for n in gradients_in(s, derivatives, "_t")):
+        return None
+    own = [f for f in factors_of(found[0]) if f.axes]
+    numbers = tuple(f for f in factors_of(found[0]) if not f.axes)
+    if len(own) != 1 or own[0].op != "leaf" or not all(positive(s, f) for f in numbers):
+        return None
+    return ScaledScore(name, numbers, tuple(t for t in terms if t is not found[0]))
+
+
+def beside_name(scaled: ScaledScore) -> str:
+    """The column, where it is all that is added to the score."""
+    column = scaled.rest[0] if len(scaled.rest) == 1 else ONE
+    return column.attrs[1] if column.op == "leaf" and column.attrs[0] == "column" else ""
+
+
+def reads(x: Node, name: str) -> bool:
+    return any(y.attrs[1] == name for y in leaves(x))
 
 
 def positive(s: Split, x: Node) -> bool:

@@ -15,7 +15,7 @@ from ..print_nodes import NodePrinter
 from ..torch_text import TorchText
 from .lower import KEY, QUERY
 from .maps import Derivative
-from .normalisers import Normaliser
+from .normalisers import Normaliser, shifted
 from .split import Split
 
 PAIR = (QUERY, KEY)
@@ -108,22 +108,44 @@ def triton_functions(s: Split, found: dict[Node, Derivative], normaliser: str) -
 
 def weights_text(s: Split, normaliser: Normaliser) -> str:
     """What makes weights of energies, in base 2 where it is an exponential, and the gradients of energies."""
-    out = []
+    return "\n".join(_weights(s, normaliser, "tile", (("", PAIR), ("_t", (KEY, QUERY))))).rstrip()
+
+
+def shifted_text(s: Split, normaliser: Normaliser) -> str:
+    """The same where what belongs to the row alone is in energies and in G, as the kernel for keys may have them."""
+    return "\n".join(_weights(s, shifted(normaliser), "shifted", (("_t", (KEY, QUERY)),))).rstrip()
+
+
+def scale_function(s: Split, numbers: tuple[Node, ...]) -> str:
+    """A function of torch tensors: what multiplies the score, [H], or None for 1."""
+    lines: list[str] = []
+    text = TorchText(lambda x: x.attrs[1], lines, {}, prefix="t_")
+    result = text.value(mul(*numbers)) if numbers else "None"
+    head = [
+        f"def score_scale({', '.join(s.scalars)}):",
+        '    """What multiplies the score, a number a head; None for 1."""',
+    ]
+    return "\n".join([*head, *(f"    {line}" for line in lines), f"    return {result}"])
+
+
+def _weights(s: Split, normaliser: Normaliser, prefix: str, sides: Iterable[tuple[str, tuple[str, str]]]) -> list[str]:
+    out: list[str] = []
     mapping = {s.lowered.query: QUERY}
     weight, gradient = rename(normaliser.weight, mapping), rename(normaliser.gradient, mapping)
-    for suffix, order in (("", PAIR), ("_t", (KEY, QUERY))):
+    for suffix, order in sides:
         exponential = weight.op == "fn" and weight.attrs[0] == "exp"
         lines, results = _printed({"weight": _stored(weight.args[0] if exponential else weight, order)}, order)
         text = f"tl.exp2({results['weight']})" if exponential else results["weight"]
         out += _function(
-            f"tile_weight{suffix}", ", ".join(_names(weight)), "The weights of a tile of energies.", lines, text
+            f"{prefix}_weight{suffix}", ", ".join(_names(weight)), "The weights of a tile of energies.", lines, text
         )
         lines, results = _printed({"dE": _stored(gradient, order)}, order)
         if suffix:
             results["dE"] = differences(results["dE"])
         told = "The gradient of a tile of energies."
-        out += _function(f"tile_gradient{suffix}", "weight, G, D", told, lines, results["dE"])
-    return "\n".join(out).rstrip()
+        given = "weight, G, D" if prefix == "tile" else "weight, G"
+        out += _function(f"{prefix}_gradient{suffix}", given, told, lines, results["dE"])
+    return out
 
 
 def differences(text: str) -> str:

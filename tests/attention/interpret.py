@@ -1,6 +1,8 @@
 """Runs attentions in Triton's interpreter, which must be chosen before Triton is imported, so in a process of its own.
 
 TRITON_INTERPRET=1 python interpret.py '{"names": [...], "cases": [...]}'   # prints the rows as JSON
+
+With "beside", numbers of rows and keys are channels beside products in float32 too, which the interpreter is exact in.
 """
 
 from __future__ import annotations
@@ -19,10 +21,13 @@ from attention.attentions import everything
 from chunkform.codegen.attention.check import Case, check_op, run, sample
 from chunkform.codegen.attention.pipeline import compile_attention
 from chunkform.codegen.compile import compile_module
+from chunkform.runtime import attention_triton
 
 
 def main(job: dict) -> list[dict]:
     rows = []
+    if job.get("beside"):
+        attention_triton.BESIDE = (torch.bfloat16, torch.float32)
     known = {a.name: a for a in everything()}
     for name in job["names"]:
         a = known[name]
@@ -40,8 +45,7 @@ def main(job: dict) -> list[dict]:
 
 def helpers() -> list[dict]:
     """The kernels around the tile's: inner products, and sums of weighted features, more than one launch takes."""
-    from chunkform.runtime.attention_triton import one_pass, row_products
-
+    one_pass, row_products = attention_triton.one_pass, attention_triton.row_products
     B, T, H, X = 2, 37, 3, 20
     x, y = torch.randn(B, T, H, X).transpose(1, 2), torch.randn(B, H, T, X)
     vector, c = torch.randn(H, X), torch.randn(B, H, T)

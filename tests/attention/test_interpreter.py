@@ -25,9 +25,9 @@ GROUPS = {
 }
 
 
-def interpret(names, cases):
+def interpret(names, cases, beside=False):
     done = subprocess.run(
-        [sys.executable, str(HERE / "interpret.py"), json.dumps({"names": names, "cases": cases})],
+        [sys.executable, str(HERE / "interpret.py"), json.dumps({"names": names, "cases": cases, "beside": beside})],
         capture_output=True,
         text=True,
         env=os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
@@ -40,6 +40,13 @@ def interpret(names, cases):
 @pytest.mark.parametrize("group", GROUPS)
 def test_every_gradient_in_the_interpreter(group):
     rows = interpret(GROUPS[group], [FULL, TAIL, *([HALF] if group == "catalogue" else [])])
+    assert len(rows) > 20
+    assert [r for r in rows if not r["ok"]] == []
+
+
+def test_numbers_of_rows_and_keys_beside_products_in_the_interpreter():
+    names = ("softmax_attention", "kattention_f6", "distance_attention", "two_blocks", "masked")
+    rows = interpret(names, [FULL, TAIL], beside=True)
     assert len(rows) > 20
     assert [r for r in rows if not r["ok"]] == []
 
