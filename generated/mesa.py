@@ -82,6 +82,7 @@ from chunkform.runtime.solve_launch import (
     relative,
     solve_config,
     strides3,
+    widened,
 )
 from chunkform.runtime.torch_form import (
     CHUNK,
@@ -1442,6 +1443,7 @@ def x_system_solves(
     right_t,
     right_h,
     x_out,
+    fine_out,
     residual_out,
     borders_p,
     tolerance,
@@ -1455,6 +1457,7 @@ def x_system_solves(
     u_h,
     T,
     H,
+    SIGN: tl.constexpr,
     COUNT: tl.constexpr,
     D: tl.constexpr,
     block_d: tl.constexpr,
@@ -1462,7 +1465,7 @@ def x_system_solves(
     DT: tl.constexpr,
     EXACT: tl.constexpr,
 ):
-    """COUNT steps of conjugate gradients for all x_system_solves of a chunk, from the best multiple of the right side."""
+    """COUNT steps of conjugate gradients for all x_system_solves of a chunk, from the best multiple of the right side, with its SIGN."""
     chunks = tl.cdiv(T, C)
     c = tl.program_id(0) % chunks
     bh = (tl.program_id(0) // chunks).to(tl.int64)
@@ -1499,7 +1502,7 @@ def x_system_solves(
     u2 = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     inside = i_ok[:, None] & d_ok[None, :]
     right_p += b * right_b + h * right_h + t0 * right_t
-    r = tl.load(right_p + i[:, None] * right_t + d[None, :], mask=inside, other=0.0).to(tl.float32)
+    r = tl.load(right_p + i[:, None] * right_t + d[None, :], mask=inside, other=0.0).to(tl.float32) * SIGN
     x = tl.zeros([C, block_d], tl.float32)
     delta = tl.sum(r * r, axis=1)
     along = over_root(r, delta)
@@ -1507,13 +1510,19 @@ def x_system_solves(
     rest = tl.maximum(tolerance * tolerance, CONVERGED) * size
     for _ in range(COUNT):
         p = narrowed(along, DT)
-        p2 = tl.dot(p.to(DT), state.to(DT), input_precision="tf32x3")  # p H^T
-        p3 = tl.dot(p.to(DT), tl.trans(u2.to(DT)), input_precision="tf32x3")  # p u^T
-        p4 = tl.dot((m * p3).to(DT), u.to(DT), (since[:, None] * p2), input_precision="tf32x3")  # ... + (m . (p u^T)) u
+        p2 = tl.dot(p.to(DT), tl.trans(u2.to(DT)), input_precision="tf32x3")  # p u^T
+        g = (m * p2).to(DT)  # m . (p u^T)
+        p3 = tl.dot(p.to(DT), state.to(DT), input_precision="tf32x3")  # p H^T
+        p4 = tl.dot(g.to(DT), u.to(DT), (since[:, None] * p3), input_precision="tf32x3")  # ... + g u
         hp = p4
         x, r, along, delta = conjugate_step(x, r, p, hp, delta, rest)
     step = (b * T + t0) * H + h
-    tl.store(x_out + step * D + i[:, None] * (H * D) + d[None, :], x, mask=inside)
+    where = step * D + i[:, None] * (H * D) + d[None, :]
+    rounded = narrowed(x, DT)
+    tl.store(x_out + where, rounded, mask=inside)
+    if fine_out is not None:  # as precise as the two operands that it becomes; so x takes the same way to both
+        left = narrowed(x - widened(rounded), DT)
+        tl.store(fine_out + where, rounded.to(tl.float32) + left.to(tl.float32), mask=inside)
     tl.store(residual_out + step + i * H, relative(delta, size), mask=i_ok)
 
 
@@ -1564,11 +1573,12 @@ def triton_x_system_matrix(given, states, constants, like):
     return before, {"H": last}
 
 
-def triton_x_system_solve(given, constants, matrix, right, count, tolerance, dtype=None):
-    """(x, residual): `count` steps of conjugate gradients for every step of the sequence, with what `matrix` has of the matrix;
-    x in a dtype of its own, if there is one."""
+def triton_x_system_solve(given, constants, matrix, right, count, tolerance, sign=1):
+    """(x, residual, x in float32): `count` steps of conjugate gradients for every step of the sequence, with what `matrix` has of the
+    matrix and the right side with a sign. Nobody wants x in float32."""
     if callable(matrix):
-        return conjugate_gradients(matrix, right, count, tolerance, right)
+        x, residual = conjugate_gradients(matrix, right if sign > 0 else -right, count, tolerance, right)
+        return x, residual, None
     u = steps(given["u"])
     lam = steps(given["lam"])
     lam_0 = given["lam_0"].contiguous()
@@ -1576,7 +1586,8 @@ def triton_x_system_solve(given, constants, matrix, right, count, tolerance, dty
     B, T, H = right.shape[:3]
     D = right.shape[-1]
     config = solve_config(some.dtype, D)
-    x = right.new_empty(right.shape, dtype=dtype)
+    x = some.new_empty(right.shape)
+    fine = None
     residual = right.new_empty((B, T, H), dtype=torch.float32)
     launch(
         x_system_solves,
@@ -1584,6 +1595,7 @@ def triton_x_system_solve(given, constants, matrix, right, count, tolerance, dty
         right,
         *strides3(right),
         x,
+        fine,
         residual,
         matrix,
         float(tolerance),
@@ -1593,6 +1605,7 @@ def triton_x_system_solve(given, constants, matrix, right, count, tolerance, dty
         *strides3(u),
         T,
         H,
+        SIGN=sign,
         COUNT=count + 1,
         D=D,
         block_d=padded(D),
@@ -1602,7 +1615,7 @@ def triton_x_system_solve(given, constants, matrix, right, count, tolerance, dty
         num_warps=config.warps,
         num_stages=config.stages,
     )
-    return x, residual
+    return x, residual, fine
 
 
 def triton_forward(given, states, constants, packed=None):
@@ -1611,7 +1624,7 @@ def triton_forward(given, states, constants, packed=None):
     x_matrix, x_last = triton_x_system_matrix(
         {"u": given["u"], "lam": given["lam"], "lam_0": given["lam_0"]}, {"H": states.get("H")}, constants, given["q"]
     )
-    x, x_residual = triton_x_system_solve(
+    x, x_residual, _ = triton_x_system_solve(
         {"u": given["u"], "lam": given["lam"], "lam_0": given["lam_0"]}, constants, x_matrix, given["q"], 30, 0.0
     )
     outputs = {"o": x, "x_residual": x_residual}
@@ -1629,10 +1642,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     x_matrix, x_last = triton_x_system_matrix(
         {"u": given["u"], "lam": given["lam"], "lam_0": given["lam_0"]}, {"H": states.get("H")}, constants, given["q"]
     )
-    w_x, _ = triton_x_system_solve(
-        {"u": given["u"], "lam": given["lam"], "lam_0": given["lam_0"]}, constants, x_matrix, dx, 30, 0.0
+    w_x, _, _ = triton_x_system_solve(
+        {"u": given["u"], "lam": given["lam"], "lam_0": given["lam_0"]}, constants, x_matrix, dx, 30, 0.0, -1
     )
-    sums.add("q", w_x)
+    sums.add("q", -w_x)
 
     def d_x_matrix(cotangent, vector, last):
         """Adds the gradients of the product of the matrix of x with a vector."""
@@ -1654,7 +1667,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         sums.add_all(inner, {"u": "u", "lam": "lam", "lam_0": "lam_0"})
         sums.start("H", initial.get("H"))
 
-    d_x_matrix(-w_x, x, True)
+    d_x_matrix(w_x, x, True)
     return sums.gradients(given), sums.initial
 
 

@@ -805,8 +805,6 @@ def x_system_forward_sweep_1(
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         p = tl.load(p_p + t0 * p_t + i[:, None] * p_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p2 = tl.dot(p.to(DT), H_.to(DT), input_precision="tf32x3")  # p H^T
-        if not EXACT:
-            p2 = tl.dot((p - p.to(DT).to(tl.float32)).to(DT), H_.to(DT), p2)
         since = power(lam_a, lam_r < 0)
         k = tl.load(
             k_p + t0 * k_t + i[:, None] * k_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
@@ -817,8 +815,6 @@ def x_system_forward_sweep_1(
         m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
         k2 = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p3 = tl.dot(p.to(DT), tl.trans(k2.to(DT)), input_precision="tf32x3")  # p k^T
-        if not EXACT:
-            p3 = tl.dot((p - p.to(DT).to(tl.float32)).to(DT), tl.trans(k2.to(DT)), p3)
         beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
         p4 = tl.dot(
             (beta.to(tl.float32)[None, :] * (m * p3)).to(DT), k.to(DT), (since[:, None] * p2), input_precision="tf32x3"
@@ -1009,15 +1005,11 @@ def x_system_backward_prepare_1(
     dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     p = tl.dot(dy.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # dy k^T
-    if not EXACT:
-        p = tl.dot((dy - dy.to(DT).to(tl.float32)).to(DT), tl.trans(k.to(DT)), p)
     tl.store(
         matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta.to(tl.float32)[None, :] * (m * p))
     )  # ((dy k^T) . m) diag(beta)
     p2 = tl.load(p_p + t0 * p_t + i[:, None] * p_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     p3 = tl.dot(p2.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # p k^T
-    if not EXACT:
-        p3 = tl.dot((p2 - p2.to(DT).to(tl.float32)).to(DT), tl.trans(k.to(DT)), p3)
     pairs = beta.to(tl.float32)[None, :] * (
         m * p3 * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p
     )  # ([order_{mask}]_{i,j} . (p k^T) . (dy k^T) . m) diag(beta)
@@ -1111,7 +1103,6 @@ def x_system_backward_sweep_1(
         dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p2 = tl.dot(dy.to(DT), H_.to(DT), input_precision="tf32x3")  # dy H
         if not EXACT:
-            p2 = tl.dot((dy - dy.to(DT).to(tl.float32)).to(DT), H_.to(DT), p2)
             p2 = tl.dot(dy.to(DT), (H_ - H_.to(DT).to(tl.float32)).to(DT), p2)
         sums = tl.sum((since[:, None] * p.to(tl.float32)) * p2, axis=1)
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
@@ -1196,8 +1187,6 @@ def x_system_backward_prepare_2(
     dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     p = tl.dot(dy.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # dy k^T
-    if not EXACT:
-        p = tl.dot((dy - dy.to(DT).to(tl.float32)).to(DT), tl.trans(k.to(DT)), p)
     tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p))  # (dy k^T) . m
 
 
@@ -1293,7 +1282,6 @@ def x_system_backward_sweep_2(
         p3 = tl.dot(tl.trans(t.to(DT)), p2.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + matrix2 p
         if not EXACT:
             p3 = tl.dot(tl.trans((t - t.to(DT).to(tl.float32)).to(DT)), p2.to(DT), p3)
-            p3 = tl.dot(tl.trans(t.to(DT)), (p2 - p2.to(DT).to(tl.float32)).to(DT), p3)
         if YIELD:
             tl.store(
                 dk_1_out + step * D + i[:, None] * (H * D) + d_kept[None, :],
@@ -1311,10 +1299,6 @@ def x_system_backward_sweep_2(
         p4 = tl.dot(
             tl.trans(dy.to(DT)), (until[:, None] * p2.to(tl.float32)).to(DT), (kept * dH), input_precision="tf32x3"
         )  # ... + dy^T diag(until) p
-        if not EXACT:
-            p4 = tl.dot(
-                tl.trans((dy - dy.to(DT).to(tl.float32)).to(DT)), (until[:, None] * p2.to(tl.float32)).to(DT), p4
-            )
         dH = p4  # kept dH + dy^T diag(until) p
     if YIELD:
         if dH_last is not None:
@@ -1381,8 +1365,6 @@ def x_system_backward_prepare_3(
     p = tl.load(p_p + t0 * p_t + i[:, None] * p_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     p2 = tl.dot(p.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # p k^T
-    if not EXACT:
-        p2 = tl.dot((p - p.to(DT).to(tl.float32)).to(DT), tl.trans(k.to(DT)), p2)
     tl.store(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p2))  # (p k^T) . m
 
 
@@ -1491,7 +1473,6 @@ def x_system_backward_sweep_3(
         p2 = tl.dot(tl.trans(t.to(DT)), dy.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + matrix3 dy
         if not EXACT:
             p2 = tl.dot(tl.trans((t - t.to(DT).to(tl.float32)).to(DT)), dy.to(DT), p2)
-            p2 = tl.dot(tl.trans(t.to(DT)), (dy - dy.to(DT).to(tl.float32)).to(DT), p2)
         if YIELD:
             tl.store(
                 dk_out + step * D + i[:, None] * (H * D) + d_kept[None, :],
@@ -1879,6 +1860,7 @@ def x_system_solves(
     right_t,
     right_h,
     x_out,
+    fine_out,
     residual_out,
     borders_p,
     tolerance,
@@ -1897,6 +1879,7 @@ def x_system_solves(
     lamb_p,
     T,
     H,
+    SIGN: tl.constexpr,
     COUNT: tl.constexpr,
     D: tl.constexpr,
     block_d: tl.constexpr,
@@ -1904,7 +1887,7 @@ def x_system_solves(
     DT: tl.constexpr,
     EXACT: tl.constexpr,
 ):
-    """COUNT steps of conjugate gradients for all x_system_solves of a chunk, from the best multiple of the right side."""
+    """COUNT steps of conjugate gradients for all x_system_solves of a chunk, from the best multiple of the right side, with its SIGN."""
     chunks = tl.cdiv(T, C)
     c = tl.program_id(0) % chunks
     bh = (tl.program_id(0) // chunks).to(tl.int64)
@@ -1945,7 +1928,7 @@ def x_system_solves(
     lamb = tl.load(lamb_p + h * D + d, mask=d_ok, other=0.0).to(tl.float32)
     inside = i_ok[:, None] & d_ok[None, :]
     right_p += b * right_b + h * right_h + t0 * right_t
-    r = tl.load(right_p + i[:, None] * right_t + d[None, :], mask=inside, other=0.0).to(tl.float32)
+    r = tl.load(right_p + i[:, None] * right_t + d[None, :], mask=inside, other=0.0).to(tl.float32) * SIGN
     x = tl.zeros([C, block_d], tl.float32)
     delta = tl.sum(r * r, axis=1)
     along = over_root(r, delta)
@@ -1953,13 +1936,19 @@ def x_system_solves(
     rest = tl.maximum(tolerance * tolerance, CONVERGED) * size
     for _ in range(COUNT):
         p = narrowed(along, DT)
-        p2 = tl.dot(p.to(DT), state.to(DT), input_precision="tf32x3")  # p H^T
-        p3 = tl.dot(p.to(DT), tl.trans(k2.to(DT)), input_precision="tf32x3")  # p k^T
-        p4 = tl.dot((p3 * f).to(DT), k.to(DT), (since[:, None] * p2), input_precision="tf32x3")  # ... + (f . (p k^T)) k
+        p2 = tl.dot(p.to(DT), tl.trans(k2.to(DT)), input_precision="tf32x3")  # p k^T
+        g = (p2 * f).to(DT)  # f . (p k^T)
+        p3 = tl.dot(p.to(DT), state.to(DT), input_precision="tf32x3")  # p H^T
+        p4 = tl.dot(g.to(DT), k.to(DT), (since[:, None] * p3), input_precision="tf32x3")  # ... + g k
         hp = p4 + (lamb[None, :] * widened(p))  # p diag(lamb) + p4
         x, r, along, delta = conjugate_step(x, r, p, hp, delta, rest)
     step = (b * T + t0) * H + h
-    tl.store(x_out + step * D + i[:, None] * (H * D) + d[None, :], x, mask=inside)
+    where = step * D + i[:, None] * (H * D) + d[None, :]
+    rounded = narrowed(x, DT)
+    tl.store(x_out + where, rounded, mask=inside)
+    if fine_out is not None:  # as precise as the two operands that it becomes; so x takes the same way to both
+        left = narrowed(x - widened(rounded), DT)
+        tl.store(fine_out + where, rounded.to(tl.float32) + left.to(tl.float32), mask=inside)
     tl.store(residual_out + step + i * H, relative(delta, size), mask=i_ok)
 
 
@@ -2005,11 +1994,12 @@ def triton_x_system_matrix(given, states, constants, like):
     return before, {"H": last}
 
 
-def triton_x_system_solve(given, constants, matrix, right, count, tolerance, dtype=None):
-    """(x, residual): `count` steps of conjugate gradients for every step of the sequence, with what `matrix` has of the matrix;
-    x in a dtype of its own, if there is one."""
+def triton_x_system_solve(given, constants, matrix, right, count, tolerance, sign=1):
+    """(x, residual, x in float32): `count` steps of conjugate gradients for every step of the sequence, with what `matrix` has of the
+    matrix and the right side with a sign. Others go on with x before it is rounded."""
     if callable(matrix):
-        return conjugate_gradients(matrix, right, count, tolerance, right)
+        x, residual = conjugate_gradients(matrix, right if sign > 0 else -right, count, tolerance, right)
+        return x, residual, x.float()
     k = steps(given["k"])
     beta = steps(given["beta"])
     lam = steps(given["lam"])
@@ -2018,7 +2008,8 @@ def triton_x_system_solve(given, constants, matrix, right, count, tolerance, dty
     B, T, H = right.shape[:3]
     D = right.shape[-1]
     config = solve_config(some.dtype, D)
-    x = right.new_empty(right.shape, dtype=dtype)
+    x = some.new_empty(right.shape)
+    fine = torch.empty_like(x, dtype=torch.float32)
     residual = right.new_empty((B, T, H), dtype=torch.float32)
     launch(
         x_system_solves,
@@ -2026,6 +2017,7 @@ def triton_x_system_solve(given, constants, matrix, right, count, tolerance, dty
         right,
         *strides3(right),
         x,
+        fine,
         residual,
         matrix,
         float(tolerance),
@@ -2038,6 +2030,7 @@ def triton_x_system_solve(given, constants, matrix, right, count, tolerance, dty
         lamb,
         T,
         H,
+        SIGN=sign,
         COUNT=count + 1,
         D=D,
         block_d=padded(D),
@@ -2047,7 +2040,7 @@ def triton_x_system_solve(given, constants, matrix, right, count, tolerance, dty
         num_warps=config.warps,
         num_stages=config.stages,
     )
-    return x, residual
+    return x, residual, fine
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -2634,6 +2627,8 @@ def o_backward_sweep_2(
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(k.to(DT), dS.to(DT), input_precision="tf32x3")  # k dS
+        if not EXACT:
+            p = tl.dot(k.to(DT), (dS - dS.to(DT).to(tl.float32)).to(DT), p)
         t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p2 = tl.dot(tl.trans(t.to(DT)), dy.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + matrix2 dy
@@ -2653,11 +2648,11 @@ def o_backward_sweep_2(
         kept = power(lam_a_end, lam_r_end < 0)
         x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         until = power(lam_a, lam_r < 0)
-        p3 = tl.dot(
-            tl.trans(x.to(DT)), (until[:, None] * dy.to(tl.float32)).to(DT), (kept * dS), input_precision="tf32x3"
-        )  # ... + x^T diag(until) dy
+        w = until[:, None] * dy.to(tl.float32)
+        p3 = tl.dot(tl.trans(x.to(DT)), w.to(DT), (kept * dS), input_precision="tf32x3")  # ... + x^T diag(until) dy
         if not EXACT:
-            p3 = tl.dot(tl.trans((x - x.to(DT).to(tl.float32)).to(DT)), (until[:, None] * dy.to(tl.float32)).to(DT), p3)
+            p3 = tl.dot(tl.trans((x - x.to(DT).to(tl.float32)).to(DT)), w.to(DT), p3)
+            p3 = tl.dot(tl.trans(x.to(DT)), (w - w.to(DT).to(tl.float32)).to(DT), p3)
         dS = p3  # kept dS + x^T diag(until) dy
     if YIELD:
         if dS_last is not None:
@@ -3051,35 +3046,35 @@ def triton_forward(given, states, constants, packed=None):
         constants,
         given["q"],
     )
-    x, x_residual = triton_x_system_solve(
+    x, x_residual, x_fine = triton_x_system_solve(
         {"k": given["k"], "beta": given["beta"], "lam": given["lam"], "lamb": given["lamb"]},
         constants,
         x_matrix,
         given["q"],
         30,
         0.0,
-        torch.float32,
     )
     # o_t = S_t^T x_t
     o_made, o_last, o_saved = triton_o_forward(
-        {"k": given["k"], "v": given["v"], "beta": given["beta"], "lam": given["lam"], "x": x},
+        {"k": given["k"], "v": given["v"], "beta": given["beta"], "lam": given["lam"], "x": x_fine},
         {"S": states.get("S")},
         constants,
     )
     o = o_made["y"]
     outputs = {"o": o, "x_residual": x_residual}
     finals = {"H": x_last["H"], "S": o_last["S"]}
-    return outputs, finals, {"x": x, **kept("o", o_saved)}
+    return outputs, finals, {"x": x, "x in float32": x_fine, **kept("o", o_saved)}
 
 
 def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
     """Gradients of mesa_net: the backward pass of each op, the last one first."""
     x = saved["x"]
+    x_fine = saved["x in float32"]
     sums = Sums()
     sums.add("o", cotangents.get("o"))
     # the adjoint of o_t = S_t^T x_t
     inner, initial = triton_o_backward(
-        {"k": given["k"], "v": given["v"], "beta": given["beta"], "lam": given["lam"], "x": x},
+        {"k": given["k"], "v": given["v"], "beta": given["beta"], "lam": given["lam"], "x": x_fine},
         {"S": states.get("S")},
         constants,
         part("o", saved),
@@ -3097,18 +3092,18 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         constants,
         given["q"],
     )
-    w_x, _ = triton_x_system_solve(
+    w_x, _, w_x_fine = triton_x_system_solve(
         {"k": given["k"], "beta": given["beta"], "lam": given["lam"], "lamb": given["lamb"]},
         constants,
         x_matrix,
         dx,
         30,
         0.0,
-        torch.float32,
+        -1,
     )
-    sums.add("q", w_x)
+    sums.add("q", -w_x)
 
-    def d_x_matrix(cotangent, vector, last):
+    def d_x_matrix(cotangent, vector, last, fine_cotangent, fine_vector):
         """Adds the gradients of the product of the matrix of x with a vector."""
         inner, initial = triton_x_system_backward(
             {"k": given["k"], "beta": given["beta"], "lam": given["lam"], "lamb": given["lamb"], "p": vector},
@@ -3129,15 +3124,21 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         if wanted(needs, {"lamb": "lamb"}, ARGUMENTS):
             sums.add_all(
                 triton_x_system_parameters(
-                    {"k": given["k"], "beta": given["beta"], "lam": given["lam"], "lamb": given["lamb"], "p": vector},
+                    {
+                        "k": given["k"],
+                        "beta": given["beta"],
+                        "lam": given["lam"],
+                        "lamb": given["lamb"],
+                        "p": fine_vector,
+                    },
                     constants,
-                    cotangent,
+                    fine_cotangent,
                 ),
                 {"lamb": "lamb"},
             )
         sums.start("H", initial.get("H"))
 
-    d_x_matrix(-w_x, x, True)
+    d_x_matrix(w_x, x, True, w_x_fine, x_fine)
     return sums.gradients(given), sums.initial
 
 

@@ -54,7 +54,11 @@ def _total(parts: list[Tensor], dtype: torch.dtype | None = None) -> Tensor:
     if len(parts) == 1:
         return parts[0] if dtype is None else parts[0].to(dtype)
     kinds = {x.dtype for x in parts}
-    wide = parts[0].dtype if len(parts) == 2 and len(kinds) == 1 else functools.reduce(torch.promote_types, kinds, torch.float32)
+    wide = (
+        parts[0].dtype
+        if len(parts) == 2 and len(kinds) == 1
+        else functools.reduce(torch.promote_types, kinds, torch.float32)
+    )
     *others, last = parts
     total = others[0].to(wide)
     for x in others[1:]:

@@ -51,8 +51,8 @@ def over_root(r, square):
 
 @triton.jit
 def narrowed(x, DT: tl.constexpr):
-    """x in DT. Left to itself, the compiler rounds entries that are used in float32 as well one by one, at a quarter of the speed,
-    and keeps each in a register of its own, which a kernel that holds so much doesn't have."""
+    """x in DT. Left to itself, the compiler rounds entries that are used in float32 as well one by one, at a quarter of the
+    speed, and keeps each in a register of its own, which a kernel that holds so much doesn't have."""
     if PAIRS and tl.bfloat16 == DT:
         y = tl.inline_asm_elementwise(
             "cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,r,r", [x], dtype=tl.bfloat16, is_pure=True, pack=2

@@ -18,6 +18,7 @@ RESERVED = frozenset(
     "inverted through_inverse conjugate_gradients neumann Sums Again ARGUMENTS add".split()
 )
 INDENT = "    "
+FINE = " in float32"  # ends the name of what a solve found before it was rounded
 
 
 def residual_name(n: SolveNode) -> str:
@@ -47,6 +48,8 @@ class _Calls:
 
     def local(self, q: str) -> str:
         """The Python name of a quantity that an op makes."""
+        if q.endswith(FINE):
+            return f"{self.local(q.removesuffix(FINE))}_fine"
         return f"{q}_" if q in RESERVED or keyword.iskeyword(q) else q
 
     def value(self, q: str) -> str:
@@ -58,7 +61,9 @@ class _Calls:
 
     def given(self, n: Node, extra: dict[str, str] | None = None) -> str:
         constants = {v.name for v in n.op.compiled.step.variables if v.kind == "constant"}
-        items = [f'"{own}": {self.value(q)}' for own, q in n.inputs.items() if own not in constants]
+        fine = self.texts.given.get(n.op.name, ()) if isinstance(n, OpNode) else ()
+        values = {own: self.local(q + FINE) if own in fine else self.value(q) for own, q in n.inputs.items()}
+        items = [f'"{own}": {text}' for own, text in values.items() if own not in constants]
         items += [f'"{own}": {text}' for own, text in (extra or {}).items()]
         return "{" + ", ".join(items) + "}"
 
@@ -89,7 +94,7 @@ class _Calls:
                 self._op(n)
             else:
                 self._solve(n)
-        outputs = [f'"{name}": {self._rounded(q)}' for name, q in self.g.outputs.items()]
+        outputs = [f'"{name}": {self.value(q)}' for name, q in self.g.outputs.items()]
         outputs += [f'"{residual_name(n)}": {self.local(residual_name(n))}' for n in self.g.solves]
         finals = []
         for s, node in self.g.finals.items():
@@ -107,14 +112,6 @@ class _Calls:
         doc = f'"""Outputs, last states and what the backward pass uses of {self.g.program.name}: op after op."""'
         return self._function("forward", "given, states, constants", doc, "")
 
-    def _rounded(self, q: str) -> str:
-        """A quantity as an output, in the dtype of the arguments."""
-        if self.backend == "torch" or q not in self.g.fine:
-            return self.value(q)
-        solve = self.g.node(q)
-        assert isinstance(solve, SolveNode)
-        return f"{self.value(q)}.to({self.value(solve.right)}.dtype)"
-
     def _saved(self) -> list[str]:
         """What the backward pass uses: quantities that are read again, what ops keep, and the iterates of a solve."""
         out = [f'"{q}": {self.local(q)}' for q in self.needed_again()]
@@ -129,7 +126,7 @@ class _Calls:
 
     def needed_again(self) -> list[str]:
         again = {q for n in self.g.nodes for q in n.given.values()} | {n.name for n in self.g.solves}
-        return [q for q in self.made if q in again]
+        return [x for q in self.made if q in again for x in (q, *([f"{q}{FINE}"] if q in self.texts.fine else []))]
 
     def _op(self, n: OpNode) -> None:
         name = self.local(n.name)
@@ -168,17 +165,20 @@ class _Calls:
             self.lines.append(f"{name}_matrix, {name}_last = {function(n.op, backend, 'matrix')}({call})")
         return f"{self.matrices[key]}_matrix"
 
-    def _cg(self, n: SolveNode, right: str, result: str) -> None:
+    def _cg(self, n: SolveNode, right: str, result: str, options: str = "") -> None:
         """One solve by conjugate gradients: by a kernel where there is one."""
         method, matrix = n.method, self._matrix(n)
         assert isinstance(method, cg)
         if self.has_kernel(n):
             given = f"{self.given(n)}, {self.constants(n)}, {matrix}, {right}"
-            fine = ", torch.float32" if n.name in self.g.fine else ""
-            call = f"{function(n.op, 'triton', 'solve')}({given}, {method.steps}, {method.tolerance}{fine})"
+            call = f"{function(n.op, 'triton', 'solve')}({given}, {method.steps}, {method.tolerance}{options})"
         else:
             call = f"conjugate_gradients({matrix}, {right}, {method.steps}, {method.tolerance}, {self.value(n.right)})"
         self.lines.append(f"{result} = {call}")
+
+    def _unrounded(self, n: SolveNode, name: str) -> str:
+        """Where what a kernel's solve finds goes in float32."""
+        return f", {name}_fine" if n.name in self.texts.fine else ", _" if self.has_kernel(n) else ""
 
     def _step(self, n: SolveNode) -> str:
         return self.value(n.step) if isinstance(n.step, str) else repr(1.0 if n.step is None else n.step)
@@ -187,7 +187,7 @@ class _Calls:
         name, right = self.local(n.name), self.value(n.right)
         residual = self.local(residual_name(n))
         if isinstance(n.method, cg):
-            self._cg(n, right, f"{name}, {residual}")
+            self._cg(n, right, f"{name}, {residual}" + self._unrounded(n, name))
             return
         assert isinstance(n.method, neumann)
         self.lines.append(
@@ -260,12 +260,17 @@ class _Calls:
         lines, name = self.lines, self.local(n.name)
         right = self.value(n.right)
         gives = {own: q for own, q in a.gives.items() if own not in ("right side", "step")}
-        like = "" if self.has_kernel(n) and n.name in self.g.fine else f", {right}"
+        like = "" if n.name in self.texts.fine else f", {right}"
         lines.append(f'd{name} = zeros_where_none(sums.get("{n.name}"{like}), {name})')
         if isinstance(n.method, cg):
-            self._cg(n, f"d{name}", f"w_{name}, _")
-            lines += [f'sums.add("{a.gives["right side"]}", w_{name})', *self._product_adjoint(n, a, gives)]
-            lines.append(f"d_{name}_matrix({_signed(a.sign, f'w_{name}')}, {name}, True)")
+            kernel = self.has_kernel(n)
+            self._cg(n, f"d{name}", f"w_{name}, _" + self._unrounded(n, f"w_{name}"), f", {a.sign}" if kernel else "")
+            for_right, cotangent = f"w_{name}", _signed(a.sign, f"w_{name}")
+            if kernel:  # it finds w with the sign that the matrix gets
+                for_right, cotangent = cotangent, for_right
+            lines += [f'sums.add("{a.gives["right side"]}", {for_right})', *self._product_adjoint(n, a, gives)]
+            fine = f", w_{name}_fine, {name}_fine" if n.name in self.texts.fine else ""
+            lines.append(f"d_{name}_matrix({cotangent}, {name}, True{fine})")
             return
         assert isinstance(n.method, neumann)
         matrix = self._matrix(n)
@@ -298,12 +303,13 @@ class _Calls:
         arguments = f"{self.given(n, {vector: 'vector'})}, {self.start(n)}, {self.constants(n)}"
         apart = {own: q for own, q in gives.items() if own in self.texts.summed.get(n.op.name, ())}
         gives = {own: q for own, q in gives.items() if own not in apart}
+        fine = n.name in self.texts.fine
         again = "{}"
         if keeps(n.op, self.backend):
             again = f"Again(lambda: {function(n.op, self.backend, 'forward')}({arguments}))"
         lines = [
             "",
-            f"def d_{name}_matrix(cotangent, vector, last):",
+            f"def d_{name}_matrix(cotangent, vector, last{', fine_cotangent, fine_vector' if fine else ''}):",
             f'    """Adds the gradients of the product of the matrix of {n.name} with a vector."""',
             f"    inner, initial = {function(n.op, self.backend, 'backward')}(",
             f"        {arguments},",
@@ -314,7 +320,8 @@ class _Calls:
         ]
         if apart:
             name_of = function(n.op, "triton", "parameters")
-            call = f"{name_of}({self.given(n, {vector: 'vector'})}, {self.constants(n)}, cotangent)"
+            kind = "fine_" if fine else ""
+            call = f"{name_of}({self.given(n, {vector: f'{kind}vector'})}, {self.constants(n)}, {kind}cotangent)"
             lines += [f"    if {self._wanted(apart)}:", f"        sums.add_all({call}, {_names(apart)})"]
         lines += [f'    sums.start("{s}", initial.get("{own}"))' for own, s in n.states.items()]
         return [*lines, ""]

@@ -182,20 +182,22 @@ class Graph:
 
     @cached_property
     def fine(self) -> frozenset[str]:
-        """What solves find and ops in kernels read: it goes on in float32, for a product with a state makes more of its rounding."""
-        found = set()
-        for n in self.solves:
-            readers = [m for m in self.nodes if n.name in m.given.values()]
-            if isinstance(n.method, cg) and readers and all(self._takes_fine(m, n.name) for m in readers):
-                found.add(n.name)
-        return frozenset(found)
+        """What solves find and ops over chunks read: kernels hand it on in float32, for a product with a state may make more of
+        its rounding than is left of the rest."""
+        read = {
+            n.name: [m for m in self.nodes if n.name in m.given.values()]
+            for n in self.solves
+            if isinstance(n.method, cg)
+        }
+        return frozenset(q for q, readers in read.items() if readers and all(map(self._in_kernels, readers)))
 
-    def _takes_fine(self, n: Node, q: str) -> bool:
-        """Is n an op over chunks, which has something else to tell the dtype of?"""
-        if not isinstance(n, OpNode) or n.op.is_map or n.name in self.repeated or n.op.compiled.forward is None:
-            return False
-        inputs = [v.name for v in n.op.compiled.step.variables if v.kind == "input"]
-        return any(n.inputs[a] in self.arguments for a in inputs)
+    def _in_kernels(self, n: Node) -> bool:
+        return (
+            isinstance(n, OpNode)
+            and not n.op.is_map
+            and n.name not in self.repeated
+            and n.op.compiled.forward is not None
+        )
 
     def node(self, name: str) -> Node:
         return next(n for n in self.nodes if n.name == name)

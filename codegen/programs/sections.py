@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+
+from chunkform.spec.language.methods import cg
 
 from ..backends import torch_section, triton_section
 from ..triton import Fine
-from .graph import Graph, Operation, SolveNode
+from .graph import Graph, Operation, OpNode, SolveNode
 from .torch_matrix import matrix_source
 
 
 @dataclass
 class Texts:
     """Functions of all operations for one backend, and the modules whose names they use. `reasons`: why an operation goes another
-    way than chunk by chunk in kernels; `summed`: parameters whose gradients have a kernel of their own."""
+    way than chunk by chunk in kernels; `summed`: parameters whose gradients have a kernel of their own; `fine`: what solves
+    find that goes on in float32 as well, and `given`, by operation, which inputs it is."""
 
     backend: str
     parts: list[str] = field(default_factory=list)
     modules: dict[str, str] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)
     summed: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    fine: frozenset[str] = frozenset()
+    given: dict[str, frozenset[str]] = field(default_factory=dict)
 
     @property
     def text(self) -> str:
@@ -57,40 +63,62 @@ def triton_texts(g: Graph) -> Texts:
 
     out = Texts("triton")
     solved = {id(n.op): n for n in g.solves}
+    kernels: dict[int, tuple[str, dict[str, str]]] = {}
+    for op in g.operations:
+        try:
+            if id(op) in solved:
+                kernels[id(op)] = solve_source(op, fine_of(g, op, g.fine) is not None)
+        except CannotSolve as why:
+            out.reasons[op.name] = f"its products are made in torch, because {why}"
+    out.fine = _fine(g, kernels)
     for op in g.operations:
         if op.is_map:
             continue
-        section = triton_section(op.compiled, exchanges=False, fine=fine_of(g, op))
+        fine = fine_of(g, op, out.fine)
+        section = triton_section(op.compiled, exchanges=False, fine=fine)
+        if fine is not None and section.stepwise is None and op.compiled.forward is not None:
+            out.given[op.name] = fine.given
         bare = id(op) in solved and not keeps(op, "triton")
         roots = ["triton_backward"] if bare else ["triton_forward", "triton_backward"]
         beside = torch_section(op.compiled).text if op.compiled.forward is None else ""
         out.add(named(section.text, op, "triton", roots, beside), section.modules)
         if section.stepwise:
             out.reasons[op.name] = section.stepwise
-        if id(op) in solved:
-            try:
-                text, modules = solve_source(op)
-                out.summed[op.name] = summed_parameters(op)
-                roots = ["triton_matrix", "triton_solve", *(["triton_parameters"] if out.summed[op.name] else [])]
-                out.add(named(text, op, "triton", roots), modules)
-            except CannotSolve as why:
-                out.reasons[op.name] = f"its products are made in torch, because {why}"
+        if id(op) in kernels:
+            text, modules = kernels[id(op)]
+            out.summed[op.name] = summed_parameters(op)
+            roots = ["triton_matrix", "triton_solve", *(["triton_parameters"] if out.summed[op.name] else [])]
+            out.add(named(text, op, "triton", roots), modules)
     return out
 
 
-def fine_of(g: Graph, op: Operation) -> Fine | None:
-    """What an op is given in float32, and whose gradients it hands on so, where it is one of those that a solve goes through."""
+def _fine(g: Graph, kernels: Iterable[int]) -> frozenset[str]:
+    """What goes on in float32 from solves in these operations' kernels. Solves that share a kernel are alike."""
+    alike: dict[int, list[SolveNode]] = {}
+    for n in g.solves:
+        alike.setdefault(id(n.op), []).append(n)
+    found = [
+        group
+        for key, group in alike.items()
+        if key in kernels
+        and any(n.name in g.fine for n in group)
+        and all(isinstance(n.method, cg) for n in group)
+        and triton_section(group[0].op.compiled, exchanges=False).stepwise is None
+    ]
+    return frozenset(n.name for group in found for n in group)
+
+
+def fine_of(g: Graph, op: Operation, fine: frozenset[str]) -> Fine | None:
+    """How an op stands between others, where it makes or reads one of these quantities of solves."""
     nodes = [n for n in g.nodes if n.op is op]
-    given: set[tuple[str, str]] = set()
-    for n in nodes:
-        given |= {("input", own) for own, q in n.inputs.items() if q in g.fine}
-        if isinstance(n, SolveNode) and n.name in g.fine:
-            assert op.vector is not None
-            given |= {("input", op.vector), ("cotangent", "dy")}
-    if not given:
+    given = frozenset(own for n in nodes if isinstance(n, OpNode) for own, q in n.inputs.items() if q in fine)
+    if all(v.name in given for v in op.compiled.step.variables if v.kind == "input"):
+        given = frozenset()  # the others tell the dtype of products
+    if not given and not any(n.name in fine for n in nodes if isinstance(n, SolveNode)):
         return None
     several = {q for q in g.arguments if sum(q in n.given.values() for n in g.nodes) > 1}
-    return Fine(frozenset(given), frozenset(own for n in nodes for own, q in n.inputs.items() if q in several | g.fine))
+    gradients = frozenset(own for n in nodes for own, q in n.inputs.items() if q in several | fine)
+    return Fine(given, gradients, states=bool(given))
 
 
 def keeps(op: Operation, backend: str) -> bool:

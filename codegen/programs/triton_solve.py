@@ -14,7 +14,7 @@ import jinja2
 
 from ..adjoint import gradient_name
 from ..chunk import chunk_program
-from ..ir import COL, ROW, ZERO, Node, dim_of, leaf, mul, rebuild, walk
+from ..ir import COL, ROW, ZERO, Node, dim_of, factors_of, leaf, mul, rebuild, total, walk
 from ..ir import replace as substituted
 from ..plan import Map, Sweep
 from ..triton.opened import Opened, opened
@@ -31,8 +31,8 @@ MODULES = {
     ),
 }
 OWN = frozenset(  # what the kernels' skeleton calls its own
-    "x p r hp along delta size rest inside place state first last_out borders_out x_out "
-    "residual_out borders_p right_p right_b right_t right_h tolerance COUNT block_tile".split()
+    "x p r hp along delta size rest inside place state first last_out borders_out x_out fine_out "
+    "residual_out borders_p right_p right_b right_t right_h tolerance SIGN COUNT block_tile".split()
 )
 RESERVED = OWN | frozenset(
     "B T H C DT LEVELS EVEN EXACT tl triton torch i c h b bh t0 at step last chunks tile given states constants right steps "
@@ -58,10 +58,11 @@ class Printed:
     loop: list[str]
 
 
-def solve_source(op: Operation) -> tuple[str, dict[str, str]]:
-    """`triton_matrix` and `triton_solve`, and the modules that they use. Raises `CannotSolve`."""
+def solve_source(op: Operation, fine: bool = False) -> tuple[str, dict[str, str]]:
+    """`triton_matrix` and `triton_solve`, and the modules that they use; `fine`: what it finds goes on in float32 as well.
+    Raises `CannotSolve`."""
     try:
-        return _Solve(op).text(), MODULES
+        return _Solve(op, fine).text(), MODULES
     except CannotPrint as why:
         raise CannotSolve(str(why)) from why
 
@@ -106,8 +107,8 @@ class _Chunk(Tiles):
 
 
 class _Solve:
-    def __init__(self, op: Operation) -> None:
-        c = op.compiled
+    def __init__(self, op: Operation, fine: bool = False) -> None:
+        c, self.fine = op.compiled, fine
         if c.forward is None or c.forward.form.write_leaves():
             raise CannotSolve("its product isn't chunk-parallel")
         self.op, self.c = op, c
@@ -167,7 +168,7 @@ class _Solve:
         (own,) = (a for a in at_row(self.value).axes if a != ROW)
         rest = self.fixed(at_row(self.value), tiles)
         ahead, tiles.lines = tiles.lines, []
-        v = tiles.value(node)
+        v = tiles.value(self.inner_first(node, tiles))
         name = v.text if v.text.isidentifier() else tiles.assign("y", v.over(v.axes), v.axes).text
         made = leaf("fixed", name, (ROW, own))
         tiles.memo[made] = Value(name, (ROW, own))
@@ -175,6 +176,20 @@ class _Solve:
         out = tiles.value(rest)
         lines = [*tiles.lines, f"hp = {out.over((ROW, own))}" + ("" if rest is made else f"  # {tiles.note(rest)}")]
         return Printed(tuple(tiles.arguments.values()), [*tiles.head, *ahead], lines), o
+
+    def inner_first(self, x: Node, tiles: Tiles) -> Node:
+        """x with leaves in place of what its products make of other products; these come ahead of all else, in the dtype of
+        operands, so that fewer sums are held at once."""
+        if x.op == "sum":
+            factors = factors_of(x.args[0])
+            inside = [f for f in factors if set(f.axes) <= {ROW, COL}]
+            if any(y.op == "sum" for y in walk(*inside)):
+                v = tiles.value(mul(*inside))
+                v = tiles.assign("g", f"{v.over(v.axes)}.to(DT)", v.axes, raw=True, note=tiles.note(mul(*inside)))
+                made = leaf("fixed", v.text, v.axes)
+                tiles.memo[made] = v
+                return total(mul(made, *(f for f in factors if f not in inside)), x.attrs[0])
+        return rebuild(x, (self.inner_first(a, tiles) for a in x.args)) if x.args else x
 
     def fixed(self, x: Node, tiles: Tiles) -> Node:
         """x with leaves in place of what doesn't depend on the vector; these are computed at once."""
@@ -266,6 +281,7 @@ class _Solve:
             rows=[axis_name(o.rename.get(a, a)) for a in s.axes],
             solve_rows=[axis_name(o2.rename.get(a, a)) for a in s.axes],
             solve_first=axis_name(_Chunk(o2, self.name_of).ordered((*o2.full, *o2.tile))[0]),
+            fine=self.fine,
             walk=walked,
             solve=solved,
             parameters=parameters,
@@ -283,7 +299,7 @@ class _Solve:
             found=found,
             sums_bases=[a.name.removesuffix("_p") for a in sums.arguments if a.layout == "step"],
             sums_tensors=[
-                (self.name_of(a.source), a.source.attrs[1], a.source.attrs[0])
+                (self.name_of(a.source), _given(a.source))
                 for a in sums.arguments
                 if a.source is not None and a.layout in ("step", "head")
             ],
@@ -318,6 +334,14 @@ class _Solve:
             raise CannotSolve("its initial state takes several statements")
         shape = ", ".join(["B", "H", *(size_name(dim_of(a)) for a in s.axes)])
         return f"torch.as_tensor({results['first']}, dtype=torch.float32, device=some.device).expand(({shape}))"
+
+
+def _given(x: Node) -> str:
+    """What the function for parameters takes a leaf from."""
+    kind, name, _ = x.attrs
+    if kind == "cotangent":
+        return "steps(cotangent)"
+    return f'steps(given["{name}"])' if kind == "input" else f'given["{name}"].contiguous()'
 
 
 def parameters(a: Argument) -> str:

@@ -90,8 +90,9 @@ class Host:
                 text = f'given["{v.name}"]'
                 add(f"{self.names(v.leaf)} = {how}({text})" if how else f"{self.names(v.leaf)} = {text}.contiguous()")
         stepwise = next(v for v in p.variables if v.per_step)
-        narrow = [v for v in p.variables if v.per_step and not self._wide_input(v.name)]
-        first = p.leading if p.leading.kind == "input" and p.leading in narrow else narrow[0]
+        given = frozenset() if self.fine is None else self.fine.given
+        narrow = [v for v in p.variables if v.kind == "input" and v.name not in given]
+        first = p.leading if p.leading in narrow else narrow[0] if given else stepwise
         add(f"some = {self.names(first.leaf)}")
         add(f"B, T = {self.names(stepwise.leaf)}.shape[:2]")
         heads = [f"{self.names(v.leaf)}.shape[{2 if v.per_step else 0}]" for v in p.variables if v.kind != "constant"]
@@ -132,9 +133,6 @@ class Host:
                 x = leaf("cotangent", f"d{name}", axes)
                 shape = ", ".join(["B", "T", "H", *(size_name(dim_of(a)) for a in axes)])
                 add(f'{self.names(x)} = cotangent(cotangents.get("{name}"), some, ({shape}))')
-
-    def _wide_input(self, name: str) -> bool:
-        return self.fine is not None and ("input", name) in self.fine.given
 
     def _kind(self) -> str:
         """light or heavy, as `choose` has it."""

@@ -71,7 +71,7 @@ def sweep_kernel(
     """
     tiled = o.tile[0] if len(o.tile) == 1 else None
     tiles = Tiles(o.full, o.tile, o.direction, o.decays, o.streams, o.definitions, name_of)
-    tiles.precise, tiles.fine = bool(o.sums), fine
+    tiles.precise, tiles.fine = bool(o.sums) or (fine is not None and fine.states and o.direction < 0), fine
     axes = (*o.full, *o.tile)
     setup = _header(axes, tiled, walks=True)
     after: list[str] = []

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from dataclasses import replace as replaced
 
 import sympy
 
@@ -33,14 +34,16 @@ class CannotPrint(Exception):
 
 @dataclass(frozen=True)
 class Fine:
-    """An op between others, whose roundings go through these: what it is given in float32 or keeps between kernels enters products
-    on tensor cores in two parts, the second of which is what rounding leaves of the first.
+    """An op that stands between others, which its roundings go through. What is float32 between kernels enters products on tensor
+    cores in two parts, the second of which is what rounding left of the first; so do states, and what is added to them.
 
-    `given` are inputs and cotangents (kind, name) in float32, `gradients` the variables whose gradients are handed on so.
+    `given` are inputs in float32, `gradients` the variables whose gradients are handed on so. `states`: those of all sweeps
+    backwards are taken in two parts, not only of those that sum for decays.
     """
 
-    given: frozenset[tuple[str, str]] = frozenset()
+    given: frozenset[str] = frozenset()
     gradients: frozenset[str] = frozenset()
+    states: bool = False
 
 
 @dataclass(frozen=True)
@@ -185,7 +188,7 @@ class Tiles:
             steps = [a for a in x.axes if a in STEPS]
             if len(steps) == 1 and steps[0] != ROW:
                 v = self.value(rename(x, {steps[0]: ROW}))
-                self.memo[x] = Value(v.text, self.ordered({steps[0] if a == ROW else a for a in v.axes}), v.raw)
+                self.memo[x] = replaced(v, axes=self.ordered({steps[0] if a == ROW else a for a in v.axes}))
             else:
                 self.memo[x] = self._value(x)
         return self.memo[x]
@@ -323,11 +326,10 @@ class Tiles:
         a, b = self._product(tuple(left)), self._product(tuple(right))
         if bound == ROW and not self._zero_padded(factors, ROW):
             b = Value(f"tl.where(i_ok[:, None], {b.over(b.axes)}, 0.0)", b.axes)
-        if self.fine is not None and self.precise and bound == ROW and not b.raw:
-            b = self.assign("w", b.over(b.axes), b.axes)  # what a state gets, in two parts
-            again = [False, True]
-        else:
-            again = [self._in_two_parts(side) for side in (left, right)]
+        computed = self.fine is not None and self.precise and bound == ROW and not b.raw
+        if computed:
+            b = self.assign("w", b.over(b.axes), b.axes)  # what a state gets
+        again = [self._in_two_parts(left), computed or self._in_two_parts(right)]
         operands = f"{self._operand(a, (p, bound))}, {self._operand(b, (bound, q))}"
         plus = f", {onto.over(axes)}" if onto is not None else ""
         note = ("... + " if plus else "") + self.note(x)
@@ -340,13 +342,13 @@ class Tiles:
         return v
 
     def _in_two_parts(self, side: list[Node]) -> bool:
-        """Is an operand that tensor cores take in two parts, of which one holds what rounding leaves, all of this side?"""
+        """Is an operand that tensor cores take in two parts all of this side?"""
         if len(side) != 1 or side[0].op != "leaf":
             return False
         if is_state(side[0]):
             return self.precise
         kind, name = side[0].attrs[:2]
-        return self.fine is not None and (kind == "matrix" or (kind, name) in self.fine.given)
+        return self.fine is not None and (kind == "matrix" or (kind == "input" and name in self.fine.given))
 
     def paired(self, x: Node) -> Value:
         """A read of a state times what the other side writes, each rounded as it is there, if it is; so that sums of such terms
