@@ -268,6 +268,7 @@ def forward_kernel(
     if BESIDE:
         beside_p += (b * H + h) * S * 16
         ones = three_ones(0, BM, key1.dtype.element_ty)
+
     average = tl.zeros([BM, BE], tl.float32)
     mass = tl.zeros([BM], tl.float32)
     top = tl.zeros([BM], tl.float32) + float("-inf")
@@ -331,6 +332,7 @@ def rows_kernel(
     value, value_b, value_t, value_h,
     column1_p,
 
+    beside_p,
     d_average, d_average_b, d_average_t, d_average_h, shift_p, D_p,
     dquery1_out, dquery1_out_b, dquery1_out_t, dquery1_out_h,
     T, S, H,
@@ -366,6 +368,10 @@ def rows_kernel(
     if CAUSAL:
         end = tl.maximum(0, tl.minimum(S, first + BM + S - T))
         full = tl.minimum(full, tl.maximum(0, first + S - T + 1) // BN * BN)
+    if BESIDE:
+        beside_p += (b * H + h) * S * 16
+        ones = three_ones(0, BM, key1.dtype.element_ty)
+
     d_block = load_block(d_average + b * d_average_b + h * d_average_h, first, d_average_t, T, E, BE, BM, True)
     if HELD:
         d_block = held(d_block)
@@ -378,14 +384,21 @@ def rows_kernel(
             j = j_at.to(tl.float32)
             key1_block = load_block(key1, start, key1_t, S, D1, BD1, BN, False)
 
-            score1 = products(query1_block, key1_block)
-            column1 = tl.load(column1_p + j_at)
-            e = energy(score1, column1, i, j)
+            if BESIDE:
+                beside = load_block(beside_p, start, 16, S, 16, 16, BN, False)
+                score1 = products_and(query1_block, key1_block, products(ones, beside))
+                e = score1 * (1.4426950408889634)
+                column1 = 0.0  # which nothing reads
+            else:
+                score1 = products(query1_block, key1_block)
+                column1 = tl.load(column1_p + j_at)
+                e = energy(score1, column1, i, j)
 
             value_block = load_block(value, start, value_t, S, E, BE, BN, False)
             weight = tile_weight(e, shift)
             dE = tile_gradient(weight, products(d_block, value_block), D)
-            column1 = finite(column1)
+            if not BESIDE:
+                column1 = finite(column1)
             d_score1 = dscore1(dE, score1, column1, i, j)
             dquery1_total = weighted(d_score1, key1_block, dquery1_total)
 
@@ -397,9 +410,15 @@ def rows_kernel(
             j = j_at.to(tl.float32)
             key1_block = load_block(key1, start, key1_t, S, D1, BD1, BN, True)
 
-            score1 = products(query1_block, key1_block)
-            column1 = tl.load(column1_p + j_at, mask=j_at < S, other=0.0)
-            e = energy(score1, column1, i, j)
+            if BESIDE:
+                beside = load_block(beside_p, start, 16, S, 16, 16, BN, True)
+                score1 = products_and(query1_block, key1_block, products(ones, beside))
+                e = score1 * (1.4426950408889634)
+                column1 = 0.0  # which nothing reads
+            else:
+                score1 = products(query1_block, key1_block)
+                column1 = tl.load(column1_p + j_at, mask=j_at < S, other=0.0)
+                e = energy(score1, column1, i, j)
             visible = (j_at < S)[None, :]
             if CAUSAL:
                 visible = visible & (i_at[:, None] >= j_at[None, :])
@@ -408,7 +427,8 @@ def rows_kernel(
             value_block = load_block(value, start, value_t, S, E, BE, BN, True)
             weight = tile_weight(e, shift)
             dE = tile_gradient(weight, products(d_block, value_block), D)
-            column1 = finite(column1)
+            if not BESIDE:
+                column1 = finite(column1)
             d_score1 = dscore1(dE, score1, column1, i, j)
             dquery1_total = weighted(d_score1, key1_block, dquery1_total)
 

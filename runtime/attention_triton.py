@@ -155,7 +155,10 @@ def backward(
     sizes = (at.queries, at.keys, at.heads)
     if k.of_rows:
         grid = (at.batch * at.heads * triton.cdiv(at.queries, blocks.rows),)
-        launch(k.rows, grid, *p.given, *incoming, *outs, *sizes, **with_, **p.options(blocks))
+        alone = not any(with_.values())  # a number a head may want the score without what is added to it
+        columns = [p.columns_beside() if alone else None] if k.beside else []
+        options = p.options(blocks, alone)
+        launch(k.rows, grid, *p.given, *columns, *incoming, *outs, *sizes, **with_, **options)
     for name in k.scalars:
         if name in found:
             found[name] = found[name].sum(-1)
@@ -292,7 +295,7 @@ class _Prepared:
             )
         return n
 
-    def options(self, b: Blocks) -> dict[str, Any]:
+    def options(self, b: Blocks, beside: bool = True) -> dict[str, Any]:
         widths: dict[str, int] = {}
         for n in self.k.scores:
             widths |= {f"D{n}": self.width(f"query{n}"), f"BD{n}": padded(self.width(f"query{n}"))}
@@ -306,7 +309,7 @@ class _Prepared:
             "BM": b.rows,
             "BN": b.keys,
             "HELD": b.held and len(self.k.scores) < 2,
-            **({} if self.k.score_scale is None else {"BESIDE": self.adds}),
+            **({} if self.k.score_scale is None else {"BESIDE": self.adds and beside}),
             "num_warps": b.warps,
             "num_stages": b.stages,
             **({} if b.registers is None else {"maxnreg": b.registers}),
