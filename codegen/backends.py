@@ -72,13 +72,15 @@ def triton_saved(c: Compiled) -> dict[str, tuple[tuple[str, ...], str]]:
     return {n: (("B", "T", "H", *dims[3:]), "input") for n, (dims, _) in torch_saved(c).items()}
 
 
-def triton_section(c: Compiled, exchanges: bool = True, fine: Fine | None = None) -> Section:
+def triton_section(
+    c: Compiled, exchanges: bool = True, fine: Fine | None = None, unwanted: str | None = None
+) -> Section:
     """Kernels over chunks; over steps where the recurrence, or the chunk program that the kernels would need, asks for it."""
     if c.forward is None:
         return Section("triton", sequential_triton_source(c), _SEQUENTIAL, features=_STEPWISE)
     try:
         features = ("packed", "groups", "replays", *(["exchange"] if exchanges and cuttable(c) else []))
-        text = triton_source(c, exchanges, fine)
+        text = triton_source(c, exchanges, fine, unwanted)
         return Section("triton", text, TRITON_IMPORTS, features=features, saved=triton_saved(c))
     except CannotPrint as why:
         text = f"{start_source(c)}\n\n\n{sequential_triton_source(c)}"

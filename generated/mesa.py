@@ -593,7 +593,6 @@ def triton_x_system_forward(given, states, constants, packed=None):
 
 @triton.jit(do_not_specialize=["T", "chunks"])
 def x_system_backward_prepare_1(
-    matrix1,
     lam_sums,
     lam_resets,
     dy_p,
@@ -651,7 +650,6 @@ def x_system_backward_prepare_1(
     dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     p = tl.dot(dy.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # dy u^T
-    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p))  # (dy u^T) . m
     p2 = tl.load(p_p + t0 * p_t + i[:, None] * p_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     p3 = tl.dot(p2.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # p u^T
     pairs = m * p * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p3  # [order_{mask}]_{i,j} . (p u^T) . (dy u^T) . m
@@ -677,13 +675,11 @@ def x_system_backward_sweep_1(
     dy_h,
     dy_g,
     H_in_late__out,
-    matrix1,
     u_p,
     u_b,
     u_t,
     u_h,
     u_g,
-    dp_out,
     T,
     H,
     chunks,
@@ -741,23 +737,18 @@ def x_system_backward_sweep_1(
         if not EXACT:
             p2 = tl.dot(dy.to(DT), (H_ - H_.to(DT).to(tl.float32)).to(DT), p2)
         sums = tl.sum((since[:, None] * p.to(tl.float32)).to(DT).to(tl.float32) * p2, axis=1)
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        u = tl.load(
-            u_p + t0 * u_t + i[:, None] * u_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
-        )
-        p3 = tl.dot(t.to(DT), u.to(DT), (since[:, None] * p2), input_precision="tf32x3")  # ... + matrix1 u
         if YIELD:
-            tl.store(
-                dp_out + step * D + i[:, None] * (H * D) + d_kept[None, :], p3, mask=i_ok[:, None] & d_kept_ok[None, :]
-            )  # dp
             tl.store(H_in_late__out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile, sums, mask=i_ok)  # H: in.late
         kept = power(lam_a_end, lam_r_end < 0)
-        u2 = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        u2 = tl.load(
+            u_p + t0 * u_t + i[:, None] * u_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
+        )
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
-        p4 = tl.dot(
-            tl.trans(u2.to(DT)), (until[:, None] * u.to(tl.float32)).to(DT), (kept * H_), input_precision="tf32x3"
+        p3 = tl.dot(
+            tl.trans(u.to(DT)), (until[:, None] * u2.to(tl.float32)).to(DT), (kept * H_), input_precision="tf32x3"
         )  # ... + u^T diag(until) u
-        H_ = p4  # kept H + u^T diag(until) u
+        H_ = p3  # kept H + u^T diag(until) u
     if H__last is not None:
         tl.store(H__last + sh * D * D + d[:, None] * D + d_kept[None, :], H_, mask=d_ok[:, None] & d_kept_ok[None, :])
 
@@ -1117,13 +1108,11 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     dy = cotangent(cotangents.get("y"), some, (B, T, H, D))
     lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
     lam_extents = None
-    if needs & {"lam", "p"}:
-        matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+    if needs & {"lam"}:
         own1 = some.new_empty((B, T, H, 1), dtype=torch.float32)
         launch(
             x_system_backward_prepare_1,
             (lay.programs,),
-            matrix1,
             lam_sums,
             lam_resets,
             dy,
@@ -1203,8 +1192,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
                 num_warps=config.warps,
                 num_stages=config.stages,
             )
-    if needs & {"lam", "p"}:
-        dp = some.new_empty((B, T, H, D), dtype=some.dtype)
+    if needs & {"lam"}:
         H_in_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
         H__last = some.new_empty((lay.sequences * parts, H, D, D), dtype=torch.float32)
         launch(
@@ -1219,10 +1207,8 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             dy,
             *strides(dy, H),
             H_in_late_,
-            matrix1,
             u,
             *strides(u, H),
-            dp,
             *lay.walked,
             parts,
             lay.length(parts),
@@ -1357,9 +1343,6 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
         gradients["lam"] = spread(H__pairing, (B, T, H), some).to(given["lam"].dtype)
     if "lam_0" in needs:
         gradients["lam_0"] = spread(0.0, (B, T, H), some).float().sum((0, 1)).to(given["lam_0"].dtype)
-    if "p" in needs:
-        gradients["p"] = dp.to(given["p"].dtype)
-    dp = None
     if "lam_0" in needs and states.get("H") is None:
         t1 = (torch.eye(D, dtype=some.dtype, device=some.device).mT * dH_last).sum(-2)
         t2 = t1.sum(-1)

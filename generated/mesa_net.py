@@ -940,9 +940,18 @@ def triton_x_system_forward(given, states, constants, packed=None):
 
 @triton.jit(do_not_specialize=["T", "chunks"])
 def x_system_backward_prepare_1(
-    matrix1,
     lam_sums,
     lam_resets,
+    p_p,
+    p_b,
+    p_t,
+    p_h,
+    p_g,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    k_g,
     beta_p,
     beta_b,
     beta_t,
@@ -953,16 +962,6 @@ def x_system_backward_prepare_1(
     dy_t,
     dy_h,
     dy_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    p_p,
-    p_b,
-    p_t,
-    p_h,
-    p_g,
     own1_out,
     T,
     H,
@@ -991,27 +990,24 @@ def x_system_backward_prepare_1(
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
+    p_p += b * p_b + h // p_g * p_h
+    k_p += b * k_b + h // k_g * k_h
     beta_p += b * beta_b + h // beta_g * beta_h
     dy_p += b * dy_b + h // dy_g * dy_h
-    k_p += b * k_b + h // k_g * k_h
-    p_p += b * p_b + h // p_g * p_h
     lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
     lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
     seen = i[:, None] >= i[None, :]
     if EXACT:
         seen = seen & (i[None, :] >= lam_r[:, None])
     m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+    p = tl.load(p_p + t0 * p_t + i[:, None] * p_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    p2 = tl.dot(p.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # p k^T
     beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
     dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p = tl.dot(dy.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # dy k^T
-    tl.store(
-        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta.to(tl.float32)[None, :] * (m * p))
-    )  # ((dy k^T) . m) diag(beta)
-    p2 = tl.load(p_p + t0 * p_t + i[:, None] * p_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p3 = tl.dot(p2.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # p k^T
+    p3 = tl.dot(dy.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # dy k^T
     pairs = beta.to(tl.float32)[None, :] * (
-        m * p3 * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p
+        m * p2 * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p3
     )  # ([order_{mask}]_{i,j} . (p k^T) . (dy k^T) . m) diag(beta)
     sums = tl.sum(pairs, axis=1)
     sums2 = sums - tl.sum(pairs, axis=0)
@@ -1035,13 +1031,11 @@ def x_system_backward_sweep_1(
     dy_h,
     dy_g,
     H_in_late__out,
-    matrix1,
     k_p,
     k_b,
     k_t,
     k_h,
     k_g,
-    dp_0_out,
     beta_p,
     beta_b,
     beta_t,
@@ -1105,38 +1099,29 @@ def x_system_backward_sweep_1(
         if not EXACT:
             p2 = tl.dot(dy.to(DT), (H_ - H_.to(DT).to(tl.float32)).to(DT), p2)
         sums = tl.sum((since[:, None] * p.to(tl.float32)) * p2, axis=1)
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        k = tl.load(
-            k_p + t0 * k_t + i[:, None] * k_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
-        )
-        p3 = tl.dot(t.to(DT), k.to(DT), (since[:, None] * p2), input_precision="tf32x3")  # ... + matrix1 k
-        if not EXACT:
-            p3 = tl.dot((t - t.to(DT).to(tl.float32)).to(DT), k.to(DT), p3)
         if YIELD:
-            tl.store(
-                dp_0_out + step * D + i[:, None] * (H * D) + d_kept[None, :],
-                p3,
-                mask=i_ok[:, None] & d_kept_ok[None, :],
-            )  # dp
             tl.store(H_in_late__out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile, sums, mask=i_ok)  # H: in.late
         kept = power(lam_a_end, lam_r_end < 0)
-        k2 = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        k2 = tl.load(
+            k_p + t0 * k_t + i[:, None] * k_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
+        )
         beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
-        w = (beta.to(tl.float32) * until)[:, None] * k.to(tl.float32)
-        p4 = tl.dot(
-            tl.trans(k2.to(DT)), w.to(DT), (kept * H_), input_precision="tf32x3"
+        w = (beta.to(tl.float32) * until)[:, None] * k2.to(tl.float32)
+        p3 = tl.dot(
+            tl.trans(k.to(DT)), w.to(DT), (kept * H_), input_precision="tf32x3"
         )  # ... + k^T diag(beta . until) k
         if not EXACT:
-            p4 = tl.dot(tl.trans(k2.to(DT)), (w - w.to(DT).to(tl.float32)).to(DT), p4)
-        H_ = p4  # kept H + k^T diag(beta . until) k
+            p3 = tl.dot(tl.trans(k.to(DT)), (w - w.to(DT).to(tl.float32)).to(DT), p3)
+        H_ = p3  # kept H + k^T diag(beta . until) k
     if H__last is not None:
         tl.store(H__last + sh * D * D + d[:, None] * D + d_kept[None, :], H_, mask=d_ok[:, None] & d_kept_ok[None, :])
 
 
 @triton.jit(do_not_specialize=["T", "chunks"])
 def x_system_backward_prepare_2(
-    matrix2,
+    matrix1,
     lam_sums,
     lam_resets,
     dy_p,
@@ -1187,7 +1172,7 @@ def x_system_backward_prepare_2(
     dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     p = tl.dot(dy.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # dy k^T
-    tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p))  # (dy k^T) . m
+    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p))  # (dy k^T) . m
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1201,7 +1186,7 @@ def x_system_backward_sweep_2(
     k_t,
     k_h,
     k_g,
-    matrix2,
+    matrix1,
     p_p,
     p_b,
     p_t,
@@ -1275,11 +1260,11 @@ def x_system_backward_sweep_2(
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(k.to(DT), dH.to(DT), input_precision="tf32x3")  # k dH
-        t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.load(
             p_p + t0 * p_t + i[:, None] * p_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
         )
-        p3 = tl.dot(tl.trans(t.to(DT)), p2.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + matrix2 p
+        p3 = tl.dot(tl.trans(t.to(DT)), p2.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + matrix1 p
         if not EXACT:
             p3 = tl.dot(tl.trans((t - t.to(DT).to(tl.float32)).to(DT)), p2.to(DT), p3)
         if YIELD:
@@ -1314,7 +1299,7 @@ def x_system_backward_sweep_2(
 
 @triton.jit(do_not_specialize=["T", "chunks"])
 def x_system_backward_prepare_3(
-    matrix3,
+    matrix2,
     lam_sums,
     lam_resets,
     p_p,
@@ -1365,7 +1350,7 @@ def x_system_backward_prepare_3(
     p = tl.load(p_p + t0 * p_t + i[:, None] * p_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     p2 = tl.dot(p.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # p k^T
-    tl.store(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p2))  # (p k^T) . m
+    tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p2))  # (p k^T) . m
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1384,7 +1369,7 @@ def x_system_backward_sweep_3(
     beta_h,
     beta_g,
     H_out_late__out,
-    matrix3,
+    matrix2,
     dy_p,
     dy_b,
     dy_t,
@@ -1466,11 +1451,11 @@ def x_system_backward_sweep_3(
         if not EXACT:
             p = tl.dot(k2.to(DT), (dH - dH.to(DT).to(tl.float32)).to(DT), p)
         sums = tl.sum((-(since * beta.to(tl.float32))[:, None] * k.to(tl.float32)) * p, axis=1)
-        t = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         dy = tl.load(
             dy_p + t0 * dy_t + i[:, None] * dy_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
         )
-        p2 = tl.dot(tl.trans(t.to(DT)), dy.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + matrix3 dy
+        p2 = tl.dot(tl.trans(t.to(DT)), dy.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + matrix2 dy
         if not EXACT:
             p2 = tl.dot(tl.trans((t - t.to(DT).to(tl.float32)).to(DT)), dy.to(DT), p2)
         if YIELD:
@@ -1510,23 +1495,21 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     dy = cotangent(cotangents.get("y"), some, (B, T, H, D))
     lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
     lam_extents = None
-    if needs & {"lam", "p"}:
-        matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
+    if needs & {"lam"}:
         own1 = some.new_empty((B, T, H, 1), dtype=torch.float32)
         launch(
             x_system_backward_prepare_1,
             (lay.programs,),
-            matrix1,
             lam_sums,
             lam_resets,
+            p,
+            *strides(p, H),
+            k,
+            *strides(k, H),
             beta,
             *strides(beta, H),
             dy,
             *strides(dy, H),
-            k,
-            *strides(k, H),
-            p,
-            *strides(p, H),
             own1,
             *lay.at_once,
             D=D,
@@ -1541,11 +1524,11 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             maxnreg=255 if config.exact else None,
         )
     if needs & {"H", "beta", "k", "lam"}:
-        matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
+        matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
         launch(
             x_system_backward_prepare_2,
             (lay.programs,),
-            matrix2,
+            matrix1,
             lam_sums,
             lam_resets,
             dy,
@@ -1576,7 +1559,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
                 lam_resets,
                 k,
                 *strides(k, H),
-                matrix2,
+                matrix1,
                 p,
                 *strides(p, H),
                 beta,
@@ -1600,8 +1583,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
                 num_warps=config.warps,
                 num_stages=config.stages,
             )
-    if needs & {"lam", "p"}:
-        dp_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
+    if needs & {"lam"}:
         H_in_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
         H__last = some.new_empty((lay.sequences * parts, H, D, D), dtype=torch.float32)
         launch(
@@ -1616,10 +1598,8 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             dy,
             *strides(dy, H),
             H_in_late_,
-            matrix1,
             k,
             *strides(k, H),
-            dp_0,
             beta,
             *strides(beta, H),
             *lay.walked,
@@ -1637,7 +1617,6 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             num_warps=config.warps,
             num_stages=config.stages,
         )
-    matrix1 = None
     if needs & {"H", "beta", "k", "lam"}:
         if parts > 1:
             dH_starts = chained(dH_first, dH_ends, lay, parts, False, (lam_sums, lam_resets), None, config.exact)
@@ -1655,7 +1634,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             lam_resets,
             k,
             *strides(k, H),
-            matrix2,
+            matrix1,
             p,
             *strides(p, H),
             beta,
@@ -1679,13 +1658,13 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             num_warps=config.warps,
             num_stages=config.stages,
         )
-    matrix2 = None
+    matrix1 = None
     if needs & {"k", "lam"}:
-        matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
+        matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
         launch(
             x_system_backward_prepare_3,
             (lay.programs,),
-            matrix3,
+            matrix2,
             lam_sums,
             lam_resets,
             p,
@@ -1718,7 +1697,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             beta,
             *strides(beta, H),
             H_out_late_,
-            matrix3,
+            matrix2,
             dy,
             *strides(dy, H),
             dk_1,
@@ -1741,7 +1720,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             num_warps=config.warps,
             num_stages=config.stages,
         )
-    dk_1 = matrix3 = None
+    dk_1 = matrix2 = None
     gradients, initial = {}, {}
     if needs & {"lam"}:  # the decay times <H_(t-1), dH_t>
         H__pairing = border_sums(
@@ -1767,11 +1746,6 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
         gradients["lamb"] = (
             spread(each_head(p, H).float() * dy.float(), (B, T, H, D), some).float().sum((0, 1)).to(given["lamb"].dtype)
         )
-    if "p" in needs:
-        gradients["p"] = (
-            spread(dp_0.float() + lamb.float() * dy.float(), (B, T, H, D), some).to(some.dtype).to(given["p"].dtype)
-        )
-    dp_0 = None
     if "H" in needs:
         initial["H"] = dH_last
     dH_last = None

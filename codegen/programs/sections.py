@@ -75,7 +75,7 @@ def triton_texts(g: Graph) -> Texts:
         if op.is_map:
             continue
         fine = fine_of(g, op, out.fine)
-        section = triton_section(op.compiled, exchanges=False, fine=fine)
+        section = triton_section(op.compiled, exchanges=False, fine=fine, unwanted=op.vector)
         if fine is not None and section.stepwise is None and op.compiled.forward is not None:
             out.given[op.name] = fine.given
         bare = id(op) in solved and not keeps(op, "triton")

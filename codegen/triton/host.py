@@ -14,7 +14,7 @@ from ..print_nodes import NodePrinter, Torch
 from ..read_write import Pairing, StateForm
 from ..segments import feeds_back, linear_sweep
 from ..sequential.initial import initial_adjoints
-from ..stages import Accumulate, Plan, Sweep
+from ..stages import Accumulate, Map, Plan, Stage, Sweep
 from ..step import StateVar, StepProgram
 from .fuse import Fused, Store, fuse, is_made, stream_nodes
 from .kernels import Kernel, prepare_kernel, sweep_kernel
@@ -30,8 +30,16 @@ class Host:
     """Prints one of the two functions, and the kernels that it launches."""
 
     def __init__(
-        self, c: Compiled, plan: Plan, backward: bool, cuts: bool, exchanges: bool = True, fine: Fine | None = None
+        self,
+        c: Compiled,
+        plan: Plan,
+        backward: bool,
+        cuts: bool,
+        exchanges: bool = True,
+        fine: Fine | None = None,
+        unwanted: str | None = None,
     ) -> None:
+        plan = plan if not backward or unwanted is None else without(plan, gradient_name(c.step.variable(unwanted)))
         self.c, self.plan, self.backward, self.fine = c, plan, backward, fine
         self.kind = "backward" if backward else "forward"
         self.names = Names(c)
@@ -573,11 +581,11 @@ class Host:
             if isinstance(stage, Accumulate):
                 self._pairing(stage)
         for v in self.c.step.variables:
-            if v.kind == "constant":
+            name = gradient_name(v)
+            if v.kind == "constant" or name not in self.fused.values:
                 continue
             add(f'if "{v.name}" in needs:')
             before, self.lines = self.lines, []
-            name = gradient_name(v)
             text = self._values({name: self.fused.values[name]}, {name: v.axes})[name]
             if not v.per_step:
                 text = f"{text}.float().sum((0, 1))"
@@ -667,7 +675,8 @@ class Host:
             for v in self.c.step.variables
             if v.kind != "constant"
             and any(
-                y.op == "leaf" and y.attrs[:2] == ("pairing", state) for y in walk(self.fused.values[gradient_name(v)])
+                y.op == "leaf" and y.attrs[:2] == ("pairing", state)
+                for y in walk(self.fused.values.get(gradient_name(v), ZERO))
             )
         }
 
@@ -710,6 +719,31 @@ class Host:
             if any(_uses(n, x) for n in pair):
                 wanted |= self._paired(state)
         return wanted
+
+
+def without(plan: Plan, value: str) -> Plan:
+    """A plan that doesn't compute one of its values, nor what only that is made of."""
+    stages: list[Stage] = []
+    for stage in plan.stages:
+        if isinstance(stage, Map):
+            stage = replace(stage, values={n: x for n, x in stage.values.items() if n != value})
+        stages.append(stage)
+    made = [x for stage in stages if isinstance(stage, Map) for x in stage.values.values()]
+    made += [
+        x for s in stages if isinstance(s, Accumulate) and s.direct is None for x in (s.pairing.late, s.pairing.early)
+    ]
+    made += [
+        x
+        for s in stages
+        if isinstance(s, Sweep)
+        for x in (*stream_nodes(s), *s.chunk.definitions.values(), *s.chunk.states.values())
+    ]
+    used = {y.attrs[:2] for y in walk(*made) if is_made(y)}
+    for k, stage in enumerate(stages):
+        if isinstance(stage, Sweep):
+            outputs = {x: n for x, n in stage.chunk.outputs.items() if x.attrs[:2] in used}
+            stages[k] = replace(stage, chunk=replace(stage.chunk, outputs=outputs))
+    return replace(plan, stages=tuple(stages))
 
 
 def _uses(node: Node, x: Node) -> bool:

@@ -25,11 +25,11 @@ IMPORTS = {
 TEMPLATES = Path(__file__).parent.parent / "templates"
 
 
-def triton_source(c: Compiled, exchanges: bool = True, fine: Fine | None = None) -> str:
+def triton_source(c: Compiled, exchanges: bool = True, fine: Fine | None = None, unwanted: str | None = None) -> str:
     """The kernels of a chunk-parallel recurrence, `triton_forward` and `triton_backward`.
 
     `exchanges`: what enters a part of a sequence may come from elsewhere, where kernels find it. `fine`: how it stands between
-    other ops, if it does.
+    other ops, if it does. `unwanted`: a variable whose gradient nobody wants.
 
     Raises `CannotPrint` for a chunk program that no kernel here computes: one triangular system for each channel.
     """
@@ -38,7 +38,7 @@ def triton_source(c: Compiled, exchanges: bool = True, fine: Fine | None = None)
         raise CannotPrint("states are added to each other as a whole")
     parts, cuts = [], cuttable(c)
     for backward in (False, True):
-        host = Host(c, c.backward if backward else c.forward, backward, cuts, exchanges, fine)
+        host = Host(c, c.backward if backward else c.forward, backward, cuts, exchanges, fine, unwanted)
         text = host.text()
         parts += [kernel_text(k) for k in host.kernels] + [text]
     return "\n\n".join(parts)

@@ -54,6 +54,24 @@ def test_solves_that_have_a_kernel_use_it():
     assert "conjugate_gradients(" not in text[start:]
 
 
+def test_what_a_solve_finds_goes_on_in_float32():
+    (p,) = load(CATALOGUE / "mesa_net.py")
+    text = emit(compile_program(p), tidy=False)
+    start = text.index("def triton_forward")
+    assert text.count('"x": x_fine}', start) == 2  # the read-out, forward and backward
+    assert "x - x.to(DT).to(tl.float32)" in text  # in two parts
+    assert 'gradients["k"] = dk.to(' not in text[:start]  # its parts are added up before they are rounded
+    (p,) = load(CATALOGUE / "mesa.py")
+    text = emit(compile_program(p), tidy=False)
+    assert "x_fine" not in text  # nothing reads it on
+
+
+def test_nothing_is_computed_for_the_gradient_of_the_vector_that_a_matrix_multiplies():
+    text = emit(compile_program(PROGRAMS["cg"]()), tidy=False)
+    backward = text[text.index("def triton_x_system_backward") :]
+    assert '"p" in needs' not in backward[: backward.index("\ndef ", 10)] and "dp" not in backward
+
+
 def test_a_product_that_is_not_chunk_parallel_says_why():
     c = compile_program(PROGRAMS["channel decay"]())
     assert "isn't chunk-parallel" in triton_texts(c.graph).reasons["x_system"]
