@@ -372,11 +372,12 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     sums = Sums()
     sums.add("x", cotangents.get("o"))
     # the adjoint of x_t = (H_t)^-1 q_t, by 30 steps of conjugate gradients
-    dx = zeros_where_none(sums.get("x", given["q"]), x)
+    dx = zeros_where_none(sums.take("x", given["q"]), x)
     x_matrix, x_last = torch_x_system_matrix(
         {"u": given["u"], "lam": given["lam"], "lam_0": given["lam_0"]}, {"H": states.get("H")}, constants
     )
     w_x, _ = conjugate_gradients(x_matrix, dx, 30, 0.0, given["q"])
+    dx = x_matrix = None
     sums.add("q", w_x)
 
     def d_x_matrix(cotangent, vector, last):
@@ -1621,13 +1622,14 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     sums = Sums()
     sums.add("x", cotangents.get("o"))
     # the adjoint of x_t = (H_t)^-1 q_t, by 30 steps of conjugate gradients
-    dx = zeros_where_none(sums.get("x", given["q"]), x)
+    dx = zeros_where_none(sums.take("x", given["q"]), x)
     x_matrix, x_last = triton_x_system_matrix(
         {"u": given["u"], "lam": given["lam"], "lam_0": given["lam_0"]}, {"H": states.get("H")}, constants, given["q"]
     )
     w_x, _, _ = triton_x_system_solve(
         {"u": given["u"], "lam": given["lam"], "lam_0": given["lam_0"]}, constants, x_matrix, dx, 30, 0.0, -1
     )
+    dx = x_matrix = None
     sums.add("q", -w_x)
 
     def d_x_matrix(cotangent, vector, last):

@@ -706,13 +706,14 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     sums.add_all(inner, {"k": "k", "v": "v", "beta": "beta", "lam": "lam", "x": "x"})
     sums.start("S", initial.get("S"))
     # the adjoint of x_t = (H_t + diag(lamb))^-1 q_t, by 30 steps of conjugate gradients
-    dx = zeros_where_none(sums.get("x", given["q"]), x)
+    dx = zeros_where_none(sums.take("x", given["q"]), x)
     x_matrix, x_last = torch_x_system_matrix(
         {"k": given["k"], "beta": given["beta"], "lam": given["lam"], "lamb": given["lamb"]},
         {"H": states.get("H")},
         constants,
     )
     w_x, _ = conjugate_gradients(x_matrix, dx, 30, 0.0, given["q"])
+    inner = dx = x_matrix = None
     sums.add("q", w_x)
 
     def d_x_matrix(cotangent, vector, last):
@@ -3059,7 +3060,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     sums.add_all(inner, {"k": "k", "v": "v", "beta": "beta", "lam": "lam", "x": "x"})
     sums.start("S", initial.get("S"))
     # the adjoint of x_t = (H_t + diag(lamb))^-1 q_t, by 30 steps of conjugate gradients
-    dx = zeros_where_none(sums.get("x"), x)
+    dx = zeros_where_none(sums.take("x"), x)
     x_matrix, x_last = triton_x_system_matrix(
         {"k": given["k"], "beta": given["beta"], "lam": given["lam"], "lamb": given["lamb"]},
         {"H": states.get("H")},
@@ -3075,6 +3076,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         0.0,
         -1,
     )
+    inner = dx = x_matrix = None
     sums.add("q", -w_x)
 
     def d_x_matrix(cotangent, vector, last, fine_cotangent, fine_vector):

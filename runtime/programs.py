@@ -40,6 +40,12 @@ class Sums:
         x = _total(self.parts[name])
         return x if like is None else x.to(like.dtype)
 
+    def take(self, name: str, like: Tensor | None = None) -> Tensor | None:
+        """The whole sum, which nobody needs after this."""
+        x = self.get(name, like)
+        self.parts.pop(name, None)
+        return x
+
     def gradients(self, given: dict[str, Tensor]) -> dict[str, Tensor]:
         """The sums for the arguments, typed like these."""
         return {n: _total(self.parts[n], x.dtype) for n, x in given.items() if n in self.parts}

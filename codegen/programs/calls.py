@@ -155,7 +155,7 @@ class _Calls:
 
     def _matrix(self, n: SolveNode) -> str:
         """The name of what is known of a solve's matrix; made here, unless a solve with the same matrix came before."""
-        key = (id(n.op), tuple(n.inputs.items()), tuple(n.states.items()))
+        key = _key(n)
         if key not in self.matrices:
             name = self.matrices[key] = self.local(n.name)
             call = f"{self.given(n)}, {self.start(n)}, {self.constants(n)}"
@@ -261,10 +261,15 @@ class _Calls:
         right = self.value(n.right)
         gives = {own: q for own, q in a.gives.items() if own not in ("right side", "step")}
         like = "" if n.name in self.texts.fine else f", {right}"
-        lines.append(f'd{name} = zeros_where_none(sums.get("{n.name}"{like}), {name})')
+        lines.append(f'd{name} = zeros_where_none(sums.take("{n.name}"{like}), {name})')
         if isinstance(n.method, cg):
             kernel = self.has_kernel(n)
+            matrix = self._matrix(n)
             self._cg(n, f"d{name}", f"w_{name}, _" + self._unrounded(n, f"w_{name}"), f", {a.sign}" if kernel else "")
+            later = self.c.adjoint.nodes[self.c.adjoint.nodes.index(a) + 1 :]
+            if not any(isinstance(x.of, SolveNode) and _key(x.of) == _key(n) for x in later):
+                held = [*(["inner"] if any(x.startswith("inner, ") for x in lines) else []), f"d{name}", matrix]
+                lines.append(f"{' = '.join(held)} = None")  # large, and of no more use
             for_right, cotangent = f"w_{name}", _signed(a.sign, f"w_{name}")
             if kernel:  # it finds w with the sign that the matrix gets
                 for_right, cotangent = cotangent, for_right
@@ -338,6 +343,11 @@ class _Calls:
                 f"{INDENT}    return {kind}_by_length({name}, [{steps}], given, states, constants{rest}, packed)",
             ]
         return "\n".join([*head, *(INDENT + x if x else "" for x in self.lines)])
+
+
+def _key(n: SolveNode) -> tuple[object, ...]:
+    """What solves with the same matrix have in common."""
+    return id(n.op), tuple(n.inputs.items()), tuple(n.states.items())
 
 
 def _names(names: dict[str, str]) -> str:
