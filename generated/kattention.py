@@ -51,7 +51,7 @@ from chunkform.runtime.attention_kernels import (
     three_ones,
     weighted,
 )
-from chunkform.runtime.attention_maps import combine, contract, inner, over_batch
+from chunkform.runtime.attention_maps import combine, contract, inner, later, over_batch
 from chunkform.runtime.attention_triton import Kernels, backward, forward
 
 
@@ -99,10 +99,10 @@ def feature_gradients(given, constants, at, cotangents):
     b = given["b"]
     beta = given["beta"]
     x_i = at.rows(given["x"], spread=True)
-    t_0 = contract("ab,bc->ac", dquery1_1, Q, low)
+    t_0 = later("ab,bc->ac", dquery1_1, Q, low)
     t_1 = contract("bc,ac->ab", K, x_j, low)
     t_2 = combine(low, (None, dkey1_1), (-beta[..., None] * dcolumn1, t_1), (beta[..., None] * dcolumn1, b))
-    t_3 = contract("bc,ab->ac", K, t_2, low)
+    t_3 = later("bc,ab->ac", K, t_2, low)
     t_4 = contract("ab,ac->bc", dquery1_1, x_i, low, over_batch=True)
     t_5 = contract("ab,ac->bc", t_2, x_j, low, over_batch=True)
     t_6 = contract("a,ab->b", dcolumn1, t_1, low)
@@ -274,7 +274,6 @@ def forward_kernel(
     if BESIDE:
         beside_p += (b * H + h) * S * 16
         ones = three_ones(0, BM, key1.dtype.element_ty)
-
     average = tl.zeros([BM, BE], tl.float32)
     mass = tl.zeros([BM], tl.float32)
     top = tl.zeros([BM], tl.float32) + float("-inf")
@@ -380,7 +379,6 @@ def rows_kernel(
     if BESIDE:
         beside_p += (b * H + h) * S * 16
         ones = three_ones(0, BM, key1.dtype.element_ty)
-
     d_block = load_block(d_average + b * d_average_b + h * d_average_h, first, d_average_t, T, E, BE, BM, True)
     if HELD:
         d_block = held(d_block)

@@ -50,7 +50,7 @@ from chunkform.runtime.attention_kernels import (
     three_ones,
     weighted,
 )
-from chunkform.runtime.attention_maps import combine, contract, inner, over_batch
+from chunkform.runtime.attention_maps import combine, contract, inner, later, over_batch
 from chunkform.runtime.attention_triton import Kernels, backward, forward
 
 
@@ -102,10 +102,10 @@ def feature_gradients(given, constants, at, cotangents):
     x_i = at.rows(given["x"], spread=True)
     t_0 = contract("ac,bc->ab", x_i, Q, low)
     t_1 = combine(low, (None, dquery1_1), (-drow, t_0), (drow, c))
-    t_2 = contract("ab,bc->ac", t_1, Q, low)
+    t_2 = later("ab,bc->ac", t_1, Q, low)
     t_3 = contract("bc,ac->ab", K, x_j, low)
     t_4 = combine(low, (None, dkey1_1), (dcolumn1, b), (-dcolumn1, t_3))
-    t_5 = contract("bc,ab->ac", K, t_4, low)
+    t_5 = later("bc,ab->ac", K, t_4, low)
     t_6 = contract("ab,ac->bc", t_1, x_i, low, over_batch=True)
     t_7 = contract("ab,ac->bc", t_4, x_j, low, over_batch=True)
     t_8 = contract("a,ab->b", dcolumn1, t_3, low, over_batch=True)
@@ -268,7 +268,6 @@ def forward_kernel(
     if BESIDE:
         beside_p += (b * H + h) * S * 16
         ones = three_ones(0, BM, key1.dtype.element_ty)
-
     average = tl.zeros([BM, BE], tl.float32)
     mass = tl.zeros([BM], tl.float32)
     top = tl.zeros([BM], tl.float32) + float("-inf")
@@ -371,7 +370,6 @@ def rows_kernel(
     if BESIDE:
         beside_p += (b * H + h) * S * 16
         ones = three_ones(0, BM, key1.dtype.element_ty)
-
     d_block = load_block(d_average + b * d_average_b + h * d_average_h, first, d_average_t, T, E, BE, BM, True)
     if HELD:
         d_block = held(d_block)

@@ -45,7 +45,7 @@ from chunkform.runtime.attention_kernels import (
     three_ones,
     weighted,
 )
-from chunkform.runtime.attention_maps import contract, over_batch
+from chunkform.runtime.attention_maps import contract, later, over_batch
 from chunkform.runtime.attention_triton import Kernels, backward, forward
 
 
@@ -83,8 +83,8 @@ def feature_gradients(given, constants, at, cotangents):
     K = given["K"]
     Q = given["Q"]
     x_i = at.rows(given["x"], spread=True)
-    t_0 = contract("ab,bc->ac", dquery1_1, Q, low)
-    t_1 = contract("bc,ab->ac", K, dkey1_1, low)
+    t_0 = later("ab,bc->ac", dquery1_1, Q, low)
+    t_1 = later("bc,ab->ac", K, dkey1_1, low)
     t_2 = contract("ab,ac->bc", dquery1_1, x_i, low, over_batch=True)
     t_3 = contract("ab,ac->bc", dkey1_1, x_j, low, over_batch=True)
     return {

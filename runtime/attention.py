@@ -21,7 +21,7 @@ from torch import Tensor
 from chunkform.errors import ArgumentError, BackendError, DoubleBackwardError
 
 from .attention_arguments import WIDEST, AttentionArgument, AttentionSignature, Setting, checked
-from .attention_maps import added, as_dtype, inner, joined, parted
+from .attention_maps import Product, added, as_dtype, inner, joined, parted
 
 
 @dataclass(frozen=True)
@@ -188,12 +188,13 @@ def _gradients(
     D = row_parts(op, averages, d_averages, dlse, d_mass, lse, at)
     of_scalars = frozenset(n for n, reads in s.scalars.items() if needs & set(reads))
     inner = op.backends[backend].backward(op, features, at, averages, lse, d_averages, D, of_scalars)
+    del parts, d_averages, D  # so that what follows finds memory
     if "row" in features:
         d_row = torch.zeros_like(features["row"], dtype=at.dtype)
         if dlse is not None:
             d_row = torch.where(lse == -math.inf, 0, dlse.to(at.dtype))
         inner["row"] = d_row
-    total: dict[str, list[Tensor]] = {}
+    total: dict[str, list[Any]] = {}
     for more in (found, op.maps.feature_gradients(given, constants, at, inner)):
         for variable, g in more.items():
             total.setdefault(s.gradient_of[variable], []).extend(g if isinstance(g, list) else [g])
@@ -220,15 +221,17 @@ def row_parts(
     return -d_mass.expand(averages.shape[:3]).to(at.dtype)
 
 
-def as_given(terms: list[Tensor], x: Tensor, a: AttentionArgument) -> Tensor:
+def as_given(terms: list[Any], x: Tensor, a: AttentionArgument) -> Tensor:
     """The sum of the terms of a gradient [B, H, T, ..], in the layout of its argument, with the heads of a group summed."""
     if not a.per_position:
         return added(terms).expand(x.shape)
-    if x.is_cuda and x.ndim == 4 and len(terms) > 1 and all(g.shape == x.transpose(1, 2).shape for g in terms):
-        from .attention_triton import one_pass
+    if x.is_cuda and x.ndim == 4 and len(terms) > 1:
+        from .attention_triton import sum_of_terms
 
-        return one_pass([(None, g) for g in terms], x)
-    g = added(terms)
+        found = sum_of_terms(terms, x)
+        if found is not None:
+            return found
+    g = added([t.tensor() if isinstance(t, Product) else t for t in terms])
     groups = g.shape[1] // x.shape[2]
     if groups > 1:
         g = g.unflatten(1, (x.shape[2], groups)).sum(2, dtype=torch.promote_types(g.dtype, torch.float32))

@@ -210,3 +210,40 @@ def sum_kernel(
     total = term_of(total, x3, x3_b, x3_t, x3_h, c3, batch, h, H, first, T, X, BX, BT)
     total = term_of(total, x4, x4_b, x4_t, x4_h, c4, batch, h, H, first, T, X, BX, BT)
     store_block(out + batch * out_b + h * out_h, first, out_t, T, X, BX, BT, total)
+
+
+@triton.jit
+def load_matrix(w, w_a, w_x, A: tl.constexpr, BA: tl.constexpr, X: tl.constexpr, BX: tl.constexpr):
+    """[A, X], padded with zeros."""
+    a = tl.arange(0, BA)
+    e = tl.arange(0, BX)
+    return tl.load(w + a[:, None] * w_a + e[None, :] * w_x, mask=(a < A)[:, None] & (e < X)[None, :], other=0.0)
+
+
+@triton.jit(do_not_specialize=["T"])
+def products_kernel(
+    x1, x1_b, x1_t, x1_h, w1, w1_h, w1_a, w1_x, x2, x2_b, x2_t, x2_h, w2, w2_h, w2_a, w2_x, y, y_b, y_t, y_h,
+    out, out_b, out_t, out_h, T, H,
+    A1: tl.constexpr, BA1: tl.constexpr, A2: tl.constexpr, BA2: tl.constexpr, X: tl.constexpr, BX: tl.constexpr,
+    BT: tl.constexpr, EACH: tl.constexpr,
+):  # fmt: skip
+    """out = x1 by each head's w1, and x2 by w2, and y, [B, H, T, X]; x2 and y may be None."""
+    blocks = tl.cdiv(T, BT * EACH)
+    index = tl.program_id(0) // blocks
+    first = tl.program_id(0) % blocks * (BT * EACH)
+    batch, h = (index // H).to(tl.int64), index % H
+    x1 += batch * x1_b + h * x1_h
+    m1 = load_matrix(w1 + h * w1_h, w1_a, w1_x, A1, BA1, X, BX).to(x1.dtype.element_ty)
+    if x2 is not None:
+        x2 += batch * x2_b + h * x2_h
+        m2 = load_matrix(w2 + h * w2_h, w2_a, w2_x, A2, BA2, X, BX).to(x2.dtype.element_ty)
+    if y is not None:
+        y += batch * y_b + h * y_h
+    for n in range(0, EACH):
+        start = first + n * BT
+        total = tl.dot(load_block(x1, start, x1_t, T, A1, BA1, BT, True), m1, input_precision="tf32x3")
+        if x2 is not None:
+            total = tl.dot(load_block(x2, start, x2_t, T, A2, BA2, BT, True), m2, total, input_precision="tf32x3")
+        if y is not None:
+            total += load_block(y, start, y_t, T, X, BX, BT, True).to(tl.float32)
+        store_block(out + batch * out_b + h * out_h, start, out_t, T, X, BX, BT, total)

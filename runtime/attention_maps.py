@@ -6,6 +6,7 @@ Values are [B, H, positions, ..]; `low` is the dtype of what products on tensor 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -58,6 +59,35 @@ def contract(letters: str, a: Tensor, b: Tensor, low: torch.dtype, over_batch: b
     if over_batch:
         both = both.replace("y", "")
     return torch.einsum(f"{lead[0]}{left},{lead[1]}{right}->{both}{out}", a, b)
+
+
+@dataclass(frozen=True)
+class Product:
+    """What `contract` would yield, not yet computed: a term of a sum, which may take it up as it is written."""
+
+    letters: str
+    a: Tensor
+    b: Tensor
+    low: torch.dtype
+
+    def tensor(self) -> Tensor:
+        return contract(self.letters, self.a, self.b, self.low)
+
+    def factors(self) -> tuple[Tensor, Tensor] | None:
+        """x [B, H, T, a] and each head's matrix [H, a, b], where it is x by the matrix."""
+        inputs, out = self.letters.split("->")
+        (left, right), (a, b) = inputs.split(","), (self.a, self.b)
+        if a.ndim == 3 and b.ndim == 4:
+            left, right, a, b = right, left, b, a
+        if a.ndim != 4 or b.ndim != 3 or len(left) != 2 or a.shape[1] != b.shape[0]:
+            return None
+        if out != left.replace(left[1], right.strip(left[1])):
+            return None
+        return as_dtype(a, self.low), b if right[0] == left[1] else b.mT
+
+
+def later(letters: str, a: Tensor, b: Tensor, low: torch.dtype) -> Product:
+    return Product(letters, a, b, low)
 
 
 def projected(x: Tensor, w: Tensor) -> Tensor:

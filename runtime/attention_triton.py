@@ -14,8 +14,8 @@ from torch import Tensor
 from chunkform.errors import BackendError
 
 from .attention_arguments import WIDEST, Setting
-from .attention_kernels import columns_kernel, inner_kernel, rows_beside_kernel, sum_kernel
-from .attention_maps import as_dtype
+from .attention_kernels import columns_kernel, inner_kernel, products_kernel, rows_beside_kernel, sum_kernel
+from .attention_maps import Product, as_dtype
 from .launch import launch, padded
 
 LOG2E = math.log2(math.e)
@@ -217,6 +217,49 @@ def one_pass(terms: list[tuple[Tensor | None, Tensor]], like: Tensor) -> Tensor:
         if terms:
             terms = [(None, out.transpose(1, 2)), *terms]
             out = torch.empty_like(out)
+    return out
+
+
+def sum_of_terms(terms: list[Any], like: Tensor) -> Tensor | None:
+    """The sum, in one pass, in the layout of `like` [B, T, H, X]; None where a term is of another shape.
+
+    Up to two products of features by matrices are computed as they are added.
+    """
+    wanted = like.transpose(1, 2).shape
+    factors = [t.factors() if isinstance(t, Product) and t.low.itemsize == 2 else None for t in terms]
+    fit = [f is not None and _fits(*f, wanted) for f in factors]
+    taken = [n for n, ok in enumerate(fit) if ok][:2] if like.dtype.itemsize == 2 else []
+    others = [t.tensor() if isinstance(t, Product) else t for n, t in enumerate(terms) if n not in taken]
+    if any(t.shape != wanted for t in others):
+        return None
+    if not taken:
+        return one_pass([(None, t) for t in others], like)
+    out = products_and([f for n in taken if (f := factors[n])], others[0] if others else None, like)
+    return out if len(others) < 2 else one_pass([(None, t) for t in (out.transpose(1, 2), *others[1:])], like)
+
+
+def _fits(x: Tensor, w: Tensor, wanted: tuple[int, ...]) -> bool:
+    return (*x.shape[:3], w.shape[2]) == tuple(wanted) and max(w.shape[1:]) <= 128
+
+
+def products_and(factors: list[tuple[Tensor, Tensor]], more: Tensor | None, like: Tensor) -> Tensor:
+    """One or two products of features [B, H, T, a] by matrices [H, a, X], and a term, as `like` [B, T, H, X] is."""
+    B, T, H, X = like.shape
+    out = torch.empty((B, T, H, X), dtype=like.dtype, device=like.device)
+    given: list[Any] = []
+    widths = {"A1": 16, "A2": 16}
+    for n, (x, w) in enumerate(factors):
+        x = unit(x)
+        given += [x, *strides(x), w, *w.stride()]
+        widths[f"A{n + 1}"] = x.shape[3]
+    given += [None, 0, 0, 0, None, 0, 0, 0] * (2 - len(factors))
+    more = None if more is None else unit(more)
+    given += [None, 0, 0, 0] if more is None else [more, *strides(more)]
+    blocks = {f"B{n}": padded(a) for n, a in (*widths.items(), ("X", X))}
+    block, each = 128, 4 if max(blocks.values()) > 64 else 1
+    grid = (B * H * triton.cdiv(T, block * each),)
+    sizes = widths | blocks | {"X": X, "BT": block, "EACH": each, "num_warps": 8, "num_stages": 2}
+    launch(products_kernel, grid, *given, out, *strides(out.transpose(1, 2)), T, H, **sizes)
     return out
 
 

@@ -18,7 +18,7 @@ from .print_tile import torch_functions
 IMPORTS = {
     "chunkform.runtime.attention": "AttentionBackend AttentionOp Maps",
     "chunkform.runtime.attention_arguments": "AttentionArgument AttentionSignature",
-    "chunkform.runtime.attention_maps": "combine contract half_turn inner joined over_batch parted",
+    "chunkform.runtime.attention_maps": "combine contract half_turn inner joined later over_batch parted",
     "chunkform.runtime.attention_kernels": (
         "averaged finite held load_block log_sum_exp online products products_and scaled_online store_block three_ones weighted"
     ),

@@ -35,6 +35,7 @@ class MapText(TorchText):
         self.p = p
         self.products: set[Node] = set()
         self.batch: set[Node] = set()
+        self.terms: set[Node] = set()
         self.plain = False
         self.converted: dict[Node, str] = {}
 
@@ -201,6 +202,8 @@ class MapText(TorchText):
         )
         self.products.add(x)
         over = ", over_batch=True" if x in self.batch else ""
+        if x in self.terms:
+            return f'later("{spec}", {left}, {right}, low)'
         return f'contract("{spec}", {left}, {right}, low{over})'
 
 
@@ -263,6 +266,9 @@ def print_gradients(p: Lowered, made: Map) -> Printed:
             results[name] = " + ".join(terms)
         else:  # terms, which the op adds up in one pass over all of them
             sides = v.kind in ("query", "key")
+            text.terms |= {
+                t for t in spread_terms(node) if sides and is_product(t) and t.axes == v.axes and text.uses[t] < 2
+            }
             terms = [
                 ordered(text._atom(text.raw(t)), t.axes, v.axes) for t in (spread_terms(node) if sides else [node])
             ]
@@ -279,6 +285,14 @@ def spread_terms(x: Node) -> list[Node]:
     if rest:
         return [x]
     return whole
+
+
+def is_product(x: Node) -> bool:
+    """Is it a sum over one axis of two factors, a value of each position and a matrix?"""
+    if x.op != "sum":
+        return False
+    axes = sorted(len([a for a in f.axes if a not in (QUERY, KEY)]) for f in factors_of(x.args[0]))
+    return len(x.args[0].axes) == 3 and axes == [1, 2]
 
 
 def setup_lines(p: Lowered, made: Map, nodes: list[Node], finite: bool = False) -> list[str]:

@@ -44,14 +44,19 @@ def main(job: dict) -> list[dict]:
 
 
 def helpers() -> list[dict]:
-    """The kernels around the tile's: inner products, and sums of weighted features, more than one launch takes."""
+    """The kernels around the tile's: inner products, sums of weighted features, more than one launch takes, and of products."""
     one_pass, row_products = attention_triton.one_pass, attention_triton.row_products
     B, T, H, X = 2, 37, 3, 20
     x, y = torch.randn(B, T, H, X).transpose(1, 2), torch.randn(B, H, T, X)
     vector, c = torch.randn(H, X), torch.randn(B, H, T)
     terms = [(c, x), (None, y), (c, vector), (None, 2 * y), (2 * c, x)]
     expected = 3 * c[..., None] * x + c[..., None] * vector[:, None] + 3 * y
+    u, w, v = torch.randn(B, T, H, 9).transpose(1, 2), torch.randn(H, X, 9).mT, torch.randn(H, X, X)
+    product, like = torch.einsum("bhta,hax->bhtx", u, w), torch.empty(B, T, H, X)
+    both, products_and = product + torch.einsum("bhta,hax->bhtx", y, v), attention_triton.products_and
     found = {
+        "one product": (products_and([(u, w)], None, like).transpose(1, 2), product),
+        "two products and a term": (products_and([(u, w), (y, v)], x, like).transpose(1, 2), both + x),
         "row_products": (row_products(x, y), (x * y).sum(-1)),
         "one_pass": (one_pass(terms, torch.empty(B, T, H, X)).transpose(1, 2), expected),
     }
