@@ -3142,7 +3142,7 @@ OP = Op(
     SIGNATURE,
     {
         "torch": Backend(torch_forward, torch_backward, frozenset(("packed",))),
-        "triton": Backend(triton_forward, triton_backward),
+        "triton": Backend(triton_forward, triton_backward, narrowest=33),
     },
     module=__name__,
 )

@@ -146,7 +146,7 @@ class _Passes:
         if not keep or backend.saved is None or (starts is not None and not backend.saved_packed):
             return None
         sizes = self._sizes(tensors, heads)
-        computed = computed_in(self.signature, name, precision, tensors)
+        computed = computed_in(self.signature, backend, name, precision, tensors)
         kind = self._types(tensors)[0] if computed is None else computed
         kinds = {"input": kind, "wide": torch.promote_types(kind, torch.float32)}
         return {n: (tuple(sizes[d] for d in dims), kinds[which]) for n, (dims, which) in backend.saved.items()}
@@ -244,12 +244,16 @@ class _Kept(dict):
 
 
 def computed_in(
-    signature: Signature, name: str, precision: str, tensors: Sequence[Tensor | None]
+    signature: Signature, backend: Backend, name: str, precision: str, tensors: Sequence[Tensor | None]
 ) -> torch.dtype | None:
     """What the op casts a call's arguments to; None where they stay."""
-    if precision == "default":
+    widths = [x.shape[-1] for a, x in zip(signature.tensors, tensors) if a.dims and x is not None]
+    narrow = any(n < backend.narrowest for n in widths)
+    if precision == "default" and not narrow:
         return None
     kind = result_types(signature, {a.name: x for a, x in zip(signature.tensors, tensors)})[0]
+    if narrow and precision != "high":
+        return torch.float32 if kind.itemsize == 2 else None
     if precision == "high":
         widest = torch.float64 if name == "torch" else torch.float32
         return None if torch.promote_types(kind, widest) == kind else widest
@@ -267,7 +271,7 @@ def make_call(
     tensors: Sequence[Tensor | None],
 ) -> Call:
     """A call of a backend."""
-    computed = computed_in(signature, name, precision, tensors)
+    computed = computed_in(signature, backends[name], name, precision, tensors)
     return Call(signature, backends[name], constants, heads, packed, computed=computed)
 
 

@@ -29,7 +29,7 @@ def main() -> dict[str, dict[str, float]]:
         (
             "float16 mesa_net",
             load(CATALOGUE / "mesa_net.py")[0],
-            Case(batch=1, steps=3, heads=1, width=16, seed=3, initial=False, dtype=torch.float16),
+            Case(batch=1, steps=3, heads=1, width=36, seed=3, initial=False, dtype=torch.float16),
         ),
         ("two solves", PROGRAMS["two solves"](), Case(batch=1, steps=5, heads=2, width=17, initial=False)),
         ("cg", PROGRAMS["cg"](), Case(batch=2, steps=3, heads=1, width=8, initial=False)),
