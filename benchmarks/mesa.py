@@ -185,7 +185,7 @@ def page(about: dict[str, Any], rows: list[dict[str, Any]]) -> str:
         f"{about['gpu']}, torch {about['torch']}, Triton {about['triton']}, {about['date']}; flash-linear-attention "
         f"{about['fla']} with its guard against gated backward passes on Hopper lifted (`TRITON_ABOVE_3_7_1 = True`). "
         "bf16 inputs, float32 log decays; medians, in milliseconds. Shapes are batch, steps, heads, width: "
-        f"{shown}. Made by `python -m benchmarks.mesa`.",
+        f"{shown}. Made by `python -m benchmarks.mesa`." + (f" {about['note']}" if "note" in about else ""),
         "",
         "| steps | shape | op | forward | forward + backward | peak MiB | times as fast |",
         "|---|---|---|---|---|---|---|",
