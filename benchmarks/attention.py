@@ -279,7 +279,8 @@ def page(about: dict[str, str], rows: list[dict[str, Any]]) -> str:
         "",
         f"{about['gpu']}, torch {about['torch']}, Triton {about['triton']}, {about['date']}. Made by "
         "`python benchmarks/attention.py`; every number is in `attention.json`. bfloat16, medians in ms; peak memory in MiB "
-        "beyond the arguments; ratio: FlexAttention's time over ours." + (f" {about['note']}" if "note" in about else ""),
+        "beyond the arguments; ratio: FlexAttention's time over ours."
+        + (f" {about['note']}" if "note" in about else ""),
         "",
         "| op | D | T | B | H | seen | forward | Flex | ratio | with backward | Flex | ratio | peak | Flex |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
