@@ -48,15 +48,17 @@ class Fine:
 
 @dataclass(frozen=True)
 class Value:
-    """`text` has the axes in this order; `raw` says that its dtype is that of a tensor in memory, not float32."""
+    """`text` has the axes in this order; `raw` says that its dtype is that of a tensor in memory, not float32, in which it is
+    `wide`."""
 
     text: str
     axes: tuple[str, ...]
     raw: bool = False
+    wide: str = ""
 
     def over(self, axes: tuple[str, ...]) -> str:
         """The text in float32, to be broadcast over `axes`."""
-        text = f"{self.text}.to(tl.float32)" if self.raw else self.text
+        text = self.wide or f"{self.text}.to(tl.float32)" if self.raw else self.text
         if self.axes == axes or not self.axes:
             return text
         if len(axes) == 1:
