@@ -7,6 +7,9 @@ loaded as the threads hold a tile of products, it would take them a load each fo
 import triton
 import triton.language as tl
 
+LOG2E = tl.constexpr(1.4426950408889634)
+LOWEST = tl.constexpr(-2e38)  # LOG2E times which is a number yet
+
 
 @triton.jit
 def load_block(
@@ -156,7 +159,7 @@ def rows_beside_kernel(lse, D, scale, shift, out, T, ROWS, H, BT: tl.constexpr):
     at = tl.program_id(0) % blocks * BT + tl.arange(0, BT)
     x = tl.load(lse + index * T + at, mask=at < T, other=float("-inf"))
     d = tl.load(D + index * T + at, mask=at < T, other=0.0)
-    tl.store(shift + index * T + at, tl.maximum(x, -2e38) * 1.4426950408889634, mask=at < T)
+    tl.store(shift + index * T + at, tl.maximum(x, LOWEST) * LOG2E, mask=at < T)
     blind = x == float("-inf")
     if scale is not None:
         x = x / tl.load(scale + index % H)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,12 +13,18 @@ from torch import Tensor
 from chunkform.errors import BackendError
 
 from .attention_arguments import WIDEST, Setting
-from .attention_kernels import columns_kernel, inner_kernel, products_kernel, rows_beside_kernel, sum_kernel
+from .attention_kernels import (
+    LOG2E,
+    LOWEST,
+    columns_kernel,
+    inner_kernel,
+    products_kernel,
+    rows_beside_kernel,
+    sum_kernel,
+)
 from .attention_maps import Product, as_dtype
 from .launch import launch, padded
 
-LOG2E = math.log2(math.e)
-LOWEST = -2e38  # LOG2E times which is a number yet
 MOST = 4  # terms that `sum_kernel` adds up
 BESIDE = (torch.bfloat16,)  # dtypes in which numbers of rows and keys are channels beside products
 
@@ -137,7 +142,7 @@ def backward(
     if p.adds and lse is not None:
         shift, *beside = p.rows_beside(lse, D)
     else:  # weights are exp2(energy - shift), which is 0 in a row that saw nothing: its energies are -inf, and the shift is not
-        shift = None if lse is None else lse.clamp(min=LOWEST).mul_(LOG2E)
+        shift = None if lse is None else lse.clamp(min=LOWEST.value).mul_(LOG2E.value)
     blocks = p.blocks("rows")
     outs: list[Any] = []
     for name in k.of_rows:

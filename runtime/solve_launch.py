@@ -72,7 +72,7 @@ def widened(x):
     if PAIRS and tl.bfloat16 == x.dtype:
         y = tl.inline_asm_elementwise(
             "{ shl.b32 $0, $2, 16; and.b32 $1, $2, 0xffff0000; }",
-            "=r,=r,r", [x], dtype=tl.float32, is_pure=False, pack=2,
+            "=&r,=r,r", [x], dtype=tl.float32, is_pure=False, pack=2,
         )  # fmt: skip
     elif PAIRS and tl.float16 == x.dtype:
         y = tl.inline_asm_elementwise(

@@ -65,6 +65,7 @@ def kernels_text(s: Split, found: Any, normaliser: str) -> str:
             arguments=", ".join(names),
             unscaled=unscaled,
             scale=scale,
+            scaled_energy=f"{scaled.score} * ({scale})" if scaled else "",
             raw_arguments=", ".join(f"{n}_raw" if n in s.columns else n for n in names),
             of_rows=[_gradient(n, derivatives[n].factor, "rows") for n in gradients_in(s, derivatives, "")],
             of_keys=[_gradient(n, derivatives[n].factor, "keys") for n in gradients_in(s, derivatives, "_t")],
