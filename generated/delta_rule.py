@@ -531,7 +531,6 @@ def forward_prepare_1(
 def forward_sweep_1(
     S_first,
     S_last,
-    matrix1,
     k_p,
     k_b,
     k_t,
@@ -542,6 +541,7 @@ def forward_sweep_1(
     v_t,
     v_h,
     v_g,
+    matrix1,
     matrix2,
     q_p,
     q_b,
@@ -584,9 +584,9 @@ def forward_sweep_1(
     d_ok = d < D
     e = tile * block_e + tl.arange(0, block_e)
     e_ok = e < E
-    S = tl.zeros([block_d, block_e], tl.float32)
+    S = tl.zeros([block_e, block_d], tl.float32)
     if S_first is not None:
-        S += tl.load(S_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0)
+        S += tl.load(S_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
     k_p += b * k_b + h // k_g * k_h
     v_p += b * v_b + h // v_g * v_h
     q_p += b * q_b + h // q_g * q_h
@@ -599,45 +599,45 @@ def forward_sweep_1(
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(k.to(DT), S.to(DT), input_precision="tf32x3")  # k S
-        v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        p = tl.dot(S.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k S
+        v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         w = (-p) + v.to(tl.float32)
-        p2 = tl.dot(t.to(DT), w.to(DT), input_precision="tf32x3")  # matrix1 w
+        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
         t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p3 = tl.dot(t2.to(DT), p2.to(DT), input_precision="tf32x3")  # matrix2 p2
+        p3 = tl.dot(p2.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix2 p2
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p4 = tl.dot(q.to(DT), S.to(DT), p3, input_precision="tf32x3")  # ... + q S
+        p4 = tl.dot(S.to(DT), tl.trans(q.to(DT)), p3, input_precision="tf32x3")  # ... + q S
         if YIELD:
-            tl.store(write1_out + step * E + i[:, None] * (H * E) + e[None, :], p2, mask=i_ok[:, None] & e_ok[None, :])
-            tl.store(o_out + step * E + i[:, None] * (H * E) + e[None, :], p4, mask=i_ok[:, None] & e_ok[None, :])  # o
+            tl.store(write1_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :])
+            tl.store(o_out + step * E + i[None, :] * (H * E) + e[:, None], p4, mask=e_ok[:, None] & i_ok[None, :])  # o
         beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
         p5 = tl.dot(
-            tl.trans(k.to(DT)), (beta.to(tl.float32)[:, None] * p2).to(DT), S, input_precision="tf32x3"
+            (beta.to(tl.float32)[None, :] * p2).to(DT), k.to(DT), S, input_precision="tf32x3"
         )  # ... + k^T diag(beta) p2
         S = p5  # S + k^T diag(beta) p2
     if YIELD:
         if S_last is not None:
             if part == parts - 1:
                 tl.store(
-                    S_last + (sh // H // parts * H + h) * D * E + d[:, None] * E + e[None, :],
+                    S_last + (sh // H // parts * H + h) * D * E + d[None, :] * E + e[:, None],
                     S,
-                    mask=d_ok[:, None] & e_ok[None, :],
+                    mask=d_ok[None, :] & e_ok[:, None],
                 )
     else:
-        tl.store(S_last + sh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
+        tl.store(S_last + sh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def forward_ends_1(
     S_last,
-    matrix1,
     k_p,
     k_b,
     k_t,
     k_h,
     k_g,
+    matrix1,
     beta_p,
     beta_b,
     beta_t,
@@ -671,7 +671,7 @@ def forward_ends_1(
     d_ok = d < D
     d_kept = tile * block_d_kept + tl.arange(0, block_d_kept)
     d_kept_ok = d_kept < D
-    S = tl.where(d[:, None] == d_kept[None, :], 1.0, 0.0)
+    S = tl.where(d_kept[:, None] == d[None, :], 1.0, 0.0)
     k_p += b * k_b + h // k_g * k_h
     beta_p += b * beta_b + h // beta_g * beta_h
     for n in range(count):
@@ -682,26 +682,26 @@ def forward_ends_1(
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(k.to(DT), S.to(DT), input_precision="tf32x3")  # k S
+        p = tl.dot(S.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k S
         w = -p
-        p2 = tl.dot(t.to(DT), w.to(DT), input_precision="tf32x3")  # matrix1 w
+        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
         beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
         p3 = tl.dot(
-            tl.trans(k.to(DT)), (beta.to(tl.float32)[:, None] * p2).to(DT), S, input_precision="tf32x3"
+            (beta.to(tl.float32)[None, :] * p2).to(DT), k.to(DT), S, input_precision="tf32x3"
         )  # ... + k^T diag(beta) p2
         S = p3  # S + k^T diag(beta) p2
     if YIELD:
         if S_last is not None:
             if part == parts - 1:
                 tl.store(
-                    S_last + (sh // H // parts * H + h) * D * D + d[:, None] * D + d_kept[None, :],
+                    S_last + (sh // H // parts * H + h) * D * D + d[None, :] * D + d_kept[:, None],
                     S,
-                    mask=d_ok[:, None] & d_kept_ok[None, :],
+                    mask=d_ok[None, :] & d_kept_ok[:, None],
                 )
     else:
-        tl.store(S_last + sh * D * D + d[:, None] * D + d_kept[None, :], S, mask=d_ok[:, None] & d_kept_ok[None, :])
+        tl.store(S_last + sh * D * D + d[None, :] * D + d_kept[:, None], S, mask=d_ok[None, :] & d_kept_ok[:, None])
 
 
 def triton_forward(given, states, constants, packed=None, exchange=None):
@@ -715,7 +715,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "heavy")
+    config = choose(some.dtype, (D, E))
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
     S_first = whole(states.get("S"))
@@ -741,7 +741,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
         EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
-        num_warps=4,
+        num_warps=config.ahead,
         num_stages=1,
         maxnreg=255 if config.exact else None,
     )
@@ -752,11 +752,11 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
             (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
             None,
             S_ends,
-            matrix1,
             k,
             *strides(k, H),
             v,
             *strides(v, H),
+            matrix1,
             matrix2,
             q,
             *strides(q, H),
@@ -785,9 +785,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
             forward_ends_1,
             (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
             S_linear,
-            matrix1,
             k,
             *strides(k, H),
+            matrix1,
             beta,
             *strides(beta, H),
             *lay.walked,
@@ -821,11 +821,11 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
         (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
         S_starts,
         S_last,
-        matrix1,
         k,
         *strides(k, H),
         v,
         *strides(v, H),
+        matrix1,
         matrix2,
         q,
         *strides(q, H),
@@ -955,18 +955,18 @@ def backward_prepare_1(
 def backward_sweep_1(
     dS_first,
     dS_last,
-    matrix1,
     k_p,
     k_b,
     k_t,
     k_h,
     k_g,
-    matrix2,
     do_p,
     do_b,
     do_t,
     do_h,
     do_g,
+    matrix2,
+    matrix1,
     beta_p,
     beta_b,
     beta_t,
@@ -1014,10 +1014,10 @@ def backward_sweep_1(
     d_ok = d < D
     e = tile * block_e + tl.arange(0, block_e)
     e_ok = e < E
-    dS = tl.zeros([block_d, block_e], tl.float32)
+    dS = tl.zeros([block_e, block_d], tl.float32)
     if dS_first is not None:
         dS += tl.load(
-            dS_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0
+            dS_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0
         )
     k_p += b * k_b + h // k_g * k_h
     do_p += b * do_b + h // do_g * do_h
@@ -1034,54 +1034,52 @@ def backward_sweep_1(
         step = (b * T + t0) * H + h
         beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
         write1 = tl.load(
-            write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+            write1_p + t0 * write1_t + i[None, :] * write1_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0
         )
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(k.to(DT), dS.to(DT), input_precision="tf32x3")  # k dS
-        t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p2 = tl.dot(tl.trans(t2.to(DT)), do.to(DT), p, input_precision="tf32x3")  # ... + matrix2 do
-        p3 = tl.dot(t.to(DT), p2.to(DT), input_precision="tf32x3")  # matrix1 p2
+        p = tl.dot(dS.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k dS
+        do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
+        t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p2 = tl.dot(do.to(DT), t.to(DT), p, input_precision="tf32x3")  # ... + matrix2 do
+        t2 = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p3 = tl.dot(p2.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix1 p2
         if YIELD:
-            tl.store(write2_out + step * E + i[:, None] * (H * E) + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :])
+            tl.store(write2_out + step * E + i[None, :] * (H * E) + e[:, None], p3, mask=e_ok[:, None] & i_ok[None, :])
             tl.store(
-                dv_out + step * E + i[:, None] * (H * E) + e[None, :],
-                (beta.to(tl.float32)[:, None] * p3),
-                mask=i_ok[:, None] & e_ok[None, :],
+                dv_out + step * E + i[None, :] * (H * E) + e[:, None],
+                (beta.to(tl.float32)[None, :] * p3),
+                mask=e_ok[:, None] & i_ok[None, :],
             )  # dv
             tl.store(
                 dbeta_0_out + (step + i * H) * tl.cdiv(E, block_e) + tile,
-                tl.sum(tl.where(e_ok[None, :], (p3 * write1.to(tl.float32)), 0.0), axis=1),
+                tl.sum(tl.where(e_ok[:, None], (p3 * write1.to(tl.float32)), 0.0), axis=0),
                 mask=i_ok,
             )  # dbeta
-        p4 = tl.dot(
-            tl.trans(k.to(DT)), (beta.to(tl.float32)[:, None] * p3).to(DT), input_precision="tf32x3"
-        )  # k^T diag(beta) p3
+        p4 = tl.dot((beta.to(tl.float32)[None, :] * p3).to(DT), k.to(DT), input_precision="tf32x3")  # k^T diag(beta) p3
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p5 = tl.dot(tl.trans(q.to(DT)), do.to(DT), (dS + (-p4)), input_precision="tf32x3")  # ... + q^T do
+        p5 = tl.dot(do.to(DT), q.to(DT), (dS + (-p4)), input_precision="tf32x3")  # ... + q^T do
         dS = p5  # dS + q^T do - k^T diag(beta) p3
     if YIELD:
         if dS_last is not None:
             if part == 0:
                 tl.store(
-                    dS_last + (sh // H // parts * H + h) * D * E + d[:, None] * E + e[None, :],
+                    dS_last + (sh // H // parts * H + h) * D * E + d[None, :] * E + e[:, None],
                     dS,
-                    mask=d_ok[:, None] & e_ok[None, :],
+                    mask=d_ok[None, :] & e_ok[:, None],
                 )
     else:
-        tl.store(dS_last + sh * D * E + d[:, None] * E + e[None, :], dS, mask=d_ok[:, None] & e_ok[None, :])
+        tl.store(dS_last + sh * D * E + d[None, :] * E + e[:, None], dS, mask=d_ok[None, :] & e_ok[:, None])
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_ends_1(
     dS_last,
-    matrix1,
     k_p,
     k_b,
     k_t,
     k_h,
     k_g,
+    matrix1,
     beta_p,
     beta_b,
     beta_t,
@@ -1115,7 +1113,7 @@ def backward_ends_1(
     d_ok = d < D
     d_kept = tile * block_d_kept + tl.arange(0, block_d_kept)
     d_kept_ok = d_kept < D
-    dS = tl.where(d[:, None] == d_kept[None, :], 1.0, 0.0)
+    dS = tl.where(d_kept[:, None] == d[None, :], 1.0, 0.0)
     k_p += b * k_b + h // k_g * k_h
     beta_p += b * beta_b + h // beta_g * beta_h
     for n in range(count):
@@ -1126,25 +1124,23 @@ def backward_ends_1(
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(k.to(DT), dS.to(DT), input_precision="tf32x3")  # k dS
-        p2 = tl.dot(t.to(DT), p.to(DT), input_precision="tf32x3")  # matrix1 p
+        p = tl.dot(dS.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k dS
+        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p2 = tl.dot(p.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 p
         beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
-        p3 = tl.dot(
-            tl.trans(k.to(DT)), (beta.to(tl.float32)[:, None] * p2).to(DT), input_precision="tf32x3"
-        )  # k^T diag(beta) p2
+        p3 = tl.dot((beta.to(tl.float32)[None, :] * p2).to(DT), k.to(DT), input_precision="tf32x3")  # k^T diag(beta) p2
         dS = (-p3) + dS  # dS - k^T diag(beta) p2
     if YIELD:
         if dS_last is not None:
             if part == 0:
                 tl.store(
-                    dS_last + (sh // H // parts * H + h) * D * D + d[:, None] * D + d_kept[None, :],
+                    dS_last + (sh // H // parts * H + h) * D * D + d[None, :] * D + d_kept[:, None],
                     dS,
-                    mask=d_ok[:, None] & d_kept_ok[None, :],
+                    mask=d_ok[None, :] & d_kept_ok[:, None],
                 )
     else:
-        tl.store(dS_last + sh * D * D + d[:, None] * D + d_kept[None, :], dS, mask=d_ok[:, None] & d_kept_ok[None, :])
+        tl.store(dS_last + sh * D * D + d[None, :] * D + d_kept[:, None], dS, mask=d_ok[None, :] & d_kept_ok[:, None])
 
 
 @triton.jit(do_not_specialize=["T", "chunks"])
@@ -1217,18 +1213,18 @@ def backward_prepare_2(
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_2(
     dS_first,
-    matrix5,
     k_p,
     k_b,
     k_t,
     k_h,
     k_g,
-    matrix3,
+    matrix5,
     q_p,
     q_b,
     q_t,
     q_h,
     q_g,
+    matrix3,
     write1_p,
     write1_b,
     write1_t,
@@ -1279,10 +1275,10 @@ def backward_sweep_2(
     e_ok = e < E
     d = tile * block_d + tl.arange(0, block_d)
     d_ok = d < D
-    dS = tl.zeros([block_e, block_d], tl.float32)
+    dS = tl.zeros([block_d, block_e], tl.float32)
     if dS_first is not None:
         dS += tl.load(
-            dS_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0
+            dS_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0
         )
     k_p += b * k_b + h // k_g * k_h
     q_p += b * q_b + h // q_g * q_h
@@ -1299,30 +1295,30 @@ def backward_sweep_2(
         at = bh * T + t0
         step = (b * T + t0) * H + h
         beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+        k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         t = tl.load(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(tl.trans(t.to(DT)), k.to(DT), input_precision="tf32x3")  # matrix5 k
+        p = tl.dot(k.to(DT), t.to(DT), input_precision="tf32x3")  # matrix5 k
+        q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         t2 = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(tl.trans(t2.to(DT)), q.to(DT), (-p), input_precision="tf32x3")  # ... + matrix3 q
+        p2 = tl.dot(q.to(DT), t2.to(DT), (-p), input_precision="tf32x3")  # ... + matrix3 q
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
-        p3 = tl.dot(write1.to(DT), dS.to(DT), p2, input_precision="tf32x3")  # ... + write1 dS^T
+        p3 = tl.dot(dS.to(DT), tl.trans(write1.to(DT)), p2, input_precision="tf32x3")  # ... + write1 dS^T
         if YIELD:
             tl.store(
-                dk_1_out + step * D + i[:, None] * (H * D) + d[None, :],
-                (beta.to(tl.float32)[:, None] * p3),
-                mask=i_ok[:, None] & d_ok[None, :],
+                dk_1_out + step * D + i[None, :] * (H * D) + d[:, None],
+                (beta.to(tl.float32)[None, :] * p3),
+                mask=d_ok[:, None] & i_ok[None, :],
             )  # dk
         write2 = tl.load(
             write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
         p4 = tl.dot(
-            tl.trans(write2.to(DT)), (beta.to(tl.float32)[:, None] * k.to(tl.float32)).to(DT), input_precision="tf32x3"
+            (beta.to(tl.float32)[None, :] * k.to(tl.float32)).to(DT), write2.to(DT), input_precision="tf32x3"
         )  # k^T diag(beta) write2
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p5 = tl.dot(tl.trans(do.to(DT)), q.to(DT), (dS + (-p4)), input_precision="tf32x3")  # ... + q^T do
+        p5 = tl.dot(q.to(DT), do.to(DT), (dS + (-p4)), input_precision="tf32x3")  # ... + q^T do
         dS = p5  # dS + q^T do - k^T diag(beta) write2
 
 
@@ -1330,12 +1326,12 @@ def backward_sweep_2(
 def backward_sweep_3(
     S_first,
     S_last,
-    matrix4,
     k_p,
     k_b,
     k_t,
     k_h,
     k_g,
+    matrix4,
     do_p,
     do_b,
     do_t,
@@ -1393,9 +1389,9 @@ def backward_sweep_3(
     e_ok = e < E
     d = tile * block_d + tl.arange(0, block_d)
     d_ok = d < D
-    S = tl.zeros([block_e, block_d], tl.float32)
+    S = tl.zeros([block_d, block_e], tl.float32)
     if S_first is not None:
-        S += tl.load(S_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
+        S += tl.load(S_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0)
     k_p += b * k_b + h // k_g * k_h
     do_p += b * do_b + h // do_g * do_h
     write2_p += b * write2_b + h // write2_g * write2_h
@@ -1412,40 +1408,37 @@ def backward_sweep_3(
         step = (b * T + t0) * H + h
         beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
         dk_1 = tl.load(
-            dk_1_p + t0 * dk_1_t + i[:, None] * dk_1_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
+            dk_1_p + t0 * dk_1_t + i[None, :] * dk_1_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0
         )
+        k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         t = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(t.to(DT), k.to(DT), input_precision="tf32x3")  # matrix4 k
+        p = tl.dot(k.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix4 k
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p2 = tl.dot(do.to(DT), S.to(DT), p, input_precision="tf32x3")  # ... + do S^T
+        p2 = tl.dot(S.to(DT), tl.trans(do.to(DT)), p, input_precision="tf32x3")  # ... + do S^T
         t2 = tl.load(matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p3 = tl.dot(t2.to(DT), k.to(DT), input_precision="tf32x3")  # matrix6 k
+        p3 = tl.dot(k.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix6 k
         write2 = tl.load(
             write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
-        p4 = tl.dot(write2.to(DT), S.to(DT), p3, input_precision="tf32x3")  # ... + write2 S^T
+        p4 = tl.dot(S.to(DT), tl.trans(write2.to(DT)), p3, input_precision="tf32x3")  # ... + write2 S^T
         if YIELD:
             tl.store(
-                dq_out + step * D + i[:, None] * (H * D) + d[None, :], p2, mask=i_ok[:, None] & d_ok[None, :]
+                dq_out + step * D + i[None, :] * (H * D) + d[:, None], p2, mask=d_ok[:, None] & i_ok[None, :]
             )  # dq
             tl.store(
-                dk_out + step * D + i[:, None] * (H * D) + d[None, :],
-                ((-beta.to(tl.float32)[:, None] * p4) + dk_1.to(tl.float32)),
-                mask=i_ok[:, None] & d_ok[None, :],
+                dk_out + step * D + i[None, :] * (H * D) + d[:, None],
+                ((-beta.to(tl.float32)[None, :] * p4) + dk_1.to(tl.float32)),
+                mask=d_ok[:, None] & i_ok[None, :],
             )  # dk
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
         p5 = tl.dot(
-            tl.trans(write1.to(DT)),
-            (beta.to(tl.float32)[:, None] * k.to(tl.float32)).to(DT),
-            S,
-            input_precision="tf32x3",
+            (beta.to(tl.float32)[None, :] * k.to(tl.float32)).to(DT), write1.to(DT), S, input_precision="tf32x3"
         )  # ... + k^T diag(beta) write1
         S = p5  # S + k^T diag(beta) write1
     if S_last is not None:
-        tl.store(S_last + sh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
+        tl.store(S_last + sh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
 
 
 def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None):
@@ -1459,7 +1452,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "heavy")
+    config = choose(some.dtype, (D, E))
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
     S_first = whole(states.get("S"))
@@ -1498,7 +1491,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
-        num_warps=4,
+        num_warps=config.ahead,
         num_stages=1,
         maxnreg=255 if config.exact else None,
     )
@@ -1509,12 +1502,12 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
             None,
             dS_ends,
-            matrix1,
             k,
             *strides(k, H),
-            matrix2,
             do,
             *strides(do, H),
+            matrix2,
+            matrix1,
             beta,
             *strides(beta, H),
             write1,
@@ -1545,9 +1538,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             backward_ends_1,
             (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
             dS_linear,
-            matrix1,
             k,
             *strides(k, H),
+            matrix1,
             beta,
             *strides(beta, H),
             *lay.walked,
@@ -1584,12 +1577,12 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
         dS_starts,
         dS_last,
-        matrix1,
         k,
         *strides(k, H),
-        matrix2,
         do,
         *strides(do, H),
+        matrix2,
+        matrix1,
         beta,
         *strides(beta, H),
         write1,
@@ -1638,7 +1631,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=4,
+            num_warps=config.ahead,
             num_stages=1,
             maxnreg=255 if config.exact else None,
         )
@@ -1648,12 +1641,12 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             backward_sweep_2,
             (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
             dS_starts,
-            matrix5,
             k,
             *strides(k, H),
-            matrix3,
+            matrix5,
             q,
             *strides(q, H),
+            matrix3,
             write1,
             *strides(write1, H),
             beta,
@@ -1689,9 +1682,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
             S_starts,
             S_last,
-            matrix4,
             k,
             *strides(k, H),
+            matrix4,
             do,
             *strides(do, H),
             matrix6,

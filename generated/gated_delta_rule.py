@@ -695,7 +695,6 @@ def forward_prepare_1(
 def forward_sweep_1(
     S_first,
     S_last,
-    matrix1,
     k_p,
     k_b,
     k_t,
@@ -713,6 +712,7 @@ def forward_sweep_1(
     v_t,
     v_h,
     v_g,
+    matrix1,
     q_p,
     q_b,
     q_t,
@@ -755,9 +755,9 @@ def forward_sweep_1(
     d_ok = d < D
     e = tile * block_e + tl.arange(0, block_e)
     e_ok = e < E
-    S = tl.zeros([block_d, block_e], tl.float32)
+    S = tl.zeros([block_e, block_d], tl.float32)
     if S_first is not None:
-        S += tl.load(S_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0)
+        S += tl.load(S_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
     k_p += b * k_b + h // k_g * k_h
     alpha_p += b * alpha_b + h // alpha_g * alpha_h
     v_p += b * v_b + h // v_g * v_h
@@ -777,48 +777,46 @@ def forward_sweep_1(
         alpha_r = tl.load(alpha_resets + at + tl.minimum(i, last)) if EXACT else -1
         alpha_a_end = tl.load(alpha_sums + at + last)
         alpha_r_end = tl.load(alpha_resets + at + last) if EXACT else -1
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(k.to(DT), S.to(DT), input_precision="tf32x3")  # k S
+        p = tl.dot(S.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k S
         alpha = tl.exp(tl.load(alpha_p + t0 * alpha_t + i * alpha_t, mask=i_ok, other=0.0).to(tl.float32))
         since = power(alpha_a_before, alpha_r_before < 0)
-        v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        w = (-(alpha * since)[:, None] * p) + v.to(tl.float32)
-        p2 = tl.dot(t.to(DT), w.to(DT), input_precision="tf32x3")  # matrix1 w
+        v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
+        w = (-(alpha * since)[None, :] * p) + v.to(tl.float32)
+        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
         since2 = power(alpha_a, alpha_r < 0)
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p3 = tl.dot(q.to(DT), S.to(DT), input_precision="tf32x3")  # q S
+        p3 = tl.dot(S.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # q S
         t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p4 = tl.dot(t2.to(DT), p2.to(DT), (since2[:, None] * p3), input_precision="tf32x3")  # ... + matrix2 p2
+        p4 = tl.dot(
+            p2.to(DT), tl.trans(t2.to(DT)), (since2[None, :] * p3), input_precision="tf32x3"
+        )  # ... + matrix2 p2
         if YIELD:
-            tl.store(write1_out + step * E + i[:, None] * (H * E) + e[None, :], p2, mask=i_ok[:, None] & e_ok[None, :])
-            tl.store(o_out + step * E + i[:, None] * (H * E) + e[None, :], p4, mask=i_ok[:, None] & e_ok[None, :])  # o
+            tl.store(write1_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :])
+            tl.store(o_out + step * E + i[None, :] * (H * E) + e[:, None], p4, mask=e_ok[:, None] & i_ok[None, :])  # o
         kept = power(alpha_a_end, alpha_r_end < 0)
         beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
         until = power(alpha_a_end - alpha_a, alpha_r_end < i + 1)
         p5 = tl.dot(
-            tl.trans(k.to(DT)),
-            ((beta.to(tl.float32) * until)[:, None] * p2).to(DT),
-            (kept * S),
-            input_precision="tf32x3",
+            ((beta.to(tl.float32) * until)[None, :] * p2).to(DT), k.to(DT), (kept * S), input_precision="tf32x3"
         )  # ... + k^T diag(beta . until) p2
         S = p5  # kept S + k^T diag(beta . until) p2
     if YIELD:
         if S_last is not None:
             if part == parts - 1:
                 tl.store(
-                    S_last + (sh // H // parts * H + h) * D * E + d[:, None] * E + e[None, :],
+                    S_last + (sh // H // parts * H + h) * D * E + d[None, :] * E + e[:, None],
                     S,
-                    mask=d_ok[:, None] & e_ok[None, :],
+                    mask=d_ok[None, :] & e_ok[:, None],
                 )
     else:
-        tl.store(S_last + sh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
+        tl.store(S_last + sh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def forward_ends_1(
     S_last,
-    matrix1,
     alpha_p,
     alpha_b,
     alpha_t,
@@ -831,6 +829,7 @@ def forward_ends_1(
     k_t,
     k_h,
     k_g,
+    matrix1,
     beta_p,
     beta_b,
     beta_t,
@@ -864,7 +863,7 @@ def forward_ends_1(
     d_ok = d < D
     d_kept = tile * block_d_kept + tl.arange(0, block_d_kept)
     d_kept_ok = d_kept < D
-    S = tl.where(d[:, None] == d_kept[None, :], 1.0, 0.0)
+    S = tl.where(d_kept[:, None] == d[None, :], 1.0, 0.0)
     alpha_p += b * alpha_b + h // alpha_g * alpha_h
     k_p += b * k_b + h // k_g * k_h
     beta_p += b * beta_b + h // beta_g * beta_h
@@ -882,33 +881,30 @@ def forward_ends_1(
         alpha_r_end = tl.load(alpha_resets + at + last) if EXACT else -1
         alpha_a = tl.load(alpha_sums + at + tl.minimum(i, last))
         alpha_r = tl.load(alpha_resets + at + tl.minimum(i, last)) if EXACT else -1
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         alpha = tl.exp(tl.load(alpha_p + t0 * alpha_t + i * alpha_t, mask=i_ok, other=0.0).to(tl.float32))
         since = power(alpha_a_before, alpha_r_before < 0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(k.to(DT), S.to(DT), input_precision="tf32x3")  # k S
-        w = -(alpha * since)[:, None] * p
-        p2 = tl.dot(t.to(DT), w.to(DT), input_precision="tf32x3")  # matrix1 w
+        p = tl.dot(S.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k S
+        w = -(alpha * since)[None, :] * p
+        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
         kept = power(alpha_a_end, alpha_r_end < 0)
         beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
         until = power(alpha_a_end - alpha_a, alpha_r_end < i + 1)
         p3 = tl.dot(
-            tl.trans(k.to(DT)),
-            ((beta.to(tl.float32) * until)[:, None] * p2).to(DT),
-            (kept * S),
-            input_precision="tf32x3",
+            ((beta.to(tl.float32) * until)[None, :] * p2).to(DT), k.to(DT), (kept * S), input_precision="tf32x3"
         )  # ... + k^T diag(beta . until) p2
         S = p3  # kept S + k^T diag(beta . until) p2
     if YIELD:
         if S_last is not None:
             if part == parts - 1:
                 tl.store(
-                    S_last + (sh // H // parts * H + h) * D * D + d[:, None] * D + d_kept[None, :],
+                    S_last + (sh // H // parts * H + h) * D * D + d[None, :] * D + d_kept[:, None],
                     S,
-                    mask=d_ok[:, None] & d_kept_ok[None, :],
+                    mask=d_ok[None, :] & d_kept_ok[:, None],
                 )
     else:
-        tl.store(S_last + sh * D * D + d[:, None] * D + d_kept[None, :], S, mask=d_ok[:, None] & d_kept_ok[None, :])
+        tl.store(S_last + sh * D * D + d[None, :] * D + d_kept[:, None], S, mask=d_ok[None, :] & d_kept_ok[:, None])
 
 
 def triton_forward(given, states, constants, packed=None, exchange=None):
@@ -923,7 +919,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "heavy")
+    config = choose(some.dtype, (D, E))
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
     S_first = whole(states.get("S"))
@@ -955,7 +951,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
         EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
-        num_warps=4,
+        num_warps=config.ahead,
         num_stages=1,
         maxnreg=255 if config.exact else None,
     )
@@ -966,7 +962,6 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
             (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
             None,
             S_ends,
-            matrix1,
             k,
             *strides(k, H),
             alpha,
@@ -975,6 +970,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
             alpha_resets,
             v,
             *strides(v, H),
+            matrix1,
             q,
             *strides(q, H),
             matrix2,
@@ -1003,13 +999,13 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
             forward_ends_1,
             (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
             S_linear,
-            matrix1,
             alpha,
             *strides(alpha, H),
             alpha_sums,
             alpha_resets,
             k,
             *strides(k, H),
+            matrix1,
             beta,
             *strides(beta, H),
             *lay.walked,
@@ -1043,7 +1039,6 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
         (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
         S_starts,
         S_last,
-        matrix1,
         k,
         *strides(k, H),
         alpha,
@@ -1052,6 +1047,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
         alpha_resets,
         v,
         *strides(v, H),
+        matrix1,
         q,
         *strides(q, H),
         matrix2,
@@ -1195,7 +1191,6 @@ def backward_prepare_1(
 def backward_sweep_1(
     dS_first,
     dS_last,
-    matrix1,
     k_p,
     k_b,
     k_t,
@@ -1203,12 +1198,13 @@ def backward_sweep_1(
     k_g,
     alpha_sums,
     alpha_resets,
-    matrix2,
     do_p,
     do_b,
     do_t,
     do_h,
     do_g,
+    matrix2,
+    matrix1,
     beta_p,
     beta_b,
     beta_t,
@@ -1267,10 +1263,10 @@ def backward_sweep_1(
     d_ok = d < D
     e = tile * block_e + tl.arange(0, block_e)
     e_ok = e < E
-    dS = tl.zeros([block_d, block_e], tl.float32)
+    dS = tl.zeros([block_e, block_d], tl.float32)
     if dS_first is not None:
         dS += tl.load(
-            dS_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0
+            dS_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0
         )
     k_p += b * k_b + h // k_g * k_h
     do_p += b * do_b + h // do_g * do_h
@@ -1293,40 +1289,40 @@ def backward_sweep_1(
         alpha_r_end = tl.load(alpha_resets + at + last) if EXACT else -1
         beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
         write1 = tl.load(
-            write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+            write1_p + t0 * write1_t + i[None, :] * write1_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0
         )
-        v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         alpha_a_before = tl.load(alpha_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
         alpha_r_before = tl.load(alpha_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(k.to(DT), dS.to(DT), input_precision="tf32x3")  # k dS
+        p = tl.dot(dS.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k dS
         since = power(alpha_a_end - alpha_a, alpha_r_end < i + 1)
-        t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p2 = tl.dot(tl.trans(t2.to(DT)), do.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + matrix2 do
-        p3 = tl.dot(t.to(DT), p2.to(DT), input_precision="tf32x3")  # matrix1 p2
+        do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
+        t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p2 = tl.dot(do.to(DT), t.to(DT), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix2 do
+        t2 = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p3 = tl.dot(p2.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix1 p2
         if YIELD:
-            tl.store(write2_out + step * E + i[:, None] * (H * E) + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :])
+            tl.store(write2_out + step * E + i[None, :] * (H * E) + e[:, None], p3, mask=e_ok[:, None] & i_ok[None, :])
             tl.store(
-                dv_out + step * E + i[:, None] * (H * E) + e[None, :],
-                (beta.to(tl.float32)[:, None] * p3),
-                mask=i_ok[:, None] & e_ok[None, :],
+                dv_out + step * E + i[None, :] * (H * E) + e[:, None],
+                (beta.to(tl.float32)[None, :] * p3),
+                mask=e_ok[:, None] & i_ok[None, :],
             )  # dv
             tl.store(
                 dbeta_0_out + (step + i * H) * tl.cdiv(E, block_e) + tile,
-                tl.sum(tl.where(e_ok[None, :], (write1.to(tl.float32) * p3), 0.0), axis=1),
+                tl.sum(tl.where(e_ok[:, None], (write1.to(tl.float32) * p3), 0.0), axis=0),
                 mask=i_ok,
             )  # dbeta
             tl.store(
                 dlog_alpha_0_out + (step + i * H) * tl.cdiv(E, block_e) + tile,
                 tl.sum(
                     tl.where(
-                        e_ok[None, :],
-                        (beta.to(tl.float32)[:, None] * (p3 * ((-v.to(tl.float32)) + write1.to(tl.float32)))),
+                        e_ok[:, None],
+                        (beta.to(tl.float32)[None, :] * (p3 * ((-v.to(tl.float32)) + write1.to(tl.float32)))),
                         0.0,
                     ),
-                    axis=1,
+                    axis=0,
                 ),
                 mask=i_ok,
             )  # dlog_alpha
@@ -1334,33 +1330,29 @@ def backward_sweep_1(
         alpha = tl.exp(tl.load(alpha_p + t0 * alpha_t + i * alpha_t, mask=i_ok, other=0.0).to(tl.float32))
         until = power(alpha_a_before, alpha_r_before < 0)
         p4 = tl.dot(
-            tl.trans(k.to(DT)), ((alpha * until * beta.to(tl.float32))[:, None] * p3).to(DT), input_precision="tf32x3"
+            ((alpha * until * beta.to(tl.float32))[None, :] * p3).to(DT), k.to(DT), input_precision="tf32x3"
         )  # k^T diag(beta . alpha . until) p3
-        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         until2 = power(alpha_a, alpha_r < 0)
+        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p5 = tl.dot(
-            tl.trans(q.to(DT)),
-            (until2[:, None] * do.to(tl.float32)).to(DT),
-            ((kept * dS) + (-p4)),
-            input_precision="tf32x3",
+            (until2[None, :] * do.to(tl.float32)).to(DT), q.to(DT), ((kept * dS) + (-p4)), input_precision="tf32x3"
         )  # ... + q^T diag(until) do
         dS = p5  # kept dS + q^T diag(until) do - k^T diag(beta . alpha . until) p3
     if YIELD:
         if dS_last is not None:
             if part == 0:
                 tl.store(
-                    dS_last + (sh // H // parts * H + h) * D * E + d[:, None] * E + e[None, :],
+                    dS_last + (sh // H // parts * H + h) * D * E + d[None, :] * E + e[:, None],
                     dS,
-                    mask=d_ok[:, None] & e_ok[None, :],
+                    mask=d_ok[None, :] & e_ok[:, None],
                 )
     else:
-        tl.store(dS_last + sh * D * E + d[:, None] * E + e[None, :], dS, mask=d_ok[:, None] & e_ok[None, :])
+        tl.store(dS_last + sh * D * E + d[None, :] * E + e[:, None], dS, mask=d_ok[None, :] & e_ok[:, None])
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_ends_1(
     dS_last,
-    matrix1,
     k_p,
     k_b,
     k_t,
@@ -1368,6 +1360,7 @@ def backward_ends_1(
     k_g,
     alpha_sums,
     alpha_resets,
+    matrix1,
     alpha_p,
     alpha_b,
     alpha_t,
@@ -1406,7 +1399,7 @@ def backward_ends_1(
     d_ok = d < D
     d_kept = tile * block_d_kept + tl.arange(0, block_d_kept)
     d_kept_ok = d_kept < D
-    dS = tl.where(d[:, None] == d_kept[None, :], 1.0, 0.0)
+    dS = tl.where(d_kept[:, None] == d[None, :], 1.0, 0.0)
     k_p += b * k_b + h // k_g * k_h
     alpha_p += b * alpha_b + h // alpha_g * alpha_h
     beta_p += b * beta_b + h // beta_g * beta_h
@@ -1424,17 +1417,17 @@ def backward_ends_1(
         alpha_r_end = tl.load(alpha_resets + at + last) if EXACT else -1
         alpha_a_before = tl.load(alpha_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
         alpha_r_before = tl.load(alpha_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(k.to(DT), dS.to(DT), input_precision="tf32x3")  # k dS
+        p = tl.dot(dS.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k dS
         since = power(alpha_a_end - alpha_a, alpha_r_end < i + 1)
-        w = since[:, None] * p
-        p2 = tl.dot(t.to(DT), w.to(DT), input_precision="tf32x3")  # matrix1 w
+        w = since[None, :] * p
+        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
         alpha = tl.exp(tl.load(alpha_p + t0 * alpha_t + i * alpha_t, mask=i_ok, other=0.0).to(tl.float32))
         until = power(alpha_a_before, alpha_r_before < 0)
         beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
         p3 = tl.dot(
-            tl.trans(k.to(DT)), ((alpha * until * beta.to(tl.float32))[:, None] * p2).to(DT), input_precision="tf32x3"
+            ((alpha * until * beta.to(tl.float32))[None, :] * p2).to(DT), k.to(DT), input_precision="tf32x3"
         )  # k^T diag(beta . alpha . until) p2
         kept = power(alpha_a_end, alpha_r_end < 0)
         dS = (-p3) + (kept * dS)  # kept dS - k^T diag(beta . alpha . until) p2
@@ -1442,12 +1435,12 @@ def backward_ends_1(
         if dS_last is not None:
             if part == 0:
                 tl.store(
-                    dS_last + (sh // H // parts * H + h) * D * D + d[:, None] * D + d_kept[None, :],
+                    dS_last + (sh // H // parts * H + h) * D * D + d[None, :] * D + d_kept[:, None],
                     dS,
-                    mask=d_ok[:, None] & d_kept_ok[None, :],
+                    mask=d_ok[None, :] & d_kept_ok[:, None],
                 )
     else:
-        tl.store(dS_last + sh * D * D + d[:, None] * D + d_kept[None, :], dS, mask=d_ok[:, None] & d_kept_ok[None, :])
+        tl.store(dS_last + sh * D * D + d[None, :] * D + d_kept[:, None], dS, mask=d_ok[None, :] & d_kept_ok[:, None])
 
 
 @triton.jit(do_not_specialize=["T", "chunks"])
@@ -1555,23 +1548,23 @@ def backward_sweep_2(
     write1_g,
     S_out_late__out,
     matrix5,
-    matrix3,
     q_p,
     q_b,
     q_t,
     q_h,
     q_g,
+    matrix3,
     dk_1_out,
-    write2_p,
-    write2_b,
-    write2_t,
-    write2_h,
-    write2_g,
     alpha_p,
     alpha_b,
     alpha_t,
     alpha_h,
     alpha_g,
+    write2_p,
+    write2_b,
+    write2_t,
+    write2_h,
+    write2_g,
     do_p,
     do_b,
     do_t,
@@ -1606,17 +1599,17 @@ def backward_sweep_2(
     e_ok = e < E
     d = tile * block_d + tl.arange(0, block_d)
     d_ok = d < D
-    dS = tl.zeros([block_e, block_d], tl.float32)
+    dS = tl.zeros([block_d, block_e], tl.float32)
     if dS_first is not None:
         dS += tl.load(
-            dS_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0
+            dS_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0
         )
     beta_p += b * beta_b + h // beta_g * beta_h
     k_p += b * k_b + h // k_g * k_h
     write1_p += b * write1_b + h // write1_g * write1_h
     q_p += b * q_b + h // q_g * q_h
-    write2_p += b * write2_b + h // write2_g * write2_h
     alpha_p += b * alpha_b + h // alpha_g * alpha_h
+    write2_p += b * write2_b + h // write2_g * write2_h
     do_p += b * do_b + h // do_g * do_h
     for n in range(count):
         c = count - 1 - n
@@ -1634,46 +1627,41 @@ def backward_sweep_2(
         alpha_r_before = tl.load(alpha_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
         beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
         since = power(alpha_a_end - alpha_a, alpha_r_end < i + 1)
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
-        p = tl.dot(write1.to(DT), dS.to(DT), input_precision="tf32x3")  # write1 dS^T
+        p = tl.dot(dS.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write1 dS^T
         if not EXACT:
-            p = tl.dot(write1.to(DT), (dS - dS.to(DT).to(tl.float32)).to(DT), p)
-        sums = tl.sum((-(beta.to(tl.float32) * since)[:, None] * k.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1)
+            p = tl.dot((dS - dS.to(DT).to(tl.float32)).to(DT), tl.trans(write1.to(DT)), p)
+        sums = tl.sum((-(beta.to(tl.float32) * since)[None, :] * k.to(tl.float32)).to(DT).to(tl.float32) * p, axis=0)
         t = tl.load(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(tl.trans(t.to(DT)), k.to(DT), input_precision="tf32x3")  # matrix5 k
+        p2 = tl.dot(k.to(DT), t.to(DT), input_precision="tf32x3")  # matrix5 k
+        q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         t2 = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p3 = tl.dot(
-            tl.trans(t2.to(DT)), q.to(DT), ((since[:, None] * p) + (-p2)), input_precision="tf32x3"
-        )  # ... + matrix3 q
+        p3 = tl.dot(q.to(DT), t2.to(DT), ((since[None, :] * p) + (-p2)), input_precision="tf32x3")  # ... + matrix3 q
         if YIELD:
             tl.store(
-                dk_1_out + step * D + i[:, None] * (H * D) + d[None, :],
-                (beta.to(tl.float32)[:, None] * p3),
-                mask=i_ok[:, None] & d_ok[None, :],
+                dk_1_out + step * D + i[None, :] * (H * D) + d[:, None],
+                (beta.to(tl.float32)[None, :] * p3),
+                mask=d_ok[:, None] & i_ok[None, :],
             )  # dk
             tl.store(S_out_late__out + (step + i * H) * tl.cdiv(D, block_d) + tile, sums, mask=i_ok)  # S: out.late
         kept = power(alpha_a_end, alpha_r_end < 0)
+        alpha = tl.exp(tl.load(alpha_p + t0 * alpha_t + i * alpha_t, mask=i_ok, other=0.0).to(tl.float32))
+        until = power(alpha_a_before, alpha_r_before < 0)
         write2 = tl.load(
             write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
-        alpha = tl.exp(tl.load(alpha_p + t0 * alpha_t + i * alpha_t, mask=i_ok, other=0.0).to(tl.float32))
-        until = power(alpha_a_before, alpha_r_before < 0)
         p4 = tl.dot(
-            tl.trans(write2.to(DT)),
-            ((alpha * until * beta.to(tl.float32))[:, None] * k.to(tl.float32)).to(DT),
+            ((alpha * until * beta.to(tl.float32))[None, :] * k.to(tl.float32)).to(DT),
+            write2.to(DT),
             input_precision="tf32x3",
         )  # k^T diag(beta . alpha . until) write2
-        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         until2 = power(alpha_a, alpha_r < 0)
+        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p5 = tl.dot(
-            tl.trans(do.to(DT)),
-            (until2[:, None] * q.to(tl.float32)).to(DT),
-            ((kept * dS) + (-p4)),
-            input_precision="tf32x3",
+            (until2[None, :] * q.to(tl.float32)).to(DT), do.to(DT), ((kept * dS) + (-p4)), input_precision="tf32x3"
         )  # ... + q^T diag(until) do
         dS = p5  # kept dS + q^T diag(until) do - k^T diag(beta . alpha . until) write2
 
@@ -1881,9 +1869,9 @@ def backward_sweep_3(
     e_ok = e < E
     d = tile * block_d + tl.arange(0, block_d)
     d_ok = d < D
-    S = tl.zeros([block_e, block_d], tl.float32)
+    S = tl.zeros([block_d, block_e], tl.float32)
     if S_first is not None:
-        S += tl.load(S_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
+        S += tl.load(S_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0)
     q_p += b * q_b + h // q_g * q_h
     do_p += b * do_b + h // do_g * do_h
     alpha_p += b * alpha_b + h // alpha_g * alpha_h
@@ -1905,59 +1893,59 @@ def backward_sweep_3(
         alpha_a_before = tl.load(alpha_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
         alpha_r_before = tl.load(alpha_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
         dk_1 = tl.load(
-            dk_1_p + t0 * dk_1_t + i[:, None] * dk_1_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
+            dk_1_p + t0 * dk_1_t + i[None, :] * dk_1_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0
         )
         alpha_a_end = tl.load(alpha_sums + at + last)
         alpha_r_end = tl.load(alpha_resets + at + last) if EXACT else -1
         since = power(alpha_a, alpha_r < 0)
-        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do S^T
+        p = tl.dot(S.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # do S^T
         if not EXACT:
-            p = tl.dot(do.to(DT), (S - S.to(DT).to(tl.float32)).to(DT), p)
+            p = tl.dot((S - S.to(DT).to(tl.float32)).to(DT), tl.trans(do.to(DT)), p)
         alpha = tl.exp(tl.load(alpha_p + t0 * alpha_t + i * alpha_t, mask=i_ok, other=0.0).to(tl.float32))
         since2 = power(alpha_a_before, alpha_r_before < 0)
         beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         write2 = tl.load(
             write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
-        p2 = tl.dot(write2.to(DT), S.to(DT), input_precision="tf32x3")  # write2 S^T
+        p2 = tl.dot(S.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # write2 S^T
         if not EXACT:
-            p2 = tl.dot(write2.to(DT), (S - S.to(DT).to(tl.float32)).to(DT), p2)
-        sums = tl.sum((since[:, None] * q.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1)
+            p2 = tl.dot((S - S.to(DT).to(tl.float32)).to(DT), tl.trans(write2.to(DT)), p2)
+        sums = tl.sum((since[None, :] * q.to(tl.float32)).to(DT).to(tl.float32) * p, axis=0)
         sums2 = tl.sum(
-            (-(alpha * since2 * beta.to(tl.float32))[:, None] * k.to(tl.float32)).to(DT).to(tl.float32) * p2, axis=1
+            (-(alpha * since2 * beta.to(tl.float32))[None, :] * k.to(tl.float32)).to(DT).to(tl.float32) * p2, axis=0
         )
         t = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p3 = tl.dot(t.to(DT), k.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + matrix4 k
+        p3 = tl.dot(k.to(DT), tl.trans(t.to(DT)), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix4 k
         t2 = tl.load(matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p4 = tl.dot(t2.to(DT), k.to(DT), (since2[:, None] * p2), input_precision="tf32x3")  # ... + matrix6 k
+        p4 = tl.dot(k.to(DT), tl.trans(t2.to(DT)), (since2[None, :] * p2), input_precision="tf32x3")  # ... + matrix6 k
         if YIELD:
             tl.store(
-                dq_out + step * D + i[:, None] * (H * D) + d[None, :], p3, mask=i_ok[:, None] & d_ok[None, :]
+                dq_out + step * D + i[None, :] * (H * D) + d[:, None], p3, mask=d_ok[:, None] & i_ok[None, :]
             )  # dq
             tl.store(
-                dk_out + step * D + i[:, None] * (H * D) + d[None, :],
-                ((-(alpha * beta.to(tl.float32))[:, None] * p4) + dk_1.to(tl.float32)),
-                mask=i_ok[:, None] & d_ok[None, :],
+                dk_out + step * D + i[None, :] * (H * D) + d[:, None],
+                ((-(alpha * beta.to(tl.float32))[None, :] * p4) + dk_1.to(tl.float32)),
+                mask=d_ok[:, None] & i_ok[None, :],
             )  # dk
             tl.store(S_in_late__out + (step + i * H) * tl.cdiv(D, block_d) + tile, sums, mask=i_ok)  # S: in.late
             tl.store(S_in_early__out + (step + i * H) * tl.cdiv(D, block_d) + tile, sums2, mask=i_ok)  # S: in.early
         kept = power(alpha_a_end, alpha_r_end < 0)
+        until = power(alpha_a_end - alpha_a, alpha_r_end < i + 1)
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
-        until = power(alpha_a_end - alpha_a, alpha_r_end < i + 1)
         p5 = tl.dot(
-            tl.trans(write1.to(DT)),
-            ((beta.to(tl.float32) * until)[:, None] * k.to(tl.float32)).to(DT),
+            ((beta.to(tl.float32) * until)[None, :] * k.to(tl.float32)).to(DT),
+            write1.to(DT),
             (kept * S),
             input_precision="tf32x3",
         )  # ... + k^T diag(beta . until) write1
         S = p5  # kept S + k^T diag(beta . until) write1
     if S_last is not None:
-        tl.store(S_last + sh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
+        tl.store(S_last + sh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
 
 
 def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None):
@@ -1972,7 +1960,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "heavy")
+    config = choose(some.dtype, (D, E))
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
     S_first = whole(states.get("S"))
@@ -2017,7 +2005,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
-        num_warps=4,
+        num_warps=config.ahead,
         num_stages=1,
         maxnreg=255 if config.exact else None,
     )
@@ -2028,14 +2016,14 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
             None,
             dS_ends,
-            matrix1,
             k,
             *strides(k, H),
             alpha_sums,
             alpha_resets,
-            matrix2,
             do,
             *strides(do, H),
+            matrix2,
+            matrix1,
             beta,
             *strides(beta, H),
             write1,
@@ -2071,11 +2059,11 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             backward_ends_1,
             (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
             dS_linear,
-            matrix1,
             k,
             *strides(k, H),
             alpha_sums,
             alpha_resets,
+            matrix1,
             alpha,
             *strides(alpha, H),
             beta,
@@ -2115,14 +2103,14 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
         dS_starts,
         dS_last,
-        matrix1,
         k,
         *strides(k, H),
         alpha_sums,
         alpha_resets,
-        matrix2,
         do,
         *strides(do, H),
+        matrix2,
+        matrix1,
         beta,
         *strides(beta, H),
         write1,
@@ -2180,7 +2168,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=4,
+            num_warps=config.ahead,
             num_stages=1,
             maxnreg=255 if config.exact else None,
         )
@@ -2201,14 +2189,14 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             *strides(write1, H),
             S_out_late_,
             matrix5,
-            matrix3,
             q,
             *strides(q, H),
+            matrix3,
             dk_1,
-            write2,
-            *strides(write2, H),
             alpha,
             *strides(alpha, H),
+            write2,
+            *strides(write2, H),
             do,
             *strides(do, H),
             *lay.walked,
@@ -2262,7 +2250,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=4,
+            num_warps=config.ahead,
             num_stages=1,
             maxnreg=255 if config.exact else None,
         )

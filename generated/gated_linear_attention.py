@@ -559,12 +559,12 @@ def forward_prepare_1(
 def forward_sweep_1(
     S_first,
     S_last,
-    matrix1,
     v_p,
     v_b,
     v_t,
     v_h,
     v_g,
+    matrix1,
     scaled1_p,
     o_out,
     alpha_sums,
@@ -599,9 +599,9 @@ def forward_sweep_1(
     d_ok = d < D
     e = tile * block_e + tl.arange(0, block_e)
     e_ok = e < E
-    S = tl.zeros([block_d, block_e], tl.float32)
+    S = tl.zeros([block_e, block_d], tl.float32)
     if S_first is not None:
-        S += tl.load(S_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0)
+        S += tl.load(S_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
     v_p += b * v_b + h // v_g * v_h
     for n in range(count):
         c = n
@@ -615,33 +615,31 @@ def forward_sweep_1(
         alpha_n_end = (
             tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
         )
+        v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p = tl.dot(t.to(DT), v.to(DT), input_precision="tf32x3")  # matrix1 v
+        p = tl.dot(v.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 v
         scaled1 = tl.load(
             scaled1_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
         )
-        p2 = tl.dot(scaled1.to(DT), S.to(DT), p, input_precision="tf32x3")  # ... + scaled1 S
+        p2 = tl.dot(S.to(DT), tl.trans(scaled1.to(DT)), p, input_precision="tf32x3")  # ... + scaled1 S
         if YIELD:
-            tl.store(o_out + step * E + i[:, None] * (H * E) + e[None, :], p2, mask=i_ok[:, None] & e_ok[None, :])  # o
+            tl.store(o_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :])  # o
         kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
         scaled2 = tl.load(
             scaled2_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
         )
-        p3 = tl.dot(
-            tl.trans(scaled2.to(DT)), v.to(DT), (kept[:, None] * S), input_precision="tf32x3"
-        )  # ... + scaled2^T v
+        p3 = tl.dot(v.to(DT), scaled2.to(DT), (kept[None, :] * S), input_precision="tf32x3")  # ... + scaled2^T v
         S = p3  # diag(kept) S + scaled2^T v
     if YIELD:
         if S_last is not None:
             if part == parts - 1:
                 tl.store(
-                    S_last + (sh // H // parts * H + h) * D * E + d[:, None] * E + e[None, :],
+                    S_last + (sh // H // parts * H + h) * D * E + d[None, :] * E + e[:, None],
                     S,
-                    mask=d_ok[:, None] & e_ok[None, :],
+                    mask=d_ok[None, :] & e_ok[:, None],
                 )
     else:
-        tl.store(S_last + sh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
+        tl.store(S_last + sh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
 
 
 def triton_forward(given, states, constants, packed=None, exchange=None):
@@ -655,7 +653,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
     H = max(q.shape[2], k.shape[2], v.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "heavy")
+    config = choose(some.dtype, (D, E))
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
     S_first = whole(states.get("S"))
@@ -687,7 +685,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=4,
+            num_warps=config.ahead,
             num_stages=1,
             maxnreg=255 if config.exact else None,
         )
@@ -699,9 +697,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
             (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
             None,
             S_ends,
-            matrix1,
             v,
             *strides(v, H),
+            matrix1,
             scaled1,
             None,
             alpha_sums,
@@ -752,9 +750,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
         (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
         S_starts,
         S_last,
-        matrix1,
         v,
         *strides(v, H),
+        matrix1,
         scaled1,
         o,
         alpha_sums,
@@ -927,12 +925,12 @@ def backward_sweep_1(
     intra1_p,
     S_late_0_out,
     dq_out,
+    scaled1_p,
     v_p,
     v_b,
     v_t,
     v_h,
     v_g,
-    scaled1_p,
     T,
     H,
     chunks,
@@ -962,9 +960,9 @@ def backward_sweep_1(
     e_ok = e < E
     d = tile * block_d + tl.arange(0, block_d)
     d_ok = d < D
-    S = tl.zeros([block_e, block_d], tl.float32)
+    S = tl.zeros([block_d, block_e], tl.float32)
     if S_first is not None:
-        S += tl.load(S_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
+        S += tl.load(S_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0)
     q_p += b * q_b + h // q_g * q_h
     do_p += b * do_b + h // do_g * do_h
     v_p += b * v_b + h // v_g * v_h
@@ -981,43 +979,41 @@ def backward_sweep_1(
             tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
         )
         alpha_a = tl.load(
-            alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+            alpha_sums + at * D + (tl.minimum(i, last))[None, :] * D + d[:, None], mask=(d_ok)[:, None], other=0
         )
         alpha_n = (
             tl.load(
-                alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+                alpha_resets + at * D + (tl.minimum(i, last))[None, :] * D + d[:, None], mask=(d_ok)[:, None], other=0
             )
             if EXACT
             else 0
         )
         since = span(alpha_a, alpha_n, 0.0, 0)
-        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do S^T
+        p = tl.dot(S.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # do S^T
         if not EXACT:
-            p = tl.dot(do.to(DT), (S - S.to(DT).to(tl.float32)).to(DT), p)
-        sums = tl.sum((since * q.to(tl.float32)).to(DT).to(tl.float32) * p, axis=0)
-        intra1 = tl.load(intra1_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+            p = tl.dot((S - S.to(DT).to(tl.float32)).to(DT), tl.trans(do.to(DT)), p)
+        sums = tl.sum((since * q.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1)
+        intra1 = tl.load(intra1_p + at * D + i[None, :] * D + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         y = intra1.to(tl.float32) + (since * p)  # (do S^T) . since + intra1
         if YIELD:
             tl.store(
-                S_late_0_out + step * D + i[:, None] * (H * D) + d[None, :],
+                S_late_0_out + step * D + i[None, :] * (H * D) + d[:, None],
                 (y * q.to(tl.float32)),
-                mask=i_ok[:, None] & d_ok[None, :],
+                mask=d_ok[:, None] & i_ok[None, :],
             )  # S.late
-            tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], y, mask=i_ok[:, None] & d_ok[None, :])  # dq
+            tl.store(dq_out + step * D + i[None, :] * (H * D) + d[:, None], y, mask=d_ok[:, None] & i_ok[None, :])  # dq
             tl.store(S_in__out + (bh * chunks + c) * D + d, sums, mask=d_ok)  # S: in
         kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
-        v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         scaled1 = tl.load(
-            scaled1_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
+            scaled1_p + at * D + i[None, :] * D + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0
         )
-        p2 = tl.dot(
-            tl.trans(v.to(DT)), scaled1.to(DT), (kept[None, :] * S), input_precision="tf32x3"
-        )  # ... + scaled1^T v
+        v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        p2 = tl.dot(scaled1.to(DT), v.to(DT), (kept[:, None] * S), input_precision="tf32x3")  # ... + scaled1^T v
         S = p2  # diag(kept) S + scaled1^T v
     if S_last is not None:
-        tl.store(S_last + sh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
+        tl.store(S_last + sh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
 
 
 @triton.jit(do_not_specialize=["T", "chunks"])
@@ -1132,12 +1128,12 @@ def backward_sweep_2(
     dS_first,
     dS_last,
     scaled2_p,
-    matrix1,
     do_p,
     do_b,
     do_t,
     do_h,
     do_g,
+    matrix1,
     dv_out,
     alpha_sums,
     alpha_resets,
@@ -1171,10 +1167,10 @@ def backward_sweep_2(
     d_ok = d < D
     e = tile * block_e + tl.arange(0, block_e)
     e_ok = e < E
-    dS = tl.zeros([block_d, block_e], tl.float32)
+    dS = tl.zeros([block_e, block_d], tl.float32)
     if dS_first is not None:
         dS += tl.load(
-            dS_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0
+            dS_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0
         )
     do_p += b * do_b + h // do_g * do_h
     for n in range(count):
@@ -1192,32 +1188,30 @@ def backward_sweep_2(
         scaled2 = tl.load(
             scaled2_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
         )
-        p = tl.dot(scaled2.to(DT), dS.to(DT), input_precision="tf32x3")  # scaled2 dS
+        p = tl.dot(dS.to(DT), tl.trans(scaled2.to(DT)), input_precision="tf32x3")  # scaled2 dS
+        do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p2 = tl.dot(t.to(DT), do.to(DT), p, input_precision="tf32x3")  # ... + matrix1 do
+        p2 = tl.dot(do.to(DT), tl.trans(t.to(DT)), p, input_precision="tf32x3")  # ... + matrix1 do
         if YIELD:
             tl.store(
-                dv_out + step * E + i[:, None] * (H * E) + e[None, :], p2, mask=i_ok[:, None] & e_ok[None, :]
+                dv_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :]
             )  # dv
         kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
         scaled3 = tl.load(
             scaled3_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
         )
-        p3 = tl.dot(
-            tl.trans(scaled3.to(DT)), do.to(DT), (kept[:, None] * dS), input_precision="tf32x3"
-        )  # ... + scaled3^T do
+        p3 = tl.dot(do.to(DT), scaled3.to(DT), (kept[None, :] * dS), input_precision="tf32x3")  # ... + scaled3^T do
         dS = p3  # diag(kept) dS + scaled3^T do
     if YIELD:
         if dS_last is not None:
             if part == 0:
                 tl.store(
-                    dS_last + (sh // H // parts * H + h) * D * E + d[:, None] * E + e[None, :],
+                    dS_last + (sh // H // parts * H + h) * D * E + d[None, :] * E + e[:, None],
                     dS,
-                    mask=d_ok[:, None] & e_ok[None, :],
+                    mask=d_ok[None, :] & e_ok[:, None],
                 )
     else:
-        tl.store(dS_last + sh * D * E + d[:, None] * E + e[None, :], dS, mask=d_ok[:, None] & e_ok[None, :])
+        tl.store(dS_last + sh * D * E + d[None, :] * E + e[:, None], dS, mask=d_ok[None, :] & e_ok[:, None])
 
 
 @triton.jit(do_not_specialize=["T", "chunks"])
@@ -1343,12 +1337,12 @@ def backward_sweep_3(
     S_late_0_g,
     S_late__out,
     dk_out,
+    scaled3_p,
     do_p,
     do_b,
     do_t,
     do_h,
     do_g,
-    scaled3_p,
     T,
     H,
     chunks,
@@ -1378,10 +1372,10 @@ def backward_sweep_3(
     e_ok = e < E
     d = tile * block_d + tl.arange(0, block_d)
     d_ok = d < D
-    dS = tl.zeros([block_e, block_d], tl.float32)
+    dS = tl.zeros([block_d, block_e], tl.float32)
     if dS_first is not None:
         dS += tl.load(
-            dS_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0
+            dS_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0
         )
     k_p += b * k_b + h // k_g * k_h
     v_p += b * v_b + h // v_g * v_h
@@ -1400,45 +1394,43 @@ def backward_sweep_3(
             tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
         )
         S_late_0 = tl.load(
-            S_late_0_p + t0 * S_late_0_t + i[:, None] * S_late_0_t + d[None, :],
-            mask=i_ok[:, None] & d_ok[None, :],
+            S_late_0_p + t0 * S_late_0_t + i[None, :] * S_late_0_t + d[:, None],
+            mask=d_ok[:, None] & i_ok[None, :],
             other=0.0,
         )
         alpha_a = tl.load(
-            alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+            alpha_sums + at * D + (tl.minimum(i, last))[None, :] * D + d[:, None], mask=(d_ok)[:, None], other=0
         )
         alpha_n = (
             tl.load(
-                alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+                alpha_resets + at * D + (tl.minimum(i, last))[None, :] * D + d[:, None], mask=(d_ok)[:, None], other=0
             )
             if EXACT
             else 0
         )
-        since = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        since = span(alpha_a_end[:, None], alpha_n_end[:, None], alpha_a, alpha_n)
+        k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p = tl.dot(v.to(DT), dS.to(DT), input_precision="tf32x3")  # v dS^T
+        p = tl.dot(dS.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # v dS^T
         if not EXACT:
-            p = tl.dot(v.to(DT), (dS - dS.to(DT).to(tl.float32)).to(DT), p)
-        sums = tl.sum((-(since * k.to(tl.float32))).to(DT).to(tl.float32) * p, axis=0)
-        intra2 = tl.load(intra2_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+            p = tl.dot((dS - dS.to(DT).to(tl.float32)).to(DT), tl.trans(v.to(DT)), p)
+        sums = tl.sum((-(since * k.to(tl.float32))).to(DT).to(tl.float32) * p, axis=1)
+        intra2 = tl.load(intra2_p + at * D + i[None, :] * D + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         y = intra2.to(tl.float32) + (p * since)  # (v dS^T) . since + intra2
         if YIELD:
             tl.store(
-                S_late__out + step * D + i[:, None] * (H * D) + d[None, :],
+                S_late__out + step * D + i[None, :] * (H * D) + d[:, None],
                 ((-(y * k.to(tl.float32))) + S_late_0.to(tl.float32)),
-                mask=i_ok[:, None] & d_ok[None, :],
+                mask=d_ok[:, None] & i_ok[None, :],
             )  # S.late
-            tl.store(dk_out + step * D + i[:, None] * (H * D) + d[None, :], y, mask=i_ok[:, None] & d_ok[None, :])  # dk
+            tl.store(dk_out + step * D + i[None, :] * (H * D) + d[:, None], y, mask=d_ok[:, None] & i_ok[None, :])  # dk
             tl.store(S_out__out + (bh * chunks + c) * D + d, sums, mask=d_ok)  # S: out
         kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
-        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         scaled3 = tl.load(
-            scaled3_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
+            scaled3_p + at * D + i[None, :] * D + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0
         )
-        p2 = tl.dot(
-            tl.trans(do.to(DT)), scaled3.to(DT), (kept[None, :] * dS), input_precision="tf32x3"
-        )  # ... + scaled3^T do
+        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        p2 = tl.dot(scaled3.to(DT), do.to(DT), (kept[:, None] * dS), input_precision="tf32x3")  # ... + scaled3^T do
         dS = p2  # diag(kept) dS + scaled3^T do
 
 
@@ -1453,7 +1445,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "heavy")
+    config = choose(some.dtype, (D, E))
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
     S_first = whole(states.get("S"))
@@ -1490,7 +1482,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 EVEN=lay.even,
                 EXACT=config.exact,
                 DT=DTYPES[some.dtype],
-                num_warps=4,
+                num_warps=config.ahead,
                 num_stages=1,
                 maxnreg=255 if config.exact else None,
             )
@@ -1514,9 +1506,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             intra1,
             S_late_0,
             dq,
+            scaled1,
             v,
             *strides(v, H),
-            scaled1,
             *lay.walked,
             parts,
             lay.length(parts),
@@ -1561,7 +1553,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 EVEN=lay.even,
                 EXACT=config.exact,
                 DT=DTYPES[some.dtype],
-                num_warps=4,
+                num_warps=config.ahead,
                 num_stages=1,
                 maxnreg=255 if config.exact else None,
             )
@@ -1574,9 +1566,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 None,
                 dS_ends,
                 scaled2,
-                matrix1,
                 do,
                 *strides(do, H),
+                matrix1,
                 None,
                 alpha_sums,
                 alpha_resets,
@@ -1629,9 +1621,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             dS_starts,
             dS_last,
             scaled2,
-            matrix1,
             do,
             *strides(do, H),
+            matrix1,
             dv,
             alpha_sums,
             alpha_resets,
@@ -1680,7 +1672,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 EVEN=lay.even,
                 EXACT=config.exact,
                 DT=DTYPES[some.dtype],
-                num_warps=4,
+                num_warps=config.ahead,
                 num_stages=1,
                 maxnreg=255 if config.exact else None,
             )
@@ -1705,9 +1697,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             *strides(S_late_0, H),
             S_late_,
             dk,
+            scaled3,
             do,
             *strides(do, H),
-            scaled3,
             *lay.walked,
             parts,
             lay.length(parts),

@@ -533,7 +533,6 @@ def forward_prepare_1(
 def forward_sweep_1(
     W_first,
     W_last,
-    matrix1,
     y_p,
     y_b,
     y_t,
@@ -544,6 +543,7 @@ def forward_sweep_1(
     x_t,
     x_h,
     x_g,
+    matrix1,
     matrix2,
     z_p,
     z_b,
@@ -586,10 +586,10 @@ def forward_sweep_1(
     n__ok = n_ < N
     m_ = tile * block_m_ + tl.arange(0, block_m_)
     m__ok = m_ < M
-    W = tl.zeros([block_n_, block_m_], tl.float32)
+    W = tl.zeros([block_m_, block_n_], tl.float32)
     if W_first is not None:
         W += tl.load(
-            W_first + sh * M * N + m_[None, :] * N + n_[:, None], mask=m__ok[None, :] & n__ok[:, None], other=0.0
+            W_first + sh * M * N + m_[:, None] * N + n_[None, :], mask=m__ok[:, None] & n__ok[None, :], other=0.0
         )
     y_p += b * y_b + h // y_g * y_h
     x_p += b * x_b + h // x_g * x_h
@@ -603,48 +603,46 @@ def forward_sweep_1(
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        y = tl.load(y_p + t0 * y_t + i[:, None] * y_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
+        y = tl.load(y_p + t0 * y_t + i[None, :] * y_t + m_[:, None], mask=m__ok[:, None] & i_ok[None, :], other=0.0)
         x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-        p = tl.dot(x.to(DT), W.to(DT), (-y.to(tl.float32)), input_precision="tf32x3")  # ... + x W^T
-        p2 = tl.dot(t.to(DT), p.to(DT), input_precision="tf32x3")  # matrix1 p
+        p = tl.dot(W.to(DT), tl.trans(x.to(DT)), (-y.to(tl.float32)), input_precision="tf32x3")  # ... + x W^T
+        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p2 = tl.dot(p.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 p
         t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p3 = tl.dot(t2.to(DT), p2.to(DT), input_precision="tf32x3")  # matrix2 p2
+        p3 = tl.dot(p2.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix2 p2
         z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-        p4 = tl.dot(z.to(DT), W.to(DT), (-p3), input_precision="tf32x3")  # ... + z W^T
+        p4 = tl.dot(W.to(DT), tl.trans(z.to(DT)), (-p3), input_precision="tf32x3")  # ... + z W^T
         if YIELD:
             tl.store(
-                write1_out + step * M + i[:, None] * (H * M) + m_[None, :], p2, mask=i_ok[:, None] & m__ok[None, :]
+                write1_out + step * M + i[None, :] * (H * M) + m_[:, None], p2, mask=m__ok[:, None] & i_ok[None, :]
             )
             tl.store(
-                o_out + step * M + i[:, None] * (H * M) + m_[None, :], p4, mask=i_ok[:, None] & m__ok[None, :]
+                o_out + step * M + i[None, :] * (H * M) + m_[:, None], p4, mask=m__ok[:, None] & i_ok[None, :]
             )  # o
         eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
-        p5 = tl.dot(
-            tl.trans(x.to(DT)), (eta.to(tl.float32)[:, None] * p2).to(DT), input_precision="tf32x3"
-        )  # p2^T diag(eta) x
+        p5 = tl.dot((eta.to(tl.float32)[None, :] * p2).to(DT), x.to(DT), input_precision="tf32x3")  # p2^T diag(eta) x
         W = (-p5) + W  # W - p2^T diag(eta) x
     if YIELD:
         if W_last is not None:
             if part == parts - 1:
                 tl.store(
-                    W_last + (sh // H // parts * H + h) * M * N + m_[None, :] * N + n_[:, None],
+                    W_last + (sh // H // parts * H + h) * M * N + m_[:, None] * N + n_[None, :],
                     W,
-                    mask=m__ok[None, :] & n__ok[:, None],
+                    mask=m__ok[:, None] & n__ok[None, :],
                 )
     else:
-        tl.store(W_last + sh * M * N + m_[None, :] * N + n_[:, None], W, mask=m__ok[None, :] & n__ok[:, None])
+        tl.store(W_last + sh * M * N + m_[:, None] * N + n_[None, :], W, mask=m__ok[:, None] & n__ok[None, :])
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def forward_ends_1(
     W_last,
-    matrix1,
     x_p,
     x_b,
     x_t,
     x_h,
     x_g,
+    matrix1,
     eta_p,
     eta_b,
     eta_t,
@@ -678,7 +676,7 @@ def forward_ends_1(
     n__ok = n_ < N
     n__kept = tile * block_n__kept + tl.arange(0, block_n__kept)
     n__kept_ok = n__kept < N
-    W = tl.where(n_[:, None] == n__kept[None, :], 1.0, 0.0)
+    W = tl.where(n__kept[:, None] == n_[None, :], 1.0, 0.0)
     x_p += b * x_b + h // x_g * x_h
     eta_p += b * eta_b + h // eta_g * eta_h
     for n in range(count):
@@ -689,25 +687,23 @@ def forward_ends_1(
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-        p = tl.dot(x.to(DT), W.to(DT), input_precision="tf32x3")  # x W
-        p2 = tl.dot(t.to(DT), p.to(DT), input_precision="tf32x3")  # matrix1 p
+        p = tl.dot(W.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x W
+        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p2 = tl.dot(p.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 p
         eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
-        p3 = tl.dot(
-            tl.trans(x.to(DT)), (eta.to(tl.float32)[:, None] * p2).to(DT), input_precision="tf32x3"
-        )  # x^T diag(eta) p2
+        p3 = tl.dot((eta.to(tl.float32)[None, :] * p2).to(DT), x.to(DT), input_precision="tf32x3")  # x^T diag(eta) p2
         W = (-p3) + W  # W - x^T diag(eta) p2
     if YIELD:
         if W_last is not None:
             if part == parts - 1:
                 tl.store(
-                    W_last + (sh // H // parts * H + h) * N * N + n_[:, None] * N + n__kept[None, :],
+                    W_last + (sh // H // parts * H + h) * N * N + n_[None, :] * N + n__kept[:, None],
                     W,
-                    mask=n__ok[:, None] & n__kept_ok[None, :],
+                    mask=n__ok[None, :] & n__kept_ok[:, None],
                 )
     else:
-        tl.store(W_last + sh * N * N + n_[:, None] * N + n__kept[None, :], W, mask=n__ok[:, None] & n__kept_ok[None, :])
+        tl.store(W_last + sh * N * N + n_[None, :] * N + n__kept[:, None], W, mask=n__ok[None, :] & n__kept_ok[:, None])
 
 
 def triton_forward(given, states, constants, packed=None, exchange=None):
@@ -721,7 +717,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "heavy")
+    config = choose(some.dtype, (N, M))
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(M, min(config.tile, padded(M))))
     W_first = whole(states.get("W"))
@@ -747,7 +743,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
         EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
-        num_warps=4,
+        num_warps=config.ahead,
         num_stages=1,
         maxnreg=255 if config.exact else None,
     )
@@ -758,11 +754,11 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
             (lay.sequences * parts * H * cdiv(M, min(config.tile, padded(M))),),
             None,
             W_ends,
-            matrix1,
             y,
             *strides(y, H),
             x,
             *strides(x, H),
+            matrix1,
             matrix2,
             z,
             *strides(z, H),
@@ -791,9 +787,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
             forward_ends_1,
             (lay.sequences * parts * H * cdiv(N, min(config.tile, padded(N))),),
             W_linear,
-            matrix1,
             x,
             *strides(x, H),
+            matrix1,
             eta,
             *strides(eta, H),
             *lay.walked,
@@ -827,11 +823,11 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
         (lay.sequences * parts * H * cdiv(M, min(config.tile, padded(M))),),
         W_starts,
         W_last,
-        matrix1,
         y,
         *strides(y, H),
         x,
         *strides(x, H),
+        matrix1,
         matrix2,
         z,
         *strides(z, H),
@@ -961,18 +957,18 @@ def backward_prepare_1(
 def backward_sweep_1(
     dW_first,
     dW_last,
-    matrix1,
     x_p,
     x_b,
     x_t,
     x_h,
     x_g,
-    matrix2,
     do_p,
     do_b,
     do_t,
     do_h,
     do_g,
+    matrix2,
+    matrix1,
     eta_p,
     eta_b,
     eta_t,
@@ -1014,10 +1010,10 @@ def backward_sweep_1(
     n__ok = n_ < N
     m_ = tile * block_m_ + tl.arange(0, block_m_)
     m__ok = m_ < M
-    dW = tl.zeros([block_n_, block_m_], tl.float32)
+    dW = tl.zeros([block_m_, block_n_], tl.float32)
     if dW_first is not None:
         dW += tl.load(
-            dW_first + sh * M * N + m_[None, :] * N + n_[:, None], mask=m__ok[None, :] & n__ok[:, None], other=0.0
+            dW_first + sh * M * N + m_[:, None] * N + n_[None, :], mask=m__ok[:, None] & n__ok[None, :], other=0.0
         )
     x_p += b * x_b + h // x_g * x_h
     do_p += b * do_b + h // do_g * do_h
@@ -1032,49 +1028,47 @@ def backward_sweep_1(
         at = bh * T + t0
         step = (b * T + t0) * H + h
         eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-        p = tl.dot(x.to(DT), dW.to(DT), input_precision="tf32x3")  # x dW^T
-        t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
-        p2 = tl.dot(tl.trans(t2.to(DT)), do.to(DT), p, input_precision="tf32x3")  # ... + matrix2 do
-        p3 = tl.dot(t.to(DT), p2.to(DT), input_precision="tf32x3")  # matrix1 p2
+        p = tl.dot(dW.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x dW^T
+        do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + m_[:, None], mask=m__ok[:, None] & i_ok[None, :], other=0.0)
+        t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p2 = tl.dot(do.to(DT), t.to(DT), p, input_precision="tf32x3")  # ... + matrix2 do
+        t2 = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p3 = tl.dot(p2.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix1 p2
         if YIELD:
             tl.store(
-                write2_out + step * M + i[:, None] * (H * M) + m_[None, :], p3, mask=i_ok[:, None] & m__ok[None, :]
+                write2_out + step * M + i[None, :] * (H * M) + m_[:, None], p3, mask=m__ok[:, None] & i_ok[None, :]
             )
             tl.store(
-                dy_out + step * M + i[:, None] * (H * M) + m_[None, :],
-                (eta.to(tl.float32)[:, None] * p3),
-                mask=i_ok[:, None] & m__ok[None, :],
+                dy_out + step * M + i[None, :] * (H * M) + m_[:, None],
+                (eta.to(tl.float32)[None, :] * p3),
+                mask=m__ok[:, None] & i_ok[None, :],
             )  # dy
-        p4 = tl.dot(
-            tl.trans(x.to(DT)), (eta.to(tl.float32)[:, None] * p3).to(DT), input_precision="tf32x3"
-        )  # p3^T diag(eta) x
+        p4 = tl.dot((eta.to(tl.float32)[None, :] * p3).to(DT), x.to(DT), input_precision="tf32x3")  # p3^T diag(eta) x
         z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-        p5 = tl.dot(tl.trans(z.to(DT)), do.to(DT), ((-p4) + dW), input_precision="tf32x3")  # ... + do^T z
+        p5 = tl.dot(do.to(DT), z.to(DT), ((-p4) + dW), input_precision="tf32x3")  # ... + do^T z
         dW = p5  # dW + do^T z - p3^T diag(eta) x
     if YIELD:
         if dW_last is not None:
             if part == 0:
                 tl.store(
-                    dW_last + (sh // H // parts * H + h) * M * N + m_[None, :] * N + n_[:, None],
+                    dW_last + (sh // H // parts * H + h) * M * N + m_[:, None] * N + n_[None, :],
                     dW,
-                    mask=m__ok[None, :] & n__ok[:, None],
+                    mask=m__ok[:, None] & n__ok[None, :],
                 )
     else:
-        tl.store(dW_last + sh * M * N + m_[None, :] * N + n_[:, None], dW, mask=m__ok[None, :] & n__ok[:, None])
+        tl.store(dW_last + sh * M * N + m_[:, None] * N + n_[None, :], dW, mask=m__ok[:, None] & n__ok[None, :])
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_ends_1(
     dW_last,
-    matrix1,
     x_p,
     x_b,
     x_t,
     x_h,
     x_g,
+    matrix1,
     eta_p,
     eta_b,
     eta_t,
@@ -1108,7 +1102,7 @@ def backward_ends_1(
     n__ok = n_ < N
     n__kept = tile * block_n__kept + tl.arange(0, block_n__kept)
     n__kept_ok = n__kept < N
-    dW = tl.where(n_[:, None] == n__kept[None, :], 1.0, 0.0)
+    dW = tl.where(n__kept[:, None] == n_[None, :], 1.0, 0.0)
     x_p += b * x_b + h // x_g * x_h
     eta_p += b * eta_b + h // eta_g * eta_h
     for n in range(count):
@@ -1119,26 +1113,24 @@ def backward_ends_1(
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-        p = tl.dot(x.to(DT), dW.to(DT), input_precision="tf32x3")  # x dW
-        p2 = tl.dot(t.to(DT), p.to(DT), input_precision="tf32x3")  # matrix1 p
+        p = tl.dot(dW.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x dW
+        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p2 = tl.dot(p.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 p
         eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
-        p3 = tl.dot(
-            tl.trans(x.to(DT)), (eta.to(tl.float32)[:, None] * p2).to(DT), input_precision="tf32x3"
-        )  # x^T diag(eta) p2
+        p3 = tl.dot((eta.to(tl.float32)[None, :] * p2).to(DT), x.to(DT), input_precision="tf32x3")  # x^T diag(eta) p2
         dW = dW + (-p3)  # dW - x^T diag(eta) p2
     if YIELD:
         if dW_last is not None:
             if part == 0:
                 tl.store(
-                    dW_last + (sh // H // parts * H + h) * N * N + n_[:, None] * N + n__kept[None, :],
+                    dW_last + (sh // H // parts * H + h) * N * N + n_[None, :] * N + n__kept[:, None],
                     dW,
-                    mask=n__ok[:, None] & n__kept_ok[None, :],
+                    mask=n__ok[None, :] & n__kept_ok[:, None],
                 )
     else:
         tl.store(
-            dW_last + sh * N * N + n_[:, None] * N + n__kept[None, :], dW, mask=n__ok[:, None] & n__kept_ok[None, :]
+            dW_last + sh * N * N + n_[None, :] * N + n__kept[:, None], dW, mask=n__ok[None, :] & n__kept_ok[:, None]
         )
 
 
@@ -1212,18 +1204,18 @@ def backward_prepare_2(
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_2(
     dW_first,
-    matrix5,
     x_p,
     x_b,
     x_t,
     x_h,
     x_g,
-    matrix3,
+    matrix5,
     z_p,
     z_b,
     z_t,
     z_h,
     z_g,
+    matrix3,
     write1_p,
     write1_b,
     write1_t,
@@ -1275,10 +1267,10 @@ def backward_sweep_2(
     m__ok = m_ < M
     n_ = tile * block_n_ + tl.arange(0, block_n_)
     n__ok = n_ < N
-    dW = tl.zeros([block_m_, block_n_], tl.float32)
+    dW = tl.zeros([block_n_, block_m_], tl.float32)
     if dW_first is not None:
         dW += tl.load(
-            dW_first + sh * M * N + m_[:, None] * N + n_[None, :], mask=m__ok[:, None] & n__ok[None, :], other=0.0
+            dW_first + sh * M * N + m_[None, :] * N + n_[:, None], mask=m__ok[None, :] & n__ok[:, None], other=0.0
         )
     x_p += b * x_b + h // x_g * x_h
     z_p += b * z_b + h // z_g * z_h
@@ -1295,27 +1287,27 @@ def backward_sweep_2(
         at = bh * T + t0
         step = (b * T + t0) * H + h
         eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
+        x = tl.load(x_p + t0 * x_t + i[None, :] * x_t + n_[:, None], mask=n__ok[:, None] & i_ok[None, :], other=0.0)
         t = tl.load(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-        p = tl.dot(tl.trans(t.to(DT)), x.to(DT), input_precision="tf32x3")  # matrix5 x
+        p = tl.dot(x.to(DT), t.to(DT), input_precision="tf32x3")  # matrix5 x
+        z = tl.load(z_p + t0 * z_t + i[None, :] * z_t + n_[:, None], mask=n__ok[:, None] & i_ok[None, :], other=0.0)
         t2 = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-        p2 = tl.dot(tl.trans(t2.to(DT)), z.to(DT), (-p), input_precision="tf32x3")  # ... + matrix3 z
+        p2 = tl.dot(z.to(DT), t2.to(DT), (-p), input_precision="tf32x3")  # ... + matrix3 z
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :],
             mask=i_ok[:, None] & m__ok[None, :],
             other=0.0,
         )
-        p3 = tl.dot(write1.to(DT), dW.to(DT), p2, input_precision="tf32x3")  # ... + write1 dW
+        p3 = tl.dot(dW.to(DT), tl.trans(write1.to(DT)), p2, input_precision="tf32x3")  # ... + write1 dW
         if YIELD:
             tl.store(
-                dx_1_out + step * N + i[:, None] * (H * N) + n_[None, :],
-                (-eta.to(tl.float32)[:, None] * p3),
-                mask=i_ok[:, None] & n__ok[None, :],
+                dx_1_out + step * N + i[None, :] * (H * N) + n_[:, None],
+                (-eta.to(tl.float32)[None, :] * p3),
+                mask=n__ok[:, None] & i_ok[None, :],
             )  # dx
             tl.store(
                 deta_1_out + (step + i * H) * tl.cdiv(N, block_n_) + tile,
-                tl.sum(tl.where(n__ok[None, :], (-(x.to(tl.float32) * p3)), 0.0), axis=1),
+                tl.sum(tl.where(n__ok[:, None], (-(x.to(tl.float32) * p3)), 0.0), axis=0),
                 mask=i_ok,
             )  # deta
         write2 = tl.load(
@@ -1324,10 +1316,10 @@ def backward_sweep_2(
             other=0.0,
         )
         p4 = tl.dot(
-            tl.trans(write2.to(DT)), (eta.to(tl.float32)[:, None] * x.to(tl.float32)).to(DT), input_precision="tf32x3"
+            (eta.to(tl.float32)[None, :] * x.to(tl.float32)).to(DT), write2.to(DT), input_precision="tf32x3"
         )  # write2^T diag(eta) x
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
-        p5 = tl.dot(tl.trans(do.to(DT)), z.to(DT), (dW + (-p4)), input_precision="tf32x3")  # ... + do^T z
+        p5 = tl.dot(z.to(DT), do.to(DT), (dW + (-p4)), input_precision="tf32x3")  # ... + do^T z
         dW = p5  # dW + do^T z - write2^T diag(eta) x
 
 
@@ -1335,12 +1327,12 @@ def backward_sweep_2(
 def backward_sweep_3(
     W_first,
     W_last,
-    matrix4,
     x_p,
     x_b,
     x_t,
     x_h,
     x_g,
+    matrix4,
     do_p,
     do_b,
     do_t,
@@ -1398,10 +1390,10 @@ def backward_sweep_3(
     m__ok = m_ < M
     n_ = tile * block_n_ + tl.arange(0, block_n_)
     n__ok = n_ < N
-    W = tl.zeros([block_m_, block_n_], tl.float32)
+    W = tl.zeros([block_n_, block_m_], tl.float32)
     if W_first is not None:
         W += tl.load(
-            W_first + sh * M * N + m_[:, None] * N + n_[None, :], mask=m__ok[:, None] & n__ok[None, :], other=0.0
+            W_first + sh * M * N + m_[None, :] * N + n_[:, None], mask=m__ok[None, :] & n__ok[:, None], other=0.0
         )
     x_p += b * x_b + h // x_g * x_h
     do_p += b * do_b + h // do_g * do_h
@@ -1419,29 +1411,29 @@ def backward_sweep_3(
         step = (b * T + t0) * H + h
         eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
         dx_1 = tl.load(
-            dx_1_p + t0 * dx_1_t + i[:, None] * dx_1_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0
+            dx_1_p + t0 * dx_1_t + i[None, :] * dx_1_t + n_[:, None], mask=n__ok[:, None] & i_ok[None, :], other=0.0
         )
+        x = tl.load(x_p + t0 * x_t + i[None, :] * x_t + n_[:, None], mask=n__ok[:, None] & i_ok[None, :], other=0.0)
         t = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-        p = tl.dot(t.to(DT), x.to(DT), input_precision="tf32x3")  # matrix4 x
+        p = tl.dot(x.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix4 x
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
-        p2 = tl.dot(do.to(DT), W.to(DT), (-p), input_precision="tf32x3")  # ... + do W
+        p2 = tl.dot(W.to(DT), tl.trans(do.to(DT)), (-p), input_precision="tf32x3")  # ... + do W
         t2 = tl.load(matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p3 = tl.dot(t2.to(DT), x.to(DT), input_precision="tf32x3")  # matrix6 x
+        p3 = tl.dot(x.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix6 x
         write2 = tl.load(
             write2_p + t0 * write2_t + i[:, None] * write2_t + m_[None, :],
             mask=i_ok[:, None] & m__ok[None, :],
             other=0.0,
         )
-        p4 = tl.dot(write2.to(DT), W.to(DT), (-p3), input_precision="tf32x3")  # ... + write2 W
+        p4 = tl.dot(W.to(DT), tl.trans(write2.to(DT)), (-p3), input_precision="tf32x3")  # ... + write2 W
         if YIELD:
             tl.store(
-                dx_out + step * N + i[:, None] * (H * N) + n_[None, :],
-                ((-eta.to(tl.float32)[:, None] * p4) + dx_1.to(tl.float32)),
-                mask=i_ok[:, None] & n__ok[None, :],
+                dx_out + step * N + i[None, :] * (H * N) + n_[:, None],
+                ((-eta.to(tl.float32)[None, :] * p4) + dx_1.to(tl.float32)),
+                mask=n__ok[:, None] & i_ok[None, :],
             )  # dx
             tl.store(
-                dz_out + step * N + i[:, None] * (H * N) + n_[None, :], p2, mask=i_ok[:, None] & n__ok[None, :]
+                dz_out + step * N + i[None, :] * (H * N) + n_[:, None], p2, mask=n__ok[:, None] & i_ok[None, :]
             )  # dz
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :],
@@ -1449,11 +1441,11 @@ def backward_sweep_3(
             other=0.0,
         )
         p5 = tl.dot(
-            tl.trans(write1.to(DT)), (eta.to(tl.float32)[:, None] * x.to(tl.float32)).to(DT), input_precision="tf32x3"
+            (eta.to(tl.float32)[None, :] * x.to(tl.float32)).to(DT), write1.to(DT), input_precision="tf32x3"
         )  # write1^T diag(eta) x
         W = W + (-p5)  # W - write1^T diag(eta) x
     if W_last is not None:
-        tl.store(W_last + sh * M * N + m_[:, None] * N + n_[None, :], W, mask=m__ok[:, None] & n__ok[None, :])
+        tl.store(W_last + sh * M * N + m_[None, :] * N + n_[:, None], W, mask=m__ok[None, :] & n__ok[:, None])
 
 
 def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None):
@@ -1467,7 +1459,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "heavy")
+    config = choose(some.dtype, (N, M))
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(N, min(config.tile, padded(N))))
     W_first = whole(states.get("W"))
@@ -1506,7 +1498,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
-        num_warps=4,
+        num_warps=config.ahead,
         num_stages=1,
         maxnreg=255 if config.exact else None,
     )
@@ -1517,12 +1509,12 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             (lay.sequences * parts * H * cdiv(M, min(config.tile, padded(M))),),
             None,
             dW_ends,
-            matrix1,
             x,
             *strides(x, H),
-            matrix2,
             do,
             *strides(do, H),
+            matrix2,
+            matrix1,
             eta,
             *strides(eta, H),
             None,
@@ -1550,9 +1542,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             backward_ends_1,
             (lay.sequences * parts * H * cdiv(N, min(config.tile, padded(N))),),
             dW_linear,
-            matrix1,
             x,
             *strides(x, H),
+            matrix1,
             eta,
             *strides(eta, H),
             *lay.walked,
@@ -1588,12 +1580,12 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         (lay.sequences * parts * H * cdiv(M, min(config.tile, padded(M))),),
         dW_starts,
         dW_last,
-        matrix1,
         x,
         *strides(x, H),
-        matrix2,
         do,
         *strides(do, H),
+        matrix2,
+        matrix1,
         eta,
         *strides(eta, H),
         write2,
@@ -1639,7 +1631,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=4,
+            num_warps=config.ahead,
             num_stages=1,
             maxnreg=255 if config.exact else None,
         )
@@ -1650,12 +1642,12 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             backward_sweep_2,
             (lay.sequences * parts * H * cdiv(N, min(config.tile, padded(N))),),
             dW_starts,
-            matrix5,
             x,
             *strides(x, H),
-            matrix3,
+            matrix5,
             z,
             *strides(z, H),
+            matrix3,
             write1,
             *strides(write1, H),
             eta,
@@ -1692,9 +1684,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             (lay.sequences * parts * H * cdiv(N, min(config.tile, padded(N))),),
             W_starts,
             W_last,
-            matrix4,
             x,
             *strides(x, H),
+            matrix4,
             do,
             *strides(do, H),
             matrix6,

@@ -703,7 +703,6 @@ def forward_prepare_1(
 def forward_sweep_1(
     W_first,
     W_last,
-    matrix1,
     keep_sums,
     keep_resets,
     x_p,
@@ -716,6 +715,7 @@ def forward_sweep_1(
     y_t,
     y_h,
     y_g,
+    matrix1,
     z_p,
     z_b,
     z_t,
@@ -758,10 +758,10 @@ def forward_sweep_1(
     n__ok = n_ < N
     m_ = tile * block_m_ + tl.arange(0, block_m_)
     m__ok = m_ < M
-    W = tl.zeros([block_n_, block_m_], tl.float32)
+    W = tl.zeros([block_m_, block_n_], tl.float32)
     if W_first is not None:
         W += tl.load(
-            W_first + sh * M * N + m_[None, :] * N + n_[:, None], mask=m__ok[None, :] & n__ok[:, None], other=0.0
+            W_first + sh * M * N + m_[:, None] * N + n_[None, :], mask=m__ok[:, None] & n__ok[None, :], other=0.0
         )
     x_p += b * x_b + h // x_g * x_h
     y_p += b * y_b + h // y_g * y_h
@@ -781,49 +781,48 @@ def forward_sweep_1(
         keep_r = tl.load(keep_resets + at + tl.minimum(i, last)) if EXACT else -1
         keep_a_end = tl.load(keep_sums + at + last)
         keep_r_end = tl.load(keep_resets + at + last) if EXACT else -1
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         since = power(keep_a_before, keep_r_before < 0)
         x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-        p = tl.dot(x.to(DT), W.to(DT), input_precision="tf32x3")  # x W^T
-        y = tl.load(y_p + t0 * y_t + i[:, None] * y_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
-        w = (since[:, None] * p) + (-y.to(tl.float32))
-        p2 = tl.dot(t.to(DT), w.to(DT), input_precision="tf32x3")  # matrix1 w
+        p = tl.dot(W.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x W^T
+        y = tl.load(y_p + t0 * y_t + i[None, :] * y_t + m_[:, None], mask=m__ok[:, None] & i_ok[None, :], other=0.0)
+        w = (since[None, :] * p) + (-y.to(tl.float32))
+        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
         since2 = power(keep_a, keep_r < 0)
         z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-        p3 = tl.dot(z.to(DT), W.to(DT), input_precision="tf32x3")  # z W^T
+        p3 = tl.dot(W.to(DT), tl.trans(z.to(DT)), input_precision="tf32x3")  # z W^T
         t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p4 = tl.dot(t2.to(DT), p2.to(DT), input_precision="tf32x3")  # matrix2 p2
-        y2 = (since2[:, None] * p3) + (-p4)  # diag(since) z W^T - matrix2 p2
+        p4 = tl.dot(p2.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix2 p2
+        y2 = (since2[None, :] * p3) + (-p4)  # diag(since) z W^T - matrix2 p2
         if YIELD:
             tl.store(
-                write1_out + step * M + i[:, None] * (H * M) + m_[None, :], p2, mask=i_ok[:, None] & m__ok[None, :]
+                write1_out + step * M + i[None, :] * (H * M) + m_[:, None], p2, mask=m__ok[:, None] & i_ok[None, :]
             )
             tl.store(
-                o_out + step * M + i[:, None] * (H * M) + m_[None, :], y2, mask=i_ok[:, None] & m__ok[None, :]
+                o_out + step * M + i[None, :] * (H * M) + m_[:, None], y2, mask=m__ok[:, None] & i_ok[None, :]
             )  # o
         kept = power(keep_a_end, keep_r_end < 0)
         until = power(keep_a_end - keep_a, keep_r_end < i + 1)
         eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
         p5 = tl.dot(
-            tl.trans(x.to(DT)), ((until * eta.to(tl.float32))[:, None] * p2).to(DT), input_precision="tf32x3"
+            ((until * eta.to(tl.float32))[None, :] * p2).to(DT), x.to(DT), input_precision="tf32x3"
         )  # p2^T diag(eta . until) x
         W = (kept * W) + (-p5)  # kept W - p2^T diag(eta . until) x
     if YIELD:
         if W_last is not None:
             if part == parts - 1:
                 tl.store(
-                    W_last + (sh // H // parts * H + h) * M * N + m_[None, :] * N + n_[:, None],
+                    W_last + (sh // H // parts * H + h) * M * N + m_[:, None] * N + n_[None, :],
                     W,
-                    mask=m__ok[None, :] & n__ok[:, None],
+                    mask=m__ok[:, None] & n__ok[None, :],
                 )
     else:
-        tl.store(W_last + sh * M * N + m_[None, :] * N + n_[:, None], W, mask=m__ok[None, :] & n__ok[:, None])
+        tl.store(W_last + sh * M * N + m_[:, None] * N + n_[None, :], W, mask=m__ok[:, None] & n__ok[None, :])
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def forward_ends_1(
     W_last,
-    matrix1,
     keep_sums,
     keep_resets,
     x_p,
@@ -831,6 +830,7 @@ def forward_ends_1(
     x_t,
     x_h,
     x_g,
+    matrix1,
     eta_p,
     eta_b,
     eta_t,
@@ -864,7 +864,7 @@ def forward_ends_1(
     n__ok = n_ < N
     n__kept = tile * block_n__kept + tl.arange(0, block_n__kept)
     n__kept_ok = n__kept < N
-    W = tl.where(n_[:, None] == n__kept[None, :], 1.0, 0.0)
+    W = tl.where(n__kept[:, None] == n_[None, :], 1.0, 0.0)
     x_p += b * x_b + h // x_g * x_h
     eta_p += b * eta_b + h // eta_g * eta_h
     for n in range(count):
@@ -881,29 +881,29 @@ def forward_ends_1(
         keep_r_end = tl.load(keep_resets + at + last) if EXACT else -1
         keep_a = tl.load(keep_sums + at + tl.minimum(i, last))
         keep_r = tl.load(keep_resets + at + tl.minimum(i, last)) if EXACT else -1
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         since = power(keep_a_before, keep_r_before < 0)
         x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-        p = tl.dot(x.to(DT), W.to(DT), input_precision="tf32x3")  # x W
-        w = since[:, None] * p
-        p2 = tl.dot(t.to(DT), w.to(DT), input_precision="tf32x3")  # matrix1 w
+        p = tl.dot(W.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x W
+        w = since[None, :] * p
+        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
         kept = power(keep_a_end, keep_r_end < 0)
         until = power(keep_a_end - keep_a, keep_r_end < i + 1)
         eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
         p3 = tl.dot(
-            tl.trans(x.to(DT)), ((until * eta.to(tl.float32))[:, None] * p2).to(DT), input_precision="tf32x3"
+            ((until * eta.to(tl.float32))[None, :] * p2).to(DT), x.to(DT), input_precision="tf32x3"
         )  # x^T diag(eta . until) p2
         W = (kept * W) + (-p3)  # kept W - x^T diag(eta . until) p2
     if YIELD:
         if W_last is not None:
             if part == parts - 1:
                 tl.store(
-                    W_last + (sh // H // parts * H + h) * N * N + n_[:, None] * N + n__kept[None, :],
+                    W_last + (sh // H // parts * H + h) * N * N + n_[None, :] * N + n__kept[:, None],
                     W,
-                    mask=n__ok[:, None] & n__kept_ok[None, :],
+                    mask=n__ok[None, :] & n__kept_ok[:, None],
                 )
     else:
-        tl.store(W_last + sh * N * N + n_[:, None] * N + n__kept[None, :], W, mask=n__ok[:, None] & n__kept_ok[None, :])
+        tl.store(W_last + sh * N * N + n_[None, :] * N + n__kept[:, None], W, mask=n__ok[None, :] & n__kept_ok[:, None])
 
 
 def triton_forward(given, states, constants, packed=None, exchange=None):
@@ -918,7 +918,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], keep.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "heavy")
+    config = choose(some.dtype, (N, M))
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(M, min(config.tile, padded(M))))
     W_first = whole(states.get("W"))
@@ -948,7 +948,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
         EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
-        num_warps=4,
+        num_warps=config.ahead,
         num_stages=1,
         maxnreg=255 if config.exact else None,
     )
@@ -959,13 +959,13 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
             (lay.sequences * parts * H * cdiv(M, min(config.tile, padded(M))),),
             None,
             W_ends,
-            matrix1,
             keep_sums,
             keep_resets,
             x,
             *strides(x, H),
             y,
             *strides(y, H),
+            matrix1,
             z,
             *strides(z, H),
             matrix2,
@@ -994,11 +994,11 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
             forward_ends_1,
             (lay.sequences * parts * H * cdiv(N, min(config.tile, padded(N))),),
             W_linear,
-            matrix1,
             keep_sums,
             keep_resets,
             x,
             *strides(x, H),
+            matrix1,
             eta,
             *strides(eta, H),
             *lay.walked,
@@ -1032,13 +1032,13 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
         (lay.sequences * parts * H * cdiv(M, min(config.tile, padded(M))),),
         W_starts,
         W_last,
-        matrix1,
         keep_sums,
         keep_resets,
         x,
         *strides(x, H),
         y,
         *strides(y, H),
+        matrix1,
         z,
         *strides(z, H),
         matrix2,
@@ -1175,7 +1175,6 @@ def backward_prepare_1(
 def backward_sweep_1(
     dW_first,
     dW_last,
-    matrix1,
     x_p,
     x_b,
     x_t,
@@ -1183,12 +1182,13 @@ def backward_sweep_1(
     x_g,
     keep_sums,
     keep_resets,
-    matrix2,
     do_p,
     do_b,
     do_t,
     do_h,
     do_g,
+    matrix2,
+    matrix1,
     eta_p,
     eta_b,
     eta_t,
@@ -1230,10 +1230,10 @@ def backward_sweep_1(
     n__ok = n_ < N
     m_ = tile * block_m_ + tl.arange(0, block_m_)
     m__ok = m_ < M
-    dW = tl.zeros([block_n_, block_m_], tl.float32)
+    dW = tl.zeros([block_m_, block_n_], tl.float32)
     if dW_first is not None:
         dW += tl.load(
-            dW_first + sh * M * N + m_[None, :] * N + n_[:, None], mask=m__ok[None, :] & n__ok[:, None], other=0.0
+            dW_first + sh * M * N + m_[:, None] * N + n_[None, :], mask=m__ok[:, None] & n__ok[None, :], other=0.0
         )
     x_p += b * x_b + h // x_g * x_h
     do_p += b * do_b + h // do_g * do_h
@@ -1254,53 +1254,49 @@ def backward_sweep_1(
         eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
         keep_a_before = tl.load(keep_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
         keep_r_before = tl.load(keep_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-        p = tl.dot(x.to(DT), dW.to(DT), input_precision="tf32x3")  # x dW^T
+        p = tl.dot(dW.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x dW^T
         since = power(keep_a_end - keep_a, keep_r_end < i + 1)
-        t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
-        p2 = tl.dot(tl.trans(t2.to(DT)), do.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + matrix2 do
-        p3 = tl.dot(t.to(DT), p2.to(DT), input_precision="tf32x3")  # matrix1 p2
+        do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + m_[:, None], mask=m__ok[:, None] & i_ok[None, :], other=0.0)
+        t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p2 = tl.dot(do.to(DT), t.to(DT), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix2 do
+        t2 = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p3 = tl.dot(p2.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix1 p2
         if YIELD:
             tl.store(
-                write2_out + step * M + i[:, None] * (H * M) + m_[None, :], p3, mask=i_ok[:, None] & m__ok[None, :]
+                write2_out + step * M + i[None, :] * (H * M) + m_[:, None], p3, mask=m__ok[:, None] & i_ok[None, :]
             )
             tl.store(
-                dy_out + step * M + i[:, None] * (H * M) + m_[None, :],
-                (eta.to(tl.float32)[:, None] * p3),
-                mask=i_ok[:, None] & m__ok[None, :],
+                dy_out + step * M + i[None, :] * (H * M) + m_[:, None],
+                (eta.to(tl.float32)[None, :] * p3),
+                mask=m__ok[:, None] & i_ok[None, :],
             )  # dy
         kept = power(keep_a_end, keep_r_end < 0)
         until = power(keep_a_before, keep_r_before < 0)
         p4 = tl.dot(
-            tl.trans(x.to(DT)), ((eta.to(tl.float32) * until)[:, None] * p3).to(DT), input_precision="tf32x3"
+            ((eta.to(tl.float32) * until)[None, :] * p3).to(DT), x.to(DT), input_precision="tf32x3"
         )  # p3^T diag(eta . until) x
-        z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
         until2 = power(keep_a, keep_r < 0)
+        z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
         p5 = tl.dot(
-            tl.trans(z.to(DT)),
-            (until2[:, None] * do.to(tl.float32)).to(DT),
-            ((kept * dW) + (-p4)),
-            input_precision="tf32x3",
+            (until2[None, :] * do.to(tl.float32)).to(DT), z.to(DT), ((kept * dW) + (-p4)), input_precision="tf32x3"
         )  # ... + do^T diag(until) z
         dW = p5  # kept dW + do^T diag(until) z - p3^T diag(eta . until) x
     if YIELD:
         if dW_last is not None:
             if part == 0:
                 tl.store(
-                    dW_last + (sh // H // parts * H + h) * M * N + m_[None, :] * N + n_[:, None],
+                    dW_last + (sh // H // parts * H + h) * M * N + m_[:, None] * N + n_[None, :],
                     dW,
-                    mask=m__ok[None, :] & n__ok[:, None],
+                    mask=m__ok[:, None] & n__ok[None, :],
                 )
     else:
-        tl.store(dW_last + sh * M * N + m_[None, :] * N + n_[:, None], dW, mask=m__ok[None, :] & n__ok[:, None])
+        tl.store(dW_last + sh * M * N + m_[:, None] * N + n_[None, :], dW, mask=m__ok[:, None] & n__ok[None, :])
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_ends_1(
     dW_last,
-    matrix1,
     keep_sums,
     keep_resets,
     x_p,
@@ -1308,6 +1304,7 @@ def backward_ends_1(
     x_t,
     x_h,
     x_g,
+    matrix1,
     eta_p,
     eta_b,
     eta_t,
@@ -1341,7 +1338,7 @@ def backward_ends_1(
     n__ok = n_ < N
     n__kept = tile * block_n__kept + tl.arange(0, block_n__kept)
     n__kept_ok = n__kept < N
-    dW = tl.where(n_[:, None] == n__kept[None, :], 1.0, 0.0)
+    dW = tl.where(n__kept[:, None] == n_[None, :], 1.0, 0.0)
     x_p += b * x_b + h // x_g * x_h
     eta_p += b * eta_b + h // eta_g * eta_h
     for n in range(count):
@@ -1358,30 +1355,30 @@ def backward_ends_1(
         keep_r_end = tl.load(keep_resets + at + last) if EXACT else -1
         keep_a_before = tl.load(keep_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
         keep_r_before = tl.load(keep_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         since = power(keep_a_end - keep_a, keep_r_end < i + 1)
         x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-        p = tl.dot(x.to(DT), dW.to(DT), input_precision="tf32x3")  # x dW
-        w = since[:, None] * p
-        p2 = tl.dot(t.to(DT), w.to(DT), input_precision="tf32x3")  # matrix1 w
+        p = tl.dot(dW.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x dW
+        w = since[None, :] * p
+        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
         kept = power(keep_a_end, keep_r_end < 0)
         eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
         until = power(keep_a_before, keep_r_before < 0)
         p3 = tl.dot(
-            tl.trans(x.to(DT)), ((eta.to(tl.float32) * until)[:, None] * p2).to(DT), input_precision="tf32x3"
+            ((eta.to(tl.float32) * until)[None, :] * p2).to(DT), x.to(DT), input_precision="tf32x3"
         )  # x^T diag(eta . until) p2
         dW = (kept * dW) + (-p3)  # kept dW - x^T diag(eta . until) p2
     if YIELD:
         if dW_last is not None:
             if part == 0:
                 tl.store(
-                    dW_last + (sh // H // parts * H + h) * N * N + n_[:, None] * N + n__kept[None, :],
+                    dW_last + (sh // H // parts * H + h) * N * N + n_[None, :] * N + n__kept[:, None],
                     dW,
-                    mask=n__ok[:, None] & n__kept_ok[None, :],
+                    mask=n__ok[None, :] & n__kept_ok[:, None],
                 )
     else:
         tl.store(
-            dW_last + sh * N * N + n_[:, None] * N + n__kept[None, :], dW, mask=n__ok[:, None] & n__kept_ok[None, :]
+            dW_last + sh * N * N + n_[None, :] * N + n__kept[:, None], dW, mask=n__ok[None, :] & n__kept_ok[:, None]
         )
 
 
@@ -1482,12 +1479,12 @@ def backward_sweep_2(
     write1_g,
     W_out_late__out,
     matrix5,
-    matrix3,
     z_p,
     z_b,
     z_t,
     z_h,
     z_g,
+    matrix3,
     dx_2_out,
     deta_2_out,
     write2_p,
@@ -1529,10 +1526,10 @@ def backward_sweep_2(
     m__ok = m_ < M
     n_ = tile * block_n_ + tl.arange(0, block_n_)
     n__ok = n_ < N
-    dW = tl.zeros([block_m_, block_n_], tl.float32)
+    dW = tl.zeros([block_n_, block_m_], tl.float32)
     if dW_first is not None:
         dW += tl.load(
-            dW_first + sh * M * N + m_[:, None] * N + n_[None, :], mask=m__ok[:, None] & n__ok[None, :], other=0.0
+            dW_first + sh * M * N + m_[None, :] * N + n_[:, None], mask=m__ok[None, :] & n__ok[:, None], other=0.0
         )
     eta_p += b * eta_b + h // eta_g * eta_h
     x_p += b * x_b + h // x_g * x_h
@@ -1556,54 +1553,47 @@ def backward_sweep_2(
         keep_r_before = tl.load(keep_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
         since = power(keep_a_end - keep_a, keep_r_end < i + 1)
         eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
-        x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
+        x = tl.load(x_p + t0 * x_t + i[None, :] * x_t + n_[:, None], mask=n__ok[:, None] & i_ok[None, :], other=0.0)
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :],
             mask=i_ok[:, None] & m__ok[None, :],
             other=0.0,
         )
-        p = tl.dot(write1.to(DT), dW.to(DT), input_precision="tf32x3")  # write1 dW
+        p = tl.dot(dW.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write1 dW
         if not EXACT:
-            p = tl.dot(write1.to(DT), (dW - dW.to(DT).to(tl.float32)).to(DT), p)
-        sums = tl.sum(((since * eta.to(tl.float32))[:, None] * x.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1)
+            p = tl.dot((dW - dW.to(DT).to(tl.float32)).to(DT), tl.trans(write1.to(DT)), p)
+        sums = tl.sum(((since * eta.to(tl.float32))[None, :] * x.to(tl.float32)).to(DT).to(tl.float32) * p, axis=0)
         t = tl.load(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(tl.trans(t.to(DT)), x.to(DT), input_precision="tf32x3")  # matrix5 x
+        p2 = tl.dot(x.to(DT), t.to(DT), input_precision="tf32x3")  # matrix5 x
+        z = tl.load(z_p + t0 * z_t + i[None, :] * z_t + n_[:, None], mask=n__ok[:, None] & i_ok[None, :], other=0.0)
         t2 = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-        p3 = tl.dot(
-            tl.trans(t2.to(DT)), z.to(DT), ((since[:, None] * p) + (-p2)), input_precision="tf32x3"
-        )  # ... + matrix3 z
+        p3 = tl.dot(z.to(DT), t2.to(DT), ((since[None, :] * p) + (-p2)), input_precision="tf32x3")  # ... + matrix3 z
         if YIELD:
             tl.store(
-                dx_2_out + step * N + i[:, None] * (H * N) + n_[None, :],
-                (-eta.to(tl.float32)[:, None] * p3),
-                mask=i_ok[:, None] & n__ok[None, :],
+                dx_2_out + step * N + i[None, :] * (H * N) + n_[:, None],
+                (-eta.to(tl.float32)[None, :] * p3),
+                mask=n__ok[:, None] & i_ok[None, :],
             )  # dx
             tl.store(
                 deta_2_out + (step + i * H) * tl.cdiv(N, block_n_) + tile,
-                tl.sum(tl.where(n__ok[None, :], (-(x.to(tl.float32) * p3)), 0.0), axis=1),
+                tl.sum(tl.where(n__ok[:, None], (-(x.to(tl.float32) * p3)), 0.0), axis=0),
                 mask=i_ok,
             )  # deta
             tl.store(W_out_late__out + (step + i * H) * tl.cdiv(N, block_n_) + tile, sums, mask=i_ok)  # W: out.late
+        until = power(keep_a_before, keep_r_before < 0)
         write2 = tl.load(
             write2_p + t0 * write2_t + i[:, None] * write2_t + m_[None, :],
             mask=i_ok[:, None] & m__ok[None, :],
             other=0.0,
         )
-        until = power(keep_a_before, keep_r_before < 0)
         p4 = tl.dot(
-            tl.trans(write2.to(DT)),
-            ((eta.to(tl.float32) * until)[:, None] * x.to(tl.float32)).to(DT),
-            input_precision="tf32x3",
+            ((eta.to(tl.float32) * until)[None, :] * x.to(tl.float32)).to(DT), write2.to(DT), input_precision="tf32x3"
         )  # write2^T diag(eta . until) x
         kept = power(keep_a_end, keep_r_end < 0)
-        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
         until2 = power(keep_a, keep_r < 0)
+        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
         p5 = tl.dot(
-            tl.trans(do.to(DT)),
-            (until2[:, None] * z.to(tl.float32)).to(DT),
-            ((-p4) + (kept * dW)),
-            input_precision="tf32x3",
+            (until2[None, :] * z.to(tl.float32)).to(DT), do.to(DT), ((-p4) + (kept * dW)), input_precision="tf32x3"
         )  # ... + do^T diag(until) z
         dW = p5  # kept dW + do^T diag(until) z - write2^T diag(eta . until) x
 
@@ -1799,10 +1789,10 @@ def backward_sweep_3(
     m__ok = m_ < M
     n_ = tile * block_n_ + tl.arange(0, block_n_)
     n__ok = n_ < N
-    W = tl.zeros([block_m_, block_n_], tl.float32)
+    W = tl.zeros([block_n_, block_m_], tl.float32)
     if W_first is not None:
         W += tl.load(
-            W_first + sh * M * N + m_[:, None] * N + n_[None, :], mask=m__ok[:, None] & n__ok[None, :], other=0.0
+            W_first + sh * M * N + m_[None, :] * N + n_[:, None], mask=m__ok[None, :] & n__ok[:, None], other=0.0
         )
     z_p += b * z_b + h // z_g * z_h
     do_p += b * do_b + h // do_g * do_h
@@ -1824,61 +1814,59 @@ def backward_sweep_3(
         keep_a_before = tl.load(keep_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
         keep_r_before = tl.load(keep_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
         dx_2 = tl.load(
-            dx_2_p + t0 * dx_2_t + i[:, None] * dx_2_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0
+            dx_2_p + t0 * dx_2_t + i[None, :] * dx_2_t + n_[:, None], mask=n__ok[:, None] & i_ok[None, :], other=0.0
         )
         keep_a_end = tl.load(keep_sums + at + last)
         keep_r_end = tl.load(keep_resets + at + last) if EXACT else -1
         since = power(keep_a, keep_r < 0)
-        z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
+        z = tl.load(z_p + t0 * z_t + i[None, :] * z_t + n_[:, None], mask=n__ok[:, None] & i_ok[None, :], other=0.0)
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
-        p = tl.dot(do.to(DT), W.to(DT), input_precision="tf32x3")  # do W
+        p = tl.dot(W.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # do W
         if not EXACT:
-            p = tl.dot(do.to(DT), (W - W.to(DT).to(tl.float32)).to(DT), p)
+            p = tl.dot((W - W.to(DT).to(tl.float32)).to(DT), tl.trans(do.to(DT)), p)
         eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
         since2 = power(keep_a_before, keep_r_before < 0)
-        x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
+        x = tl.load(x_p + t0 * x_t + i[None, :] * x_t + n_[:, None], mask=n__ok[:, None] & i_ok[None, :], other=0.0)
         write2 = tl.load(
             write2_p + t0 * write2_t + i[:, None] * write2_t + m_[None, :],
             mask=i_ok[:, None] & m__ok[None, :],
             other=0.0,
         )
-        p2 = tl.dot(write2.to(DT), W.to(DT), input_precision="tf32x3")  # write2 W
+        p2 = tl.dot(W.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # write2 W
         if not EXACT:
-            p2 = tl.dot(write2.to(DT), (W - W.to(DT).to(tl.float32)).to(DT), p2)
-        sums = tl.sum((since[:, None] * z.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1)
-        sums2 = tl.sum((-(eta.to(tl.float32) * since2)[:, None] * x.to(tl.float32)).to(DT).to(tl.float32) * p2, axis=1)
+            p2 = tl.dot((W - W.to(DT).to(tl.float32)).to(DT), tl.trans(write2.to(DT)), p2)
+        sums = tl.sum((since[None, :] * z.to(tl.float32)).to(DT).to(tl.float32) * p, axis=0)
+        sums2 = tl.sum((-(eta.to(tl.float32) * since2)[None, :] * x.to(tl.float32)).to(DT).to(tl.float32) * p2, axis=0)
         t = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p3 = tl.dot(t.to(DT), x.to(DT), input_precision="tf32x3")  # matrix4 x
-        y = (since[:, None] * p) + (-p3)  # diag(since) do W - matrix4 x
+        p3 = tl.dot(x.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix4 x
+        y = (since[None, :] * p) + (-p3)  # diag(since) do W - matrix4 x
         t2 = tl.load(matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p4 = tl.dot(t2.to(DT), x.to(DT), input_precision="tf32x3")  # matrix6 x
-        y2 = (since2[:, None] * p2) + (-p4)  # diag(since) write2 W - matrix6 x
+        p4 = tl.dot(x.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix6 x
+        y2 = (since2[None, :] * p2) + (-p4)  # diag(since) write2 W - matrix6 x
         if YIELD:
             tl.store(
-                dx_out + step * N + i[:, None] * (H * N) + n_[None, :],
-                ((-eta.to(tl.float32)[:, None] * y2) + dx_2.to(tl.float32)),
-                mask=i_ok[:, None] & n__ok[None, :],
+                dx_out + step * N + i[None, :] * (H * N) + n_[:, None],
+                ((-eta.to(tl.float32)[None, :] * y2) + dx_2.to(tl.float32)),
+                mask=n__ok[:, None] & i_ok[None, :],
             )  # dx
             tl.store(
-                dz_out + step * N + i[:, None] * (H * N) + n_[None, :], y, mask=i_ok[:, None] & n__ok[None, :]
+                dz_out + step * N + i[None, :] * (H * N) + n_[:, None], y, mask=n__ok[:, None] & i_ok[None, :]
             )  # dz
             tl.store(W_in_late__out + (step + i * H) * tl.cdiv(N, block_n_) + tile, sums, mask=i_ok)  # W: in.late
             tl.store(W_in_early__out + (step + i * H) * tl.cdiv(N, block_n_) + tile, sums2, mask=i_ok)  # W: in.early
         kept = power(keep_a_end, keep_r_end < 0)
+        until = power(keep_a_end - keep_a, keep_r_end < i + 1)
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :],
             mask=i_ok[:, None] & m__ok[None, :],
             other=0.0,
         )
-        until = power(keep_a_end - keep_a, keep_r_end < i + 1)
         p5 = tl.dot(
-            tl.trans(write1.to(DT)),
-            ((until * eta.to(tl.float32))[:, None] * x.to(tl.float32)).to(DT),
-            input_precision="tf32x3",
+            ((until * eta.to(tl.float32))[None, :] * x.to(tl.float32)).to(DT), write1.to(DT), input_precision="tf32x3"
         )  # write1^T diag(eta . until) x
         W = (kept * W) + (-p5)  # kept W - write1^T diag(eta . until) x
     if W_last is not None:
-        tl.store(W_last + sh * M * N + m_[:, None] * N + n_[None, :], W, mask=m__ok[:, None] & n__ok[None, :])
+        tl.store(W_last + sh * M * N + m_[None, :] * N + n_[:, None], W, mask=m__ok[None, :] & n__ok[:, None])
 
 
 def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None):
@@ -1893,7 +1881,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], keep.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "heavy")
+    config = choose(some.dtype, (N, M))
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(N, min(config.tile, padded(N))))
     W_first = whole(states.get("W"))
@@ -1936,7 +1924,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
-        num_warps=4,
+        num_warps=config.ahead,
         num_stages=1,
         maxnreg=255 if config.exact else None,
     )
@@ -1947,14 +1935,14 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             (lay.sequences * parts * H * cdiv(M, min(config.tile, padded(M))),),
             None,
             dW_ends,
-            matrix1,
             x,
             *strides(x, H),
             keep_sums,
             keep_resets,
-            matrix2,
             do,
             *strides(do, H),
+            matrix2,
+            matrix1,
             eta,
             *strides(eta, H),
             None,
@@ -1982,11 +1970,11 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             backward_ends_1,
             (lay.sequences * parts * H * cdiv(N, min(config.tile, padded(N))),),
             dW_linear,
-            matrix1,
             keep_sums,
             keep_resets,
             x,
             *strides(x, H),
+            matrix1,
             eta,
             *strides(eta, H),
             *lay.walked,
@@ -2022,14 +2010,14 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         (lay.sequences * parts * H * cdiv(M, min(config.tile, padded(M))),),
         dW_starts,
         dW_last,
-        matrix1,
         x,
         *strides(x, H),
         keep_sums,
         keep_resets,
-        matrix2,
         do,
         *strides(do, H),
+        matrix2,
+        matrix1,
         eta,
         *strides(eta, H),
         write2,
@@ -2077,7 +2065,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=4,
+            num_warps=config.ahead,
             num_stages=1,
             maxnreg=255 if config.exact else None,
         )
@@ -2099,9 +2087,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             *strides(write1, H),
             W_out_late_,
             matrix5,
-            matrix3,
             z,
             *strides(z, H),
+            matrix3,
             dx_2,
             deta_2,
             write2,
@@ -2157,7 +2145,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=4,
+            num_warps=config.ahead,
             num_stages=1,
             maxnreg=255 if config.exact else None,
         )

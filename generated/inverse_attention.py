@@ -618,7 +618,6 @@ def forward_prepare_1(
 def forward_sweep_1(
     s_first,
     s_last,
-    matrix1,
     q_p,
     q_b,
     q_t,
@@ -636,6 +635,7 @@ def forward_sweep_1(
     o_t,
     o_h,
     o_g,
+    matrix1,
     write1_out,
     v_out,
     k_p,
@@ -672,9 +672,9 @@ def forward_sweep_1(
     d_ok = d < D
     e = tile * block_e + tl.arange(0, block_e)
     e_ok = e < E
-    s = tl.zeros([block_d, block_e], tl.float32)
+    s = tl.zeros([block_e, block_d], tl.float32)
     if s_first is not None:
-        s += tl.load(s_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0)
+        s += tl.load(s_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
     q_p += b * q_b + h // q_g * q_h
     lam_p += b * lam_b + h // lam_g * lam_h
     o_p += b * o_b + h // o_g * o_h
@@ -693,41 +693,40 @@ def forward_sweep_1(
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
         lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(q.to(DT), s.to(DT), input_precision="tf32x3")  # q s
+        p = tl.dot(s.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # q s
         since = power(lam_a_before, lam_r_before < 0)
         lam = tl.exp(tl.load(lam_p + t0 * lam_t + i * lam_t, mask=i_ok, other=0.0).to(tl.float32))
-        o = tl.load(o_p + t0 * o_t + i[:, None] * o_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        w = (-(since * lam)[:, None] * p) + o.to(tl.float32)
-        p2 = tl.dot(t.to(DT), w.to(DT), input_precision="tf32x3")  # matrix1 w
+        o = tl.load(o_p + t0 * o_t + i[None, :] * o_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
+        w = (-(since * lam)[None, :] * p) + o.to(tl.float32)
+        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
         if YIELD:
-            tl.store(write1_out + step * E + i[:, None] * (H * E) + e[None, :], p2, mask=i_ok[:, None] & e_ok[None, :])
-            tl.store(v_out + step * E + i[:, None] * (H * E) + e[None, :], p2, mask=i_ok[:, None] & e_ok[None, :])  # v
+            tl.store(write1_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :])
+            tl.store(v_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :])  # v
         kept = power(lam_a_end, lam_r_end < 0)
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p3 = tl.dot(
-            tl.trans(k.to(DT)), ((x * until)[:, None] * p2).to(DT), (kept * s), input_precision="tf32x3"
+            ((x * until)[None, :] * p2).to(DT), k.to(DT), (kept * s), input_precision="tf32x3"
         )  # ... + k^T diag((1 - lam) . until) p2
         s = p3  # kept s + k^T diag((1 - lam) . until) p2
     if YIELD:
         if s_last is not None:
             if part == parts - 1:
                 tl.store(
-                    s_last + (sh // H // parts * H + h) * D * E + d[:, None] * E + e[None, :],
+                    s_last + (sh // H // parts * H + h) * D * E + d[None, :] * E + e[:, None],
                     s,
-                    mask=d_ok[:, None] & e_ok[None, :],
+                    mask=d_ok[None, :] & e_ok[:, None],
                 )
     else:
-        tl.store(s_last + sh * D * E + d[:, None] * E + e[None, :], s, mask=d_ok[:, None] & e_ok[None, :])
+        tl.store(s_last + sh * D * E + d[None, :] * E + e[:, None], s, mask=d_ok[None, :] & e_ok[:, None])
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def forward_ends_1(
     s_last,
-    matrix1,
     q_p,
     q_b,
     q_t,
@@ -740,6 +739,7 @@ def forward_ends_1(
     lam_t,
     lam_h,
     lam_g,
+    matrix1,
     k_p,
     k_b,
     k_t,
@@ -773,7 +773,7 @@ def forward_ends_1(
     d_ok = d < D
     d_kept = tile * block_d_kept + tl.arange(0, block_d_kept)
     d_kept_ok = d_kept < D
-    s = tl.where(d[:, None] == d_kept[None, :], 1.0, 0.0)
+    s = tl.where(d_kept[:, None] == d[None, :], 1.0, 0.0)
     q_p += b * q_b + h // q_g * q_h
     lam_p += b * lam_b + h // lam_g * lam_h
     k_p += b * k_b + h // k_g * k_h
@@ -791,31 +791,31 @@ def forward_ends_1(
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
         lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(q.to(DT), s.to(DT), input_precision="tf32x3")  # q s
+        p = tl.dot(s.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # q s
         since = power(lam_a_before, lam_r_before < 0)
         lam = tl.exp(tl.load(lam_p + t0 * lam_t + i * lam_t, mask=i_ok, other=0.0).to(tl.float32))
-        w = -(since * lam)[:, None] * p
-        p2 = tl.dot(t.to(DT), w.to(DT), input_precision="tf32x3")  # matrix1 w
+        w = -(since * lam)[None, :] * p
+        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
         kept = power(lam_a_end, lam_r_end < 0)
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p3 = tl.dot(
-            tl.trans(k.to(DT)), ((x * until)[:, None] * p2).to(DT), (kept * s), input_precision="tf32x3"
+            ((x * until)[None, :] * p2).to(DT), k.to(DT), (kept * s), input_precision="tf32x3"
         )  # ... + k^T diag((1 - lam) . until) p2
         s = p3  # kept s + k^T diag((1 - lam) . until) p2
     if YIELD:
         if s_last is not None:
             if part == parts - 1:
                 tl.store(
-                    s_last + (sh // H // parts * H + h) * D * D + d[:, None] * D + d_kept[None, :],
+                    s_last + (sh // H // parts * H + h) * D * D + d[None, :] * D + d_kept[:, None],
                     s,
-                    mask=d_ok[:, None] & d_kept_ok[None, :],
+                    mask=d_ok[None, :] & d_kept_ok[:, None],
                 )
     else:
-        tl.store(s_last + sh * D * D + d[:, None] * D + d_kept[None, :], s, mask=d_ok[:, None] & d_kept_ok[None, :])
+        tl.store(s_last + sh * D * D + d[None, :] * D + d_kept[:, None], s, mask=d_ok[None, :] & d_kept_ok[:, None])
 
 
 def triton_forward(given, states, constants, packed=None, exchange=None):
@@ -829,7 +829,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
     H = max(q.shape[2], k.shape[2], o.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = o.shape[-1]
-    config = choose(some.dtype, (D, E), "light")
+    config = choose(some.dtype, (D, E))
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
     s_first = whole(states.get("s"))
@@ -857,7 +857,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
         EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
-        num_warps=4,
+        num_warps=config.ahead,
         num_stages=1,
         maxnreg=255 if config.exact else None,
     )
@@ -868,7 +868,6 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
             (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
             None,
             s_ends,
-            matrix1,
             q,
             *strides(q, H),
             lam_sums,
@@ -877,6 +876,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
             *strides(lam, H),
             o,
             *strides(o, H),
+            matrix1,
             None,
             None,
             k,
@@ -902,13 +902,13 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
             forward_ends_1,
             (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
             s_linear,
-            matrix1,
             q,
             *strides(q, H),
             lam_sums,
             lam_resets,
             lam,
             *strides(lam, H),
+            matrix1,
             k,
             *strides(k, H),
             *lay.walked,
@@ -942,7 +942,6 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
         (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
         s_starts,
         s_last,
-        matrix1,
         q,
         *strides(q, H),
         lam_sums,
@@ -951,6 +950,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
         *strides(lam, H),
         o,
         *strides(o, H),
+        matrix1,
         write1,
         v,
         k,
@@ -1060,7 +1060,6 @@ def backward_prepare_1(
 def backward_sweep_1(
     ds_first,
     ds_last,
-    matrix1,
     dv_p,
     dv_b,
     dv_t,
@@ -1078,6 +1077,7 @@ def backward_sweep_1(
     lam_t,
     lam_h,
     lam_g,
+    matrix1,
     matrix2,
     o_p,
     o_b,
@@ -1126,10 +1126,10 @@ def backward_sweep_1(
     d_ok = d < D
     e = tile * block_e + tl.arange(0, block_e)
     e_ok = e < E
-    ds = tl.zeros([block_d, block_e], tl.float32)
+    ds = tl.zeros([block_e, block_d], tl.float32)
     if ds_first is not None:
         ds += tl.load(
-            ds_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0
+            ds_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0
         )
     dv_p += b * dv_b + h // dv_g * dv_h
     k_p += b * k_b + h // k_g * k_h
@@ -1149,67 +1149,66 @@ def backward_sweep_1(
         lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
-        o = tl.load(o_p + t0 * o_t + i[:, None] * o_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        o = tl.load(o_p + t0 * o_t + i[None, :] * o_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         write1 = tl.load(
-            write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+            write1_p + t0 * write1_t + i[None, :] * write1_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0
         )
         lam_a_before = tl.load(lam_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
         lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        dv = tl.load(dv_p + t0 * dv_t + i[:, None] * dv_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        dv = tl.load(dv_p + t0 * dv_t + i[None, :] * dv_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(k.to(DT), ds.to(DT), input_precision="tf32x3")  # k ds
+        p = tl.dot(ds.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k ds
         lam = tl.exp(tl.load(lam_p + t0 * lam_t + i * lam_t, mask=i_ok, other=0.0).to(tl.float32))
         x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
-        w = dv.to(tl.float32) + ((since * x)[:, None] * p)
-        p2 = tl.dot(t.to(DT), w.to(DT), input_precision="tf32x3")  # matrix1 w
+        w = dv.to(tl.float32) + ((since * x)[None, :] * p)
+        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
         t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p3 = tl.dot(tl.trans(t2.to(DT)), p2.to(DT), input_precision="tf32x3")  # matrix2 p2
-        y = (since[:, None] * p) + (-p3)  # diag(since) k ds - matrix2 p2
+        p3 = tl.dot(p2.to(DT), t2.to(DT), input_precision="tf32x3")  # matrix2 p2
+        y = (since[None, :] * p) + (-p3)  # diag(since) k ds - matrix2 p2
         if YIELD:
-            tl.store(write2_out + step * E + i[:, None] * (H * E) + e[None, :], p2, mask=i_ok[:, None] & e_ok[None, :])
+            tl.store(write2_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :])
             tl.store(
-                do_out + step * E + i[:, None] * (H * E) + e[None, :], p2, mask=i_ok[:, None] & e_ok[None, :]
+                do_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :]
             )  # do
             tl.store(
                 dlog_lam_0_out + (step + i * H) * tl.cdiv(E, block_e) + tile,
                 tl.sum(
                     tl.where(
-                        e_ok[None, :],
+                        e_ok[:, None],
                         (
                             (((-o.to(tl.float32)) + write1.to(tl.float32)) * p2)
-                            + (-lam[:, None] * (y * write1.to(tl.float32)))
+                            + (-lam[None, :] * (y * write1.to(tl.float32)))
                         ),
                         0.0,
                     ),
-                    axis=1,
+                    axis=0,
                 ),
                 mask=i_ok,
             )  # dlog_lam
         kept = power(lam_a_end, lam_r_end < 0)
-        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         until = power(lam_a_before, lam_r_before < 0)
+        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p4 = tl.dot(
-            tl.trans(q.to(DT)), ((until * lam)[:, None] * p2).to(DT), input_precision="tf32x3"
+            ((until * lam)[None, :] * p2).to(DT), q.to(DT), input_precision="tf32x3"
         )  # q^T diag(lam . until) p2
         ds = (kept * ds) + (-p4)  # kept ds - q^T diag(lam . until) p2
     if YIELD:
         if ds_last is not None:
             if part == 0:
                 tl.store(
-                    ds_last + (sh // H // parts * H + h) * D * E + d[:, None] * E + e[None, :],
+                    ds_last + (sh // H // parts * H + h) * D * E + d[None, :] * E + e[:, None],
                     ds,
-                    mask=d_ok[:, None] & e_ok[None, :],
+                    mask=d_ok[None, :] & e_ok[:, None],
                 )
     else:
-        tl.store(ds_last + sh * D * E + d[:, None] * E + e[None, :], ds, mask=d_ok[:, None] & e_ok[None, :])
+        tl.store(ds_last + sh * D * E + d[None, :] * E + e[:, None], ds, mask=d_ok[None, :] & e_ok[:, None])
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_ends_1(
     ds_last,
-    matrix1,
     lam_sums,
     lam_resets,
     k_p,
@@ -1222,6 +1221,7 @@ def backward_ends_1(
     lam_t,
     lam_h,
     lam_g,
+    matrix1,
     q_p,
     q_b,
     q_t,
@@ -1255,7 +1255,7 @@ def backward_ends_1(
     d_ok = d < D
     d_kept = tile * block_d_kept + tl.arange(0, block_d_kept)
     d_kept_ok = d_kept < D
-    ds = tl.where(d[:, None] == d_kept[None, :], 1.0, 0.0)
+    ds = tl.where(d_kept[:, None] == d[None, :], 1.0, 0.0)
     k_p += b * k_b + h // k_g * k_h
     lam_p += b * lam_b + h // lam_g * lam_h
     q_p += b * q_b + h // q_g * q_h
@@ -1273,18 +1273,18 @@ def backward_ends_1(
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         lam_a_before = tl.load(lam_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
         lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(k.to(DT), ds.to(DT), input_precision="tf32x3")  # k ds
+        p = tl.dot(ds.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k ds
         lam = tl.exp(tl.load(lam_p + t0 * lam_t + i * lam_t, mask=i_ok, other=0.0).to(tl.float32))
         x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
-        w = (since * x)[:, None] * p
-        p2 = tl.dot(t.to(DT), w.to(DT), input_precision="tf32x3")  # matrix1 w
-        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        w = (since * x)[None, :] * p
+        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
         until = power(lam_a_before, lam_r_before < 0)
+        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p3 = tl.dot(
-            tl.trans(q.to(DT)), ((until * lam)[:, None] * p2).to(DT), input_precision="tf32x3"
+            ((until * lam)[None, :] * p2).to(DT), q.to(DT), input_precision="tf32x3"
         )  # q^T diag(lam . until) p2
         kept = power(lam_a_end, lam_r_end < 0)
         ds = (-p3) + (kept * ds)  # kept ds - q^T diag(lam . until) p2
@@ -1292,12 +1292,12 @@ def backward_ends_1(
         if ds_last is not None:
             if part == 0:
                 tl.store(
-                    ds_last + (sh // H // parts * H + h) * D * D + d[:, None] * D + d_kept[None, :],
+                    ds_last + (sh // H // parts * H + h) * D * D + d[None, :] * D + d_kept[:, None],
                     ds,
-                    mask=d_ok[:, None] & d_kept_ok[None, :],
+                    mask=d_ok[None, :] & d_kept_ok[:, None],
                 )
     else:
-        tl.store(ds_last + sh * D * D + d[:, None] * D + d_kept[None, :], ds, mask=d_ok[:, None] & d_kept_ok[None, :])
+        tl.store(ds_last + sh * D * D + d[None, :] * D + d_kept[:, None], ds, mask=d_ok[None, :] & d_kept_ok[:, None])
 
 
 @triton.jit(do_not_specialize=["T", "chunks"])
@@ -1397,12 +1397,12 @@ def backward_sweep_2(
     write1_h,
     write1_g,
     s_out_late__out,
-    matrix3,
     q_p,
     q_b,
     q_t,
     q_h,
     q_g,
+    matrix3,
     dk_out,
     write2_p,
     write2_b,
@@ -1438,10 +1438,10 @@ def backward_sweep_2(
     e_ok = e < E
     d = tile * block_d + tl.arange(0, block_d)
     d_ok = d < D
-    ds = tl.zeros([block_e, block_d], tl.float32)
+    ds = tl.zeros([block_d, block_e], tl.float32)
     if ds_first is not None:
         ds += tl.load(
-            ds_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0
+            ds_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0
         )
     k_p += b * k_b + h // k_g * k_h
     lam_p += b * lam_b + h // lam_g * lam_h
@@ -1463,34 +1463,34 @@ def backward_sweep_2(
         lam_a_before = tl.load(lam_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
         lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         lam = tl.exp(tl.load(lam_p + t0 * lam_t + i * lam_t, mask=i_ok, other=0.0).to(tl.float32))
         x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
-        p = tl.dot(write1.to(DT), ds.to(DT), input_precision="tf32x3")  # write1 ds^T
+        p = tl.dot(ds.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write1 ds^T
         if not EXACT:
-            p = tl.dot(write1.to(DT), (ds - ds.to(DT).to(tl.float32)).to(DT), p)
-        sums = tl.sum((-(since * x)[:, None] * k.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1)
+            p = tl.dot((ds - ds.to(DT).to(tl.float32)).to(DT), tl.trans(write1.to(DT)), p)
+        sums = tl.sum((-(since * x)[None, :] * k.to(tl.float32)).to(DT).to(tl.float32) * p, axis=0)
+        q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         t = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(tl.trans(t.to(DT)), q.to(DT), input_precision="tf32x3")  # matrix3 q
-        y = (-p2) + (since[:, None] * p)  # diag(since) write1 ds^T - matrix3 q
+        p2 = tl.dot(q.to(DT), t.to(DT), input_precision="tf32x3")  # matrix3 q
+        y = (-p2) + (since[None, :] * p)  # diag(since) write1 ds^T - matrix3 q
         if YIELD:
             tl.store(
-                dk_out + step * D + i[:, None] * (H * D) + d[None, :],
-                ((1.0 + (-lam))[:, None] * y),
-                mask=i_ok[:, None] & d_ok[None, :],
+                dk_out + step * D + i[None, :] * (H * D) + d[:, None],
+                ((1.0 + (-lam))[None, :] * y),
+                mask=d_ok[:, None] & i_ok[None, :],
             )  # dk
             tl.store(s_out_late__out + (step + i * H) * tl.cdiv(D, block_d) + tile, sums, mask=i_ok)  # s: out.late
         kept = power(lam_a_end, lam_r_end < 0)
+        until = power(lam_a_before, lam_r_before < 0)
         write2 = tl.load(
             write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
-        until = power(lam_a_before, lam_r_before < 0)
         p3 = tl.dot(
-            tl.trans(write2.to(DT)), ((until * lam)[:, None] * q.to(tl.float32)).to(DT), input_precision="tf32x3"
+            ((until * lam)[None, :] * q.to(tl.float32)).to(DT), write2.to(DT), input_precision="tf32x3"
         )  # q^T diag(lam . until) write2
         ds = (kept * ds) + (-p3)  # kept ds - q^T diag(lam . until) write2
 
@@ -1613,12 +1613,12 @@ def backward_sweep_3(
     write2_h,
     write2_g,
     s_in_early__out,
-    matrix4,
     k_p,
     k_b,
     k_t,
     k_h,
     k_g,
+    matrix4,
     dq_out,
     write1_p,
     write1_b,
@@ -1654,9 +1654,9 @@ def backward_sweep_3(
     e_ok = e < E
     d = tile * block_d + tl.arange(0, block_d)
     d_ok = d < D
-    s = tl.zeros([block_e, block_d], tl.float32)
+    s = tl.zeros([block_d, block_e], tl.float32)
     if s_first is not None:
-        s += tl.load(s_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
+        s += tl.load(s_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0)
     q_p += b * q_b + h // q_g * q_h
     lam_p += b * lam_b + h // lam_g * lam_h
     write2_p += b * write2_b + h // write2_g * write2_h
@@ -1677,40 +1677,37 @@ def backward_sweep_3(
         lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
         lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
         since = power(lam_a_before, lam_r_before < 0)
-        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         lam = tl.exp(tl.load(lam_p + t0 * lam_t + i * lam_t, mask=i_ok, other=0.0).to(tl.float32))
         write2 = tl.load(
             write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
-        p = tl.dot(write2.to(DT), s.to(DT), input_precision="tf32x3")  # write2 s^T
+        p = tl.dot(s.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # write2 s^T
         if not EXACT:
-            p = tl.dot(write2.to(DT), (s - s.to(DT).to(tl.float32)).to(DT), p)
-        sums = tl.sum((-(since * lam)[:, None] * q.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1)
+            p = tl.dot((s - s.to(DT).to(tl.float32)).to(DT), tl.trans(write2.to(DT)), p)
+        sums = tl.sum((-(since * lam)[None, :] * q.to(tl.float32)).to(DT).to(tl.float32) * p, axis=0)
+        k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         t = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(t.to(DT), k.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + matrix4 k
+        p2 = tl.dot(k.to(DT), tl.trans(t.to(DT)), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix4 k
         if YIELD:
             tl.store(
-                dq_out + step * D + i[:, None] * (H * D) + d[None, :],
-                (-lam[:, None] * p2),
-                mask=i_ok[:, None] & d_ok[None, :],
+                dq_out + step * D + i[None, :] * (H * D) + d[:, None],
+                (-lam[None, :] * p2),
+                mask=d_ok[:, None] & i_ok[None, :],
             )  # dq
             tl.store(s_in_early__out + (step + i * H) * tl.cdiv(D, block_d) + tile, sums, mask=i_ok)  # s: in.early
         kept = power(lam_a_end, lam_r_end < 0)
+        x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
+        until = power(lam_a_end - lam_a, lam_r_end < i + 1)
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
-        x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
-        until = power(lam_a_end - lam_a, lam_r_end < i + 1)
         p3 = tl.dot(
-            tl.trans(write1.to(DT)),
-            ((x * until)[:, None] * k.to(tl.float32)).to(DT),
-            (kept * s),
-            input_precision="tf32x3",
+            ((x * until)[None, :] * k.to(tl.float32)).to(DT), write1.to(DT), (kept * s), input_precision="tf32x3"
         )  # ... + k^T diag((1 - lam) . until) write1
         s = p3  # kept s + k^T diag((1 - lam) . until) write1
     if s_last is not None:
-        tl.store(s_last + sh * D * E + d[None, :] * E + e[:, None], s, mask=d_ok[None, :] & e_ok[:, None])
+        tl.store(s_last + sh * D * E + d[:, None] * E + e[None, :], s, mask=d_ok[:, None] & e_ok[None, :])
 
 
 def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None):
@@ -1724,7 +1721,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], o.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = o.shape[-1]
-    config = choose(some.dtype, (D, E), "light")
+    config = choose(some.dtype, (D, E))
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
     s_first = whole(states.get("s"))
@@ -1757,7 +1754,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
-        num_warps=4,
+        num_warps=config.ahead,
         num_stages=1,
         maxnreg=255 if config.exact else None,
     )
@@ -1768,7 +1765,6 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
             None,
             ds_ends,
-            matrix1,
             dv,
             *strides(dv, H),
             lam_sums,
@@ -1777,6 +1773,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             *strides(k, H),
             lam,
             *strides(lam, H),
+            matrix1,
             matrix2,
             o,
             *strides(o, H),
@@ -1808,13 +1805,13 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             backward_ends_1,
             (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
             ds_linear,
-            matrix1,
             lam_sums,
             lam_resets,
             k,
             *strides(k, H),
             lam,
             *strides(lam, H),
+            matrix1,
             q,
             *strides(q, H),
             *lay.walked,
@@ -1851,7 +1848,6 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
         ds_starts,
         ds_last,
-        matrix1,
         dv,
         *strides(dv, H),
         lam_sums,
@@ -1860,6 +1856,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         *strides(k, H),
         lam,
         *strides(lam, H),
+        matrix1,
         matrix2,
         o,
         *strides(o, H),
@@ -1911,7 +1908,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=4,
+            num_warps=config.ahead,
             num_stages=1,
             maxnreg=255 if config.exact else None,
         )
@@ -1931,9 +1928,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             write1,
             *strides(write1, H),
             s_out_late_,
-            matrix3,
             q,
             *strides(q, H),
+            matrix3,
             dk,
             write2,
             *strides(write2, H),
@@ -1984,7 +1981,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=4,
+            num_warps=config.ahead,
             num_stages=1,
             maxnreg=255 if config.exact else None,
         )
@@ -2006,9 +2003,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             write2,
             *strides(write2, H),
             s_in_early_,
-            matrix4,
             k,
             *strides(k, H),
+            matrix4,
             dq,
             write1,
             *strides(write1, H),

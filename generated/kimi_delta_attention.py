@@ -759,25 +759,25 @@ def forward_prepare_1(
 def forward_sweep_1(
     S_first,
     S_last,
-    matrix1,
     scaled1_p,
     v_p,
     v_b,
     v_t,
     v_h,
     v_g,
+    matrix1,
     matrix2,
     scaled2_p,
     write1_out,
     o_out,
     alpha_sums,
     alpha_resets,
-    scaled3_p,
     beta_p,
     beta_b,
     beta_t,
     beta_h,
     beta_g,
+    scaled3_p,
     T,
     H,
     chunks,
@@ -807,9 +807,9 @@ def forward_sweep_1(
     d_ok = d < D
     e = tile * block_e + tl.arange(0, block_e)
     e_ok = e < E
-    S = tl.zeros([block_d, block_e], tl.float32)
+    S = tl.zeros([block_e, block_d], tl.float32)
     if S_first is not None:
-        S += tl.load(S_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0)
+        S += tl.load(S_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
     v_p += b * v_b + h // v_g * v_h
     beta_p += b * beta_b + h // beta_g * beta_h
     for n in range(count):
@@ -824,60 +824,57 @@ def forward_sweep_1(
         alpha_n_end = (
             tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
         )
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         scaled1 = tl.load(
             scaled1_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
         )
-        p = tl.dot(scaled1.to(DT), S.to(DT), input_precision="tf32x3")  # scaled1 S
-        v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        p = tl.dot(S.to(DT), tl.trans(scaled1.to(DT)), input_precision="tf32x3")  # scaled1 S
+        v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         w = (-p) + v.to(tl.float32)
-        p2 = tl.dot(t.to(DT), w.to(DT), input_precision="tf32x3")  # matrix1 w
+        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
         t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p3 = tl.dot(t2.to(DT), p2.to(DT), input_precision="tf32x3")  # matrix2 p2
+        p3 = tl.dot(p2.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix2 p2
         scaled2 = tl.load(
             scaled2_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
         )
-        p4 = tl.dot(scaled2.to(DT), S.to(DT), p3, input_precision="tf32x3")  # ... + scaled2 S
+        p4 = tl.dot(S.to(DT), tl.trans(scaled2.to(DT)), p3, input_precision="tf32x3")  # ... + scaled2 S
         if YIELD:
-            tl.store(write1_out + step * E + i[:, None] * (H * E) + e[None, :], p2, mask=i_ok[:, None] & e_ok[None, :])
-            tl.store(o_out + step * E + i[:, None] * (H * E) + e[None, :], p4, mask=i_ok[:, None] & e_ok[None, :])  # o
+            tl.store(write1_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :])
+            tl.store(o_out + step * E + i[None, :] * (H * E) + e[:, None], p4, mask=e_ok[:, None] & i_ok[None, :])  # o
         kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
+        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
         scaled3 = tl.load(
             scaled3_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
         )
-        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
         p5 = tl.dot(
-            tl.trans(scaled3.to(DT)),
-            (beta.to(tl.float32)[:, None] * p2).to(DT),
-            (kept[:, None] * S),
-            input_precision="tf32x3",
+            (beta.to(tl.float32)[None, :] * p2).to(DT), scaled3.to(DT), (kept[None, :] * S), input_precision="tf32x3"
         )  # ... + scaled3^T diag(beta) p2
         S = p5  # diag(kept) S + scaled3^T diag(beta) p2
     if YIELD:
         if S_last is not None:
             if part == parts - 1:
                 tl.store(
-                    S_last + (sh // H // parts * H + h) * D * E + d[:, None] * E + e[None, :],
+                    S_last + (sh // H // parts * H + h) * D * E + d[None, :] * E + e[:, None],
                     S,
-                    mask=d_ok[:, None] & e_ok[None, :],
+                    mask=d_ok[None, :] & e_ok[:, None],
                 )
     else:
-        tl.store(S_last + sh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
+        tl.store(S_last + sh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def forward_ends_1(
     S_last,
-    matrix1,
     scaled1_p,
+    matrix1,
     alpha_sums,
     alpha_resets,
-    scaled3_p,
     beta_p,
     beta_b,
     beta_t,
     beta_h,
     beta_g,
+    scaled3_p,
     T,
     H,
     chunks,
@@ -906,7 +903,7 @@ def forward_ends_1(
     d_ok = d < D
     d_kept = tile * block_d_kept + tl.arange(0, block_d_kept)
     d_kept_ok = d_kept < D
-    S = tl.where(d[:, None] == d_kept[None, :], 1.0, 0.0)
+    S = tl.where(d_kept[:, None] == d[None, :], 1.0, 0.0)
     beta_p += b * beta_b + h // beta_g * beta_h
     for n in range(count):
         c = n
@@ -920,35 +917,32 @@ def forward_ends_1(
         alpha_n_end = (
             tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
         )
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         scaled1 = tl.load(
             scaled1_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
         )
-        p = tl.dot(scaled1.to(DT), S.to(DT), input_precision="tf32x3")  # scaled1 S
+        p = tl.dot(S.to(DT), tl.trans(scaled1.to(DT)), input_precision="tf32x3")  # scaled1 S
         w = -p
-        p2 = tl.dot(t.to(DT), w.to(DT), input_precision="tf32x3")  # matrix1 w
+        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
         kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
+        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
         scaled3 = tl.load(
             scaled3_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
         )
-        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
         p3 = tl.dot(
-            tl.trans(scaled3.to(DT)),
-            (beta.to(tl.float32)[:, None] * p2).to(DT),
-            (kept[:, None] * S),
-            input_precision="tf32x3",
+            (beta.to(tl.float32)[None, :] * p2).to(DT), scaled3.to(DT), (kept[None, :] * S), input_precision="tf32x3"
         )  # ... + scaled3^T diag(beta) p2
         S = p3  # diag(kept) S + scaled3^T diag(beta) p2
     if YIELD:
         if S_last is not None:
             if part == parts - 1:
                 tl.store(
-                    S_last + (sh // H // parts * H + h) * D * D + d[:, None] * D + d_kept[None, :],
+                    S_last + (sh // H // parts * H + h) * D * D + d[None, :] * D + d_kept[:, None],
                     S,
-                    mask=d_ok[:, None] & d_kept_ok[None, :],
+                    mask=d_ok[None, :] & d_kept_ok[:, None],
                 )
     else:
-        tl.store(S_last + sh * D * D + d[:, None] * D + d_kept[None, :], S, mask=d_ok[:, None] & d_kept_ok[None, :])
+        tl.store(S_last + sh * D * D + d[None, :] * D + d_kept[:, None], S, mask=d_ok[None, :] & d_kept_ok[:, None])
 
 
 def triton_forward(given, states, constants, packed=None, exchange=None):
@@ -963,7 +957,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "heavy")
+    config = choose(some.dtype, (D, E))
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
     S_first = whole(states.get("S"))
@@ -1003,7 +997,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=4,
+            num_warps=config.ahead,
             num_stages=1,
             maxnreg=255 if config.exact else None,
         )
@@ -1015,19 +1009,19 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
             (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
             None,
             S_ends,
-            matrix1,
             scaled1,
             v,
             *strides(v, H),
+            matrix1,
             matrix2,
             scaled2,
             None,
             None,
             alpha_sums,
             alpha_resets,
-            scaled3,
             beta,
             *strides(beta, H),
+            scaled3,
             *lay.walked,
             parts,
             lay.length(parts),
@@ -1049,13 +1043,13 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
             forward_ends_1,
             (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
             S_linear,
-            matrix1,
             scaled1,
+            matrix1,
             alpha_sums,
             alpha_resets,
-            scaled3,
             beta,
             *strides(beta, H),
+            scaled3,
             *lay.walked,
             parts,
             lay.length(parts),
@@ -1087,19 +1081,19 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
         (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
         S_starts,
         S_last,
-        matrix1,
         scaled1,
         v,
         *strides(v, H),
+        matrix1,
         matrix2,
         scaled2,
         write1,
         o,
         alpha_sums,
         alpha_resets,
-        scaled3,
         beta,
         *strides(beta, H),
+        scaled3,
         *lay.walked,
         parts,
         lay.length(parts),
@@ -1303,14 +1297,14 @@ def backward_prepare_1(
 def backward_sweep_1(
     dS_first,
     dS_last,
-    matrix1,
     scaled1_p,
-    matrix2,
     do_p,
     do_b,
     do_t,
     do_h,
     do_g,
+    matrix2,
+    matrix1,
     beta_p,
     beta_b,
     beta_t,
@@ -1357,10 +1351,10 @@ def backward_sweep_1(
     d_ok = d < D
     e = tile * block_e + tl.arange(0, block_e)
     e_ok = e < E
-    dS = tl.zeros([block_d, block_e], tl.float32)
+    dS = tl.zeros([block_e, block_d], tl.float32)
     if dS_first is not None:
         dS += tl.load(
-            dS_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0
+            dS_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0
         )
     do_p += b * do_b + h // do_g * do_h
     beta_p += b * beta_b + h // beta_g * beta_h
@@ -1375,70 +1369,70 @@ def backward_sweep_1(
         step = (b * T + t0) * H + h
         beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
         write1 = tl.load(
-            write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+            write1_p + t0 * write1_t + i[None, :] * write1_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0
         )
         alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
         alpha_n_end = (
             tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
         )
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         scaled1 = tl.load(
             scaled1_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
         )
-        p = tl.dot(scaled1.to(DT), dS.to(DT), input_precision="tf32x3")  # scaled1 dS
-        t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p2 = tl.dot(t2.to(DT), do.to(DT), p, input_precision="tf32x3")  # ... + matrix2 do
-        p3 = tl.dot(t.to(DT), p2.to(DT), input_precision="tf32x3")  # matrix1 p2
+        p = tl.dot(dS.to(DT), tl.trans(scaled1.to(DT)), input_precision="tf32x3")  # scaled1 dS
+        do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
+        t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p2 = tl.dot(do.to(DT), tl.trans(t.to(DT)), p, input_precision="tf32x3")  # ... + matrix2 do
+        t2 = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p3 = tl.dot(p2.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix1 p2
         if YIELD:
-            tl.store(write2_out + step * E + i[:, None] * (H * E) + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :])
+            tl.store(write2_out + step * E + i[None, :] * (H * E) + e[:, None], p3, mask=e_ok[:, None] & i_ok[None, :])
             tl.store(
-                dv_out + step * E + i[:, None] * (H * E) + e[None, :],
-                (beta.to(tl.float32)[:, None] * p3),
-                mask=i_ok[:, None] & e_ok[None, :],
+                dv_out + step * E + i[None, :] * (H * E) + e[:, None],
+                (beta.to(tl.float32)[None, :] * p3),
+                mask=e_ok[:, None] & i_ok[None, :],
             )  # dv
             tl.store(
                 dbeta_0_out + (step + i * H) * tl.cdiv(E, block_e) + tile,
-                tl.sum(tl.where(e_ok[None, :], (p3 * write1.to(tl.float32)), 0.0), axis=1),
+                tl.sum(tl.where(e_ok[:, None], (p3 * write1.to(tl.float32)), 0.0), axis=0),
                 mask=i_ok,
             )  # dbeta
         scaled2 = tl.load(
             scaled2_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
         )
         p4 = tl.dot(
-            tl.trans(scaled2.to(DT)), (beta.to(tl.float32)[:, None] * p3).to(DT), input_precision="tf32x3"
+            (beta.to(tl.float32)[None, :] * p3).to(DT), scaled2.to(DT), input_precision="tf32x3"
         )  # scaled2^T diag(beta) p3
         kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
         scaled3 = tl.load(
             scaled3_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
         )
         p5 = tl.dot(
-            tl.trans(scaled3.to(DT)), do.to(DT), ((-p4) + (kept[:, None] * dS)), input_precision="tf32x3"
+            do.to(DT), scaled3.to(DT), ((-p4) + (kept[None, :] * dS)), input_precision="tf32x3"
         )  # ... + scaled3^T do
         dS = p5  # diag(kept) dS + scaled3^T do - scaled2^T diag(beta) p3
     if YIELD:
         if dS_last is not None:
             if part == 0:
                 tl.store(
-                    dS_last + (sh // H // parts * H + h) * D * E + d[:, None] * E + e[None, :],
+                    dS_last + (sh // H // parts * H + h) * D * E + d[None, :] * E + e[:, None],
                     dS,
-                    mask=d_ok[:, None] & e_ok[None, :],
+                    mask=d_ok[None, :] & e_ok[:, None],
                 )
     else:
-        tl.store(dS_last + sh * D * E + d[:, None] * E + e[None, :], dS, mask=d_ok[:, None] & e_ok[None, :])
+        tl.store(dS_last + sh * D * E + d[None, :] * E + e[:, None], dS, mask=d_ok[None, :] & e_ok[:, None])
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_ends_1(
     dS_last,
-    matrix1,
     scaled1_p,
-    scaled2_p,
+    matrix1,
     beta_p,
     beta_b,
     beta_t,
     beta_h,
     beta_g,
+    scaled2_p,
     alpha_sums,
     alpha_resets,
     T,
@@ -1469,7 +1463,7 @@ def backward_ends_1(
     d_ok = d < D
     d_kept = tile * block_d_kept + tl.arange(0, block_d_kept)
     d_kept_ok = d_kept < D
-    dS = tl.where(d[:, None] == d_kept[None, :], 1.0, 0.0)
+    dS = tl.where(d_kept[:, None] == d[None, :], 1.0, 0.0)
     beta_p += b * beta_b + h // beta_g * beta_h
     for n in range(count):
         c = count - 1 - n
@@ -1483,31 +1477,31 @@ def backward_ends_1(
         alpha_n_end = (
             tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
         )
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         scaled1 = tl.load(
             scaled1_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
         )
-        p = tl.dot(scaled1.to(DT), dS.to(DT), input_precision="tf32x3")  # scaled1 dS
-        p2 = tl.dot(t.to(DT), p.to(DT), input_precision="tf32x3")  # matrix1 p
+        p = tl.dot(dS.to(DT), tl.trans(scaled1.to(DT)), input_precision="tf32x3")  # scaled1 dS
+        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p2 = tl.dot(p.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 p
+        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
         scaled2 = tl.load(
             scaled2_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
         )
-        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
         p3 = tl.dot(
-            tl.trans(scaled2.to(DT)), (beta.to(tl.float32)[:, None] * p2).to(DT), input_precision="tf32x3"
+            (beta.to(tl.float32)[None, :] * p2).to(DT), scaled2.to(DT), input_precision="tf32x3"
         )  # scaled2^T diag(beta) p2
         kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
-        dS = (-p3) + (kept[:, None] * dS)  # diag(kept) dS - scaled2^T diag(beta) p2
+        dS = (-p3) + (kept[None, :] * dS)  # diag(kept) dS - scaled2^T diag(beta) p2
     if YIELD:
         if dS_last is not None:
             if part == 0:
                 tl.store(
-                    dS_last + (sh // H // parts * H + h) * D * D + d[:, None] * D + d_kept[None, :],
+                    dS_last + (sh // H // parts * H + h) * D * D + d[None, :] * D + d_kept[:, None],
                     dS,
-                    mask=d_ok[:, None] & d_kept_ok[None, :],
+                    mask=d_ok[None, :] & d_kept_ok[:, None],
                 )
     else:
-        tl.store(dS_last + sh * D * D + d[:, None] * D + d_kept[None, :], dS, mask=d_ok[:, None] & d_kept_ok[None, :])
+        tl.store(dS_last + sh * D * D + d[None, :] * D + d_kept[:, None], dS, mask=d_ok[None, :] & d_kept_ok[:, None])
 
 
 @triton.jit(do_not_specialize=["T", "chunks"])
@@ -1712,18 +1706,18 @@ def backward_sweep_2(
     intra2_p,
     S_late_1_out,
     dk_1_out,
+    scaled2_p,
     write2_p,
     write2_b,
     write2_t,
     write2_h,
     write2_g,
-    scaled2_p,
+    scaled3_p,
     do_p,
     do_b,
     do_t,
     do_h,
     do_g,
-    scaled3_p,
     T,
     H,
     chunks,
@@ -1753,10 +1747,10 @@ def backward_sweep_2(
     e_ok = e < E
     d = tile * block_d + tl.arange(0, block_d)
     d_ok = d < D
-    dS = tl.zeros([block_e, block_d], tl.float32)
+    dS = tl.zeros([block_d, block_e], tl.float32)
     if dS_first is not None:
         dS += tl.load(
-            dS_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0
+            dS_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0
         )
     beta_p += b * beta_b + h // beta_g * beta_h
     k_p += b * k_b + h // k_g * k_h
@@ -1777,57 +1771,55 @@ def backward_sweep_2(
         )
         beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
         alpha_a = tl.load(
-            alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+            alpha_sums + at * D + (tl.minimum(i, last))[None, :] * D + d[:, None], mask=(d_ok)[:, None], other=0
         )
         alpha_n = (
             tl.load(
-                alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+                alpha_resets + at * D + (tl.minimum(i, last))[None, :] * D + d[:, None], mask=(d_ok)[:, None], other=0
             )
             if EXACT
             else 0
         )
-        since = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        since = span(alpha_a_end[:, None], alpha_n_end[:, None], alpha_a, alpha_n)
+        k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
-        p = tl.dot(write1.to(DT), dS.to(DT), input_precision="tf32x3")  # write1 dS^T
+        p = tl.dot(dS.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write1 dS^T
         if not EXACT:
-            p = tl.dot(write1.to(DT), (dS - dS.to(DT).to(tl.float32)).to(DT), p)
-        sums = tl.sum((-beta.to(tl.float32)[:, None] * (since * k.to(tl.float32))).to(DT).to(tl.float32) * p, axis=0)
-        intra1 = tl.load(intra1_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        intra2 = tl.load(intra2_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+            p = tl.dot((dS - dS.to(DT).to(tl.float32)).to(DT), tl.trans(write1.to(DT)), p)
+        sums = tl.sum((-beta.to(tl.float32)[None, :] * (since * k.to(tl.float32))).to(DT).to(tl.float32) * p, axis=1)
+        intra1 = tl.load(intra1_p + at * D + i[None, :] * D + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
+        intra2 = tl.load(intra2_p + at * D + i[None, :] * D + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         y = (-intra1.to(tl.float32)) + (p * since) + intra2.to(tl.float32)  # (write1 dS^T) . since + intra2 - intra1
         if YIELD:
             tl.store(
-                S_late_1_out + step * D + i[:, None] * (H * D) + d[None, :],
-                (-beta.to(tl.float32)[:, None] * (y * k.to(tl.float32))),
-                mask=i_ok[:, None] & d_ok[None, :],
+                S_late_1_out + step * D + i[None, :] * (H * D) + d[:, None],
+                (-beta.to(tl.float32)[None, :] * (y * k.to(tl.float32))),
+                mask=d_ok[:, None] & i_ok[None, :],
             )  # S.late
             tl.store(
-                dk_1_out + step * D + i[:, None] * (H * D) + d[None, :],
-                (beta.to(tl.float32)[:, None] * y),
-                mask=i_ok[:, None] & d_ok[None, :],
+                dk_1_out + step * D + i[None, :] * (H * D) + d[:, None],
+                (beta.to(tl.float32)[None, :] * y),
+                mask=d_ok[:, None] & i_ok[None, :],
             )  # dk
             tl.store(S_out__out + (bh * chunks + c) * D + d, sums, mask=d_ok)  # S: out
         kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
+        scaled2 = tl.load(
+            scaled2_p + at * D + i[None, :] * D + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0
+        )
         write2 = tl.load(
             write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
-        scaled2 = tl.load(
-            scaled2_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
-        )
         p2 = tl.dot(
-            tl.trans(write2.to(DT)),
-            (beta.to(tl.float32)[:, None] * scaled2.to(tl.float32)).to(DT),
-            input_precision="tf32x3",
+            (beta.to(tl.float32)[None, :] * scaled2.to(tl.float32)).to(DT), write2.to(DT), input_precision="tf32x3"
         )  # scaled2^T diag(beta) write2
-        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         scaled3 = tl.load(
-            scaled3_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
+            scaled3_p + at * D + i[None, :] * D + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0
         )
+        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p3 = tl.dot(
-            tl.trans(do.to(DT)), scaled3.to(DT), ((kept[None, :] * dS) + (-p2)), input_precision="tf32x3"
+            scaled3.to(DT), do.to(DT), ((kept[:, None] * dS) + (-p2)), input_precision="tf32x3"
         )  # ... + scaled3^T do
         dS = p3  # diag(kept) dS + scaled3^T do - scaled2^T diag(beta) write2
 
@@ -2065,12 +2057,12 @@ def backward_sweep_3(
     S_late__out,
     dq_out,
     dk_out,
+    scaled4_p,
     write1_p,
     write1_b,
     write1_t,
     write1_h,
     write1_g,
-    scaled4_p,
     T,
     H,
     chunks,
@@ -2100,9 +2092,9 @@ def backward_sweep_3(
     e_ok = e < E
     d = tile * block_d + tl.arange(0, block_d)
     d_ok = d < D
-    S = tl.zeros([block_e, block_d], tl.float32)
+    S = tl.zeros([block_d, block_e], tl.float32)
     if S_first is not None:
-        S += tl.load(S_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
+        S += tl.load(S_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0)
     q_p += b * q_b + h // q_g * q_h
     do_p += b * do_b + h // do_g * do_h
     alpha_p += b * alpha_b + h // alpha_g * alpha_h
@@ -2121,51 +2113,51 @@ def backward_sweep_3(
         at = bh * T + t0
         step = (b * T + t0) * H + h
         S_late_1 = tl.load(
-            S_late_1_p + t0 * S_late_1_t + i[:, None] * S_late_1_t + d[None, :],
-            mask=i_ok[:, None] & d_ok[None, :],
+            S_late_1_p + t0 * S_late_1_t + i[None, :] * S_late_1_t + d[:, None],
+            mask=d_ok[:, None] & i_ok[None, :],
             other=0.0,
         )
         dk_1 = tl.load(
-            dk_1_p + t0 * dk_1_t + i[:, None] * dk_1_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
+            dk_1_p + t0 * dk_1_t + i[None, :] * dk_1_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0
         )
         alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
         alpha_n_end = (
             tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
         )
         alpha_a = tl.load(
-            alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+            alpha_sums + at * D + (tl.minimum(i, last))[None, :] * D + d[:, None], mask=(d_ok)[:, None], other=0
         )
         alpha_n = (
             tl.load(
-                alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+                alpha_resets + at * D + (tl.minimum(i, last))[None, :] * D + d[:, None], mask=(d_ok)[:, None], other=0
             )
             if EXACT
             else 0
         )
         since = span(alpha_a, alpha_n, 0.0, 0)
-        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do S^T
+        p = tl.dot(S.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # do S^T
         if not EXACT:
-            p = tl.dot(do.to(DT), (S - S.to(DT).to(tl.float32)).to(DT), p)
+            p = tl.dot((S - S.to(DT).to(tl.float32)).to(DT), tl.trans(do.to(DT)), p)
         alpha = tl.exp(
             tl.load(
-                alpha_p + t0 * alpha_t + i[:, None] * alpha_t + d[None, :],
-                mask=i_ok[:, None] & d_ok[None, :],
+                alpha_p + t0 * alpha_t + i[None, :] * alpha_t + d[:, None],
+                mask=d_ok[:, None] & i_ok[None, :],
                 other=0.0,
             ).to(tl.float32)
         )
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        x = tl.where(i_ok[:, None] & d_ok[None, :], (alpha * k.to(tl.float32)), 0.0)  # k . alpha
+        k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
+        x = tl.where(d_ok[:, None] & i_ok[None, :], (alpha * k.to(tl.float32)), 0.0)  # k . alpha
         alpha_a_before = tl.load(
-            alpha_sums + at * D + (tl.minimum(i - 1, last))[:, None] * D + d[None, :],
-            mask=(i > 0)[:, None] & (d_ok)[None, :],
+            alpha_sums + at * D + (tl.minimum(i - 1, last))[None, :] * D + d[:, None],
+            mask=(i > 0)[None, :] & (d_ok)[:, None],
             other=0,
         )
         alpha_n_before = (
             tl.load(
-                alpha_resets + at * D + (tl.minimum(i - 1, last))[:, None] * D + d[None, :],
-                mask=(i > 0)[:, None] & (d_ok)[None, :],
+                alpha_resets + at * D + (tl.minimum(i - 1, last))[None, :] * D + d[:, None],
+                mask=(i > 0)[None, :] & (d_ok)[:, None],
                 other=0,
             )
             if EXACT
@@ -2176,51 +2168,51 @@ def backward_sweep_3(
         write2 = tl.load(
             write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
-        p2 = tl.dot(write2.to(DT), S.to(DT), input_precision="tf32x3")  # write2 S^T
+        p2 = tl.dot(S.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # write2 S^T
         if not EXACT:
-            p2 = tl.dot(write2.to(DT), (S - S.to(DT).to(tl.float32)).to(DT), p2)
+            p2 = tl.dot((S - S.to(DT).to(tl.float32)).to(DT), tl.trans(write2.to(DT)), p2)
         sums = tl.sum(
             (since * q.to(tl.float32)).to(DT).to(tl.float32) * p
-            + (-beta.to(tl.float32)[:, None] * (x * since2)).to(DT).to(tl.float32) * p2,
-            axis=0,
+            + (-beta.to(tl.float32)[None, :] * (x * since2)).to(DT).to(tl.float32) * p2,
+            axis=1,
         )
-        intra3 = tl.load(intra3_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        intra3 = tl.load(intra3_p + at * D + i[None, :] * D + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         y = (since * p) + intra3.to(tl.float32)  # (do S^T) . since + intra3
-        intra4 = tl.load(intra4_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        intra4 = tl.load(intra4_p + at * D + i[None, :] * D + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         y2 = intra4.to(tl.float32) + (since2 * p2)  # (write2 S^T) . since + intra4
         if YIELD:
             tl.store(
-                S_late__out + step * D + i[:, None] * (H * D) + d[None, :],
+                S_late__out + step * D + i[None, :] * (H * D) + d[:, None],
                 (
                     (y * q.to(tl.float32))
-                    + (-beta.to(tl.float32)[:, None] * (y2 * alpha * k.to(tl.float32)))
+                    + (-beta.to(tl.float32)[None, :] * (y2 * alpha * k.to(tl.float32)))
                     + S_late_1.to(tl.float32)
                 ),
-                mask=i_ok[:, None] & d_ok[None, :],
+                mask=d_ok[:, None] & i_ok[None, :],
             )  # S.late
-            tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], y, mask=i_ok[:, None] & d_ok[None, :])  # dq
+            tl.store(dq_out + step * D + i[None, :] * (H * D) + d[:, None], y, mask=d_ok[:, None] & i_ok[None, :])  # dq
             tl.store(
-                dk_out + step * D + i[:, None] * (H * D) + d[None, :],
-                ((-beta.to(tl.float32)[:, None] * (y2 * alpha)) + dk_1.to(tl.float32)),
-                mask=i_ok[:, None] & d_ok[None, :],
+                dk_out + step * D + i[None, :] * (H * D) + d[:, None],
+                ((-beta.to(tl.float32)[None, :] * (y2 * alpha)) + dk_1.to(tl.float32)),
+                mask=d_ok[:, None] & i_ok[None, :],
             )  # dk
             tl.store(S_in__out + (bh * chunks + c) * D + d, sums, mask=d_ok)  # S: in
         kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
+        scaled4 = tl.load(
+            scaled4_p + at * D + i[None, :] * D + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0
+        )
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
-        scaled4 = tl.load(
-            scaled4_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
-        )
         p3 = tl.dot(
-            tl.trans(write1.to(DT)),
-            (beta.to(tl.float32)[:, None] * scaled4.to(tl.float32)).to(DT),
-            (kept[None, :] * S),
+            (beta.to(tl.float32)[None, :] * scaled4.to(tl.float32)).to(DT),
+            write1.to(DT),
+            (kept[:, None] * S),
             input_precision="tf32x3",
         )  # ... + scaled4^T diag(beta) write1
         S = p3  # diag(kept) S + scaled4^T diag(beta) write1
     if S_last is not None:
-        tl.store(S_last + sh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
+        tl.store(S_last + sh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
 
 
 def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None):
@@ -2235,7 +2227,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "heavy")
+    config = choose(some.dtype, (D, E))
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
     S_first = whole(states.get("S"))
@@ -2278,7 +2270,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=4,
+            num_warps=config.ahead,
             num_stages=1,
             maxnreg=255 if config.exact else None,
         )
@@ -2289,11 +2281,11 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
             None,
             dS_ends,
-            matrix1,
             scaled1,
-            matrix2,
             do,
             *strides(do, H),
+            matrix2,
+            matrix1,
             beta,
             *strides(beta, H),
             write1,
@@ -2326,11 +2318,11 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             backward_ends_1,
             (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
             dS_linear,
-            matrix1,
             scaled1,
-            scaled2,
+            matrix1,
             beta,
             *strides(beta, H),
+            scaled2,
             alpha_sums,
             alpha_resets,
             *lay.walked,
@@ -2367,11 +2359,11 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
         dS_starts,
         dS_last,
-        matrix1,
         scaled1,
-        matrix2,
         do,
         *strides(do, H),
+        matrix2,
+        matrix1,
         beta,
         *strides(beta, H),
         write1,
@@ -2437,7 +2429,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 EVEN=lay.even,
                 EXACT=config.exact,
                 DT=DTYPES[some.dtype],
-                num_warps=4,
+                num_warps=config.ahead,
                 num_stages=1,
                 maxnreg=255 if config.exact else None,
             )
@@ -2462,12 +2454,12 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             intra2,
             S_late_1,
             dk_1,
+            scaled2,
             write2,
             *strides(write2, H),
-            scaled2,
+            scaled3,
             do,
             *strides(do, H),
-            scaled3,
             *lay.walked,
             parts,
             lay.length(parts),
@@ -2520,7 +2512,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 EVEN=lay.even,
                 EXACT=config.exact,
                 DT=DTYPES[some.dtype],
-                num_warps=4,
+                num_warps=config.ahead,
                 num_stages=1,
                 maxnreg=255 if config.exact else None,
             )
@@ -2560,9 +2552,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             S_late_,
             dq,
             dk,
+            scaled4,
             write1,
             *strides(write1, H),
-            scaled4,
             *lay.walked,
             parts,
             lay.length(parts),

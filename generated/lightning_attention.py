@@ -462,16 +462,16 @@ def forward_sweep_1(
     q_t,
     q_h,
     q_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
     v_p,
     v_b,
     v_t,
     v_h,
     v_g,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    k_g,
     o_out,
     T,
     H,
@@ -502,12 +502,12 @@ def forward_sweep_1(
     d_ok = d < D
     e = tile * block_e + tl.arange(0, block_e)
     e_ok = e < E
-    S = tl.zeros([block_d, block_e], tl.float32)
+    S = tl.zeros([block_e, block_d], tl.float32)
     if S_first is not None:
-        S += tl.load(S_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0)
+        S += tl.load(S_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
     q_p += b * q_b + h // q_g * q_h
-    k_p += b * k_b + h // k_g * k_h
     v_p += b * v_b + h // v_g * v_h
+    k_p += b * k_b + h // k_g * k_h
     for n in range(count):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -522,33 +522,35 @@ def forward_sweep_1(
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         since = power(lam_a, lam_r < 0)
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(q.to(DT), S.to(DT), input_precision="tf32x3")  # q S
+        p = tl.dot(S.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # q S
+        v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p2 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
         seen = i[:, None] >= i[None, :]
         if EXACT:
             seen = seen & (i[None, :] >= lam_r[:, None])
         m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
-        v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p3 = tl.dot((p2 * m).to(DT), v.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + ((q k^T) . m) v
+        p3 = tl.dot(
+            v.to(DT), tl.trans((p2 * m).to(DT)), (since[None, :] * p), input_precision="tf32x3"
+        )  # ... + ((q k^T) . m) v
         if YIELD:
-            tl.store(o_out + step * E + i[:, None] * (H * E) + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :])  # o
+            tl.store(o_out + step * E + i[None, :] * (H * E) + e[:, None], p3, mask=e_ok[:, None] & i_ok[None, :])  # o
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
         p4 = tl.dot(
-            tl.trans(k.to(DT)), (until[:, None] * v.to(tl.float32)).to(DT), (kept * S), input_precision="tf32x3"
+            (until[None, :] * v.to(tl.float32)).to(DT), k.to(DT), (kept * S), input_precision="tf32x3"
         )  # ... + k^T diag(until) v
         S = p4  # kept S + k^T diag(until) v
     if YIELD:
         if S_last is not None:
             if part == parts - 1:
                 tl.store(
-                    S_last + (sh // H // parts * H + h) * D * E + d[:, None] * E + e[None, :],
+                    S_last + (sh // H // parts * H + h) * D * E + d[None, :] * E + e[:, None],
                     S,
-                    mask=d_ok[:, None] & e_ok[None, :],
+                    mask=d_ok[None, :] & e_ok[:, None],
                 )
     else:
-        tl.store(S_last + sh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
+        tl.store(S_last + sh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
 
 
 def triton_forward(given, states, constants, packed=None, exchange=None):
@@ -562,7 +564,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
     H = max(q.shape[2], k.shape[2], v.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "light")
+    config = choose(some.dtype, (D, E))
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
     S_first = whole(states.get("S"))
@@ -580,10 +582,10 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
             lam_resets,
             q,
             *strides(q, H),
-            k,
-            *strides(k, H),
             v,
             *strides(v, H),
+            k,
+            *strides(k, H),
             None,
             *lay.walked,
             parts,
@@ -626,10 +628,10 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
         lam_resets,
         q,
         *strides(q, H),
-        k,
-        *strides(k, H),
         v,
         *strides(v, H),
+        k,
+        *strides(k, H),
         o,
         *lay.walked,
         parts,
@@ -753,12 +755,12 @@ def backward_sweep_1(
     do_h,
     do_g,
     S_in_late__out,
-    matrix1,
     k_p,
     k_b,
     k_t,
     k_h,
     k_g,
+    matrix1,
     dq_out,
     v_p,
     v_b,
@@ -794,9 +796,9 @@ def backward_sweep_1(
     e_ok = e < E
     d = tile * block_d + tl.arange(0, block_d)
     d_ok = d < D
-    S = tl.zeros([block_e, block_d], tl.float32)
+    S = tl.zeros([block_d, block_e], tl.float32)
     if S_first is not None:
-        S += tl.load(S_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
+        S += tl.load(S_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0)
     q_p += b * q_b + h // q_g * q_h
     do_p += b * do_b + h // do_g * do_h
     k_p += b * k_b + h // k_g * k_h
@@ -814,29 +816,29 @@ def backward_sweep_1(
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         since = power(lam_a, lam_r < 0)
-        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do S^T
+        p = tl.dot(S.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # do S^T
         if not EXACT:
-            p = tl.dot(do.to(DT), (S - S.to(DT).to(tl.float32)).to(DT), p)
-        sums = tl.sum((since[:, None] * q.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1)
+            p = tl.dot((S - S.to(DT).to(tl.float32)).to(DT), tl.trans(do.to(DT)), p)
+        sums = tl.sum((since[None, :] * q.to(tl.float32)).to(DT).to(tl.float32) * p, axis=0)
+        k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(t.to(DT), k.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + matrix1 k
+        p2 = tl.dot(k.to(DT), tl.trans(t.to(DT)), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix1 k
         if YIELD:
             tl.store(
-                dq_out + step * D + i[:, None] * (H * D) + d[None, :], p2, mask=i_ok[:, None] & d_ok[None, :]
+                dq_out + step * D + i[None, :] * (H * D) + d[:, None], p2, mask=d_ok[:, None] & i_ok[None, :]
             )  # dq
             tl.store(S_in_late__out + (step + i * H) * tl.cdiv(D, block_d) + tile, sums, mask=i_ok)  # S: in.late
         kept = power(lam_a_end, lam_r_end < 0)
-        v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
+        v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p3 = tl.dot(
-            tl.trans(v.to(DT)), (until[:, None] * k.to(tl.float32)).to(DT), (kept * S), input_precision="tf32x3"
+            (until[None, :] * k.to(tl.float32)).to(DT), v.to(DT), (kept * S), input_precision="tf32x3"
         )  # ... + k^T diag(until) v
         S = p3  # kept S + k^T diag(until) v
     if S_last is not None:
-        tl.store(S_last + sh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
+        tl.store(S_last + sh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -850,12 +852,12 @@ def backward_sweep_2(
     k_t,
     k_h,
     k_g,
-    matrix2,
     do_p,
     do_b,
     do_t,
     do_h,
     do_g,
+    matrix2,
     dv_out,
     q_p,
     q_b,
@@ -891,10 +893,10 @@ def backward_sweep_2(
     d_ok = d < D
     e = tile * block_e + tl.arange(0, block_e)
     e_ok = e < E
-    dS = tl.zeros([block_d, block_e], tl.float32)
+    dS = tl.zeros([block_e, block_d], tl.float32)
     if dS_first is not None:
         dS += tl.load(
-            dS_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0
+            dS_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0
         )
     k_p += b * k_b + h // k_g * k_h
     do_p += b * do_b + h // do_g * do_h
@@ -913,31 +915,31 @@ def backward_sweep_2(
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(k.to(DT), dS.to(DT), input_precision="tf32x3")  # k dS
+        p = tl.dot(dS.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k dS
+        do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p2 = tl.dot(tl.trans(t.to(DT)), do.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + matrix2 do
+        p2 = tl.dot(do.to(DT), t.to(DT), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix2 do
         if YIELD:
             tl.store(
-                dv_out + step * E + i[:, None] * (H * E) + e[None, :], p2, mask=i_ok[:, None] & e_ok[None, :]
+                dv_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :]
             )  # dv
         kept = power(lam_a_end, lam_r_end < 0)
-        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         until = power(lam_a, lam_r < 0)
+        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p3 = tl.dot(
-            tl.trans(q.to(DT)), (until[:, None] * do.to(tl.float32)).to(DT), (kept * dS), input_precision="tf32x3"
+            (until[None, :] * do.to(tl.float32)).to(DT), q.to(DT), (kept * dS), input_precision="tf32x3"
         )  # ... + q^T diag(until) do
         dS = p3  # kept dS + q^T diag(until) do
     if YIELD:
         if dS_last is not None:
             if part == 0:
                 tl.store(
-                    dS_last + (sh // H // parts * H + h) * D * E + d[:, None] * E + e[None, :],
+                    dS_last + (sh // H // parts * H + h) * D * E + d[None, :] * E + e[:, None],
                     dS,
-                    mask=d_ok[:, None] & e_ok[None, :],
+                    mask=d_ok[None, :] & e_ok[:, None],
                 )
     else:
-        tl.store(dS_last + sh * D * E + d[:, None] * E + e[None, :], dS, mask=d_ok[:, None] & e_ok[None, :])
+        tl.store(dS_last + sh * D * E + d[None, :] * E + e[:, None], dS, mask=d_ok[None, :] & e_ok[:, None])
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -956,12 +958,12 @@ def backward_sweep_3(
     v_h,
     v_g,
     S_out_late__out,
-    matrix1,
     q_p,
     q_b,
     q_t,
     q_h,
     q_g,
+    matrix1,
     dk_out,
     do_p,
     do_b,
@@ -997,10 +999,10 @@ def backward_sweep_3(
     e_ok = e < E
     d = tile * block_d + tl.arange(0, block_d)
     d_ok = d < D
-    dS = tl.zeros([block_e, block_d], tl.float32)
+    dS = tl.zeros([block_d, block_e], tl.float32)
     if dS_first is not None:
         dS += tl.load(
-            dS_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0
+            dS_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0
         )
     k_p += b * k_b + h // k_g * k_h
     v_p += b * v_b + h // v_g * v_h
@@ -1019,25 +1021,25 @@ def backward_sweep_3(
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p = tl.dot(v.to(DT), dS.to(DT), input_precision="tf32x3")  # v dS^T
+        p = tl.dot(dS.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # v dS^T
         if not EXACT:
-            p = tl.dot(v.to(DT), (dS - dS.to(DT).to(tl.float32)).to(DT), p)
-        sums = tl.sum((-since[:, None] * k.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1)
+            p = tl.dot((dS - dS.to(DT).to(tl.float32)).to(DT), tl.trans(v.to(DT)), p)
+        sums = tl.sum((-since[None, :] * k.to(tl.float32)).to(DT).to(tl.float32) * p, axis=0)
+        q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(tl.trans(t.to(DT)), q.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + matrix1 q
+        p2 = tl.dot(q.to(DT), t.to(DT), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix1 q
         if YIELD:
             tl.store(
-                dk_out + step * D + i[:, None] * (H * D) + d[None, :], p2, mask=i_ok[:, None] & d_ok[None, :]
+                dk_out + step * D + i[None, :] * (H * D) + d[:, None], p2, mask=d_ok[:, None] & i_ok[None, :]
             )  # dk
             tl.store(S_out_late__out + (step + i * H) * tl.cdiv(D, block_d) + tile, sums, mask=i_ok)  # S: out.late
         kept = power(lam_a_end, lam_r_end < 0)
-        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         until = power(lam_a, lam_r < 0)
+        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p3 = tl.dot(
-            tl.trans(do.to(DT)), (until[:, None] * q.to(tl.float32)).to(DT), (kept * dS), input_precision="tf32x3"
+            (until[None, :] * q.to(tl.float32)).to(DT), do.to(DT), (kept * dS), input_precision="tf32x3"
         )  # ... + q^T diag(until) do
         dS = p3  # kept dS + q^T diag(until) do
 
@@ -1053,7 +1055,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "light")
+    config = choose(some.dtype, (D, E))
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
     S_first = whole(states.get("S"))
@@ -1091,7 +1093,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
-        num_warps=4,
+        num_warps=config.ahead,
         num_stages=1,
         maxnreg=255 if config.exact else None,
     )
@@ -1107,9 +1109,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 lam_resets,
                 k,
                 *strides(k, H),
-                matrix2,
                 do,
                 *strides(do, H),
+                matrix2,
                 None,
                 q,
                 *strides(q, H),
@@ -1161,9 +1163,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             do,
             *strides(do, H),
             S_in_late_,
-            matrix1,
             k,
             *strides(k, H),
+            matrix1,
             dq,
             v,
             *strides(v, H),
@@ -1202,9 +1204,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             lam_resets,
             k,
             *strides(k, H),
-            matrix2,
             do,
             *strides(do, H),
+            matrix2,
             dv,
             q,
             *strides(q, H),
@@ -1239,9 +1241,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             v,
             *strides(v, H),
             S_out_late_,
-            matrix1,
             q,
             *strides(q, H),
+            matrix1,
             dk,
             do,
             *strides(do, H),

@@ -366,6 +366,11 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 def forward_sweep_1(
     S_first,
     S_last,
+    v_p,
+    v_b,
+    v_t,
+    v_h,
+    v_g,
     q_p,
     q_b,
     q_t,
@@ -376,11 +381,6 @@ def forward_sweep_1(
     k_t,
     k_h,
     k_g,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
     o_out,
     T,
     H,
@@ -411,12 +411,12 @@ def forward_sweep_1(
     d_ok = d < D
     e = tile * block_e + tl.arange(0, block_e)
     e_ok = e < E
-    S = tl.zeros([block_d, block_e], tl.float32)
+    S = tl.zeros([block_e, block_d], tl.float32)
     if S_first is not None:
-        S += tl.load(S_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0)
+        S += tl.load(S_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
+    v_p += b * v_b + h // v_g * v_h
     q_p += b * q_b + h // q_g * q_h
     k_p += b * k_b + h // k_g * k_h
-    v_p += b * v_b + h // v_g * v_h
     for n in range(count):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -425,28 +425,28 @@ def forward_sweep_1(
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
+        v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
-        v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p2 = tl.dot(
-            (p * tl.where(i[:, None] >= i[None, :], 1.0, 0.0)).to(DT), v.to(DT), input_precision="tf32x3"
+            v.to(DT), tl.trans((p * tl.where(i[:, None] >= i[None, :], 1.0, 0.0)).to(DT)), input_precision="tf32x3"
         )  # ([order_{mask}]_{i,j} . (q k^T)) v
-        p3 = tl.dot(q.to(DT), S.to(DT), p2, input_precision="tf32x3")  # ... + q S
+        p3 = tl.dot(S.to(DT), tl.trans(q.to(DT)), p2, input_precision="tf32x3")  # ... + q S
         if YIELD:
-            tl.store(o_out + step * E + i[:, None] * (H * E) + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :])  # o
-        p4 = tl.dot(tl.trans(k.to(DT)), v.to(DT), S, input_precision="tf32x3")  # ... + k^T v
+            tl.store(o_out + step * E + i[None, :] * (H * E) + e[:, None], p3, mask=e_ok[:, None] & i_ok[None, :])  # o
+        p4 = tl.dot(v.to(DT), k.to(DT), S, input_precision="tf32x3")  # ... + k^T v
         S = p4  # S + k^T v
     if YIELD:
         if S_last is not None:
             if part == parts - 1:
                 tl.store(
-                    S_last + (sh // H // parts * H + h) * D * E + d[:, None] * E + e[None, :],
+                    S_last + (sh // H // parts * H + h) * D * E + d[None, :] * E + e[:, None],
                     S,
-                    mask=d_ok[:, None] & e_ok[None, :],
+                    mask=d_ok[None, :] & e_ok[:, None],
                 )
     else:
-        tl.store(S_last + sh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
+        tl.store(S_last + sh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
 
 
 def triton_forward(given, states, constants, packed=None, exchange=None):
@@ -459,7 +459,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
     H = max(q.shape[2], k.shape[2], v.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "light")
+    config = choose(some.dtype, (D, E))
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
     S_first = whole(states.get("S"))
@@ -471,12 +471,12 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
             (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
             None,
             S_ends,
+            v,
+            *strides(v, H),
             q,
             *strides(q, H),
             k,
             *strides(k, H),
-            v,
-            *strides(v, H),
             None,
             *lay.walked,
             parts,
@@ -509,12 +509,12 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
         (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
         S_starts,
         S_last,
+        v,
+        *strides(v, H),
         q,
         *strides(q, H),
         k,
         *strides(k, H),
-        v,
-        *strides(v, H),
         o,
         *lay.walked,
         parts,
@@ -547,16 +547,16 @@ def backward_sweep_1(
     do_t,
     do_h,
     do_g,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
     k_p,
     k_b,
     k_t,
     k_h,
     k_g,
+    v_p,
+    v_b,
+    v_t,
+    v_h,
+    v_g,
     dq_out,
     T,
     H,
@@ -587,12 +587,12 @@ def backward_sweep_1(
     e_ok = e < E
     d = tile * block_d + tl.arange(0, block_d)
     d_ok = d < D
-    S = tl.zeros([block_e, block_d], tl.float32)
+    S = tl.zeros([block_d, block_e], tl.float32)
     if S_first is not None:
-        S += tl.load(S_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
+        S += tl.load(S_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0)
     do_p += b * do_b + h // do_g * do_h
-    v_p += b * v_b + h // v_g * v_h
     k_p += b * k_b + h // k_g * k_h
+    v_p += b * v_b + h // v_g * v_h
     for n in range(count):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -602,21 +602,21 @@ def backward_sweep_1(
         at = bh * T + t0
         step = (b * T + t0) * H + h
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do S^T
+        p = tl.dot(S.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # do S^T
+        k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p2 = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do v^T
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p3 = tl.dot(
-            (p2 * tl.where(i[:, None] >= i[None, :], 1.0, 0.0)).to(DT), k.to(DT), p, input_precision="tf32x3"
+            k.to(DT), tl.trans((p2 * tl.where(i[:, None] >= i[None, :], 1.0, 0.0)).to(DT)), p, input_precision="tf32x3"
         )  # ... + ([order_{mask}]_{i,j} . (do v^T)) k
         if YIELD:
             tl.store(
-                dq_out + step * D + i[:, None] * (H * D) + d[None, :], p3, mask=i_ok[:, None] & d_ok[None, :]
+                dq_out + step * D + i[None, :] * (H * D) + d[:, None], p3, mask=d_ok[:, None] & i_ok[None, :]
             )  # dq
-        p4 = tl.dot(tl.trans(v.to(DT)), k.to(DT), S, input_precision="tf32x3")  # ... + k^T v
+        p4 = tl.dot(k.to(DT), v.to(DT), S, input_precision="tf32x3")  # ... + k^T v
         S = p4  # S + k^T v
     if S_last is not None:
-        tl.store(S_last + sh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
+        tl.store(S_last + sh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -628,16 +628,16 @@ def backward_sweep_2(
     k_t,
     k_h,
     k_g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
     do_p,
     do_b,
     do_t,
     do_h,
     do_g,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    q_g,
     dv_out,
     T,
     H,
@@ -668,14 +668,14 @@ def backward_sweep_2(
     d_ok = d < D
     e = tile * block_e + tl.arange(0, block_e)
     e_ok = e < E
-    dS = tl.zeros([block_d, block_e], tl.float32)
+    dS = tl.zeros([block_e, block_d], tl.float32)
     if dS_first is not None:
         dS += tl.load(
-            dS_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0
+            dS_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0
         )
     k_p += b * k_b + h // k_g * k_h
-    q_p += b * q_b + h // q_g * q_h
     do_p += b * do_b + h // do_g * do_h
+    q_p += b * q_b + h // q_g * q_h
     for n in range(count):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -685,34 +685,39 @@ def backward_sweep_2(
         at = bh * T + t0
         step = (b * T + t0) * H + h
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(k.to(DT), dS.to(DT), input_precision="tf32x3")  # k dS
+        p = tl.dot(dS.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k dS
+        do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p2 = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k q^T
-        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p3 = tl.dot(
-            (p2 * tl.where(i[:, None] <= i[None, :], 1.0, 0.0)).to(DT), do.to(DT), p, input_precision="tf32x3"
+            do.to(DT), tl.trans((p2 * tl.where(i[:, None] <= i[None, :], 1.0, 0.0)).to(DT)), p, input_precision="tf32x3"
         )  # ... + ([order_{mask}]_{i,j} . (k q^T)) do
         if YIELD:
             tl.store(
-                dv_out + step * E + i[:, None] * (H * E) + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :]
+                dv_out + step * E + i[None, :] * (H * E) + e[:, None], p3, mask=e_ok[:, None] & i_ok[None, :]
             )  # dv
-        p4 = tl.dot(tl.trans(q.to(DT)), do.to(DT), dS, input_precision="tf32x3")  # ... + q^T do
+        p4 = tl.dot(do.to(DT), q.to(DT), dS, input_precision="tf32x3")  # ... + q^T do
         dS = p4  # dS + q^T do
     if YIELD:
         if dS_last is not None:
             if part == 0:
                 tl.store(
-                    dS_last + (sh // H // parts * H + h) * D * E + d[:, None] * E + e[None, :],
+                    dS_last + (sh // H // parts * H + h) * D * E + d[None, :] * E + e[:, None],
                     dS,
-                    mask=d_ok[:, None] & e_ok[None, :],
+                    mask=d_ok[None, :] & e_ok[:, None],
                 )
     else:
-        tl.store(dS_last + sh * D * E + d[:, None] * E + e[None, :], dS, mask=d_ok[:, None] & e_ok[None, :])
+        tl.store(dS_last + sh * D * E + d[None, :] * E + e[:, None], dS, mask=d_ok[None, :] & e_ok[:, None])
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_3(
     dS_first,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    q_g,
     v_p,
     v_b,
     v_t,
@@ -723,11 +728,6 @@ def backward_sweep_3(
     do_t,
     do_h,
     do_g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
     dk_out,
     T,
     H,
@@ -758,14 +758,14 @@ def backward_sweep_3(
     e_ok = e < E
     d = tile * block_d + tl.arange(0, block_d)
     d_ok = d < D
-    dS = tl.zeros([block_e, block_d], tl.float32)
+    dS = tl.zeros([block_d, block_e], tl.float32)
     if dS_first is not None:
         dS += tl.load(
-            dS_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0
+            dS_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0
         )
+    q_p += b * q_b + h // q_g * q_h
     v_p += b * v_b + h // v_g * v_h
     do_p += b * do_b + h // do_g * do_h
-    q_p += b * q_b + h // q_g * q_h
     for n in range(count):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -774,19 +774,19 @@ def backward_sweep_3(
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
+        q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
-        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p2 = tl.dot(
-            (tl.where(i[:, None] <= i[None, :], 1.0, 0.0) * p).to(DT), q.to(DT), input_precision="tf32x3"
+            q.to(DT), tl.trans((tl.where(i[:, None] <= i[None, :], 1.0, 0.0) * p).to(DT)), input_precision="tf32x3"
         )  # ([order_{mask}]_{i,j} . (v do^T)) q
-        p3 = tl.dot(v.to(DT), dS.to(DT), p2, input_precision="tf32x3")  # ... + v dS^T
+        p3 = tl.dot(dS.to(DT), tl.trans(v.to(DT)), p2, input_precision="tf32x3")  # ... + v dS^T
         if YIELD:
             tl.store(
-                dk_out + step * D + i[:, None] * (H * D) + d[None, :], p3, mask=i_ok[:, None] & d_ok[None, :]
+                dk_out + step * D + i[None, :] * (H * D) + d[:, None], p3, mask=d_ok[:, None] & i_ok[None, :]
             )  # dk
-        p4 = tl.dot(tl.trans(do.to(DT)), q.to(DT), dS, input_precision="tf32x3")  # ... + q^T do
+        p4 = tl.dot(q.to(DT), do.to(DT), dS, input_precision="tf32x3")  # ... + q^T do
         dS = p4  # dS + q^T do
 
 
@@ -800,7 +800,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "light")
+    config = choose(some.dtype, (D, E))
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
     S_first = whole(states.get("S"))
@@ -817,10 +817,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 dS_ends,
                 k,
                 *strides(k, H),
-                q,
-                *strides(q, H),
                 do,
                 *strides(do, H),
+                q,
+                *strides(q, H),
                 None,
                 *lay.walked,
                 parts,
@@ -850,10 +850,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             S_last,
             do,
             *strides(do, H),
-            v,
-            *strides(v, H),
             k,
             *strides(k, H),
+            v,
+            *strides(v, H),
             dq,
             *lay.walked,
             parts,
@@ -889,10 +889,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             dS_last,
             k,
             *strides(k, H),
-            q,
-            *strides(q, H),
             do,
             *strides(do, H),
+            q,
+            *strides(q, H),
             dv,
             *lay.walked,
             parts,
@@ -916,12 +916,12 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             backward_sweep_3,
             (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
             dS_starts,
+            q,
+            *strides(q, H),
             v,
             *strides(v, H),
             do,
             *strides(do, H),
-            q,
-            *strides(q, H),
             dk,
             *lay.walked,
             parts,

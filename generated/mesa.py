@@ -443,10 +443,10 @@ def x_system_forward_sweep_1(
     d_ok = d < D
     d_kept = tile * block_d_kept + tl.arange(0, block_d_kept)
     d_kept_ok = d_kept < D
-    H_ = tl.zeros([block_d, block_d_kept], tl.float32)
+    H_ = tl.zeros([block_d_kept, block_d], tl.float32)
     if H__first is not None:
         H_ += tl.load(
-            H__first + sh * D * D + d_kept[None, :] * D + d[:, None], mask=d_kept_ok[None, :] & d_ok[:, None], other=0.0
+            H__first + sh * D * D + d_kept[:, None] * D + d[None, :], mask=d_kept_ok[:, None] & d_ok[None, :], other=0.0
         )
     p_p += b * p_b + h // p_g * p_h
     u_p += b * u_b + h // u_g * u_h
@@ -463,40 +463,40 @@ def x_system_forward_sweep_1(
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         p = tl.load(p_p + t0 * p_t + i[:, None] * p_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(p.to(DT), H_.to(DT), input_precision="tf32x3")  # p H^T
+        p2 = tl.dot(H_.to(DT), tl.trans(p.to(DT)), input_precision="tf32x3")  # p H^T
         since = power(lam_a, lam_r < 0)
+        u = tl.load(
+            u_p + t0 * u_t + i[None, :] * u_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
+        )
         seen = i[:, None] >= i[None, :]
         if EXACT:
             seen = seen & (i[None, :] >= lam_r[:, None])
         m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
-        u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p3 = tl.dot(p.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # p u^T
-        u2 = tl.load(
-            u_p + t0 * u_t + i[:, None] * u_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
-        )
+        u2 = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p3 = tl.dot(p.to(DT), tl.trans(u2.to(DT)), input_precision="tf32x3")  # p u^T
         p4 = tl.dot(
-            (m * p3).to(DT), u2.to(DT), (since[:, None] * p2), input_precision="tf32x3"
+            u.to(DT), tl.trans((m * p3).to(DT)), (since[None, :] * p2), input_precision="tf32x3"
         )  # ... + ((p u^T) . m) u
         if YIELD:
             tl.store(
-                y_out + step * D + i[:, None] * (H * D) + d_kept[None, :], p4, mask=i_ok[:, None] & d_kept_ok[None, :]
+                y_out + step * D + i[None, :] * (H * D) + d_kept[:, None], p4, mask=d_kept_ok[:, None] & i_ok[None, :]
             )  # y
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
         p5 = tl.dot(
-            tl.trans(u.to(DT)), (until[:, None] * u2.to(tl.float32)).to(DT), (kept * H_), input_precision="tf32x3"
+            (until[None, :] * u.to(tl.float32)).to(DT), u2.to(DT), (kept * H_), input_precision="tf32x3"
         )  # ... + u^T diag(until) u
         H_ = p5  # kept H + u^T diag(until) u
     if YIELD:
         if H__last is not None:
             if part == parts - 1:
                 tl.store(
-                    H__last + (sh // H // parts * H + h) * D * D + d_kept[None, :] * D + d[:, None],
+                    H__last + (sh // H // parts * H + h) * D * D + d_kept[:, None] * D + d[None, :],
                     H_,
-                    mask=d_kept_ok[None, :] & d_ok[:, None],
+                    mask=d_kept_ok[:, None] & d_ok[None, :],
                 )
     else:
-        tl.store(H__last + sh * D * D + d_kept[None, :] * D + d[:, None], H_, mask=d_kept_ok[None, :] & d_ok[:, None])
+        tl.store(H__last + sh * D * D + d_kept[:, None] * D + d[None, :], H_, mask=d_kept_ok[:, None] & d_ok[None, :])
 
 
 def triton_x_system_forward(given, states, constants, packed=None):
@@ -509,7 +509,7 @@ def triton_x_system_forward(given, states, constants, packed=None):
     B, T = u.shape[:2]
     H = max(u.shape[2], lam.shape[2], lam_0.shape[0], p.shape[2], 0)
     D = u.shape[-1]
-    config = choose(some.dtype, (D,), "light")
+    config = choose(some.dtype, (D,))
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, padded(D))))
     H__first = whole(states.get("H"))
@@ -709,10 +709,10 @@ def x_system_backward_sweep_1(
     d_ok = d < D
     d_kept = tile * block_d_kept + tl.arange(0, block_d_kept)
     d_kept_ok = d_kept < D
-    H_ = tl.zeros([block_d, block_d_kept], tl.float32)
+    H_ = tl.zeros([block_d_kept, block_d], tl.float32)
     if H__first is not None:
         H_ += tl.load(
-            H__first + sh * D * D + d[:, None] * D + d_kept[None, :], mask=d_ok[:, None] & d_kept_ok[None, :], other=0.0
+            H__first + sh * D * D + d[None, :] * D + d_kept[:, None], mask=d_ok[None, :] & d_kept_ok[:, None], other=0.0
         )
     p_p += b * p_b + h // p_g * p_h
     dy_p += b * dy_b + h // dy_g * dy_h
@@ -731,27 +731,27 @@ def x_system_backward_sweep_1(
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         since = power(lam_a, lam_r < 0)
         p = tl.load(
-            p_p + t0 * p_t + i[:, None] * p_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
+            p_p + t0 * p_t + i[None, :] * p_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
         dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(dy.to(DT), H_.to(DT), input_precision="tf32x3")  # dy H
+        p2 = tl.dot(H_.to(DT), tl.trans(dy.to(DT)), input_precision="tf32x3")  # dy H
         if not EXACT:
-            p2 = tl.dot(dy.to(DT), (H_ - H_.to(DT).to(tl.float32)).to(DT), p2)
-        sums = tl.sum((since[:, None] * p.to(tl.float32)).to(DT).to(tl.float32) * p2, axis=1)
+            p2 = tl.dot((H_ - H_.to(DT).to(tl.float32)).to(DT), tl.trans(dy.to(DT)), p2)
+        sums = tl.sum((since[None, :] * p.to(tl.float32)).to(DT).to(tl.float32) * p2, axis=0)
         if YIELD:
             tl.store(H_in_late__out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile, sums, mask=i_ok)  # H: in.late
         kept = power(lam_a_end, lam_r_end < 0)
-        u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        u2 = tl.load(
-            u_p + t0 * u_t + i[:, None] * u_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
+        u = tl.load(
+            u_p + t0 * u_t + i[None, :] * u_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
+        u2 = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p3 = tl.dot(
-            tl.trans(u.to(DT)), (until[:, None] * u2.to(tl.float32)).to(DT), (kept * H_), input_precision="tf32x3"
+            (until[None, :] * u.to(tl.float32)).to(DT), u2.to(DT), (kept * H_), input_precision="tf32x3"
         )  # ... + u^T diag(until) u
         H_ = p3  # kept H + u^T diag(until) u
     if H__last is not None:
-        tl.store(H__last + sh * D * D + d[:, None] * D + d_kept[None, :], H_, mask=d_ok[:, None] & d_kept_ok[None, :])
+        tl.store(H__last + sh * D * D + d[None, :] * D + d_kept[:, None], H_, mask=d_ok[None, :] & d_kept_ok[:, None])
 
 
 @triton.jit(do_not_specialize=["T", "chunks"])
@@ -822,12 +822,12 @@ def x_system_backward_sweep_2(
     lam_sums,
     lam_resets,
     H_out_late__out,
-    matrix1,
     p_p,
     p_b,
     p_t,
     p_h,
     p_g,
+    matrix1,
     du_1_out,
     dy_p,
     dy_b,
@@ -862,10 +862,10 @@ def x_system_backward_sweep_2(
     d_ok = d < D
     d_kept = tile * block_d_kept + tl.arange(0, block_d_kept)
     d_kept_ok = d_kept < D
-    dH = tl.zeros([block_d, block_d_kept], tl.float32)
+    dH = tl.zeros([block_d_kept, block_d], tl.float32)
     if dH_first is not None:
         dH += tl.load(
-            dH_first + sh * D * D + d[:, None] * D + d_kept[None, :], mask=d_ok[:, None] & d_kept_ok[None, :], other=0.0
+            dH_first + sh * D * D + d[None, :] * D + d_kept[:, None], mask=d_ok[None, :] & d_kept_ok[:, None], other=0.0
         )
     u_p += b * u_b + h // u_g * u_h
     p_p += b * p_b + h // p_g * p_h
@@ -883,43 +883,43 @@ def x_system_backward_sweep_2(
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         u = tl.load(
-            u_p + t0 * u_t + i[:, None] * u_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
+            u_p + t0 * u_t + i[None, :] * u_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         u2 = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(u2.to(DT), dH.to(DT), input_precision="tf32x3")  # u dH
+        p = tl.dot(dH.to(DT), tl.trans(u2.to(DT)), input_precision="tf32x3")  # u dH
         if not EXACT:
-            p = tl.dot(u2.to(DT), (dH - dH.to(DT).to(tl.float32)).to(DT), p)
-        sums = tl.sum((-since[:, None] * u.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1)
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+            p = tl.dot((dH - dH.to(DT).to(tl.float32)).to(DT), tl.trans(u2.to(DT)), p)
+        sums = tl.sum((-since[None, :] * u.to(tl.float32)).to(DT).to(tl.float32) * p, axis=0)
         p2 = tl.load(
-            p_p + t0 * p_t + i[:, None] * p_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
+            p_p + t0 * p_t + i[None, :] * p_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
-        p3 = tl.dot(tl.trans(t.to(DT)), p2.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + matrix1 p
+        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p3 = tl.dot(p2.to(DT), t.to(DT), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix1 p
         if YIELD:
             tl.store(
-                du_1_out + step * D + i[:, None] * (H * D) + d_kept[None, :],
+                du_1_out + step * D + i[None, :] * (H * D) + d_kept[:, None],
                 p3,
-                mask=i_ok[:, None] & d_kept_ok[None, :],
+                mask=d_kept_ok[:, None] & i_ok[None, :],
             )  # du
             tl.store(H_out_late__out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile, sums, mask=i_ok)  # H: out.late
         kept = power(lam_a_end, lam_r_end < 0)
-        dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         until = power(lam_a, lam_r < 0)
+        dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p4 = tl.dot(
-            tl.trans(dy.to(DT)), (until[:, None] * p2.to(tl.float32)).to(DT), (kept * dH), input_precision="tf32x3"
+            (until[None, :] * p2.to(tl.float32)).to(DT), dy.to(DT), (kept * dH), input_precision="tf32x3"
         )  # ... + dy^T diag(until) p
         dH = p4  # kept dH + dy^T diag(until) p
     if YIELD:
         if dH_last is not None:
             if part == 0:
                 tl.store(
-                    dH_last + (sh // H // parts * H + h) * D * D + d[:, None] * D + d_kept[None, :],
+                    dH_last + (sh // H // parts * H + h) * D * D + d[None, :] * D + d_kept[:, None],
                     dH,
-                    mask=d_ok[:, None] & d_kept_ok[None, :],
+                    mask=d_ok[None, :] & d_kept_ok[:, None],
                 )
     else:
-        tl.store(dH_last + sh * D * D + d[:, None] * D + d_kept[None, :], dH, mask=d_ok[:, None] & d_kept_ok[None, :])
+        tl.store(dH_last + sh * D * D + d[None, :] * D + d_kept[:, None], dH, mask=d_ok[None, :] & d_kept_ok[:, None])
 
 
 @triton.jit(do_not_specialize=["T", "chunks"])
@@ -988,12 +988,12 @@ def x_system_backward_sweep_3(
     u_t,
     u_h,
     u_g,
-    matrix2,
     dy_p,
     dy_b,
     dy_t,
     dy_h,
     dy_g,
+    matrix2,
     du_1_p,
     du_1_b,
     du_1_t,
@@ -1033,10 +1033,10 @@ def x_system_backward_sweep_3(
     d_ok = d < D
     d_kept = tile * block_d_kept + tl.arange(0, block_d_kept)
     d_kept_ok = d_kept < D
-    dH = tl.zeros([block_d, block_d_kept], tl.float32)
+    dH = tl.zeros([block_d_kept, block_d], tl.float32)
     if dH_first is not None:
         dH += tl.load(
-            dH_first + sh * D * D + d_kept[None, :] * D + d[:, None], mask=d_kept_ok[None, :] & d_ok[:, None], other=0.0
+            dH_first + sh * D * D + d_kept[:, None] * D + d[None, :], mask=d_kept_ok[:, None] & d_ok[None, :], other=0.0
         )
     u_p += b * u_b + h // u_g * u_h
     dy_p += b * dy_b + h // dy_g * dy_h
@@ -1055,29 +1055,29 @@ def x_system_backward_sweep_3(
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         du_1 = tl.load(
-            du_1_p + t0 * du_1_t + i[:, None] * du_1_t + d_kept[None, :],
-            mask=i_ok[:, None] & d_kept_ok[None, :],
+            du_1_p + t0 * du_1_t + i[None, :] * du_1_t + d_kept[:, None],
+            mask=d_kept_ok[:, None] & i_ok[None, :],
             other=0.0,
         )
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(u.to(DT), dH.to(DT), input_precision="tf32x3")  # u dH^T
-        t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p = tl.dot(dH.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # u dH^T
         dy = tl.load(
-            dy_p + t0 * dy_t + i[:, None] * dy_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
+            dy_p + t0 * dy_t + i[None, :] * dy_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
-        p2 = tl.dot(tl.trans(t.to(DT)), dy.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + matrix2 dy
+        t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p2 = tl.dot(dy.to(DT), t.to(DT), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix2 dy
         if YIELD:
             tl.store(
-                du_out + step * D + i[:, None] * (H * D) + d_kept[None, :],
+                du_out + step * D + i[None, :] * (H * D) + d_kept[:, None],
                 (du_1.to(tl.float32) + p2),
-                mask=i_ok[:, None] & d_kept_ok[None, :],
+                mask=d_kept_ok[:, None] & i_ok[None, :],
             )  # du
         kept = power(lam_a_end, lam_r_end < 0)
-        p3 = tl.load(p_p + t0 * p_t + i[:, None] * p_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         until = power(lam_a, lam_r < 0)
+        p3 = tl.load(p_p + t0 * p_t + i[:, None] * p_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p4 = tl.dot(
-            tl.trans(p3.to(DT)), (until[:, None] * dy.to(tl.float32)).to(DT), (kept * dH), input_precision="tf32x3"
+            (until[None, :] * dy.to(tl.float32)).to(DT), p3.to(DT), (kept * dH), input_precision="tf32x3"
         )  # ... + p^T diag(until) dy
         dH = p4  # kept dH + dy^T diag(until) p
 
@@ -1092,7 +1092,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     B, T = u.shape[:2]
     H = max(u.shape[2], lam.shape[2], lam_0.shape[0], p.shape[2], 0)
     D = u.shape[-1]
-    config = choose(some.dtype, (D,), "light")
+    config = choose(some.dtype, (D,))
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, padded(D))))
     H__first = whole(states.get("H"))
@@ -1131,7 +1131,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=4,
+            num_warps=config.ahead,
             num_stages=1,
             maxnreg=255 if config.exact else None,
         )
@@ -1155,7 +1155,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=4,
+            num_warps=config.ahead,
             num_stages=1,
             maxnreg=255 if config.exact else None,
         )
@@ -1172,9 +1172,9 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
                 lam_sums,
                 lam_resets,
                 None,
-                matrix1,
                 p,
                 *strides(p, H),
+                matrix1,
                 None,
                 dy,
                 *strides(dy, H),
@@ -1243,9 +1243,9 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             lam_sums,
             lam_resets,
             H_out_late_,
-            matrix1,
             p,
             *strides(p, H),
+            matrix1,
             du_1,
             dy,
             *strides(dy, H),
@@ -1285,7 +1285,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=4,
+            num_warps=config.ahead,
             num_stages=1,
             maxnreg=255 if config.exact else None,
         )
@@ -1299,9 +1299,9 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             lam_resets,
             u,
             *strides(u, H),
-            matrix2,
             dy,
             *strides(dy, H),
+            matrix2,
             du_1,
             *strides(du_1, H),
             du,

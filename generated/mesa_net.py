@@ -784,10 +784,10 @@ def x_system_forward_sweep_1(
     d_ok = d < D
     d_kept = tile * block_d_kept + tl.arange(0, block_d_kept)
     d_kept_ok = d_kept < D
-    H_ = tl.zeros([block_d, block_d_kept], tl.float32)
+    H_ = tl.zeros([block_d_kept, block_d], tl.float32)
     if H__first is not None:
         H_ += tl.load(
-            H__first + sh * D * D + d_kept[None, :] * D + d[:, None], mask=d_kept_ok[None, :] & d_ok[:, None], other=0.0
+            H__first + sh * D * D + d_kept[:, None] * D + d[None, :], mask=d_kept_ok[:, None] & d_ok[None, :], other=0.0
         )
     p_p += b * p_b + h // p_g * p_h
     k_p += b * k_b + h // k_g * k_h
@@ -805,30 +805,33 @@ def x_system_forward_sweep_1(
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         p = tl.load(p_p + t0 * p_t + i[:, None] * p_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(p.to(DT), H_.to(DT), input_precision="tf32x3")  # p H^T
+        p2 = tl.dot(H_.to(DT), tl.trans(p.to(DT)), input_precision="tf32x3")  # p H^T
         since = power(lam_a, lam_r < 0)
         k = tl.load(
-            k_p + t0 * k_t + i[:, None] * k_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
+            k_p + t0 * k_t + i[None, :] * k_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
+        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
         seen = i[:, None] >= i[None, :]
         if EXACT:
             seen = seen & (i[None, :] >= lam_r[:, None])
         m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
         k2 = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p3 = tl.dot(p.to(DT), tl.trans(k2.to(DT)), input_precision="tf32x3")  # p k^T
-        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
         p4 = tl.dot(
-            (beta.to(tl.float32)[None, :] * (m * p3)).to(DT), k.to(DT), (since[:, None] * p2), input_precision="tf32x3"
+            (beta.to(tl.float32)[None, :] * k.to(tl.float32)).to(DT),
+            tl.trans((m * p3).to(DT)),
+            (since[None, :] * p2),
+            input_precision="tf32x3",
         )  # ... + ((p k^T) . m) diag(beta) k
         if YIELD:
             tl.store(
-                y_0_out + step * D + i[:, None] * (H * D) + d_kept[None, :], p4, mask=i_ok[:, None] & d_kept_ok[None, :]
+                y_0_out + step * D + i[None, :] * (H * D) + d_kept[:, None], p4, mask=d_kept_ok[:, None] & i_ok[None, :]
             )  # y
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
         p5 = tl.dot(
-            tl.trans(k2.to(DT)),
-            ((beta.to(tl.float32) * until)[:, None] * k.to(tl.float32)).to(DT),
+            ((beta.to(tl.float32) * until)[None, :] * k.to(tl.float32)).to(DT),
+            k2.to(DT),
             (kept * H_),
             input_precision="tf32x3",
         )  # ... + k^T diag(beta . until) k
@@ -837,12 +840,12 @@ def x_system_forward_sweep_1(
         if H__last is not None:
             if part == parts - 1:
                 tl.store(
-                    H__last + (sh // H // parts * H + h) * D * D + d_kept[None, :] * D + d[:, None],
+                    H__last + (sh // H // parts * H + h) * D * D + d_kept[:, None] * D + d[None, :],
                     H_,
-                    mask=d_kept_ok[None, :] & d_ok[:, None],
+                    mask=d_kept_ok[:, None] & d_ok[None, :],
                 )
     else:
-        tl.store(H__last + sh * D * D + d_kept[None, :] * D + d[:, None], H_, mask=d_kept_ok[None, :] & d_ok[:, None])
+        tl.store(H__last + sh * D * D + d_kept[:, None] * D + d[None, :], H_, mask=d_kept_ok[:, None] & d_ok[None, :])
 
 
 def triton_x_system_forward(given, states, constants, packed=None):
@@ -856,7 +859,7 @@ def triton_x_system_forward(given, states, constants, packed=None):
     B, T = k.shape[:2]
     H = max(k.shape[2], beta.shape[2], lam.shape[2], lamb.shape[0], p.shape[2], 0)
     D = k.shape[-1]
-    config = choose(some.dtype, (D,), "light")
+    config = choose(some.dtype, (D,))
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, padded(D))))
     H__first = whole(states.get("H"))
@@ -1070,10 +1073,10 @@ def x_system_backward_sweep_1(
     d_ok = d < D
     d_kept = tile * block_d_kept + tl.arange(0, block_d_kept)
     d_kept_ok = d_kept < D
-    H_ = tl.zeros([block_d, block_d_kept], tl.float32)
+    H_ = tl.zeros([block_d_kept, block_d], tl.float32)
     if H__first is not None:
         H_ += tl.load(
-            H__first + sh * D * D + d[:, None] * D + d_kept[None, :], mask=d_ok[:, None] & d_kept_ok[None, :], other=0.0
+            H__first + sh * D * D + d[None, :] * D + d_kept[:, None], mask=d_ok[None, :] & d_kept_ok[:, None], other=0.0
         )
     p_p += b * p_b + h // p_g * p_h
     dy_p += b * dy_b + h // dy_g * dy_h
@@ -1093,31 +1096,29 @@ def x_system_backward_sweep_1(
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         since = power(lam_a, lam_r < 0)
         p = tl.load(
-            p_p + t0 * p_t + i[:, None] * p_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
+            p_p + t0 * p_t + i[None, :] * p_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
         dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(dy.to(DT), H_.to(DT), input_precision="tf32x3")  # dy H
+        p2 = tl.dot(H_.to(DT), tl.trans(dy.to(DT)), input_precision="tf32x3")  # dy H
         if not EXACT:
-            p2 = tl.dot(dy.to(DT), (H_ - H_.to(DT).to(tl.float32)).to(DT), p2)
-        sums = tl.sum((since[:, None] * p.to(tl.float32)) * p2, axis=1)
+            p2 = tl.dot((H_ - H_.to(DT).to(tl.float32)).to(DT), tl.trans(dy.to(DT)), p2)
+        sums = tl.sum((since[None, :] * p.to(tl.float32)) * p2, axis=0)
         if YIELD:
             tl.store(H_in_late__out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile, sums, mask=i_ok)  # H: in.late
         kept = power(lam_a_end, lam_r_end < 0)
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        k2 = tl.load(
-            k_p + t0 * k_t + i[:, None] * k_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
+        k = tl.load(
+            k_p + t0 * k_t + i[None, :] * k_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
         beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
-        w = (beta.to(tl.float32) * until)[:, None] * k2.to(tl.float32)
-        p3 = tl.dot(
-            tl.trans(k.to(DT)), w.to(DT), (kept * H_), input_precision="tf32x3"
-        )  # ... + k^T diag(beta . until) k
+        k2 = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        w = (beta.to(tl.float32) * until)[None, :] * k.to(tl.float32)
+        p3 = tl.dot(w.to(DT), k2.to(DT), (kept * H_), input_precision="tf32x3")  # ... + k^T diag(beta . until) k
         if not EXACT:
-            p3 = tl.dot(tl.trans(k.to(DT)), (w - w.to(DT).to(tl.float32)).to(DT), p3)
+            p3 = tl.dot((w - w.to(DT).to(tl.float32)).to(DT), k2.to(DT), p3)
         H_ = p3  # kept H + k^T diag(beta . until) k
     if H__last is not None:
-        tl.store(H__last + sh * D * D + d[:, None] * D + d_kept[None, :], H_, mask=d_ok[:, None] & d_kept_ok[None, :])
+        tl.store(H__last + sh * D * D + d[None, :] * D + d_kept[:, None], H_, mask=d_ok[None, :] & d_kept_ok[:, None])
 
 
 @triton.jit(do_not_specialize=["T", "chunks"])
@@ -1187,12 +1188,12 @@ def x_system_backward_sweep_2(
     k_t,
     k_h,
     k_g,
-    matrix1,
     p_p,
     p_b,
     p_t,
     p_h,
     p_g,
+    matrix1,
     beta_p,
     beta_b,
     beta_t,
@@ -1233,10 +1234,10 @@ def x_system_backward_sweep_2(
     d_ok = d < D
     d_kept = tile * block_d_kept + tl.arange(0, block_d_kept)
     d_kept_ok = d_kept < D
-    dH = tl.zeros([block_d, block_d_kept], tl.float32)
+    dH = tl.zeros([block_d_kept, block_d], tl.float32)
     if dH_first is not None:
         dH += tl.load(
-            dH_first + sh * D * D + d[:, None] * D + d_kept[None, :], mask=d_ok[:, None] & d_kept_ok[None, :], other=0.0
+            dH_first + sh * D * D + d[None, :] * D + d_kept[:, None], mask=d_ok[None, :] & d_kept_ok[:, None], other=0.0
         )
     k_p += b * k_b + h // k_g * k_h
     p_p += b * p_b + h // p_g * p_h
@@ -1256,46 +1257,46 @@ def x_system_backward_sweep_2(
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
         k2 = tl.load(
-            k_p + t0 * k_t + i[:, None] * k_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
+            k_p + t0 * k_t + i[None, :] * k_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(k.to(DT), dH.to(DT), input_precision="tf32x3")  # k dH
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p = tl.dot(dH.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k dH
         p2 = tl.load(
-            p_p + t0 * p_t + i[:, None] * p_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
+            p_p + t0 * p_t + i[None, :] * p_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
-        p3 = tl.dot(tl.trans(t.to(DT)), p2.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + matrix1 p
+        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p3 = tl.dot(p2.to(DT), t.to(DT), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix1 p
         if not EXACT:
-            p3 = tl.dot(tl.trans((t - t.to(DT).to(tl.float32)).to(DT)), p2.to(DT), p3)
+            p3 = tl.dot(p2.to(DT), (t - t.to(DT).to(tl.float32)).to(DT), p3)
         if YIELD:
             tl.store(
-                dk_1_out + step * D + i[:, None] * (H * D) + d_kept[None, :],
-                (beta.to(tl.float32)[:, None] * p3),
-                mask=i_ok[:, None] & d_kept_ok[None, :],
+                dk_1_out + step * D + i[None, :] * (H * D) + d_kept[:, None],
+                (beta.to(tl.float32)[None, :] * p3),
+                mask=d_kept_ok[:, None] & i_ok[None, :],
             )  # dk
             tl.store(
                 dbeta_1_out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile,
-                tl.sum(tl.where(d_kept_ok[None, :], (k2.to(tl.float32) * p3), 0.0), axis=1),
+                tl.sum(tl.where(d_kept_ok[:, None], (k2.to(tl.float32) * p3), 0.0), axis=0),
                 mask=i_ok,
             )  # dbeta
         kept = power(lam_a_end, lam_r_end < 0)
-        dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         until = power(lam_a, lam_r < 0)
+        dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p4 = tl.dot(
-            tl.trans(dy.to(DT)), (until[:, None] * p2.to(tl.float32)).to(DT), (kept * dH), input_precision="tf32x3"
+            (until[None, :] * p2.to(tl.float32)).to(DT), dy.to(DT), (kept * dH), input_precision="tf32x3"
         )  # ... + dy^T diag(until) p
         dH = p4  # kept dH + dy^T diag(until) p
     if YIELD:
         if dH_last is not None:
             if part == 0:
                 tl.store(
-                    dH_last + (sh // H // parts * H + h) * D * D + d[:, None] * D + d_kept[None, :],
+                    dH_last + (sh // H // parts * H + h) * D * D + d[None, :] * D + d_kept[:, None],
                     dH,
-                    mask=d_ok[:, None] & d_kept_ok[None, :],
+                    mask=d_ok[None, :] & d_kept_ok[:, None],
                 )
     else:
-        tl.store(dH_last + sh * D * D + d[:, None] * D + d_kept[None, :], dH, mask=d_ok[:, None] & d_kept_ok[None, :])
+        tl.store(dH_last + sh * D * D + d[None, :] * D + d_kept[:, None], dH, mask=d_ok[None, :] & d_kept_ok[:, None])
 
 
 @triton.jit(do_not_specialize=["T", "chunks"])
@@ -1370,12 +1371,12 @@ def x_system_backward_sweep_3(
     beta_h,
     beta_g,
     H_out_late__out,
-    matrix2,
     dy_p,
     dy_b,
     dy_t,
     dy_h,
     dy_g,
+    matrix2,
     dk_1_p,
     dk_1_b,
     dk_1_t,
@@ -1415,10 +1416,10 @@ def x_system_backward_sweep_3(
     d_ok = d < D
     d_kept = tile * block_d_kept + tl.arange(0, block_d_kept)
     d_kept_ok = d_kept < D
-    dH = tl.zeros([block_d, block_d_kept], tl.float32)
+    dH = tl.zeros([block_d_kept, block_d], tl.float32)
     if dH_first is not None:
         dH += tl.load(
-            dH_first + sh * D * D + d_kept[None, :] * D + d[:, None], mask=d_kept_ok[None, :] & d_ok[:, None], other=0.0
+            dH_first + sh * D * D + d_kept[:, None] * D + d[None, :], mask=d_kept_ok[:, None] & d_ok[None, :], other=0.0
         )
     k_p += b * k_b + h // k_g * k_h
     beta_p += b * beta_b + h // beta_g * beta_h
@@ -1438,41 +1439,41 @@ def x_system_backward_sweep_3(
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         dk_1 = tl.load(
-            dk_1_p + t0 * dk_1_t + i[:, None] * dk_1_t + d_kept[None, :],
-            mask=i_ok[:, None] & d_kept_ok[None, :],
+            dk_1_p + t0 * dk_1_t + i[None, :] * dk_1_t + d_kept[:, None],
+            mask=d_kept_ok[:, None] & i_ok[None, :],
             other=0.0,
         )
         k = tl.load(
-            k_p + t0 * k_t + i[:, None] * k_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
+            k_p + t0 * k_t + i[None, :] * k_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
         k2 = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(k2.to(DT), dH.to(DT), input_precision="tf32x3")  # k dH^T
+        p = tl.dot(dH.to(DT), tl.trans(k2.to(DT)), input_precision="tf32x3")  # k dH^T
         if not EXACT:
-            p = tl.dot(k2.to(DT), (dH - dH.to(DT).to(tl.float32)).to(DT), p)
-        sums = tl.sum((-(since * beta.to(tl.float32))[:, None] * k.to(tl.float32)) * p, axis=1)
-        t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+            p = tl.dot((dH - dH.to(DT).to(tl.float32)).to(DT), tl.trans(k2.to(DT)), p)
+        sums = tl.sum((-(since * beta.to(tl.float32))[None, :] * k.to(tl.float32)) * p, axis=0)
         dy = tl.load(
-            dy_p + t0 * dy_t + i[:, None] * dy_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
+            dy_p + t0 * dy_t + i[None, :] * dy_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
-        p2 = tl.dot(tl.trans(t.to(DT)), dy.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + matrix2 dy
+        t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p2 = tl.dot(dy.to(DT), t.to(DT), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix2 dy
         if not EXACT:
-            p2 = tl.dot(tl.trans((t - t.to(DT).to(tl.float32)).to(DT)), dy.to(DT), p2)
+            p2 = tl.dot(dy.to(DT), (t - t.to(DT).to(tl.float32)).to(DT), p2)
         if YIELD:
             tl.store(
-                dk_out + step * D + i[:, None] * (H * D) + d_kept[None, :],
-                ((beta.to(tl.float32)[:, None] * p2) + dk_1.to(tl.float32)),
-                mask=i_ok[:, None] & d_kept_ok[None, :],
+                dk_out + step * D + i[None, :] * (H * D) + d_kept[:, None],
+                ((beta.to(tl.float32)[None, :] * p2) + dk_1.to(tl.float32)),
+                mask=d_kept_ok[:, None] & i_ok[None, :],
             )  # dk
             tl.store(H_out_late__out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile, sums, mask=i_ok)  # H: out.late
         kept = power(lam_a_end, lam_r_end < 0)
-        p3 = tl.load(p_p + t0 * p_t + i[:, None] * p_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         until = power(lam_a, lam_r < 0)
-        w = until[:, None] * dy.to(tl.float32)
-        p4 = tl.dot(tl.trans(p3.to(DT)), w.to(DT), (kept * dH), input_precision="tf32x3")  # ... + p^T diag(until) dy
+        p3 = tl.load(p_p + t0 * p_t + i[:, None] * p_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        w = until[None, :] * dy.to(tl.float32)
+        p4 = tl.dot(w.to(DT), p3.to(DT), (kept * dH), input_precision="tf32x3")  # ... + p^T diag(until) dy
         if not EXACT:
-            p4 = tl.dot(tl.trans(p3.to(DT)), (w - w.to(DT).to(tl.float32)).to(DT), p4)
+            p4 = tl.dot((w - w.to(DT).to(tl.float32)).to(DT), p3.to(DT), p4)
         dH = p4  # kept dH + dy^T diag(until) p
 
 
@@ -1487,7 +1488,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     B, T = k.shape[:2]
     H = max(k.shape[2], beta.shape[2], lam.shape[2], lamb.shape[0], p.shape[2], 0)
     D = k.shape[-1]
-    config = choose(some.dtype, (D,), "light")
+    config = choose(some.dtype, (D,))
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, padded(D))))
     H__first = whole(states.get("H"))
@@ -1520,7 +1521,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=4,
+            num_warps=config.ahead,
             num_stages=1,
             maxnreg=255 if config.exact else None,
         )
@@ -1544,7 +1545,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=4,
+            num_warps=config.ahead,
             num_stages=1,
             maxnreg=255 if config.exact else None,
         )
@@ -1560,9 +1561,9 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
                 lam_resets,
                 k,
                 *strides(k, H),
-                matrix1,
                 p,
                 *strides(p, H),
+                matrix1,
                 beta,
                 *strides(beta, H),
                 None,
@@ -1635,9 +1636,9 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             lam_resets,
             k,
             *strides(k, H),
-            matrix1,
             p,
             *strides(p, H),
+            matrix1,
             beta,
             *strides(beta, H),
             dk_1,
@@ -1680,7 +1681,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=4,
+            num_warps=config.ahead,
             num_stages=1,
             maxnreg=255 if config.exact else None,
         )
@@ -1698,9 +1699,9 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             beta,
             *strides(beta, H),
             H_out_late_,
-            matrix2,
             dy,
             *strides(dy, H),
+            matrix2,
             dk_1,
             *strides(dk_1, H),
             dk,
@@ -2103,16 +2104,16 @@ def o_forward_sweep_1(
     v_t,
     v_h,
     v_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
     beta_p,
     beta_b,
     beta_t,
     beta_h,
     beta_g,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    k_g,
     y_out,
     T,
     H,
@@ -2143,13 +2144,13 @@ def o_forward_sweep_1(
     d_ok = d < D
     e = tile * block_e + tl.arange(0, block_e)
     e_ok = e < E
-    S = tl.zeros([block_d, block_e], tl.float32)
+    S = tl.zeros([block_e, block_d], tl.float32)
     if S_first is not None:
-        S += tl.load(S_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0)
+        S += tl.load(S_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
     x_p += b * x_b + h // x_g * x_h
     v_p += b * v_b + h // v_g * v_h
-    k_p += b * k_b + h // k_g * k_h
     beta_p += b * beta_b + h // beta_g * beta_h
+    k_p += b * k_b + h // k_g * k_h
     for n in range(count):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -2163,11 +2164,12 @@ def o_forward_sweep_1(
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(x.to(DT), S.to(DT), input_precision="tf32x3")  # x S
+        p = tl.dot(S.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x S
         if not EXACT:
-            p = tl.dot((x - x.to(DT).to(tl.float32)).to(DT), S.to(DT), p)
+            p = tl.dot(S.to(DT), tl.trans((x - x.to(DT).to(tl.float32)).to(DT)), p)
         since = power(lam_a, lam_r < 0)
-        v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
+        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
         seen = i[:, None] >= i[None, :]
         if EXACT:
             seen = seen & (i[None, :] >= lam_r[:, None])
@@ -2176,17 +2178,19 @@ def o_forward_sweep_1(
         p2 = tl.dot(x.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # x k^T
         if not EXACT:
             p2 = tl.dot((x - x.to(DT).to(tl.float32)).to(DT), tl.trans(k.to(DT)), p2)
-        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
         p3 = tl.dot(
-            (beta.to(tl.float32)[None, :] * (m * p2)).to(DT), v.to(DT), (since[:, None] * p), input_precision="tf32x3"
+            (beta.to(tl.float32)[None, :] * v.to(tl.float32)).to(DT),
+            tl.trans((m * p2).to(DT)),
+            (since[None, :] * p),
+            input_precision="tf32x3",
         )  # ... + ((x k^T) . m) diag(beta) v
         if YIELD:
-            tl.store(y_out + step * E + i[:, None] * (H * E) + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :])  # y
+            tl.store(y_out + step * E + i[None, :] * (H * E) + e[:, None], p3, mask=e_ok[:, None] & i_ok[None, :])  # y
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
         p4 = tl.dot(
-            tl.trans(k.to(DT)),
-            ((beta.to(tl.float32) * until)[:, None] * v.to(tl.float32)).to(DT),
+            ((beta.to(tl.float32) * until)[None, :] * v.to(tl.float32)).to(DT),
+            k.to(DT),
             (kept * S),
             input_precision="tf32x3",
         )  # ... + k^T diag(beta . until) v
@@ -2195,12 +2199,12 @@ def o_forward_sweep_1(
         if S_last is not None:
             if part == parts - 1:
                 tl.store(
-                    S_last + (sh // H // parts * H + h) * D * E + d[:, None] * E + e[None, :],
+                    S_last + (sh // H // parts * H + h) * D * E + d[None, :] * E + e[:, None],
                     S,
-                    mask=d_ok[:, None] & e_ok[None, :],
+                    mask=d_ok[None, :] & e_ok[:, None],
                 )
     else:
-        tl.store(S_last + sh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
+        tl.store(S_last + sh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
 
 
 def triton_o_forward(given, states, constants, packed=None):
@@ -2215,7 +2219,7 @@ def triton_o_forward(given, states, constants, packed=None):
     H = max(k.shape[2], v.shape[2], beta.shape[2], lam.shape[2], x.shape[2], 0)
     D = k.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "light")
+    config = choose(some.dtype, (D, E))
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
     S_first = whole(states.get("S"))
@@ -2235,10 +2239,10 @@ def triton_o_forward(given, states, constants, packed=None):
             lam_resets,
             v,
             *strides(v, H),
-            k,
-            *strides(k, H),
             beta,
             *strides(beta, H),
+            k,
+            *strides(k, H),
             None,
             *lay.walked,
             parts,
@@ -2272,10 +2276,10 @@ def triton_o_forward(given, states, constants, packed=None):
         lam_resets,
         v,
         *strides(v, H),
-        k,
-        *strides(k, H),
         beta,
         *strides(beta, H),
+        k,
+        *strides(k, H),
         y,
         *lay.walked,
         parts,
@@ -2414,23 +2418,23 @@ def o_backward_sweep_1(
     dy_h,
     dy_g,
     S_in_late__out,
-    matrix1,
     k_p,
     k_b,
     k_t,
     k_h,
     k_g,
+    matrix1,
     dx_out,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
     beta_p,
     beta_b,
     beta_t,
     beta_h,
     beta_g,
+    v_p,
+    v_b,
+    v_t,
+    v_h,
+    v_g,
     T,
     H,
     chunks,
@@ -2460,14 +2464,14 @@ def o_backward_sweep_1(
     e_ok = e < E
     d = tile * block_d + tl.arange(0, block_d)
     d_ok = d < D
-    S = tl.zeros([block_e, block_d], tl.float32)
+    S = tl.zeros([block_d, block_e], tl.float32)
     if S_first is not None:
-        S += tl.load(S_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
+        S += tl.load(S_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0)
     x_p += b * x_b + h // x_g * x_h
     dy_p += b * dy_b + h // dy_g * dy_h
     k_p += b * k_b + h // k_g * k_h
-    v_p += b * v_b + h // v_g * v_h
     beta_p += b * beta_b + h // beta_g * beta_h
+    v_p += b * v_b + h // v_g * v_h
     for n in range(count):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -2481,35 +2485,33 @@ def o_backward_sweep_1(
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         since = power(lam_a, lam_r < 0)
-        x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        x = tl.load(x_p + t0 * x_t + i[None, :] * x_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p = tl.dot(dy.to(DT), S.to(DT), input_precision="tf32x3")  # dy S^T
+        p = tl.dot(S.to(DT), tl.trans(dy.to(DT)), input_precision="tf32x3")  # dy S^T
         if not EXACT:
-            p = tl.dot(dy.to(DT), (S - S.to(DT).to(tl.float32)).to(DT), p)
-        sums = tl.sum((since[:, None] * x.to(tl.float32)) * p, axis=1)
+            p = tl.dot((S - S.to(DT).to(tl.float32)).to(DT), tl.trans(dy.to(DT)), p)
+        sums = tl.sum((since[None, :] * x.to(tl.float32)) * p, axis=0)
+        k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(t.to(DT), k.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + matrix1 k
+        p2 = tl.dot(k.to(DT), tl.trans(t.to(DT)), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix1 k
         if not EXACT:
-            p2 = tl.dot((t - t.to(DT).to(tl.float32)).to(DT), k.to(DT), p2)
+            p2 = tl.dot(k.to(DT), tl.trans((t - t.to(DT).to(tl.float32)).to(DT)), p2)
         if YIELD:
             tl.store(
-                dx_out + step * D + i[:, None] * (H * D) + d[None, :], p2, mask=i_ok[:, None] & d_ok[None, :]
+                dx_out + step * D + i[None, :] * (H * D) + d[:, None], p2, mask=d_ok[:, None] & i_ok[None, :]
             )  # dx
             tl.store(S_in_late__out + (step + i * H) * tl.cdiv(D, block_d) + tile, sums, mask=i_ok)  # S: in.late
         kept = power(lam_a_end, lam_r_end < 0)
-        v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
-        w = (beta.to(tl.float32) * until)[:, None] * k.to(tl.float32)
-        p3 = tl.dot(
-            tl.trans(v.to(DT)), w.to(DT), (kept * S), input_precision="tf32x3"
-        )  # ... + k^T diag(beta . until) v
+        v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        w = (beta.to(tl.float32) * until)[None, :] * k.to(tl.float32)
+        p3 = tl.dot(w.to(DT), v.to(DT), (kept * S), input_precision="tf32x3")  # ... + k^T diag(beta . until) v
         if not EXACT:
-            p3 = tl.dot(tl.trans(v.to(DT)), (w - w.to(DT).to(tl.float32)).to(DT), p3)
+            p3 = tl.dot((w - w.to(DT).to(tl.float32)).to(DT), v.to(DT), p3)
         S = p3  # kept S + k^T diag(beta . until) v
     if S_last is not None:
-        tl.store(S_last + sh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
+        tl.store(S_last + sh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -2523,12 +2525,12 @@ def o_backward_sweep_2(
     k_t,
     k_h,
     k_g,
-    matrix2,
     dy_p,
     dy_b,
     dy_t,
     dy_h,
     dy_g,
+    matrix2,
     beta_p,
     beta_b,
     beta_t,
@@ -2575,10 +2577,10 @@ def o_backward_sweep_2(
     d_ok = d < D
     e = tile * block_e + tl.arange(0, block_e)
     e_ok = e < E
-    dS = tl.zeros([block_d, block_e], tl.float32)
+    dS = tl.zeros([block_e, block_d], tl.float32)
     if dS_first is not None:
         dS += tl.load(
-            dS_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0
+            dS_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0
         )
     k_p += b * k_b + h // k_g * k_h
     dy_p += b * dy_b + h // dy_g * dy_h
@@ -2598,47 +2600,47 @@ def o_backward_sweep_2(
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
-        v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(k.to(DT), dS.to(DT), input_precision="tf32x3")  # k dS
+        p = tl.dot(dS.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k dS
         if not EXACT:
-            p = tl.dot(k.to(DT), (dS - dS.to(DT).to(tl.float32)).to(DT), p)
+            p = tl.dot((dS - dS.to(DT).to(tl.float32)).to(DT), tl.trans(k.to(DT)), p)
+        dy = tl.load(dy_p + t0 * dy_t + i[None, :] * dy_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p2 = tl.dot(tl.trans(t.to(DT)), dy.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + matrix2 dy
+        p2 = tl.dot(dy.to(DT), t.to(DT), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix2 dy
         if not EXACT:
-            p2 = tl.dot(tl.trans((t - t.to(DT).to(tl.float32)).to(DT)), dy.to(DT), p2)
+            p2 = tl.dot(dy.to(DT), (t - t.to(DT).to(tl.float32)).to(DT), p2)
         if YIELD:
             tl.store(
-                dv_out + step * E + i[:, None] * (H * E) + e[None, :],
-                (beta.to(tl.float32)[:, None] * p2),
-                mask=i_ok[:, None] & e_ok[None, :],
+                dv_out + step * E + i[None, :] * (H * E) + e[:, None],
+                (beta.to(tl.float32)[None, :] * p2),
+                mask=e_ok[:, None] & i_ok[None, :],
             )  # dv
             tl.store(
                 dbeta_1_out + (step + i * H) * tl.cdiv(E, block_e) + tile,
-                tl.sum(tl.where(e_ok[None, :], (p2 * v.to(tl.float32)), 0.0), axis=1),
+                tl.sum(tl.where(e_ok[:, None], (p2 * v.to(tl.float32)), 0.0), axis=0),
                 mask=i_ok,
             )  # dbeta
         kept = power(lam_a_end, lam_r_end < 0)
-        x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         until = power(lam_a, lam_r < 0)
-        w = until[:, None] * dy.to(tl.float32)
-        p3 = tl.dot(tl.trans(x.to(DT)), w.to(DT), (kept * dS), input_precision="tf32x3")  # ... + x^T diag(until) dy
+        x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        w = until[None, :] * dy.to(tl.float32)
+        p3 = tl.dot(w.to(DT), x.to(DT), (kept * dS), input_precision="tf32x3")  # ... + x^T diag(until) dy
         if not EXACT:
-            p3 = tl.dot(tl.trans((x - x.to(DT).to(tl.float32)).to(DT)), w.to(DT), p3)
-            p3 = tl.dot(tl.trans(x.to(DT)), (w - w.to(DT).to(tl.float32)).to(DT), p3)
+            p3 = tl.dot((w - w.to(DT).to(tl.float32)).to(DT), x.to(DT), p3)
+            p3 = tl.dot(w.to(DT), (x - x.to(DT).to(tl.float32)).to(DT), p3)
         dS = p3  # kept dS + x^T diag(until) dy
     if YIELD:
         if dS_last is not None:
             if part == 0:
                 tl.store(
-                    dS_last + (sh // H // parts * H + h) * D * E + d[:, None] * E + e[None, :],
+                    dS_last + (sh // H // parts * H + h) * D * E + d[None, :] * E + e[:, None],
                     dS,
-                    mask=d_ok[:, None] & e_ok[None, :],
+                    mask=d_ok[None, :] & e_ok[:, None],
                 )
     else:
-        tl.store(dS_last + sh * D * E + d[:, None] * E + e[None, :], dS, mask=d_ok[:, None] & e_ok[None, :])
+        tl.store(dS_last + sh * D * E + d[None, :] * E + e[:, None], dS, mask=d_ok[None, :] & e_ok[:, None])
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -2662,12 +2664,12 @@ def o_backward_sweep_3(
     v_h,
     v_g,
     S_out_late__out,
-    matrix3,
     x_p,
     x_b,
     x_t,
     x_h,
     x_g,
+    matrix3,
     dk_out,
     dy_p,
     dy_b,
@@ -2703,10 +2705,10 @@ def o_backward_sweep_3(
     e_ok = e < E
     d = tile * block_d + tl.arange(0, block_d)
     d_ok = d < D
-    dS = tl.zeros([block_e, block_d], tl.float32)
+    dS = tl.zeros([block_d, block_e], tl.float32)
     if dS_first is not None:
         dS += tl.load(
-            dS_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0
+            dS_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0
         )
     beta_p += b * beta_b + h // beta_g * beta_h
     k_p += b * k_b + h // k_g * k_h
@@ -2727,32 +2729,32 @@ def o_backward_sweep_3(
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p = tl.dot(v.to(DT), dS.to(DT), input_precision="tf32x3")  # v dS^T
+        p = tl.dot(dS.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # v dS^T
         if not EXACT:
-            p = tl.dot(v.to(DT), (dS - dS.to(DT).to(tl.float32)).to(DT), p)
-        sums = tl.sum((-(since * beta.to(tl.float32))[:, None] * k.to(tl.float32)) * p, axis=1)
+            p = tl.dot((dS - dS.to(DT).to(tl.float32)).to(DT), tl.trans(v.to(DT)), p)
+        sums = tl.sum((-(since * beta.to(tl.float32))[None, :] * k.to(tl.float32)) * p, axis=0)
+        x = tl.load(x_p + t0 * x_t + i[None, :] * x_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         t = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(tl.trans(t.to(DT)), x.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + matrix3 x
+        p2 = tl.dot(x.to(DT), t.to(DT), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix3 x
         if not EXACT:
-            p2 = tl.dot(tl.trans((t - t.to(DT).to(tl.float32)).to(DT)), x.to(DT), p2)
-            p2 = tl.dot(tl.trans(t.to(DT)), (x - x.to(DT).to(tl.float32)).to(DT), p2)
+            p2 = tl.dot((x - x.to(DT).to(tl.float32)).to(DT), t.to(DT), p2)
+            p2 = tl.dot(x.to(DT), (t - t.to(DT).to(tl.float32)).to(DT), p2)
         if YIELD:
             tl.store(
-                dk_out + step * D + i[:, None] * (H * D) + d[None, :],
-                (beta.to(tl.float32)[:, None] * p2),
-                mask=i_ok[:, None] & d_ok[None, :],
+                dk_out + step * D + i[None, :] * (H * D) + d[:, None],
+                (beta.to(tl.float32)[None, :] * p2),
+                mask=d_ok[:, None] & i_ok[None, :],
             )  # dk
             tl.store(S_out_late__out + (step + i * H) * tl.cdiv(D, block_d) + tile, sums, mask=i_ok)  # S: out.late
         kept = power(lam_a_end, lam_r_end < 0)
-        dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         until = power(lam_a, lam_r < 0)
-        w = until[:, None] * x.to(tl.float32)
-        p3 = tl.dot(tl.trans(dy.to(DT)), w.to(DT), (kept * dS), input_precision="tf32x3")  # ... + x^T diag(until) dy
+        dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        w = until[None, :] * x.to(tl.float32)
+        p3 = tl.dot(w.to(DT), dy.to(DT), (kept * dS), input_precision="tf32x3")  # ... + x^T diag(until) dy
         if not EXACT:
-            p3 = tl.dot(tl.trans(dy.to(DT)), (w - w.to(DT).to(tl.float32)).to(DT), p3)
+            p3 = tl.dot((w - w.to(DT).to(tl.float32)).to(DT), dy.to(DT), p3)
         dS = p3  # kept dS + x^T diag(until) dy
 
 
@@ -2768,7 +2770,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
     H = max(k.shape[2], v.shape[2], beta.shape[2], lam.shape[2], x.shape[2], 0)
     D = k.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "light")
+    config = choose(some.dtype, (D, E))
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
     S_first = whole(states.get("S"))
@@ -2810,7 +2812,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
         EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
-        num_warps=4,
+        num_warps=config.ahead,
         num_stages=1,
         maxnreg=255 if config.exact else None,
     )
@@ -2826,9 +2828,9 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
                 lam_resets,
                 k,
                 *strides(k, H),
-                matrix2,
                 dy,
                 *strides(dy, H),
+                matrix2,
                 beta,
                 *strides(beta, H),
                 v,
@@ -2869,14 +2871,14 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
             dy,
             *strides(dy, H),
             S_in_late_,
-            matrix1,
             k,
             *strides(k, H),
+            matrix1,
             dx,
-            v,
-            *strides(v, H),
             beta,
             *strides(beta, H),
+            v,
+            *strides(v, H),
             *lay.walked,
             parts,
             lay.length(parts),
@@ -2911,9 +2913,9 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
             lam_resets,
             k,
             *strides(k, H),
-            matrix2,
             dy,
             *strides(dy, H),
+            matrix2,
             beta,
             *strides(beta, H),
             v,
@@ -2955,9 +2957,9 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
             v,
             *strides(v, H),
             S_out_late_,
-            matrix3,
             x,
             *strides(x, H),
+            matrix3,
             dk,
             dy,
             *strides(dy, H),

@@ -724,10 +724,10 @@ def o2_forward_sweep_1(
     d_ok = d < D
     d_kept = tile * block_d_kept + tl.arange(0, block_d_kept)
     d_kept_ok = d_kept < D
-    H_ = tl.zeros([block_d, block_d_kept], tl.float32)
+    H_ = tl.zeros([block_d_kept, block_d], tl.float32)
     if H__first is not None:
         H_ += tl.load(
-            H__first + sh * D * D + d_kept[None, :] * D + d[:, None], mask=d_kept_ok[None, :] & d_ok[:, None], other=0.0
+            H__first + sh * D * D + d_kept[:, None] * D + d[None, :], mask=d_kept_ok[:, None] & d_ok[None, :], other=0.0
         )
     q_p += b * q_b + h // q_g * q_h
     u_p += b * u_b + h // u_g * u_h
@@ -744,40 +744,42 @@ def o2_forward_sweep_1(
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(q.to(DT), H_.to(DT), input_precision="tf32x3")  # q H^T
+        p = tl.dot(H_.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # q H^T
         since = power(lam_a, lam_r < 0)
-        u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(q.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # q u^T
+        u = tl.load(
+            u_p + t0 * u_t + i[None, :] * u_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
+        )
+        u2 = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p2 = tl.dot(q.to(DT), tl.trans(u2.to(DT)), input_precision="tf32x3")  # q u^T
         seen = i[:, None] >= i[None, :]
         if EXACT:
             seen = seen & (i[None, :] >= lam_r[:, None])
         m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
-        u2 = tl.load(
-            u_p + t0 * u_t + i[:, None] * u_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
-        )
-        p3 = tl.dot((p2 * m).to(DT), u2.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + ((q u^T) . m) u
+        p3 = tl.dot(
+            u.to(DT), tl.trans((p2 * m).to(DT)), (since[None, :] * p), input_precision="tf32x3"
+        )  # ... + ((q u^T) . m) u
         if YIELD:
             tl.store(
-                y_0_out + step * D + i[:, None] * (H * D) + d_kept[None, :],
+                y_0_out + step * D + i[None, :] * (H * D) + d_kept[:, None],
                 (-p3),
-                mask=i_ok[:, None] & d_kept_ok[None, :],
+                mask=d_kept_ok[:, None] & i_ok[None, :],
             )  # y
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
         p4 = tl.dot(
-            tl.trans(u.to(DT)), (until[:, None] * u2.to(tl.float32)).to(DT), (kept * H_), input_precision="tf32x3"
+            (until[None, :] * u.to(tl.float32)).to(DT), u2.to(DT), (kept * H_), input_precision="tf32x3"
         )  # ... + u^T diag(until) u
         H_ = p4  # kept H + u^T diag(until) u
     if YIELD:
         if H__last is not None:
             if part == parts - 1:
                 tl.store(
-                    H__last + (sh // H // parts * H + h) * D * D + d_kept[None, :] * D + d[:, None],
+                    H__last + (sh // H // parts * H + h) * D * D + d_kept[:, None] * D + d[None, :],
                     H_,
-                    mask=d_kept_ok[None, :] & d_ok[:, None],
+                    mask=d_kept_ok[:, None] & d_ok[None, :],
                 )
     else:
-        tl.store(H__last + sh * D * D + d_kept[None, :] * D + d[:, None], H_, mask=d_kept_ok[None, :] & d_ok[:, None])
+        tl.store(H__last + sh * D * D + d_kept[:, None] * D + d[None, :], H_, mask=d_kept_ok[:, None] & d_ok[None, :])
 
 
 def triton_o2_forward(given, states, constants, packed=None):
@@ -790,7 +792,7 @@ def triton_o2_forward(given, states, constants, packed=None):
     B, T = q.shape[:2]
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], 0)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "light")
+    config = choose(some.dtype, (D,))
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, padded(D))))
     H__first = whole(states.get("H"))
@@ -965,12 +967,12 @@ def o2_backward_sweep_1(
     dy_h,
     dy_g,
     H_in_late__out,
-    matrix1,
     u_p,
     u_b,
     u_t,
     u_h,
     u_g,
+    matrix1,
     dq_0_out,
     T,
     H,
@@ -1000,10 +1002,10 @@ def o2_backward_sweep_1(
     d_ok = d < D
     d_kept = tile * block_d_kept + tl.arange(0, block_d_kept)
     d_kept_ok = d_kept < D
-    H_ = tl.zeros([block_d, block_d_kept], tl.float32)
+    H_ = tl.zeros([block_d_kept, block_d], tl.float32)
     if H__first is not None:
         H_ += tl.load(
-            H__first + sh * D * D + d[:, None] * D + d_kept[None, :], mask=d_ok[:, None] & d_kept_ok[None, :], other=0.0
+            H__first + sh * D * D + d[None, :] * D + d_kept[:, None], mask=d_ok[None, :] & d_kept_ok[:, None], other=0.0
         )
     q_p += b * q_b + h // q_g * q_h
     dy_p += b * dy_b + h // dy_g * dy_h
@@ -1022,34 +1024,34 @@ def o2_backward_sweep_1(
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         since = power(lam_a, lam_r < 0)
         q = tl.load(
-            q_p + t0 * q_t + i[:, None] * q_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
+            q_p + t0 * q_t + i[None, :] * q_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
         dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(dy.to(DT), H_.to(DT), input_precision="tf32x3")  # dy H
+        p = tl.dot(H_.to(DT), tl.trans(dy.to(DT)), input_precision="tf32x3")  # dy H
         if not EXACT:
-            p = tl.dot(dy.to(DT), (H_ - H_.to(DT).to(tl.float32)).to(DT), p)
-        sums = tl.sum((-since[:, None] * q.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1)
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+            p = tl.dot((H_ - H_.to(DT).to(tl.float32)).to(DT), tl.trans(dy.to(DT)), p)
+        sums = tl.sum((-since[None, :] * q.to(tl.float32)).to(DT).to(tl.float32) * p, axis=0)
         u = tl.load(
-            u_p + t0 * u_t + i[:, None] * u_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
+            u_p + t0 * u_t + i[None, :] * u_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
-        p2 = tl.dot(t.to(DT), u.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + matrix1 u
+        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p2 = tl.dot(u.to(DT), tl.trans(t.to(DT)), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix1 u
         if YIELD:
             tl.store(
-                dq_0_out + step * D + i[:, None] * (H * D) + d_kept[None, :],
+                dq_0_out + step * D + i[None, :] * (H * D) + d_kept[:, None],
                 (-p2),
-                mask=i_ok[:, None] & d_kept_ok[None, :],
+                mask=d_kept_ok[:, None] & i_ok[None, :],
             )  # dq
             tl.store(H_in_late__out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile, sums, mask=i_ok)  # H: in.late
         kept = power(lam_a_end, lam_r_end < 0)
-        u2 = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
+        u2 = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p3 = tl.dot(
-            tl.trans(u2.to(DT)), (until[:, None] * u.to(tl.float32)).to(DT), (kept * H_), input_precision="tf32x3"
+            (until[None, :] * u.to(tl.float32)).to(DT), u2.to(DT), (kept * H_), input_precision="tf32x3"
         )  # ... + u^T diag(until) u
         H_ = p3  # kept H + u^T diag(until) u
     if H__last is not None:
-        tl.store(H__last + sh * D * D + d[:, None] * D + d_kept[None, :], H_, mask=d_ok[:, None] & d_kept_ok[None, :])
+        tl.store(H__last + sh * D * D + d[None, :] * D + d_kept[:, None], H_, mask=d_ok[None, :] & d_kept_ok[:, None])
 
 
 @triton.jit(do_not_specialize=["T", "chunks"])
@@ -1120,12 +1122,12 @@ def o2_backward_sweep_2(
     lam_sums,
     lam_resets,
     H_out_late__out,
-    matrix1,
     q_p,
     q_b,
     q_t,
     q_h,
     q_g,
+    matrix1,
     du_1_out,
     dy_p,
     dy_b,
@@ -1160,10 +1162,10 @@ def o2_backward_sweep_2(
     d_ok = d < D
     d_kept = tile * block_d_kept + tl.arange(0, block_d_kept)
     d_kept_ok = d_kept < D
-    dH = tl.zeros([block_d, block_d_kept], tl.float32)
+    dH = tl.zeros([block_d_kept, block_d], tl.float32)
     if dH_first is not None:
         dH += tl.load(
-            dH_first + sh * D * D + d[:, None] * D + d_kept[None, :], mask=d_ok[:, None] & d_kept_ok[None, :], other=0.0
+            dH_first + sh * D * D + d[None, :] * D + d_kept[:, None], mask=d_ok[None, :] & d_kept_ok[:, None], other=0.0
         )
     u_p += b * u_b + h // u_g * u_h
     q_p += b * q_b + h // q_g * q_h
@@ -1181,42 +1183,42 @@ def o2_backward_sweep_2(
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         u = tl.load(
-            u_p + t0 * u_t + i[:, None] * u_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
+            u_p + t0 * u_t + i[None, :] * u_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         u2 = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(u2.to(DT), dH.to(DT), input_precision="tf32x3")  # u dH
+        p = tl.dot(dH.to(DT), tl.trans(u2.to(DT)), input_precision="tf32x3")  # u dH
         if not EXACT:
-            p = tl.dot(u2.to(DT), (dH - dH.to(DT).to(tl.float32)).to(DT), p)
-        sums = tl.sum((-since[:, None] * u.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1)
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+            p = tl.dot((dH - dH.to(DT).to(tl.float32)).to(DT), tl.trans(u2.to(DT)), p)
+        sums = tl.sum((-since[None, :] * u.to(tl.float32)).to(DT).to(tl.float32) * p, axis=0)
         q = tl.load(
-            q_p + t0 * q_t + i[:, None] * q_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
+            q_p + t0 * q_t + i[None, :] * q_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
-        p2 = tl.dot(tl.trans(t.to(DT)), q.to(DT), input_precision="tf32x3")  # matrix1 q
-        y = (since[:, None] * p) + (-p2)  # diag(since) u dH - matrix1 q
+        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p2 = tl.dot(q.to(DT), t.to(DT), input_precision="tf32x3")  # matrix1 q
+        y = (since[None, :] * p) + (-p2)  # diag(since) u dH - matrix1 q
         if YIELD:
             tl.store(
-                du_1_out + step * D + i[:, None] * (H * D) + d_kept[None, :], y, mask=i_ok[:, None] & d_kept_ok[None, :]
+                du_1_out + step * D + i[None, :] * (H * D) + d_kept[:, None], y, mask=d_kept_ok[:, None] & i_ok[None, :]
             )  # du
             tl.store(H_out_late__out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile, sums, mask=i_ok)  # H: out.late
         kept = power(lam_a_end, lam_r_end < 0)
-        dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         until = power(lam_a, lam_r < 0)
+        dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p3 = tl.dot(
-            tl.trans(dy.to(DT)), (until[:, None] * q.to(tl.float32)).to(DT), input_precision="tf32x3"
+            (until[None, :] * q.to(tl.float32)).to(DT), dy.to(DT), input_precision="tf32x3"
         )  # dy^T diag(until) q
         dH = (kept * dH) + (-p3)  # kept dH - dy^T diag(until) q
     if YIELD:
         if dH_last is not None:
             if part == 0:
                 tl.store(
-                    dH_last + (sh // H // parts * H + h) * D * D + d[:, None] * D + d_kept[None, :],
+                    dH_last + (sh // H // parts * H + h) * D * D + d[None, :] * D + d_kept[:, None],
                     dH,
-                    mask=d_ok[:, None] & d_kept_ok[None, :],
+                    mask=d_ok[None, :] & d_kept_ok[:, None],
                 )
     else:
-        tl.store(dH_last + sh * D * D + d[:, None] * D + d_kept[None, :], dH, mask=d_ok[:, None] & d_kept_ok[None, :])
+        tl.store(dH_last + sh * D * D + d[None, :] * D + d_kept[:, None], dH, mask=d_ok[None, :] & d_kept_ok[:, None])
 
 
 @triton.jit(do_not_specialize=["T", "chunks"])
@@ -1278,12 +1280,12 @@ def o2_backward_prepare_3(
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def o2_backward_sweep_3(
     dH_first,
-    matrix2,
     dy_p,
     dy_b,
     dy_t,
     dy_h,
     dy_g,
+    matrix2,
     lam_sums,
     lam_resets,
     u_p,
@@ -1330,10 +1332,10 @@ def o2_backward_sweep_3(
     d_ok = d < D
     d_kept = tile * block_d_kept + tl.arange(0, block_d_kept)
     d_kept_ok = d_kept < D
-    dH = tl.zeros([block_d, block_d_kept], tl.float32)
+    dH = tl.zeros([block_d_kept, block_d], tl.float32)
     if dH_first is not None:
         dH += tl.load(
-            dH_first + sh * D * D + d_kept[None, :] * D + d[:, None], mask=d_kept_ok[None, :] & d_ok[:, None], other=0.0
+            dH_first + sh * D * D + d_kept[:, None] * D + d[None, :], mask=d_kept_ok[:, None] & d_ok[None, :], other=0.0
         )
     dy_p += b * dy_b + h // dy_g * dy_h
     u_p += b * u_b + h // u_g * u_h
@@ -1352,29 +1354,29 @@ def o2_backward_sweep_3(
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         du_1 = tl.load(
-            du_1_p + t0 * du_1_t + i[:, None] * du_1_t + d_kept[None, :],
-            mask=i_ok[:, None] & d_kept_ok[None, :],
+            du_1_p + t0 * du_1_t + i[None, :] * du_1_t + d_kept[:, None],
+            mask=d_kept_ok[:, None] & i_ok[None, :],
             other=0.0,
         )
-        t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         dy = tl.load(
-            dy_p + t0 * dy_t + i[:, None] * dy_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
+            dy_p + t0 * dy_t + i[None, :] * dy_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
-        p = tl.dot(tl.trans(t.to(DT)), dy.to(DT), input_precision="tf32x3")  # matrix2 dy
+        t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p = tl.dot(dy.to(DT), t.to(DT), input_precision="tf32x3")  # matrix2 dy
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(u.to(DT), dH.to(DT), input_precision="tf32x3")  # u dH^T
-        y = (-p) + (since[:, None] * p2)  # diag(since) u dH^T - matrix2 dy
+        p2 = tl.dot(dH.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # u dH^T
+        y = (-p) + (since[None, :] * p2)  # diag(since) u dH^T - matrix2 dy
         if YIELD:
             tl.store(
-                du_out + step * D + i[:, None] * (H * D) + d_kept[None, :],
+                du_out + step * D + i[None, :] * (H * D) + d_kept[:, None],
                 (du_1.to(tl.float32) + y),
-                mask=i_ok[:, None] & d_kept_ok[None, :],
+                mask=d_kept_ok[:, None] & i_ok[None, :],
             )  # du
-        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         until = power(lam_a, lam_r < 0)
+        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p3 = tl.dot(
-            tl.trans(q.to(DT)), (until[:, None] * dy.to(tl.float32)).to(DT), input_precision="tf32x3"
+            (until[None, :] * dy.to(tl.float32)).to(DT), q.to(DT), input_precision="tf32x3"
         )  # q^T diag(until) dy
         kept = power(lam_a_end, lam_r_end < 0)
         dH = (-p3) + (kept * dH)  # kept dH - dy^T diag(until) q
@@ -1390,7 +1392,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
     B, T = q.shape[:2]
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], 0)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "light")
+    config = choose(some.dtype, (D,))
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, padded(D))))
     H__first = whole(states.get("H"))
@@ -1431,7 +1433,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=4,
+            num_warps=config.ahead,
             num_stages=1,
             maxnreg=255 if config.exact else None,
         )
@@ -1455,7 +1457,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=4,
+            num_warps=config.ahead,
             num_stages=1,
             maxnreg=255 if config.exact else None,
         )
@@ -1472,9 +1474,9 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
                 lam_sums,
                 lam_resets,
                 None,
-                matrix1,
                 q,
                 *strides(q, H),
+                matrix1,
                 None,
                 dy,
                 *strides(dy, H),
@@ -1509,9 +1511,9 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             dy,
             *strides(dy, H),
             H_in_late_,
-            matrix1,
             u,
             *strides(u, H),
+            matrix1,
             dq_0,
             *lay.walked,
             parts,
@@ -1546,9 +1548,9 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             lam_sums,
             lam_resets,
             H_out_late_,
-            matrix1,
             q,
             *strides(q, H),
+            matrix1,
             du_1,
             dy,
             *strides(dy, H),
@@ -1588,7 +1590,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=4,
+            num_warps=config.ahead,
             num_stages=1,
             maxnreg=255 if config.exact else None,
         )
@@ -1598,9 +1600,9 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             o2_backward_sweep_3,
             (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
             dH_starts,
-            matrix2,
             dy,
             *strides(dy, H),
+            matrix2,
             lam_sums,
             lam_resets,
             u,
@@ -1705,10 +1707,10 @@ def o3_forward_sweep_1(
     d_ok = d < D
     d_kept = tile * block_d_kept + tl.arange(0, block_d_kept)
     d_kept_ok = d_kept < D
-    H_ = tl.zeros([block_d, block_d_kept], tl.float32)
+    H_ = tl.zeros([block_d_kept, block_d], tl.float32)
     if H__first is not None:
         H_ += tl.load(
-            H__first + sh * D * D + d_kept[None, :] * D + d[:, None], mask=d_kept_ok[None, :] & d_ok[:, None], other=0.0
+            H__first + sh * D * D + d_kept[:, None] * D + d[None, :], mask=d_kept_ok[:, None] & d_ok[None, :], other=0.0
         )
     x_p += b * x_b + h // x_g * x_h
     u_p += b * u_b + h // u_g * u_h
@@ -1725,40 +1727,42 @@ def o3_forward_sweep_1(
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(x.to(DT), H_.to(DT), input_precision="tf32x3")  # x H^T
+        p = tl.dot(H_.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x H^T
         since = power(lam_a, lam_r < 0)
+        u = tl.load(
+            u_p + t0 * u_t + i[None, :] * u_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
+        )
         seen = i[:, None] >= i[None, :]
         if EXACT:
             seen = seen & (i[None, :] >= lam_r[:, None])
         m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
-        u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(x.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # x u^T
-        u2 = tl.load(
-            u_p + t0 * u_t + i[:, None] * u_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
-        )
-        p3 = tl.dot((m * p2).to(DT), u2.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + ((x u^T) . m) u
+        u2 = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p2 = tl.dot(x.to(DT), tl.trans(u2.to(DT)), input_precision="tf32x3")  # x u^T
+        p3 = tl.dot(
+            u.to(DT), tl.trans((m * p2).to(DT)), (since[None, :] * p), input_precision="tf32x3"
+        )  # ... + ((x u^T) . m) u
         if YIELD:
             tl.store(
-                y_0_out + step * D + i[:, None] * (H * D) + d_kept[None, :],
+                y_0_out + step * D + i[None, :] * (H * D) + d_kept[:, None],
                 (-p3),
-                mask=i_ok[:, None] & d_kept_ok[None, :],
+                mask=d_kept_ok[:, None] & i_ok[None, :],
             )  # y
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
         p4 = tl.dot(
-            tl.trans(u.to(DT)), (until[:, None] * u2.to(tl.float32)).to(DT), (kept * H_), input_precision="tf32x3"
+            (until[None, :] * u.to(tl.float32)).to(DT), u2.to(DT), (kept * H_), input_precision="tf32x3"
         )  # ... + u^T diag(until) u
         H_ = p4  # kept H + u^T diag(until) u
     if YIELD:
         if H__last is not None:
             if part == parts - 1:
                 tl.store(
-                    H__last + (sh // H // parts * H + h) * D * D + d_kept[None, :] * D + d[:, None],
+                    H__last + (sh // H // parts * H + h) * D * D + d_kept[:, None] * D + d[None, :],
                     H_,
-                    mask=d_kept_ok[None, :] & d_ok[:, None],
+                    mask=d_kept_ok[:, None] & d_ok[None, :],
                 )
     else:
-        tl.store(H__last + sh * D * D + d_kept[None, :] * D + d[:, None], H_, mask=d_kept_ok[None, :] & d_ok[:, None])
+        tl.store(H__last + sh * D * D + d_kept[:, None] * D + d[None, :], H_, mask=d_kept_ok[:, None] & d_ok[None, :])
 
 
 def triton_o3_forward(given, states, constants, packed=None):
@@ -1772,7 +1776,7 @@ def triton_o3_forward(given, states, constants, packed=None):
     B, T = q.shape[:2]
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], x.shape[2], 0)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "light")
+    config = choose(some.dtype, (D,))
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, padded(D))))
     H__first = whole(states.get("H"))
@@ -1951,12 +1955,12 @@ def o3_backward_sweep_1(
     dy_h,
     dy_g,
     H_in_late__out,
-    matrix1,
     u_p,
     u_b,
     u_t,
     u_h,
     u_g,
+    matrix1,
     dx_0_out,
     T,
     H,
@@ -1986,10 +1990,10 @@ def o3_backward_sweep_1(
     d_ok = d < D
     d_kept = tile * block_d_kept + tl.arange(0, block_d_kept)
     d_kept_ok = d_kept < D
-    H_ = tl.zeros([block_d, block_d_kept], tl.float32)
+    H_ = tl.zeros([block_d_kept, block_d], tl.float32)
     if H__first is not None:
         H_ += tl.load(
-            H__first + sh * D * D + d[:, None] * D + d_kept[None, :], mask=d_ok[:, None] & d_kept_ok[None, :], other=0.0
+            H__first + sh * D * D + d[None, :] * D + d_kept[:, None], mask=d_ok[None, :] & d_kept_ok[:, None], other=0.0
         )
     x_p += b * x_b + h // x_g * x_h
     dy_p += b * dy_b + h // dy_g * dy_h
@@ -2008,34 +2012,34 @@ def o3_backward_sweep_1(
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         since = power(lam_a, lam_r < 0)
         x = tl.load(
-            x_p + t0 * x_t + i[:, None] * x_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
+            x_p + t0 * x_t + i[None, :] * x_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
         dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(dy.to(DT), H_.to(DT), input_precision="tf32x3")  # dy H
+        p = tl.dot(H_.to(DT), tl.trans(dy.to(DT)), input_precision="tf32x3")  # dy H
         if not EXACT:
-            p = tl.dot(dy.to(DT), (H_ - H_.to(DT).to(tl.float32)).to(DT), p)
-        sums = tl.sum((-since[:, None] * x.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1)
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+            p = tl.dot((H_ - H_.to(DT).to(tl.float32)).to(DT), tl.trans(dy.to(DT)), p)
+        sums = tl.sum((-since[None, :] * x.to(tl.float32)).to(DT).to(tl.float32) * p, axis=0)
         u = tl.load(
-            u_p + t0 * u_t + i[:, None] * u_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
+            u_p + t0 * u_t + i[None, :] * u_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
-        p2 = tl.dot(t.to(DT), u.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + matrix1 u
+        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p2 = tl.dot(u.to(DT), tl.trans(t.to(DT)), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix1 u
         if YIELD:
             tl.store(
-                dx_0_out + step * D + i[:, None] * (H * D) + d_kept[None, :],
+                dx_0_out + step * D + i[None, :] * (H * D) + d_kept[:, None],
                 (-p2),
-                mask=i_ok[:, None] & d_kept_ok[None, :],
+                mask=d_kept_ok[:, None] & i_ok[None, :],
             )  # dx
             tl.store(H_in_late__out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile, sums, mask=i_ok)  # H: in.late
         kept = power(lam_a_end, lam_r_end < 0)
-        u2 = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
+        u2 = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p3 = tl.dot(
-            tl.trans(u2.to(DT)), (until[:, None] * u.to(tl.float32)).to(DT), (kept * H_), input_precision="tf32x3"
+            (until[None, :] * u.to(tl.float32)).to(DT), u2.to(DT), (kept * H_), input_precision="tf32x3"
         )  # ... + u^T diag(until) u
         H_ = p3  # kept H + u^T diag(until) u
     if H__last is not None:
-        tl.store(H__last + sh * D * D + d[:, None] * D + d_kept[None, :], H_, mask=d_ok[:, None] & d_kept_ok[None, :])
+        tl.store(H__last + sh * D * D + d[None, :] * D + d_kept[:, None], H_, mask=d_ok[None, :] & d_kept_ok[:, None])
 
 
 @triton.jit(do_not_specialize=["T", "chunks"])
@@ -2106,12 +2110,12 @@ def o3_backward_sweep_2(
     lam_sums,
     lam_resets,
     H_out_late__out,
-    matrix1,
     x_p,
     x_b,
     x_t,
     x_h,
     x_g,
+    matrix1,
     du_1_out,
     dy_p,
     dy_b,
@@ -2146,10 +2150,10 @@ def o3_backward_sweep_2(
     d_ok = d < D
     d_kept = tile * block_d_kept + tl.arange(0, block_d_kept)
     d_kept_ok = d_kept < D
-    dH = tl.zeros([block_d, block_d_kept], tl.float32)
+    dH = tl.zeros([block_d_kept, block_d], tl.float32)
     if dH_first is not None:
         dH += tl.load(
-            dH_first + sh * D * D + d[:, None] * D + d_kept[None, :], mask=d_ok[:, None] & d_kept_ok[None, :], other=0.0
+            dH_first + sh * D * D + d[None, :] * D + d_kept[:, None], mask=d_ok[None, :] & d_kept_ok[:, None], other=0.0
         )
     u_p += b * u_b + h // u_g * u_h
     x_p += b * x_b + h // x_g * x_h
@@ -2167,42 +2171,42 @@ def o3_backward_sweep_2(
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         u = tl.load(
-            u_p + t0 * u_t + i[:, None] * u_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
+            u_p + t0 * u_t + i[None, :] * u_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         u2 = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(u2.to(DT), dH.to(DT), input_precision="tf32x3")  # u dH
+        p = tl.dot(dH.to(DT), tl.trans(u2.to(DT)), input_precision="tf32x3")  # u dH
         if not EXACT:
-            p = tl.dot(u2.to(DT), (dH - dH.to(DT).to(tl.float32)).to(DT), p)
-        sums = tl.sum((-since[:, None] * u.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1)
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+            p = tl.dot((dH - dH.to(DT).to(tl.float32)).to(DT), tl.trans(u2.to(DT)), p)
+        sums = tl.sum((-since[None, :] * u.to(tl.float32)).to(DT).to(tl.float32) * p, axis=0)
         x = tl.load(
-            x_p + t0 * x_t + i[:, None] * x_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
+            x_p + t0 * x_t + i[None, :] * x_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
-        p2 = tl.dot(tl.trans(t.to(DT)), x.to(DT), input_precision="tf32x3")  # matrix1 x
-        y = (-p2) + (since[:, None] * p)  # diag(since) u dH - matrix1 x
+        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p2 = tl.dot(x.to(DT), t.to(DT), input_precision="tf32x3")  # matrix1 x
+        y = (-p2) + (since[None, :] * p)  # diag(since) u dH - matrix1 x
         if YIELD:
             tl.store(
-                du_1_out + step * D + i[:, None] * (H * D) + d_kept[None, :], y, mask=i_ok[:, None] & d_kept_ok[None, :]
+                du_1_out + step * D + i[None, :] * (H * D) + d_kept[:, None], y, mask=d_kept_ok[:, None] & i_ok[None, :]
             )  # du
             tl.store(H_out_late__out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile, sums, mask=i_ok)  # H: out.late
         kept = power(lam_a_end, lam_r_end < 0)
-        dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         until = power(lam_a, lam_r < 0)
+        dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p3 = tl.dot(
-            tl.trans(dy.to(DT)), (until[:, None] * x.to(tl.float32)).to(DT), input_precision="tf32x3"
+            (until[None, :] * x.to(tl.float32)).to(DT), dy.to(DT), input_precision="tf32x3"
         )  # dy^T diag(until) x
         dH = (kept * dH) + (-p3)  # kept dH - dy^T diag(until) x
     if YIELD:
         if dH_last is not None:
             if part == 0:
                 tl.store(
-                    dH_last + (sh // H // parts * H + h) * D * D + d[:, None] * D + d_kept[None, :],
+                    dH_last + (sh // H // parts * H + h) * D * D + d[None, :] * D + d_kept[:, None],
                     dH,
-                    mask=d_ok[:, None] & d_kept_ok[None, :],
+                    mask=d_ok[None, :] & d_kept_ok[:, None],
                 )
     else:
-        tl.store(dH_last + sh * D * D + d[:, None] * D + d_kept[None, :], dH, mask=d_ok[:, None] & d_kept_ok[None, :])
+        tl.store(dH_last + sh * D * D + d[None, :] * D + d_kept[:, None], dH, mask=d_ok[None, :] & d_kept_ok[:, None])
 
 
 @triton.jit(do_not_specialize=["T", "chunks"])
@@ -2264,12 +2268,12 @@ def o3_backward_prepare_3(
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def o3_backward_sweep_3(
     dH_first,
-    matrix2,
     dy_p,
     dy_b,
     dy_t,
     dy_h,
     dy_g,
+    matrix2,
     lam_sums,
     lam_resets,
     u_p,
@@ -2316,10 +2320,10 @@ def o3_backward_sweep_3(
     d_ok = d < D
     d_kept = tile * block_d_kept + tl.arange(0, block_d_kept)
     d_kept_ok = d_kept < D
-    dH = tl.zeros([block_d, block_d_kept], tl.float32)
+    dH = tl.zeros([block_d_kept, block_d], tl.float32)
     if dH_first is not None:
         dH += tl.load(
-            dH_first + sh * D * D + d_kept[None, :] * D + d[:, None], mask=d_kept_ok[None, :] & d_ok[:, None], other=0.0
+            dH_first + sh * D * D + d_kept[:, None] * D + d[None, :], mask=d_kept_ok[:, None] & d_ok[None, :], other=0.0
         )
     dy_p += b * dy_b + h // dy_g * dy_h
     u_p += b * u_b + h // u_g * u_h
@@ -2338,29 +2342,29 @@ def o3_backward_sweep_3(
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         du_1 = tl.load(
-            du_1_p + t0 * du_1_t + i[:, None] * du_1_t + d_kept[None, :],
-            mask=i_ok[:, None] & d_kept_ok[None, :],
+            du_1_p + t0 * du_1_t + i[None, :] * du_1_t + d_kept[:, None],
+            mask=d_kept_ok[:, None] & i_ok[None, :],
             other=0.0,
         )
-        t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         dy = tl.load(
-            dy_p + t0 * dy_t + i[:, None] * dy_t + d_kept[None, :], mask=i_ok[:, None] & d_kept_ok[None, :], other=0.0
+            dy_p + t0 * dy_t + i[None, :] * dy_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
-        p = tl.dot(tl.trans(t.to(DT)), dy.to(DT), input_precision="tf32x3")  # matrix2 dy
+        t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p = tl.dot(dy.to(DT), t.to(DT), input_precision="tf32x3")  # matrix2 dy
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(u.to(DT), dH.to(DT), input_precision="tf32x3")  # u dH^T
-        y = (-p) + (since[:, None] * p2)  # diag(since) u dH^T - matrix2 dy
+        p2 = tl.dot(dH.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # u dH^T
+        y = (-p) + (since[None, :] * p2)  # diag(since) u dH^T - matrix2 dy
         if YIELD:
             tl.store(
-                du_out + step * D + i[:, None] * (H * D) + d_kept[None, :],
+                du_out + step * D + i[None, :] * (H * D) + d_kept[:, None],
                 (du_1.to(tl.float32) + y),
-                mask=i_ok[:, None] & d_kept_ok[None, :],
+                mask=d_kept_ok[:, None] & i_ok[None, :],
             )  # du
-        x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         until = power(lam_a, lam_r < 0)
+        x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p3 = tl.dot(
-            tl.trans(x.to(DT)), (until[:, None] * dy.to(tl.float32)).to(DT), input_precision="tf32x3"
+            (until[None, :] * dy.to(tl.float32)).to(DT), x.to(DT), input_precision="tf32x3"
         )  # x^T diag(until) dy
         kept = power(lam_a_end, lam_r_end < 0)
         dH = (-p3) + (kept * dH)  # kept dH - dy^T diag(until) x
@@ -2377,7 +2381,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
     B, T = q.shape[:2]
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], x.shape[2], 0)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "light")
+    config = choose(some.dtype, (D,))
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, padded(D))))
     H__first = whole(states.get("H"))
@@ -2418,7 +2422,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=4,
+            num_warps=config.ahead,
             num_stages=1,
             maxnreg=255 if config.exact else None,
         )
@@ -2442,7 +2446,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=4,
+            num_warps=config.ahead,
             num_stages=1,
             maxnreg=255 if config.exact else None,
         )
@@ -2459,9 +2463,9 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
                 lam_sums,
                 lam_resets,
                 None,
-                matrix1,
                 x,
                 *strides(x, H),
+                matrix1,
                 None,
                 dy,
                 *strides(dy, H),
@@ -2496,9 +2500,9 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             dy,
             *strides(dy, H),
             H_in_late_,
-            matrix1,
             u,
             *strides(u, H),
+            matrix1,
             dx_0,
             *lay.walked,
             parts,
@@ -2533,9 +2537,9 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             lam_sums,
             lam_resets,
             H_out_late_,
-            matrix1,
             x,
             *strides(x, H),
+            matrix1,
             du_1,
             dy,
             *strides(dy, H),
@@ -2575,7 +2579,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=4,
+            num_warps=config.ahead,
             num_stages=1,
             maxnreg=255 if config.exact else None,
         )
@@ -2585,9 +2589,9 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             o3_backward_sweep_3,
             (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
             dH_starts,
-            matrix2,
             dy,
             *strides(dy, H),
+            matrix2,
             lam_sums,
             lam_resets,
             u,

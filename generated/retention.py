@@ -481,16 +481,16 @@ def forward_sweep_1(
     q_t,
     q_h,
     q_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
     v_p,
     v_b,
     v_t,
     v_h,
     v_g,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    k_g,
     o_out,
     T,
     H,
@@ -521,12 +521,12 @@ def forward_sweep_1(
     d_ok = d < D
     e = tile * block_e + tl.arange(0, block_e)
     e_ok = e < E
-    S = tl.zeros([block_d, block_e], tl.float32)
+    S = tl.zeros([block_e, block_d], tl.float32)
     if S_first is not None:
-        S += tl.load(S_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0)
+        S += tl.load(S_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
     q_p += b * q_b + h // q_g * q_h
-    k_p += b * k_b + h // k_g * k_h
     v_p += b * v_b + h // v_g * v_h
+    k_p += b * k_b + h // k_g * k_h
     for n in range(count):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -541,33 +541,35 @@ def forward_sweep_1(
         gamma_r_end = tl.load(gamma_resets + at + last) if EXACT else -1
         since = power(gamma_a, gamma_r < 0)
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(q.to(DT), S.to(DT), input_precision="tf32x3")  # q S
+        p = tl.dot(S.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # q S
+        v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p2 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
         seen = i[:, None] >= i[None, :]
         if EXACT:
             seen = seen & (i[None, :] >= gamma_r[:, None])
         m = power(gamma_a[:, None] - gamma_a[None, :], seen)  # decays from write to read
-        v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p3 = tl.dot((p2 * m).to(DT), v.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + ((q k^T) . m) v
+        p3 = tl.dot(
+            v.to(DT), tl.trans((p2 * m).to(DT)), (since[None, :] * p), input_precision="tf32x3"
+        )  # ... + ((q k^T) . m) v
         if YIELD:
-            tl.store(o_out + step * E + i[:, None] * (H * E) + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :])  # o
+            tl.store(o_out + step * E + i[None, :] * (H * E) + e[:, None], p3, mask=e_ok[:, None] & i_ok[None, :])  # o
         kept = power(gamma_a_end, gamma_r_end < 0)
         until = power(gamma_a_end - gamma_a, gamma_r_end < i + 1)
         p4 = tl.dot(
-            tl.trans(k.to(DT)), (until[:, None] * v.to(tl.float32)).to(DT), (kept * S), input_precision="tf32x3"
+            (until[None, :] * v.to(tl.float32)).to(DT), k.to(DT), (kept * S), input_precision="tf32x3"
         )  # ... + k^T diag(until) v
         S = p4  # kept S + k^T diag(until) v
     if YIELD:
         if S_last is not None:
             if part == parts - 1:
                 tl.store(
-                    S_last + (sh // H // parts * H + h) * D * E + d[:, None] * E + e[None, :],
+                    S_last + (sh // H // parts * H + h) * D * E + d[None, :] * E + e[:, None],
                     S,
-                    mask=d_ok[:, None] & e_ok[None, :],
+                    mask=d_ok[None, :] & e_ok[:, None],
                 )
     else:
-        tl.store(S_last + sh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
+        tl.store(S_last + sh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
 
 
 def triton_forward(given, states, constants, packed=None, exchange=None):
@@ -581,7 +583,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
     H = max(q.shape[2], k.shape[2], v.shape[2], gamma.shape[0], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "light")
+    config = choose(some.dtype, (D, E))
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
     S_first = whole(states.get("S"))
@@ -599,10 +601,10 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
             gamma_resets,
             q,
             *strides(q, H),
-            k,
-            *strides(k, H),
             v,
             *strides(v, H),
+            k,
+            *strides(k, H),
             None,
             *lay.walked,
             parts,
@@ -653,10 +655,10 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
         gamma_resets,
         q,
         *strides(q, H),
-        k,
-        *strides(k, H),
         v,
         *strides(v, H),
+        k,
+        *strides(k, H),
         o,
         *lay.walked,
         parts,
@@ -780,12 +782,12 @@ def backward_sweep_1(
     do_h,
     do_g,
     S_in_late__out,
-    matrix1,
     k_p,
     k_b,
     k_t,
     k_h,
     k_g,
+    matrix1,
     dq_out,
     v_p,
     v_b,
@@ -821,9 +823,9 @@ def backward_sweep_1(
     e_ok = e < E
     d = tile * block_d + tl.arange(0, block_d)
     d_ok = d < D
-    S = tl.zeros([block_e, block_d], tl.float32)
+    S = tl.zeros([block_d, block_e], tl.float32)
     if S_first is not None:
-        S += tl.load(S_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
+        S += tl.load(S_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0)
     q_p += b * q_b + h // q_g * q_h
     do_p += b * do_b + h // do_g * do_h
     k_p += b * k_b + h // k_g * k_h
@@ -841,29 +843,29 @@ def backward_sweep_1(
         gamma_a_end = tl.load(gamma_sums + at + last)
         gamma_r_end = tl.load(gamma_resets + at + last) if EXACT else -1
         since = power(gamma_a, gamma_r < 0)
-        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p = tl.dot(do.to(DT), S.to(DT), input_precision="tf32x3")  # do S^T
+        p = tl.dot(S.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # do S^T
         if not EXACT:
-            p = tl.dot(do.to(DT), (S - S.to(DT).to(tl.float32)).to(DT), p)
-        sums = tl.sum((since[:, None] * q.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1)
+            p = tl.dot((S - S.to(DT).to(tl.float32)).to(DT), tl.trans(do.to(DT)), p)
+        sums = tl.sum((since[None, :] * q.to(tl.float32)).to(DT).to(tl.float32) * p, axis=0)
+        k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(t.to(DT), k.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + matrix1 k
+        p2 = tl.dot(k.to(DT), tl.trans(t.to(DT)), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix1 k
         if YIELD:
             tl.store(
-                dq_out + step * D + i[:, None] * (H * D) + d[None, :], p2, mask=i_ok[:, None] & d_ok[None, :]
+                dq_out + step * D + i[None, :] * (H * D) + d[:, None], p2, mask=d_ok[:, None] & i_ok[None, :]
             )  # dq
             tl.store(S_in_late__out + (step + i * H) * tl.cdiv(D, block_d) + tile, sums, mask=i_ok)  # S: in.late
         kept = power(gamma_a_end, gamma_r_end < 0)
-        v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         until = power(gamma_a_end - gamma_a, gamma_r_end < i + 1)
+        v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p3 = tl.dot(
-            tl.trans(v.to(DT)), (until[:, None] * k.to(tl.float32)).to(DT), (kept * S), input_precision="tf32x3"
+            (until[None, :] * k.to(tl.float32)).to(DT), v.to(DT), (kept * S), input_precision="tf32x3"
         )  # ... + k^T diag(until) v
         S = p3  # kept S + k^T diag(until) v
     if S_last is not None:
-        tl.store(S_last + sh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
+        tl.store(S_last + sh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -877,12 +879,12 @@ def backward_sweep_2(
     k_g,
     gamma_sums,
     gamma_resets,
-    matrix2,
     do_p,
     do_b,
     do_t,
     do_h,
     do_g,
+    matrix2,
     dv_out,
     q_p,
     q_b,
@@ -918,10 +920,10 @@ def backward_sweep_2(
     d_ok = d < D
     e = tile * block_e + tl.arange(0, block_e)
     e_ok = e < E
-    dS = tl.zeros([block_d, block_e], tl.float32)
+    dS = tl.zeros([block_e, block_d], tl.float32)
     if dS_first is not None:
         dS += tl.load(
-            dS_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0
+            dS_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0
         )
     k_p += b * k_b + h // k_g * k_h
     do_p += b * do_b + h // do_g * do_h
@@ -939,32 +941,32 @@ def backward_sweep_2(
         gamma_a_end = tl.load(gamma_sums + at + last)
         gamma_r_end = tl.load(gamma_resets + at + last) if EXACT else -1
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(k.to(DT), dS.to(DT), input_precision="tf32x3")  # k dS
+        p = tl.dot(dS.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k dS
         since = power(gamma_a_end - gamma_a, gamma_r_end < i + 1)
+        do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p2 = tl.dot(tl.trans(t.to(DT)), do.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + matrix2 do
+        p2 = tl.dot(do.to(DT), t.to(DT), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix2 do
         if YIELD:
             tl.store(
-                dv_out + step * E + i[:, None] * (H * E) + e[None, :], p2, mask=i_ok[:, None] & e_ok[None, :]
+                dv_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :]
             )  # dv
         kept = power(gamma_a_end, gamma_r_end < 0)
-        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         until = power(gamma_a, gamma_r < 0)
+        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p3 = tl.dot(
-            tl.trans(q.to(DT)), (until[:, None] * do.to(tl.float32)).to(DT), (kept * dS), input_precision="tf32x3"
+            (until[None, :] * do.to(tl.float32)).to(DT), q.to(DT), (kept * dS), input_precision="tf32x3"
         )  # ... + q^T diag(until) do
         dS = p3  # kept dS + q^T diag(until) do
     if YIELD:
         if dS_last is not None:
             if part == 0:
                 tl.store(
-                    dS_last + (sh // H // parts * H + h) * D * E + d[:, None] * E + e[None, :],
+                    dS_last + (sh // H // parts * H + h) * D * E + d[None, :] * E + e[:, None],
                     dS,
-                    mask=d_ok[:, None] & e_ok[None, :],
+                    mask=d_ok[None, :] & e_ok[:, None],
                 )
     else:
-        tl.store(dS_last + sh * D * E + d[:, None] * E + e[None, :], dS, mask=d_ok[:, None] & e_ok[None, :])
+        tl.store(dS_last + sh * D * E + d[None, :] * E + e[:, None], dS, mask=d_ok[None, :] & e_ok[:, None])
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -983,12 +985,12 @@ def backward_sweep_3(
     v_h,
     v_g,
     S_out_late__out,
-    matrix1,
     q_p,
     q_b,
     q_t,
     q_h,
     q_g,
+    matrix1,
     dk_out,
     do_p,
     do_b,
@@ -1024,10 +1026,10 @@ def backward_sweep_3(
     e_ok = e < E
     d = tile * block_d + tl.arange(0, block_d)
     d_ok = d < D
-    dS = tl.zeros([block_e, block_d], tl.float32)
+    dS = tl.zeros([block_d, block_e], tl.float32)
     if dS_first is not None:
         dS += tl.load(
-            dS_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0
+            dS_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0
         )
     k_p += b * k_b + h // k_g * k_h
     v_p += b * v_b + h // v_g * v_h
@@ -1046,25 +1048,25 @@ def backward_sweep_3(
         gamma_a_end = tl.load(gamma_sums + at + last)
         gamma_r_end = tl.load(gamma_resets + at + last) if EXACT else -1
         since = power(gamma_a_end - gamma_a, gamma_r_end < i + 1)
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p = tl.dot(v.to(DT), dS.to(DT), input_precision="tf32x3")  # v dS^T
+        p = tl.dot(dS.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # v dS^T
         if not EXACT:
-            p = tl.dot(v.to(DT), (dS - dS.to(DT).to(tl.float32)).to(DT), p)
-        sums = tl.sum((-since[:, None] * k.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1)
+            p = tl.dot((dS - dS.to(DT).to(tl.float32)).to(DT), tl.trans(v.to(DT)), p)
+        sums = tl.sum((-since[None, :] * k.to(tl.float32)).to(DT).to(tl.float32) * p, axis=0)
+        q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(tl.trans(t.to(DT)), q.to(DT), (since[:, None] * p), input_precision="tf32x3")  # ... + matrix1 q
+        p2 = tl.dot(q.to(DT), t.to(DT), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix1 q
         if YIELD:
             tl.store(
-                dk_out + step * D + i[:, None] * (H * D) + d[None, :], p2, mask=i_ok[:, None] & d_ok[None, :]
+                dk_out + step * D + i[None, :] * (H * D) + d[:, None], p2, mask=d_ok[:, None] & i_ok[None, :]
             )  # dk
             tl.store(S_out_late__out + (step + i * H) * tl.cdiv(D, block_d) + tile, sums, mask=i_ok)  # S: out.late
         kept = power(gamma_a_end, gamma_r_end < 0)
-        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         until = power(gamma_a, gamma_r < 0)
+        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p3 = tl.dot(
-            tl.trans(do.to(DT)), (until[:, None] * q.to(tl.float32)).to(DT), (kept * dS), input_precision="tf32x3"
+            (until[None, :] * q.to(tl.float32)).to(DT), do.to(DT), (kept * dS), input_precision="tf32x3"
         )  # ... + q^T diag(until) do
         dS = p3  # kept dS + q^T diag(until) do
 
@@ -1080,7 +1082,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], gamma.shape[0], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "light")
+    config = choose(some.dtype, (D, E))
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
     S_first = whole(states.get("S"))
@@ -1118,7 +1120,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
-        num_warps=4,
+        num_warps=config.ahead,
         num_stages=1,
         maxnreg=255 if config.exact else None,
     )
@@ -1134,9 +1136,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 *strides(k, H),
                 gamma_sums,
                 gamma_resets,
-                matrix2,
                 do,
                 *strides(do, H),
+                matrix2,
                 None,
                 q,
                 *strides(q, H),
@@ -1188,9 +1190,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             do,
             *strides(do, H),
             S_in_late_,
-            matrix1,
             k,
             *strides(k, H),
+            matrix1,
             dq,
             v,
             *strides(v, H),
@@ -1231,9 +1233,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             *strides(k, H),
             gamma_sums,
             gamma_resets,
-            matrix2,
             do,
             *strides(do, H),
+            matrix2,
             dv,
             q,
             *strides(q, H),
@@ -1268,9 +1270,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             v,
             *strides(v, H),
             S_out_late_,
-            matrix1,
             q,
             *strides(q, H),
+            matrix1,
             dk,
             do,
             *strides(do, H),

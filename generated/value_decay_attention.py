@@ -605,12 +605,12 @@ def forward_sweep_1(
     beta_sums,
     beta_resets,
     o_out,
+    scaled1_p,
     k_p,
     k_b,
     k_t,
     k_h,
     k_g,
-    scaled1_p,
     T,
     H,
     chunks,
@@ -640,9 +640,9 @@ def forward_sweep_1(
     d_ok = d < D
     e = tile * block_e + tl.arange(0, block_e)
     e_ok = e < E
-    S = tl.zeros([block_d, block_e], tl.float32)
+    S = tl.zeros([block_e, block_d], tl.float32)
     if S_first is not None:
-        S += tl.load(S_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0)
+        S += tl.load(S_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
     q_p += b * q_b + h // q_g * q_h
     k_p += b * k_b + h // k_g * k_h
     for n in range(count):
@@ -657,15 +657,15 @@ def forward_sweep_1(
         beta_n_end = (
             tl.load(beta_resets + at * E + last * E + e, mask=e_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
         )
-        intra1 = tl.load(intra1_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        intra1 = tl.load(intra1_p + at * E + i[None, :] * E + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(q.to(DT), S.to(DT), input_precision="tf32x3")  # q S
+        p = tl.dot(S.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # q S
         beta_a = tl.load(
-            beta_sums + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
+            beta_sums + at * E + (tl.minimum(i, last))[None, :] * E + e[:, None], mask=(e_ok)[:, None], other=0
         )
         beta_n = (
             tl.load(
-                beta_resets + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
+                beta_resets + at * E + (tl.minimum(i, last))[None, :] * E + e[:, None], mask=(e_ok)[:, None], other=0
             )
             if EXACT
             else 0
@@ -673,26 +673,24 @@ def forward_sweep_1(
         since = span(beta_a, beta_n, 0.0, 0)
         y = intra1.to(tl.float32) + (p * since)  # (q S) . since + intra1
         if YIELD:
-            tl.store(o_out + step * E + i[:, None] * (H * E) + e[None, :], y, mask=i_ok[:, None] & e_ok[None, :])  # o
+            tl.store(o_out + step * E + i[None, :] * (H * E) + e[:, None], y, mask=e_ok[:, None] & i_ok[None, :])  # o
         kept = span(beta_a_end, beta_n_end, 0.0, 0)
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         scaled1 = tl.load(
-            scaled1_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+            scaled1_p + at * E + i[None, :] * E + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0
         )
-        p2 = tl.dot(
-            tl.trans(k.to(DT)), scaled1.to(DT), (kept[None, :] * S), input_precision="tf32x3"
-        )  # ... + k^T scaled1
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p2 = tl.dot(scaled1.to(DT), k.to(DT), (kept[:, None] * S), input_precision="tf32x3")  # ... + k^T scaled1
         S = p2  # S diag(kept) + k^T scaled1
     if YIELD:
         if S_last is not None:
             if part == parts - 1:
                 tl.store(
-                    S_last + (sh // H // parts * H + h) * D * E + d[:, None] * E + e[None, :],
+                    S_last + (sh // H // parts * H + h) * D * E + d[None, :] * E + e[:, None],
                     S,
-                    mask=d_ok[:, None] & e_ok[None, :],
+                    mask=d_ok[None, :] & e_ok[:, None],
                 )
     else:
-        tl.store(S_last + sh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
+        tl.store(S_last + sh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
 
 
 def triton_forward(given, states, constants, packed=None, exchange=None):
@@ -706,7 +704,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "heavy")
+    config = choose(some.dtype, (D, E))
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
     S_first = whole(states.get("S"))
@@ -740,7 +738,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=4,
+            num_warps=config.ahead,
             num_stages=1,
             maxnreg=255 if config.exact else None,
         )
@@ -758,9 +756,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
             beta_sums,
             beta_resets,
             None,
+            scaled1,
             k,
             *strides(k, H),
-            scaled1,
             *lay.walked,
             parts,
             lay.length(parts),
@@ -812,9 +810,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
         beta_sums,
         beta_resets,
         o,
+        scaled1,
         k,
         *strides(k, H),
-        scaled1,
         *lay.walked,
         parts,
         lay.length(parts),
@@ -981,12 +979,12 @@ def backward_sweep_1(
     S_in__out,
     intra1_p,
     S_late_0_out,
+    scaled1_p,
     k_p,
     k_b,
     k_t,
     k_h,
     k_g,
-    scaled1_p,
     T,
     H,
     chunks,
@@ -1016,9 +1014,9 @@ def backward_sweep_1(
     d_ok = d < D
     e = tile * block_e + tl.arange(0, block_e)
     e_ok = e < E
-    S = tl.zeros([block_d, block_e], tl.float32)
+    S = tl.zeros([block_e, block_d], tl.float32)
     if S_first is not None:
-        S += tl.load(S_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0)
+        S += tl.load(S_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
     do_p += b * do_b + h // do_g * do_h
     q_p += b * q_b + h // q_g * q_h
     k_p += b * k_b + h // k_g * k_h
@@ -1034,43 +1032,41 @@ def backward_sweep_1(
         beta_n_end = (
             tl.load(beta_resets + at * E + last * E + e, mask=e_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
         )
-        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         beta_a = tl.load(
-            beta_sums + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
+            beta_sums + at * E + (tl.minimum(i, last))[None, :] * E + e[:, None], mask=(e_ok)[:, None], other=0
         )
         beta_n = (
             tl.load(
-                beta_resets + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
+                beta_resets + at * E + (tl.minimum(i, last))[None, :] * E + e[:, None], mask=(e_ok)[:, None], other=0
             )
             if EXACT
             else 0
         )
         since = span(beta_a, beta_n, 0.0, 0)
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(q.to(DT), S.to(DT), input_precision="tf32x3")  # q S
+        p = tl.dot(S.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # q S
         if not EXACT:
-            p = tl.dot(q.to(DT), (S - S.to(DT).to(tl.float32)).to(DT), p)
-        sums = tl.sum((do.to(tl.float32) * since).to(DT).to(tl.float32) * p, axis=0)
-        intra1 = tl.load(intra1_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+            p = tl.dot((S - S.to(DT).to(tl.float32)).to(DT), tl.trans(q.to(DT)), p)
+        sums = tl.sum((do.to(tl.float32) * since).to(DT).to(tl.float32) * p, axis=1)
+        intra1 = tl.load(intra1_p + at * E + i[None, :] * E + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         y = intra1.to(tl.float32) + (p * since)  # (q S) . since + intra1
         if YIELD:
             tl.store(
-                S_late_0_out + step * E + i[:, None] * (H * E) + e[None, :],
+                S_late_0_out + step * E + i[None, :] * (H * E) + e[:, None],
                 (y * do.to(tl.float32)),
-                mask=i_ok[:, None] & e_ok[None, :],
+                mask=e_ok[:, None] & i_ok[None, :],
             )  # S.late
             tl.store(S_in__out + (bh * chunks + c) * E + e, sums, mask=e_ok)  # S: in
         kept = span(beta_a_end, beta_n_end, 0.0, 0)
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         scaled1 = tl.load(
-            scaled1_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+            scaled1_p + at * E + i[None, :] * E + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0
         )
-        p2 = tl.dot(
-            tl.trans(k.to(DT)), scaled1.to(DT), (kept[None, :] * S), input_precision="tf32x3"
-        )  # ... + k^T scaled1
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p2 = tl.dot(scaled1.to(DT), k.to(DT), (kept[:, None] * S), input_precision="tf32x3")  # ... + k^T scaled1
         S = p2  # S diag(kept) + k^T scaled1
     if S_last is not None:
-        tl.store(S_last + sh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
+        tl.store(S_last + sh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
 
 
 @triton.jit(do_not_specialize=["T", "chunks"])
@@ -1183,12 +1179,12 @@ def backward_prepare_2(
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_2(
     S_first,
-    matrix1,
     k_p,
     k_b,
     k_t,
     k_h,
     k_g,
+    matrix1,
     scaled2_p,
     dq_out,
     beta_sums,
@@ -1223,9 +1219,9 @@ def backward_sweep_2(
     e_ok = e < E
     d = tile * block_d + tl.arange(0, block_d)
     d_ok = d < D
-    S = tl.zeros([block_e, block_d], tl.float32)
+    S = tl.zeros([block_d, block_e], tl.float32)
     if S_first is not None:
-        S += tl.load(S_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
+        S += tl.load(S_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0)
     k_p += b * k_b + h // k_g * k_h
     for n in range(count):
         c = n
@@ -1239,24 +1235,22 @@ def backward_sweep_2(
         beta_n_end = (
             tl.load(beta_resets + at * E + last * E + e, mask=e_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
         )
+        k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(t.to(DT), k.to(DT), input_precision="tf32x3")  # matrix1 k
+        p = tl.dot(k.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 k
         scaled2 = tl.load(
             scaled2_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
-        p2 = tl.dot(scaled2.to(DT), S.to(DT), p, input_precision="tf32x3")  # ... + scaled2 S^T
+        p2 = tl.dot(S.to(DT), tl.trans(scaled2.to(DT)), p, input_precision="tf32x3")  # ... + scaled2 S^T
         if YIELD:
             tl.store(
-                dq_out + step * D + i[:, None] * (H * D) + d[None, :], p2, mask=i_ok[:, None] & d_ok[None, :]
+                dq_out + step * D + i[None, :] * (H * D) + d[:, None], p2, mask=d_ok[:, None] & i_ok[None, :]
             )  # dq
         kept = span(beta_a_end, beta_n_end, 0.0, 0)
         scaled1 = tl.load(
             scaled1_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
-        p3 = tl.dot(
-            tl.trans(scaled1.to(DT)), k.to(DT), (kept[:, None] * S), input_precision="tf32x3"
-        )  # ... + k^T scaled1
+        p3 = tl.dot(k.to(DT), scaled1.to(DT), (kept[None, :] * S), input_precision="tf32x3")  # ... + k^T scaled1
         S = p3  # S diag(kept) + k^T scaled1
 
 
@@ -1405,12 +1399,12 @@ def backward_sweep_3(
     S_late_0_g,
     S_late__out,
     dv_out,
+    scaled3_p,
     q_p,
     q_b,
     q_t,
     q_h,
     q_g,
-    scaled3_p,
     T,
     H,
     chunks,
@@ -1440,10 +1434,10 @@ def backward_sweep_3(
     d_ok = d < D
     e = tile * block_e + tl.arange(0, block_e)
     e_ok = e < E
-    dS = tl.zeros([block_d, block_e], tl.float32)
+    dS = tl.zeros([block_e, block_d], tl.float32)
     if dS_first is not None:
         dS += tl.load(
-            dS_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0
+            dS_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0
         )
     v_p += b * v_b + h // v_g * v_h
     k_p += b * k_b + h // k_g * k_h
@@ -1462,56 +1456,54 @@ def backward_sweep_3(
             tl.load(beta_resets + at * E + last * E + e, mask=e_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
         )
         S_late_0 = tl.load(
-            S_late_0_p + t0 * S_late_0_t + i[:, None] * S_late_0_t + e[None, :],
-            mask=i_ok[:, None] & e_ok[None, :],
+            S_late_0_p + t0 * S_late_0_t + i[None, :] * S_late_0_t + e[:, None],
+            mask=e_ok[:, None] & i_ok[None, :],
             other=0.0,
         )
         beta_a = tl.load(
-            beta_sums + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
+            beta_sums + at * E + (tl.minimum(i, last))[None, :] * E + e[:, None], mask=(e_ok)[:, None], other=0
         )
         beta_n = (
             tl.load(
-                beta_resets + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
+                beta_resets + at * E + (tl.minimum(i, last))[None, :] * E + e[:, None], mask=(e_ok)[:, None], other=0
             )
             if EXACT
             else 0
         )
-        since = span(beta_a_end[None, :], beta_n_end[None, :], beta_a, beta_n)
-        v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        since = span(beta_a_end[:, None], beta_n_end[:, None], beta_a, beta_n)
+        v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(k.to(DT), dS.to(DT), input_precision="tf32x3")  # k dS
+        p = tl.dot(dS.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k dS
         if not EXACT:
-            p = tl.dot(k.to(DT), (dS - dS.to(DT).to(tl.float32)).to(DT), p)
-        sums = tl.sum((-(since * v.to(tl.float32))).to(DT).to(tl.float32) * p, axis=0)
-        intra2 = tl.load(intra2_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+            p = tl.dot((dS - dS.to(DT).to(tl.float32)).to(DT), tl.trans(k.to(DT)), p)
+        sums = tl.sum((-(since * v.to(tl.float32))).to(DT).to(tl.float32) * p, axis=1)
+        intra2 = tl.load(intra2_p + at * E + i[None, :] * E + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         y = (p * since) + intra2.to(tl.float32)  # (k dS) . since + intra2
         if YIELD:
             tl.store(
-                S_late__out + step * E + i[:, None] * (H * E) + e[None, :],
+                S_late__out + step * E + i[None, :] * (H * E) + e[:, None],
                 (S_late_0.to(tl.float32) + (-(y * v.to(tl.float32)))),
-                mask=i_ok[:, None] & e_ok[None, :],
+                mask=e_ok[:, None] & i_ok[None, :],
             )  # S.late
-            tl.store(dv_out + step * E + i[:, None] * (H * E) + e[None, :], y, mask=i_ok[:, None] & e_ok[None, :])  # dv
+            tl.store(dv_out + step * E + i[None, :] * (H * E) + e[:, None], y, mask=e_ok[:, None] & i_ok[None, :])  # dv
             tl.store(S_out__out + (bh * chunks + c) * E + e, sums, mask=e_ok)  # S: out
         kept = span(beta_a_end, beta_n_end, 0.0, 0)
-        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         scaled3 = tl.load(
-            scaled3_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+            scaled3_p + at * E + i[None, :] * E + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0
         )
-        p2 = tl.dot(
-            tl.trans(q.to(DT)), scaled3.to(DT), (kept[None, :] * dS), input_precision="tf32x3"
-        )  # ... + q^T scaled3
+        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p2 = tl.dot(scaled3.to(DT), q.to(DT), (kept[:, None] * dS), input_precision="tf32x3")  # ... + q^T scaled3
         dS = p2  # dS diag(kept) + q^T scaled3
     if YIELD:
         if dS_last is not None:
             if part == 0:
                 tl.store(
-                    dS_last + (sh // H // parts * H + h) * D * E + d[:, None] * E + e[None, :],
+                    dS_last + (sh // H // parts * H + h) * D * E + d[None, :] * E + e[:, None],
                     dS,
-                    mask=d_ok[:, None] & e_ok[None, :],
+                    mask=d_ok[None, :] & e_ok[:, None],
                 )
     else:
-        tl.store(dS_last + sh * D * E + d[:, None] * E + e[None, :], dS, mask=d_ok[:, None] & e_ok[None, :])
+        tl.store(dS_last + sh * D * E + d[None, :] * E + e[:, None], dS, mask=d_ok[None, :] & e_ok[:, None])
 
 
 @triton.jit(do_not_specialize=["T", "chunks"])
@@ -1618,12 +1610,12 @@ def backward_prepare_4(
 def backward_sweep_4(
     dS_first,
     scaled4_p,
-    matrix2,
     q_p,
     q_b,
     q_t,
     q_h,
     q_g,
+    matrix2,
     dk_out,
     beta_sums,
     beta_resets,
@@ -1657,10 +1649,10 @@ def backward_sweep_4(
     e_ok = e < E
     d = tile * block_d + tl.arange(0, block_d)
     d_ok = d < D
-    dS = tl.zeros([block_e, block_d], tl.float32)
+    dS = tl.zeros([block_d, block_e], tl.float32)
     if dS_first is not None:
         dS += tl.load(
-            dS_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0
+            dS_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0
         )
     q_p += b * q_b + h // q_g * q_h
     for n in range(count):
@@ -1678,21 +1670,19 @@ def backward_sweep_4(
         scaled4 = tl.load(
             scaled4_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
-        p = tl.dot(scaled4.to(DT), dS.to(DT), input_precision="tf32x3")  # scaled4 dS^T
+        p = tl.dot(dS.to(DT), tl.trans(scaled4.to(DT)), input_precision="tf32x3")  # scaled4 dS^T
+        q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(t.to(DT), q.to(DT), p, input_precision="tf32x3")  # ... + matrix2 q
+        p2 = tl.dot(q.to(DT), tl.trans(t.to(DT)), p, input_precision="tf32x3")  # ... + matrix2 q
         if YIELD:
             tl.store(
-                dk_out + step * D + i[:, None] * (H * D) + d[None, :], p2, mask=i_ok[:, None] & d_ok[None, :]
+                dk_out + step * D + i[None, :] * (H * D) + d[:, None], p2, mask=d_ok[:, None] & i_ok[None, :]
             )  # dk
         kept = span(beta_a_end, beta_n_end, 0.0, 0)
         scaled3 = tl.load(
             scaled3_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
-        p3 = tl.dot(
-            tl.trans(scaled3.to(DT)), q.to(DT), (kept[:, None] * dS), input_precision="tf32x3"
-        )  # ... + q^T scaled3
+        p3 = tl.dot(q.to(DT), scaled3.to(DT), (kept[None, :] * dS), input_precision="tf32x3")  # ... + q^T scaled3
         dS = p3  # dS diag(kept) + q^T scaled3
 
 
@@ -1707,7 +1697,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "heavy")
+    config = choose(some.dtype, (D, E))
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
     S_first = whole(states.get("S"))
@@ -1744,7 +1734,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 EVEN=lay.even,
                 EXACT=config.exact,
                 DT=DTYPES[some.dtype],
-                num_warps=4,
+                num_warps=config.ahead,
                 num_stages=1,
                 maxnreg=255 if config.exact else None,
             )
@@ -1766,9 +1756,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             S_in_,
             intra1,
             S_late_0,
+            scaled1,
             k,
             *strides(k, H),
-            scaled1,
             *lay.walked,
             parts,
             lay.length(parts),
@@ -1813,7 +1803,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 EVEN=lay.even,
                 EXACT=config.exact,
                 DT=DTYPES[some.dtype],
-                num_warps=4,
+                num_warps=config.ahead,
                 num_stages=1,
                 maxnreg=255 if config.exact else None,
             )
@@ -1846,7 +1836,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 EVEN=lay.even,
                 EXACT=config.exact,
                 DT=DTYPES[some.dtype],
-                num_warps=4,
+                num_warps=config.ahead,
                 num_stages=1,
                 maxnreg=255 if config.exact else None,
             )
@@ -1870,9 +1860,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 *strides(S_late_0, H),
                 None,
                 None,
+                scaled3,
                 q,
                 *strides(q, H),
-                scaled3,
                 *lay.walked,
                 parts,
                 lay.length(parts),
@@ -1911,9 +1901,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             backward_sweep_2,
             (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
             S_starts,
-            matrix1,
             k,
             *strides(k, H),
+            matrix1,
             scaled2,
             dq,
             beta_sums,
@@ -1965,9 +1955,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             *strides(S_late_0, H),
             S_late_,
             dv,
+            scaled3,
             q,
             *strides(q, H),
-            scaled3,
             *lay.walked,
             parts,
             lay.length(parts),
@@ -2010,7 +2000,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 EVEN=lay.even,
                 EXACT=config.exact,
                 DT=DTYPES[some.dtype],
-                num_warps=4,
+                num_warps=config.ahead,
                 num_stages=1,
                 maxnreg=255 if config.exact else None,
             )
@@ -2022,9 +2012,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
             dS_starts,
             scaled4,
-            matrix2,
             q,
             *strides(q, H),
+            matrix2,
             dk,
             beta_sums,
             beta_resets,

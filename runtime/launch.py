@@ -23,7 +23,8 @@ DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16:
 
 @dataclass(frozen=True)
 class Config:
-    """How a kernel is launched: steps per chunk, width of the state tile, width of a block of a long loop over an axis."""
+    """How a kernel is launched: steps per chunk, width of the state tile, width of a block of a long loop over an axis, warps and
+    stages of walks, and warps of kernels `ahead` of them."""
 
     chunk: int
     tile: int
@@ -31,6 +32,7 @@ class Config:
     warps: int
     stages: int
     itemsize: int = 2
+    ahead: int = 4
 
     @property
     def exact(self) -> bool:
@@ -43,18 +45,17 @@ class Config:
         return self.chunk.bit_length() - 1
 
 
-def choose(dtype: torch.dtype, sizes: tuple[int, ...], kind: str) -> Config:
+def choose(dtype: torch.dtype, sizes: tuple[int, ...]) -> Config:
     """The configuration for a shape class. Never keyed on T.
 
-    `sizes` are the dims. `kind` of the sweeps: light, or heavy, where they have decays of each channel, or so many products to
-    make that longer chunks don't fit. The numbers are the fastest, of those that gave the right results, on an H200.
+    `sizes` are the dims. The numbers are the fastest, of those that gave the right results, on an H200.
     """
     blocks = [padded(x) for x in sizes] or [16]
-    return config_for(4 if dtype == torch.float32 else 2, max(blocks), kind, min(blocks))
+    return config_for(4 if dtype == torch.float32 else 2, max(blocks), min(blocks))
 
 
 @functools.cache
-def config_for(itemsize: int, largest: int, kind: str, smallest: int) -> Config:
+def config_for(itemsize: int, largest: int, smallest: int) -> Config:
     """`largest` and `smallest` are those of the dims, padded to a power of two."""
     if itemsize == 4:
         if largest <= 128:
@@ -63,10 +64,7 @@ def config_for(itemsize: int, largest: int, kind: str, smallest: int) -> Config:
     if largest > 128:
         return Config(chunk=32, tile=32, block=32, warps=4, stages=2)
     # Loads ahead of the products of tiles of 64 x 32 gave wrong results on an H200, and accesses out of bounds.
-    narrow = smallest < 64
-    if kind == "light":
-        return Config(chunk=64, tile=64, block=32, warps=4, stages=1 if narrow else 2)
-    return Config(chunk=32, tile=64, block=64, warps=4, stages=1 if narrow else 3)
+    return Config(chunk=32, tile=64, block=64, warps=4, stages=1 if smallest < 64 else 3, ahead=2)
 
 
 def padded(size: int) -> int:

@@ -23,7 +23,6 @@ from .opened import Opened, opened
 from .tile import Argument, Fine, axis_name, block_name, size_name
 
 TERMS = 3  # that `total` adds
-LIGHT = 4  # products in each step of a walk over chunks of 64 steps, beside a state of 128 x 64
 
 
 class Host:
@@ -84,7 +83,6 @@ class Host:
                 f"(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None{exchange})",
                 "Gradients.",
             )
-        self.lines[self.lines.index(self.config)] = self.config.format(self._kind())
         body = "\n".join(f"    {x}" for x in freed(self.lines))
         return f'def triton_{self.kind}{head}:\n    """{doc}"""\n{body}\n'
 
@@ -115,8 +113,7 @@ class Host:
                 at = [dim_of(a) for a in with_dim.axes].index(d) - len(with_dim.axes)
                 add(f"{size_name(d)} = {self.names(with_dim.leaf)}.shape[{at}]")
         sizes = ", ".join(size_name(d) for d in p.dims) + ("," if len(p.dims) == 1 else "")
-        self.config = f'config = choose(some.dtype, ({sizes}), "{{}}")'
-        add(self.config)
+        add(f"config = choose(some.dtype, ({sizes}))")
         add("lay = places(packed, (B, T, H), config.chunk)")
         if self.cuts:
             tiles = max((self._tile_count(o) for o in self.opened.values()), key=lambda x: (x != "1", x))
@@ -141,11 +138,6 @@ class Host:
                 x = leaf("cotangent", f"d{name}", axes)
                 shape = ", ".join(["B", "T", "H", *(size_name(dim_of(a)) for a in axes)])
                 add(f'{self.names(x)} = cotangent(cotangents.get("{name}"), some, ({shape}))')
-
-    def _kind(self) -> str:
-        """light or heavy, as `choose` has it."""
-        channels = any(o.scaled or o.intra or o.products for o in self.opened.values())
-        return "heavy" if channels or any(k.products > LIGHT for k in self.kernels) else "light"
 
     def _first_state(self, s: StateVar) -> None:
         name = self.names(leaf("state", s.name))
@@ -495,7 +487,7 @@ class Host:
         words += [f"YIELD={not instead}"] if kernel.walks else []
         words += ["C=config.chunk", "LEVELS=config.levels", "EVEN=lay.even"]
         words += ["EXACT=config.exact", "DT=DTYPES[some.dtype]"]
-        stages, warps = ("config.stages", "config.warps") if kernel.walks else ("1", "4")
+        stages, warps = ("config.stages", "config.warps") if kernel.walks else ("1", "config.ahead")
         # told nothing, the assembler gives a long kernel of float32 products 32 registers, and spills the rest
         most = "" if kernel.walks else " maxnreg=255 if config.exact else None,"
         places = "*lay.walked, parts, lay.length(parts)" if kernel.walks else "*lay.at_once"

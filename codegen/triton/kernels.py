@@ -28,7 +28,6 @@ class Kernel:
     walks: bool
     parts: tuple[str, ...] = ()  # axes that are walked in blocks
     finals: tuple[str, ...] = ()  # states whose last value it yields
-    products: int = 0  # on tensor cores, in each step of its walk
     split: bool = False  # is it launched twice, for chunks that are flat and for the others?
 
     def signature(self) -> list[str]:
@@ -70,7 +69,7 @@ def sweep_kernel(
     launched so. Otherwise it yields last states of whole sequences, or, with `each`, of each part.
     """
     tiled = o.tile[0] if len(o.tile) == 1 else None
-    tiles = Tiles(o.full, o.tile, o.direction, o.decays, o.streams, o.definitions, name_of)
+    tiles = Tiles(o.full, o.tile, o.direction, o.decays, o.streams, o.definitions, name_of, walks=True)
     tiles.precise, tiles.fine = bool(o.sums) or (fine is not None and fine.states and o.direction < 0), fine
     axes = (*o.full, *o.tile)
     setup = _header(axes, tiled, walks=True)
@@ -110,9 +109,8 @@ def sweep_kernel(
     doc = f"A walk {way} over chunks, carrying a tile of {states}."
     loop = [*_chunk_header(o.direction), *tiles.head, *tiles.lines]
     lines = {"setup": setup, "loop": loop, "after": after}
-    products = sum(x.count("tl.dot(") for x in loop) - tiles.again
     arguments = tuple(tiles.arguments.values())
-    return Kernel(name, lines, doc, arguments, axes, tiled, True, finals=sweep.finals, products=products)
+    return Kernel(name, lines, doc, arguments, axes, tiled, True, finals=sweep.finals)
 
 
 def prepare_kernel(name: str, o: Opened, name_of: NameOf, fine: Fine | None = None) -> Kernel:
@@ -362,7 +360,7 @@ def _store_sums(sums: Sums, tiles: Tiles, tiled: str | None, name_of: NameOf) ->
         found |= {f"own.{slot}": text for slot, text in _own_sums(sums, tiles, tiled).items()}
     for slot, node in sums.reads.items():
         v = tiles.paired(node)
-        found[f"{sums.kind}.{slot}"] = f"tl.sum({v.text}, axis=1)" if len(v.axes) > 1 else v.text
+        found[f"{sums.kind}.{slot}"] = f"tl.sum({v.text}, axis={1 - v.axes.index(ROW)})" if len(v.axes) > 1 else v.text
     lines = []
     for slot, text in found.items():
         x = leaf("sums", f"{sums.state}.{slot}")
@@ -376,7 +374,7 @@ def _store_totals(sums: Sums, tiles: Tiles, name_of: NameOf) -> str:
     """What crosses the chunk's border, for each channel."""
     v = tiles.paired(add(*sums.reads.values()))
     (axis,) = (a for a in v.axes if a != ROW)
-    value = tiles.assign("sums", f"tl.sum({v.text}, axis=0)", (axis,)).text
+    value = tiles.assign("sums", f"tl.sum({v.text}, axis={v.axes.index(ROW)})", (axis,)).text
     x = leaf("sums", f"{sums.state}.{sums.kind}", (axis,))
     target = tiles.argument(f"{name_of(x)}_out", "sums", x)
     index, width = axis_name(axis), size_name(dim_of(axis))
@@ -410,11 +408,14 @@ def _store(store: Store, tiles: Tiles, tiled: str | None, o: Opened, name_of: Na
         place = f"(step + i * H) * {count}" + (" + tile" if tiled else "")
         target = tiles.argument(f"{name}_out", "sums", x)
         axis = next(a for a in v.axes if a != ROW)
-        text = f"tl.sum(tl.where({axis_name(axis)}_ok[None, :], {v.over((ROW, axis))}, 0.0), axis=1)"
+        axes = tiles.ordered((ROW, axis))
+        there = tiles.along(tiles.ok(axis), axis, axes)
+        text = f"tl.sum(tl.where({there}, {v.over(axes)}, 0.0), axis={axes.index(axis)})"
         return f"tl.store({target} + {place}, {text}, mask=i_ok){note}"
     target = tiles.argument(f"{name}_out", "out", x, own)
     if not own:
         return f"tl.store({target} + step + i * H, {v.over((ROW,))}, mask=i_ok){note}"
-    axis, width = axis_name(own[0]), size_name(dim_of(own[0]))
-    place = f"step * {width} + i[:, None] * (H * {width}) + {axis}[None, :]"
-    return f"tl.store({target} + {place}, {v.over((ROW, *own))}, mask=i_ok[:, None] & {axis}_ok[None, :]){note}"
+    width, axes = size_name(dim_of(own[0])), tiles.ordered((ROW, *own))
+    rows, columns = (tiles.along(tiles.index(a), a, axes) for a in (ROW, *own))
+    place = f"step * {width} + {rows} * (H * {width}) + {columns}"
+    return f"tl.store({target} + {place}, {v.over(axes)}, mask={tiles.both(axes)}){note}"

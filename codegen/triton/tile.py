@@ -1,7 +1,8 @@
 """Chunk-level nodes as Triton statements on tiles: the one place where the kernels' mathematics is printed.
 
-A value is a tensor of at most two axes, in the order steps, full axis, tile axis. A contraction of two values that leave one
-axis each is a product on tensor cores; every other one is a sum. Elementwise work is in float32.
+A value is a tensor of at most two axes, in the order steps, full axis, tile axis; in a walk the tile axis comes first, so that
+what one product leaves in registers is the left operand of the next one, and goes through no shared memory. A contraction of two
+values that leave one axis each is a product on tensor cores; every other one is a sum. Elementwise work is in float32.
 """
 
 from __future__ import annotations
@@ -98,8 +99,9 @@ class Tiles:
         streams: dict[Node, Node],
         definitions: dict[Node, Node],
         name_of: Callable[[Node], str],
+        walks: bool = False,
     ) -> None:
-        self.full, self.tile, self.forward = full, tile, direction > 0
+        self.full, self.tile, self.forward, self.walks = full, tile, direction > 0, walks
         self.decays, self.streams, self.definitions, self.name_of = decays, streams, definitions, name_of
         self.lines: list[str] = []
         self.head: list[str] = []  # loads at the start of a chunk, so that nothing waits for them
@@ -110,7 +112,6 @@ class Tiles:
             False  # are states two operands of products on tensor cores, of which one holds what rounding leaves?
         )
         self.fine: Fine | None = None
-        self.again = 0  # products with what rounding left, where the op stands between others
         self.flat: list[str] | None = None  # decays whose extent decides how a kernel ahead of the sweep splits them
         self.names: set[str] = {
             "i",
@@ -137,13 +138,21 @@ class Tiles:
     def rank(self, axis: str) -> tuple[int, str]:
         if axis in STEPS:
             return STEPS.index(axis), ""
-        return (3 if axis in self.full else 4), axis
+        return (3 if axis in self.full else -1 if self.walks else 4), axis
 
     def ordered(self, axes: set[str] | tuple[str, ...]) -> tuple[str, ...]:
         return tuple(sorted(axes, key=self.rank))
 
     def index(self, axis: str) -> str:
         return "i" if axis in STEPS else axis_name(axis)
+
+    def along(self, text: str, axis: str, axes: tuple[str, ...]) -> str:
+        """A vector over an axis, to be broadcast over two."""
+        return text if len(axes) < 2 else f"{text}[:, None]" if axes[0] == axis else f"{text}[None, :]"
+
+    def both(self, axes: tuple[str, ...], rows: str = "i_ok") -> str:
+        """Where a tile over steps and a channel has an entry."""
+        return " & ".join(self.along(rows if a in STEPS else self.ok(a), a, axes) for a in axes)
 
     def fresh(self, wish: str) -> str:
         name, n = wish, 1
@@ -188,7 +197,7 @@ class Tiles:
             steps = [a for a in x.axes if a in STEPS]
             if len(steps) == 1 and steps[0] != ROW:
                 v = self.value(rename(x, {steps[0]: ROW}))
-                self.memo[x] = replaced(v, axes=self.ordered({steps[0] if a == ROW else a for a in v.axes}))
+                self.memo[x] = replaced(v, axes=tuple(steps[0] if a == ROW else a for a in v.axes))
             else:
                 self.memo[x] = self._value(x)
         return self.memo[x]
@@ -319,17 +328,22 @@ class Tiles:
         right = [f for f in factors if q in f.axes]
         if any(f in left for f in right):
             raise CannotPrint(f"a product over three axes: {x!r}")
+        in_registers = p in self.tile  # the left operand: then what is over the bound axis alone costs nothing there
         for f in factors:
             if f not in left and f not in right:
                 # onto the side that is computed already; a tensor as loaded goes to the tensor cores as it is
-                (right if bound == ROW or not self._plain(right) else left).append(f)
-        a, b = self._product(tuple(left)), self._product(tuple(right))
+                to_right = not in_registers and (bound == ROW or not self._plain(right))
+                (right if to_right else left).append(f)
+        sides = [self._product(tuple(left)), self._product(tuple(right))]
+        n = 0 if in_registers else 1  # the side of what is written to a state
         if bound == ROW and not self._zero_padded(factors, ROW):
-            b = Value(f"tl.where(i_ok[:, None], {b.over(b.axes)}, 0.0)", b.axes)
-        computed = self.fine is not None and self.precise and bound == ROW and not b.raw
-        if computed:
-            b = self.assign("w", b.over(b.axes), b.axes)  # what a state gets
-        again = [self._in_two_parts(left), computed or self._in_two_parts(right)]
+            v = sides[n]
+            sides[n] = Value(f"tl.where({self.along('i_ok', ROW, v.axes)}, {v.over(v.axes)}, 0.0)", v.axes)
+        again = [self._in_two_parts(left), self._in_two_parts(right)]
+        if self.fine is not None and self.precise and bound == ROW and not sides[n].raw:
+            sides[n] = self.assign("w", sides[n].over(sides[n].axes), sides[n].axes)  # what a state gets
+            again[n] = True
+        a, b = sides
         operands = f"{self._operand(a, (p, bound))}, {self._operand(b, (bound, q))}"
         plus = f", {onto.over(axes)}" if onto is not None else ""
         note = ("... + " if plus else "") + self.note(x)
@@ -338,7 +352,6 @@ class Tiles:
         for n, (y, z) in enumerate(rests):
             operands = f"{self._operand(y, (p, bound))}, {self._operand(z, (bound, q))}"
             self.lines += [*["if not EXACT:"][n:], f"    {v.text} = tl.dot({operands}, {v.text})"]
-            self.again += self.fine is not None
         return v
 
     def _in_two_parts(self, side: list[Node]) -> bool:
@@ -387,9 +400,10 @@ class Tiles:
             raise CannotPrint(f"decays over three axes in {x!r}")
         p = p or self.reads_of_writes(factors, axis)
         w = self._product(tuple(f for f in factors if axis in f.axes and f is not masks[0]))
+        w = replaced(w, axes=tuple(ROW if a == COL else a for a in w.axes))
         inclusive = masks[0].attrs[2]
         text = (
-            f"decayed_sum({p.over((ROW, COL))}, {w.over(w.axes)}, {self.halves(masks[0], axis)}, "
+            f"decayed_sum({p.over((ROW, COL))}, {w.over((ROW, axis))}, {self.halves(masks[0], axis)}, "
             f"C, LEVELS, {self.forward}, {inclusive}, {self.flat is not None and 'FLAT'}, EXACT, DT)"
         )
         return self.assign("p", text, (ROW, axis), note=self.note(x))
@@ -411,7 +425,7 @@ class Tiles:
         if self.flat is not None and name not in self.flat:
             self.flat.append(name)
             self.argument(f"{name}_extents", "extent", self.decays[d], (axis,))
-        edges = ", ".join(", ".join(self._cumulative(d, x)) for x in (high, low))
+        edges = ", ".join(", ".join(self._cumulative(d, x, over=(ROW, axis))) for x in (high, low))
         index = self.index(axis)
         return f"{sums}, {counts}, {edges}, {index}, {index}_ok, last, {size_name(dim_of(axis))}"
 
@@ -428,11 +442,15 @@ class Tiles:
         self.argument(f"{name}_resets", "chunked", self.decays[d], own)
         return name
 
-    def _cumulative(self, d: Node, inclusive: bool, end: bool = False) -> tuple[str, str]:
+    def _cumulative(
+        self, d: Node, inclusive: bool, end: bool = False, over: tuple[str, ...] | None = None
+    ) -> tuple[str, str]:
         """Cumulative log2 decay with this step (or before it; or at the chunk's end), and the resets up to there."""
         name = self._decay_name(d)
         own = tuple(a for a in d.axes if a not in STEPS)
+        axes = self.ordered((ROW, *own)) if over is None else over
         suffix = "_end" if end else "" if inclusive else "_before"
+        suffix += "_rows" if axes != self.ordered(axes) else ""
         names = []
         for what, letter in (("sums", "a"), ("resets", "n" if own else "r")):
             variable = f"{name}_{letter}{suffix}"
@@ -444,11 +462,13 @@ class Tiles:
                     axis = self.index(own[0])
                     width = size_name(dim_of(own[0]))
                     masks.append((f"{axis}_ok", 1))
-                    place = f"{row} * {width} + {axis}" if end else f"({row})[:, None] * {width} + {axis}[None, :]"
+                    place = f"{row} * {width} + {axis}"
+                    if not end:
+                        place = f"{self.along(f'({row})', ROW, axes)} * {width} + {self.along(axis, own[0], axes)}"
                     base = f"at * {width}"
                 else:
                     place, base = row, "at"
-                shown = [m if not own or end else f"({m})[{':, None' if n == 0 else 'None, :'}]" for m, n in masks]
+                shown = [m if not own or end else self.along(f"({m})", (ROW, *own)[n], axes) for m, n in masks]
                 mask = f", mask={' & '.join(shown)}, other={-1 if letter == 'r' else 0}" if shown else ""
                 where = self.lines if own and not (end and self.flat is None) else self.head
                 text = f"tl.load({name}_{what} + {base} + {place}{mask})"
@@ -486,6 +506,7 @@ class Tiles:
             a, r = self._cumulative(d, True, end=True)
             return self.assign(wish, f"span({a}, {r}, 0.0, 0)" if own else f"power({a}, {r} < 0)", own)
         late, _ = x.attrs
+        axes = self.ordered((ROW, *own))
         from_start = (x.op == "decay_in") == self.forward
         inclusive = late if self.forward else not late
         a, r = self._cumulative(d, inclusive)
@@ -494,10 +515,11 @@ class Tiles:
         else:
             a_end, r_end = self._cumulative(d, True, end=True)
             if own:
-                text = f"span({a_end}[None, :], {r_end}[None, :], {a}, {r})"
+                ends = ", ".join(self.along(x, own[0], axes) for x in (a_end, r_end))
+                text = f"span({ends}, {a}, {r})"
             else:
                 text = f"power({a_end} - {a}, {r_end} < i{' + 1' if inclusive else ''})"
-        return self.assign(wish, text, (ROW, *own))
+        return self.assign(wish, text, axes)
 
     # --- leaves -----------------------------------------------------------------------------------------------------
 
@@ -528,21 +550,19 @@ class Tiles:
         base = self.name_of(leaf(kind, name, own))
         layout = "chunked" if kind in ("scaled", "intra") else "step"
         self.argument(f"{base}_p", layout, leaf(kind, name, own), own)
+        axes = self.ordered((ROW, *own))
+        rows = self.along("i", ROW, axes)
         if layout == "chunked":
             width = size_name(dim_of(own[0]))
-            place = f"{base}_p + at * {width} + i[:, None] * {width}"
+            place = f"{base}_p + at * {width} + {rows} * {width}"
         else:
-            rows = f"i * {base}_t" if not own else f"i[:, None] * {base}_t"
-            place = f"{base}_p + t0 * {base}_t + {rows}"
+            place = f"{base}_p + t0 * {base}_t + {rows} * {base}_t"
         if own:
-            axis = self.index(own[0])
-            loaded = f"tl.load({place} + {axis}[None, :], mask=i_ok[:, None] & {axis}_ok[None, :], other=0.0)"
-        else:
-            loaded = f"tl.load({place}, mask=i_ok, other=0.0)"
+            place += f" + {self.along(self.index(own[0]), own[0], axes)}"
+        loaded = f"tl.load({place}, mask={self.both(axes)}, other=0.0)"
         if kind == "decay":
-            v = self.assign(base, f"tl.exp({loaded}.to(tl.float32))", (ROW, *own))
-            return v
-        return self.assign(base, loaded, (ROW, *own), raw=True)
+            return self.assign(base, f"tl.exp({loaded}.to(tl.float32))", axes)
+        return self.assign(base, loaded, axes, raw=True)
 
     def _per_head(self, x: Node, own: tuple[str, ...]) -> Value:
         kind, name, _ = x.attrs
