@@ -87,15 +87,20 @@ def _watched(known: dict[Any, Any], key: Any, tensors: Flat, run: Pass) -> tuple
     return [x if x is None else given.get(id(x), x) for x in results], rest
 
 
-def room(shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Memory for a tensor."""
+def room(
+    like: Tensor | None, shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    """Memory for a tensor, which torch takes sooner where it is laid out `like` another."""
+    if like is not None:
+        return torch.empty_like(like)
     return torch.empty_strided(shape, stride, dtype=dtype, device=device)
 
 
 class Recorded:
     """A pass as what it does with slots: its arguments are in the first, and what it makes follows.
 
-    What is small and only kernels use lies in one tensor, in the last slot. What is large is let go of after its last use.
+    What is small and only kernels use lies in one tensor, in the last slot. What is large is let go of after its last use, and
+    memory is taken only then, for all that follows up to where something is let go of again.
     """
 
     def __init__(self, watch: Watch, results: list[Part | None], rest: Any) -> None:
@@ -113,20 +118,18 @@ class Recorded:
         inside = [slot for slot in watch.rooms - named if slot in spans and sizes[slot] <= SMALL]
         places, self.size = placed({slot: (*spans[slot], sizes[slot]) for slot in inside})
         self.places = {slot: (watch.count, at) for slot, at in places.items()}
+        self.models = _models(watch)
         self.steps: list[Callable[[list[Any]], None]] = []
         self.group: list[Launch] = []
         self.rooms: list[Part] = []  # that the group needs
         for k, step in enumerate(watch.steps):
-            new = [slot for slot in step.slots & watch.rooms if spans[slot][0] == k and slot not in places]
-            done = [slot for slot in step.slots - returned if spans[slot][1] == k and sizes[slot] > SMALL]
-            if isinstance(step, Operation) or any(sizes[slot] > SMALL for slot in new):
-                self._end_group()
-            self.rooms += [watch.wholes[slot] for slot in new]
+            self.rooms += [watch.wholes[n] for n in step.slots & watch.rooms if spans[n][0] == k and n not in places]
             if isinstance(step, Launch):
                 self.group.append(step)
             else:
                 self._end_group()
                 self.steps.append(step)
+            done = [n for n in step.slots - returned if n >= watch.given and spans[n][1] == k and sizes[n] > SMALL]
             if done:
                 self._end_group()
                 self.steps.append(_LetGo(done))
@@ -135,7 +138,7 @@ class Recorded:
 
     def _end_group(self) -> None:
         if self.rooms:
-            self.steps.append(_Rooms(self.rooms, self.device))
+            self.steps.append(_Rooms(self.rooms, self.models, self.device))
         if self.group:
             kernels = Kernels if self.device.type == "cuda" else Interpreted
             self.steps.append(kernels(self.group, self.places, self.device))
@@ -148,7 +151,7 @@ class Recorded:
         try:
             slots: list[Any] = [*tensors, *self.blank[len(tensors) :]]
             if self.size:
-                slots[-1] = room((self.size,), (1,), torch.uint8, self.device)
+                slots[-1] = room(None, (self.size,), (1,), torch.uint8, self.device)
             for step in self.steps:
                 step(slots)
         finally:
@@ -157,14 +160,27 @@ class Recorded:
 
 
 class _Rooms:
-    """Takes memory for tensors."""
+    """Takes memory for tensors. models: slots of arguments, by the layouts that they have."""
 
-    def __init__(self, rooms: list[Part], device: torch.device) -> None:
-        self.rooms = [(x.slot, x.shape, x.stride, x.dtype, device) for x in rooms]
+    def __init__(self, rooms: list[Part], models: Mapping[Any, int], device: torch.device) -> None:
+        self.rooms = [
+            (x.slot, models.get((x.shape, x.stride, x.dtype)), x.shape, x.stride, x.dtype, device) for x in rooms
+        ]
 
     def __call__(self, slots: list[Any]) -> None:
-        for slot, *rest in self.rooms:
-            slots[slot] = room(*rest)
+        for slot, model, *layout in self.rooms:
+            slots[slot] = room(None if model is None else slots[model], *layout)
+
+
+def _models(watch: Watch) -> dict[Any, int]:
+    """Slots of arguments whose layouts `torch.empty_like` keeps, by shape, strides and dtype."""
+    found = {}
+    for slot, x in watch.wholes.items():
+        if slot < watch.given:
+            seen = torch.empty_strided(x.shape, x.stride, dtype=x.dtype, device="meta")
+            if torch.empty_like(seen).stride() == x.stride:
+                found[x.shape, x.stride, x.dtype] = slot
+    return found
 
 
 class _LetGo:

@@ -109,7 +109,7 @@ class Watch(TorchDispatchMode):
         self.rooms: set[int] = set()  # slots of memory that is taken, and not yet filled
         self.steps: list[Launch | Operation] = []
         self.refused = False
-        self.count = len(tensors)
+        self.given = self.count = len(tensors)  # how many tensors were given, and how many slots there are
         self.device = next(x.device for x in tensors if x is not None)
         try:
             for slot, x in enumerate(tensors):
