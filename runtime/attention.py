@@ -9,19 +9,34 @@ Here is what all attentions share. A backend computes, for features [B, H, T, wi
 
 from __future__ import annotations
 
+import functools
 import math
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from chunkform.errors import ArgumentError, BackendError, DoubleBackwardError
 
-from .attention_arguments import WIDEST, AttentionArgument, AttentionSignature, Setting, checked
-from .attention_maps import Product, added, as_dtype, inner, joined, parted
+from .arguments import autocast_dtype
+from .attention_arguments import (
+    WIDEST,
+    AttentionArgument,
+    AttentionSignature,
+    Setting,
+    check_positive,
+    checked,
+    temperature,
+)
+from .attention_maps import Product, added, as_dtype, has_kernels, inner, joined, parted
+from .op import is_traced
+from .replay import layouts, replayed
+
+REMEMBERED = 256  # kinds of calls whose arguments need no second look
 
 
 @dataclass(frozen=True)
@@ -40,6 +55,48 @@ class Maps:
     output_gradients: Callable[..., dict[str, Tensor]]
 
 
+@dataclass(eq=False)
+class Call:
+    """What a call says beside its tensors, which are in the order of `names`.
+
+    free: may the torch form do what the kernels can't hold? lse: is the log-sum-exp wanted?
+    """
+
+    op: AttentionOp
+    backend: str
+    at: Setting
+    names: tuple[str, ...]
+    constants: dict[str, float]
+    free: bool = False
+    lse: bool = True
+    needs_backward: bool = True
+    replays: dict[Any, Any] | None = None  # what was seen of calls of this kind (`replay`); None: nothing is replayed
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a forward pass keeps, in order: features, averages, and a row's log-sum-exp and mass where it has them."""
+
+    backend: str
+    features: tuple[str, ...]
+    lse: bool
+    mass: bool
+
+    @property
+    def count(self) -> int:
+        return len(self.features) + 1 + self.lse + self.mass
+
+
+@dataclass(eq=False)
+class Known:
+    """A kind of call: what was found out about its arguments. `numbers` are temperatures that weren't given as tensors."""
+
+    call: Call
+    casts: tuple[torch.dtype | None, ...]
+    numbers: tuple[tuple[int, float], ...]
+    temperatures: tuple[str, ...]
+
+
 @dataclass(frozen=True)
 class AttentionOp:
     """A generated attention; see the generated function for the public signature."""
@@ -49,6 +106,7 @@ class AttentionOp:
     energy: Callable[..., Tensor]
     energy_gradients: Callable[..., dict[str, Tensor]]
     backends: dict[str, AttentionBackend]
+    known: dict[Any, Known] = field(init=False, default_factory=dict, compare=False)  # kinds that were checked before
 
     def __call__(
         self,
@@ -66,6 +124,42 @@ class AttentionOp:
             from .parallel import ring_attention
 
             return ring_attention(self, given, context_parallel, causal, output_lse)
+        known = self._known(given, causal, output_lse, backend)
+        for n in known.temperatures:
+            check_positive(s, n, given[n])
+        tensors = [x for a in s.arguments if isinstance(x := given[a.name], Tensor)]
+        at = known.call.at
+        for place, value in known.numbers:
+            tensors.insert(place, torch.full((at.heads,), value, dtype=at.dtype, device=at.device))
+        tensors = [x if kind is None else x.to(kind) for x, kind in zip(tensors, known.casts, strict=True)]
+        results = _results(known.call, tensors)
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def _known(self, given: dict[str, Any], causal: Any, output_lse: Any, backend: Any) -> Known:
+        """What is known of a call; the same for calls of the same kind, which differ in the numbers in tensors only."""
+        values = [given[a.name] for a in self.signature.arguments]
+        if is_traced(values):
+            return self._check(given, causal, output_lse, backend)
+        numbers = [None if isinstance(x, Tensor) else (x, type(x)) for x in values]
+        tensors = [x for x in values if isinstance(x, Tensor)]
+        try:
+            kind = tensors[0].device.type
+            modes = autocast_dtype(kind), torch.is_grad_enabled(), os.environ.get("TRITON_INTERPRET")
+            key = (layouts(tensors), *numbers, causal, type(causal), bool(output_lse), backend, modes)
+            found = self.known.get(key)
+        except (IndexError, TypeError, RuntimeError):  # something isn't as it should be: the check says what
+            return self._check(given, causal, output_lse, backend)
+        if found is None:
+            found = self._check(given, causal, output_lse, backend)
+            if found.call.backend == "triton":  # whose work depends on how tensors are laid out only
+                found.call.replays = {}
+            if len(self.known) >= REMEMBERED:
+                self.known.clear()
+            self.known[key] = found
+        return found
+
+    def _check(self, given: dict[str, Any], causal: Any, output_lse: Any, backend: Any) -> Known:
+        s = self.signature
         if not isinstance(causal, bool):
             raise ArgumentError(f"{s.name}: causal must be True or False, got {causal!r}")
         if causal and s.nodes is not None:
@@ -74,72 +168,104 @@ class AttentionOp:
             raise ArgumentError(f"{s.name}: output_lse needs a softmax; its weights have no normaliser")
         tensors, constants, at = checked(s, given, causal)
         name = chosen(self, backend, at, tensors)
-        results = _Run.apply(self, (name, backend), at, tuple(tensors), constants, *tensors.values())
-        outputs = results[:-1]
-        if output_lse:
-            return (*outputs, results[-1])
-        return outputs[0] if len(outputs) == 1 else tuple(outputs)
+        call = Call(self, name, at, tuple(tensors), constants, backend is None, bool(output_lse))
+        call.needs_backward = torch.is_grad_enabled() and any(x.requires_grad for x in tensors.values())
+        casts: list[torch.dtype | None] = []
+        numbers, temperatures = [], []
+        for a in s.arguments:
+            if a.name not in tensors:
+                continue
+            x, kind = given[a.name], tensors[a.name].dtype
+            if not isinstance(x, Tensor):
+                numbers.append((len(casts), temperature(s, a, x, at.sizes)))
+            elif a.kind == "temperature":
+                temperatures.append(a.name)
+            casts.append(kind if isinstance(x, Tensor) and x.dtype != kind else None)
+        return Known(call, tuple(casts), tuple(numbers), tuple(temperatures))
+
+
+def _results(call: Call, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Outputs, and the log-sum-exp where it is wanted, with gradients."""
+    if call.needs_backward or torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0:
+        return _Run.apply(call, *tensors)
+    return _forward(call, tensors)[0]
+
+
+def _forward(call: Call, tensors: Sequence[Tensor]) -> tuple[list[Any], Kept]:
+    """Results, followed by what is kept for the backward pass, where there is one."""
+    return replayed(call.replays, "forward", tensors, functools.partial(_forward_pass, call))
+
+
+def _forward_pass(call: Call, tensors: Sequence[Tensor | None]) -> tuple[list[Tensor | None], Kept]:
+    op, at, s = call.op, call.at, call.op.signature
+    given: Any = dict(zip(call.names, tensors, strict=True))
+    features = op.maps.features(given, call.constants, at)
+    backend = call.backend
+    if call.free and backend == "triton" and max(x.shape[-1] for x in features.values() if x.ndim == 4) > WIDEST:
+        backend, call.replays = "torch", None
+    averages, lse, mass = op.backends[backend].forward(op, features, at)
+    mass = mass_of(lse, mass, s.mass, at)
+    outputs = op.maps.outputs(given, call.constants, at, averaged(s, averages, mass, at))
+    shown: list[Any] = [as_output(s, n, outputs[n], per_position, dims, at) for n, per_position, dims in s.outputs]
+    if call.lse and lse is not None:
+        total = torch.where(lse == -math.inf, lse, lse + features["row"]) if "row" in features else lse
+        shown.append(total if s.nodes else total.transpose(1, 2))
+    kept = Kept(backend, tuple(features), lse is not None, mass is not None)
+    if call.needs_backward:
+        shown += [*features.values(), averages, *(x for x in (lse, mass) if x is not None)]
+    return shown, kept
 
 
 class _Run(torch.autograd.Function):
     """Both passes of an attention. Second derivatives are refused."""
 
     @staticmethod
-    def forward(
-        ctx: Any, op: AttentionOp, backend: Any, at: Setting, names: tuple[str, ...], constants: Any, *tensors: Tensor
-    ) -> Any:
-        given = dict(zip(names, tensors, strict=True))
-        features = op.maps.features(given, constants, at)
-        backend, asked = backend
-        if (
-            asked is None
-            and backend == "triton"
-            and max(x.shape[-1] for x in features.values() if x.ndim == 4) > WIDEST
-        ):
-            backend = "torch"
-        averages, lse, mass = op.backends[backend].forward(op, features, at)
-        mass = mass_of(lse, mass, op.signature.mass, at)
-        post = averaged(op.signature, averages, mass, at)
-        outputs = op.maps.outputs(given, constants, at, post)
-        shown = [
-            as_output(op.signature, n, outputs[n], per_position, dims, at)
-            for n, per_position, dims in op.signature.outputs
-        ]
-        ctx.op, ctx.backend, ctx.at, ctx.names, ctx.constants = op, backend, at, names, constants
-        ctx.feature_names, ctx.has = tuple(features), (lse is not None, mass is not None)
-        kept = [*tensors, *features.values(), averages, *(x for x in (lse, mass) if x is not None)]
-        ctx.save_for_backward(*kept)
+    def forward(ctx: Any, call: Call, *tensors: Tensor) -> Any:
+        results, kept = _forward(call, tensors)
+        count = len(results) - (kept.count if call.needs_backward else 0)
+        ctx.call, ctx.kept = call, kept
+        ctx.save_for_backward(*tensors, *results[count:])
         ctx.set_materialize_grads(False)
-        total = None
-        if lse is not None:
-            total = torch.where(lse == -math.inf, lse, lse + features["row"]) if "row" in features else lse
-            total = total if op.signature.nodes else total.transpose(1, 2)
-        return (*shown, total)
+        return tuple(results[:count])
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        op, at, s = ctx.op, ctx.at, ctx.op.signature
-        saved = list(ctx.saved_tensors)
-        given = dict(zip(ctx.names, saved, strict=False))
-        saved = saved[len(ctx.names) :]
-        features = dict(zip(ctx.feature_names, saved, strict=False))
-        averages, *rest = saved[len(ctx.feature_names) :]
-        lse = rest.pop(0) if ctx.has[0] else None
-        mass = rest.pop(0) if ctx.has[1] else None
+    def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
+        call, wanted = ctx.call, tuple(ctx.needs_input_grad[1:])
+        tensors = (*ctx.saved_tensors, *cotangents)
+        mode = autocast_dtype(call.at.device.type)
+        key = (ctx.kept, wanted, mode, _laid_out(tensors))
         with torch.no_grad():
-            needs = frozenset(n for n, needed in zip(ctx.names, ctx.needs_input_grad[5:], strict=True) if needed)
-            found = _gradients(
-                op, ctx.backend, at, given, ctx.constants, features, averages, lse, mass, gradients, needs
-            )
-        out: list[Tensor | None] = []
-        for n, needed in zip(ctx.names, ctx.needs_input_grad[5:], strict=True):
-            out.append(as_dtype(found[n], given[n].dtype) if needed and n in found else None)
+            found, _ = replayed(call.replays, key, tensors, functools.partial(_backward_pass, call, ctx.kept, wanted))
         if torch.is_grad_enabled():  # create_graph=True
-            present = [n for n, g in enumerate(out) if g is not None]
-            guarded = _NoSecond.apply(s.name, len(present), *(out[n] for n in present), *given.values(), *gradients)
-            for n, g in zip(present, guarded, strict=True):
-                out[n] = g
-        return (None, None, None, None, None, *out)
+            present = [k for k, g in enumerate(found) if g is not None]
+            given = tensors[: len(call.names)]
+            name = call.op.signature.name
+            guarded = _NoSecond.apply(name, len(present), *(found[k] for k in present), *given, *cotangents)
+            for k, g in zip(present, guarded, strict=True):
+                found[k] = g
+        return None, *found
+
+
+def _backward_pass(
+    call: Call, kept: Kept, wanted: tuple[bool, ...], flat: Sequence[Tensor | None]
+) -> tuple[list[Tensor | None], None]:
+    """The gradients of arguments, None where not `wanted`, from arguments, what was kept, and cotangents."""
+    rest: Any = list(flat)
+    given, rest = dict(zip(call.names, rest, strict=False)), rest[len(call.names) :]
+    features, rest = dict(zip(kept.features, rest, strict=False)), rest[len(kept.features) :]
+    averages = rest.pop(0)
+    lse = rest.pop(0) if kept.lse else None
+    mass = rest.pop(0) if kept.mass else None
+    needs = frozenset(n for n, w in zip(call.names, wanted, strict=True) if w)
+    found = _gradients(call, kept.backend, given, features, averages, lse, mass, rest, needs)
+    return [as_dtype(found[n], x.dtype) if n in needs and n in found else None for n, x in given.items()], None
+
+
+def _laid_out(tensors: Sequence[Tensor | None]) -> tuple[Any, ...]:
+    """`layouts`, where nobody asks for gradients: views that were kept may need them or not."""
+    return tuple(
+        [None if x is None else (x.shape, x.stride(), x.dtype, x.device, x.data_ptr() & 15, type(x)) for x in tensors]
+    )
 
 
 class _NoSecond(torch.autograd.Function):
@@ -158,23 +284,22 @@ class _NoSecond(torch.autograd.Function):
 
 
 def _gradients(
-    op: AttentionOp,
+    call: Call,
     backend: str,
-    at: Setting,
     given: dict[str, Tensor],
-    constants: dict[str, float],
     features: dict[str, Tensor],
     averages: Tensor,
     lse: Tensor | None,
     mass: Tensor | None,
-    incoming: tuple[Tensor | None, ...],
+    incoming: Sequence[Tensor | None],
     needs: frozenset[str],
 ) -> dict[str, Tensor]:
     """The gradient of each argument, in the layout in which it was given."""
+    op, at, constants = call.op, call.at, call.constants
     s = op.signature
-    *outer, dlse = incoming
+    dlse = incoming[len(s.outputs)] if len(incoming) > len(s.outputs) else None
     cotangents = {}
-    for (name, per_position, dims), g in zip(s.outputs, outer, strict=True):
+    for (name, per_position, dims), g in zip(s.outputs, incoming, strict=False):
         shape = output_shape(s, per_position, dims, at)
         g = torch.zeros(shape, dtype=at.low, device=at.device) if g is None else g
         cotangents[name] = g.transpose(1, 2) if per_position else g
@@ -192,7 +317,7 @@ def _gradients(
     if "row" in features:
         d_row = torch.zeros_like(features["row"], dtype=at.dtype)
         if dlse is not None:
-            d_row = torch.where(lse == -math.inf, 0, dlse.to(at.dtype))
+            d_row = dlse.to(at.dtype).masked_fill(lse == -math.inf, 0)
         inner["row"] = d_row
     total: dict[str, list[Any]] = {}
     for more in (found, op.maps.feature_gradients(given, constants, at, inner)):
@@ -214,7 +339,7 @@ def row_parts(
     if op.signature.normaliser == "softmax":
         D = inner(averages, d_averages, at.dtype)
         if dlse is not None:
-            D = D - torch.where(lse == -math.inf, 0, dlse.to(at.dtype))
+            D = D - dlse.to(at.dtype).masked_fill(lse == -math.inf, 0)
         return D
     if d_mass is None:
         return torch.zeros(averages.shape[:3], dtype=at.dtype, device=at.device)
@@ -225,7 +350,7 @@ def as_given(terms: list[Any], x: Tensor, a: AttentionArgument) -> Tensor:
     """The sum of the terms of a gradient [B, H, T, ..], in the layout of its argument, with the heads of a group summed."""
     if not a.per_position:
         return added(terms).expand(x.shape)
-    if x.is_cuda and x.ndim == 4 and len(terms) > 1:
+    if has_kernels(x) and x.dtype != torch.float64 and x.ndim == 4 and len(terms) > 1:
         from .attention_triton import sum_of_terms
 
         found = sum_of_terms(terms, x)

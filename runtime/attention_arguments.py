@@ -157,7 +157,7 @@ def checked(
     dtype = torch.float64 if low == torch.float64 else torch.float32
     device = tensors[first].device
     for a, value in later:
-        tensors[a.name] = torch.full((H,), _temperature(s, a, value, plain), dtype=dtype, device=device)
+        tensors[a.name] = torch.full((H,), temperature(s, a, value, plain), dtype=dtype, device=device)
     made = {}
     for a in s.arguments:  # in the order of declaration
         if a.name in tensors:
@@ -197,10 +197,10 @@ def _check_tensor(
         if n == 0 and dim not in ("B", "T", "S"):
             raise ArgumentError(f"{what} has {dim} = 0; widths must be at least 1")
     if a.kind == "temperature":
-        _check_positive(s, a.name, value)
+        check_positive(s, a.name, value)
 
 
-def _check_positive(s: AttentionSignature, name: str, value: Tensor) -> None:
+def check_positive(s: AttentionSignature, name: str, value: Tensor) -> None:
     """beta > 0. A tensor is looked at once for each version of it, since a GPU has to be waited for."""
     if getattr(value, "_chunkform_positive", None) == value._version or not value.numel():
         return
@@ -213,7 +213,7 @@ def _check_positive(s: AttentionSignature, name: str, value: Tensor) -> None:
     value._chunkform_positive = value._version
 
 
-def _temperature(s: AttentionSignature, a: AttentionArgument, value: Any, sizes: dict[str, int]) -> float:
+def temperature(s: AttentionSignature, a: AttentionArgument, value: Any, sizes: dict[str, int]) -> float:
     if value is None and a.default is not None:
         return float(a.default(sizes) if callable(a.default) else a.default)
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):

@@ -6,11 +6,19 @@ Values are [B, H, positions, ..]; `low` is the dtype of what products on tensor 
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def has_kernels(x: Tensor) -> bool:
+    """Do kernels of Triton run where x is?"""
+    return x.is_cuda or INTERPRETED
 
 
 def joined(parts: list[Tensor], own: list[int]) -> Tensor:
@@ -116,7 +124,7 @@ def over_batch(x: Tensor, own: int) -> Tensor:
 def combine(low: torch.dtype, *terms: tuple[Tensor | None, Tensor]) -> Tensor:
     """The sum of terms in `low`: x [B, H, T, X], or a vector [H, X], times a number of each position [B, H, T], or None for 1."""
     wide = next(x for _, x in terms if x.ndim == 4)
-    if wide.is_cuda and low != torch.float64:
+    if has_kernels(wide) and low != torch.float64:
         from .attention_triton import one_pass
 
         B, H, T, X = wide.shape
@@ -137,7 +145,7 @@ def half_turn(x: Tensor, axis: int) -> Tensor:
 
 def inner(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
     """The sum over the last axis of a times b, in `dtype`."""
-    if a.is_cuda and a.ndim == b.ndim == 4 and dtype == torch.float32:
+    if has_kernels(a) and a.ndim == b.ndim == 4 and dtype == torch.float32:
         from .attention_triton import row_products
 
         return row_products(a, b)

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from chunkform.errors import ArgumentError, ChunkformError
 
-from ..attention import WIDEST, AttentionBackend, AttentionOp, Setting, _Run, checked, chosen
+from ..attention import WIDEST, AttentionBackend, AttentionOp, Call, Setting, _Run, checked, chosen
 from .agreement import agreed
 from .group import Group, group_of
 
@@ -71,11 +71,8 @@ def ring_attention(
     first = sum(queries[: group.rank]), sum(keys[: group.rank])
     part = _Part(**{n: getattr(at, n) for n in Setting.__dataclass_fields__}, first_query=first[0], first_key=first[1])
     spread = replace(op, backends={"ring": AttentionBackend(ring.forward, ring.backward)})
-    results = _Run.apply(spread, ("ring", "ring"), part, tuple(tensors), constants, *tensors.values())
-    outputs = results[:-1]
-    if output_lse:
-        return (*outputs, results[-1])
-    return outputs[0] if len(outputs) == 1 else tuple(outputs)
+    results = _Run.apply(Call(spread, "ring", part, tuple(tensors), constants, lse=output_lse), *tensors.values())
+    return results[0] if len(results) == 1 else tuple(results)
 
 
 def _facts(op: AttentionOp, group: Group, made: Any, causal: bool) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -51,6 +51,24 @@ def test_numbers_of_rows_and_keys_beside_products_in_the_interpreter():
     assert [r for r in rows if not r["ok"]] == []
 
 
+@pytest.mark.parametrize(
+    "names",
+    [(), ("self_attention", "kattention", "ked"), ("rotary_attention", "capped"), ("polynomial", "energy_gradient")],
+    ids=" ".join,
+)
+def test_replayed_calls_give_the_same_bits(names):
+    """With fresh memory full of NaN; see `replays.py`."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", str(HERE / "replays.py"), *names],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        cwd=HERE.parents[1],
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout) == {}
+
+
 def test_kernels_use_tensor_cores_and_do_not_spill():
     c = compile_attention(find("kattention")[0])
     rows = inspect_attention(c, "sm_90", ("bfloat16",), (128,))

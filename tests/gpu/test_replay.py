@@ -2,13 +2,18 @@
 
 import threading
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 import torch
+from attention.attentions import everything
 from fuzz import fill_empty_memory
 from op_cases import op_of, problem, run
 
+from chunkform.codegen.attention import check as attentions
+from chunkform.codegen.attention.pipeline import compile_attention
 from chunkform.codegen.check import Case
+from chunkform.codegen.compile import compile_op
 from chunkform.runtime import driver, replay
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -103,6 +108,27 @@ def test_memory_is_what_a_call_takes_that_is_not_replayed():
     replayed = peak()
     with directly():
         assert replayed <= 1.02 * peak()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
+@pytest.mark.parametrize("name", ["softmax_attention", "kattention", "self_attention", "relay_nodes", "capped"])
+def test_a_replayed_attention_gives_the_same_bits(name, dtype):
+    a = next(x for x in everything() if x.name == name)
+    c, op = compile_attention(a), compile_op(a)
+    case = attentions.Case(batch=2, steps=200, heads=4, width=32, dtype=dtype, causal=a.nodes is None, device="cuda")
+    first, other = (attentions.sample(c, replace(case, seed=seed)) for seed in (0, 1))
+
+    def call(s):
+        return attentions.run(c, op, s, case.causal, "triton")
+
+    with directly():
+        expected = call(other)
+    for _ in range(2):
+        call(first)
+    with counted() as passes:
+        got = call(other)
+    assert passes == [True, True]
+    assert [n for n, x in expected.items() if not torch.equal(x, got[n])] == []
 
 
 def arguments(seed=0, steps=200):
