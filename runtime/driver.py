@@ -1,10 +1,14 @@
-"""Kernels of Triton launched one after the other through CUDA's driver, with a few words of memory written for all of them."""
+"""Kernels of Triton launched one after the other through CUDA's driver, with a few words of memory written for all of them.
+
+Several are one graph of the driver's, which launches them in the time of one.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import functools
 import struct
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,6 +25,9 @@ CONFIG = struct.Struct(
     "@7IPPI0P"
 )  # CUlaunchConfig: grid, block, bytes of shared memory, stream, attributes and their number
 STREAM = 32  # where the stream is in it
+NODE = struct.Struct(
+    "@P7I4P"
+)  # CUDA_KERNEL_NODE_PARAMS: function, grid, block, bytes of shared memory, parameters, and three that aren't used
 SCALARS = dict(zip("i1 u1 i8 u8 i16 u16 i32 u32 i64 u64 fp32 fp64".split(), "bBbBhHiIqQfd", strict=True))
 NO_CONTEXT = 201
 
@@ -41,6 +48,13 @@ def _driver() -> Any:
         found.cuLaunchKernelEx.argtypes = [ctypes.c_void_p] * 4
         found.cuFuncGetParamInfo.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_void_p]
         found.cuGetErrorString.argtypes = [ctypes.c_int, ctypes.c_void_p]
+        address = ctypes.c_void_p
+        found.cuGraphCreate.argtypes = [address, ctypes.c_uint]
+        found.cuGraphAddKernelNode_v2.argtypes = [address, address, address, ctypes.c_size_t, address]
+        found.cuGraphInstantiateWithFlags.argtypes = [address, address, ctypes.c_ulonglong]
+        found.cuGraphExecKernelNodeSetParams_v2.argtypes = [address] * 3
+        found.cuGraphLaunch.argtypes = [address] * 2
+        found.cuGraphExecDestroy.argtypes = found.cuGraphDestroy.argtypes = [address]
     except (OSError, AttributeError):
         return None
     return found
@@ -94,32 +108,101 @@ class Kernels:
             self.configs.append(config + STREAM)
             self.launches.append((begin + config, x.compiled.function, begin + end))
             end = config + CONFIG.size
+        self.graph: Graph | None = None
+        self.home: int | None = None  # the stream that the graph is launched on
 
     def __call__(self, slots: list[Any]) -> None:
         begins = [slots[n].data_ptr() for n in self.slots]
+        stream = torch._C._cuda_getCurrentRawStream(self.device)
         if begins != self.begins:
             self.pack(self.memory, 0, *[begins[n] + offset for n, offset in self.addresses])
             self.begins = begins
-        stream = torch._C._cuda_getCurrentRawStream(self.device)
+            if self.graph is not None:
+                self.graph.changed = True
+        if stream == self.home and not _captured(stream):
+            self.graph.launch(stream)  # type: ignore[union-attr]
+            return
         if stream != self.stream:
             for at in self.configs:
                 struct.pack_into("@P", self.memory, at, stream)
             self.stream = stream
         run = self.run
-        for config, function, values in self.launches:
-            code = run(config, function, values, None)
+        for launch in self.launches:
+            code = run(*launch, None)
             if code:
-                self._again(code, config, function, values)
+                attempt(code, self.device, run, *launch, None)
+        if self.home is None and len(self.launches) > 1 and not _captured(stream):
+            self.graph = graph_of(self.launches, self.memory, self.device)
+            self.home = -1 if self.graph is None else stream
 
-    def _again(self, code: int, *launch: int) -> None:
-        """After a launch that failed: once more where the thread knew no context yet."""
-        if code == NO_CONTEXT:
-            torch.cuda.mem_get_info(self.device)
-            code = self.run(*launch, None)
+
+def _captured(stream: int) -> bool:
+    """Is a stream, the current one, being captured? The default stream never is."""
+    return stream != 0 and torch._C._cuda_isCurrentStreamCapturing()
+
+
+def attempt(code: int, device: int, function: Any, *values: Any) -> None:
+    """After a call that failed with a code: once more where the thread knew no context yet."""
+    if code == NO_CONTEXT:
+        torch.cuda.mem_get_info(device)
+        code = function(*values)
+    if code:
+        text = ctypes.c_char_p()
+        _driver().cuGetErrorString(code, ctypes.byref(text))
+        raise RuntimeError(f"a Triton kernel wasn't launched: {(text.value or b'').decode() or code}")
+
+
+class Graph:
+    """Launches as one graph, whose launches follow each other whatever their streams. `nodes` read their parameters when set."""
+
+    def __init__(self, executable: int, nodes: list[tuple[int, int]], memory: Any, device: int) -> None:
+        driver = _driver()
+        self.executable, self.nodes, self.memory, self.device = executable, nodes, memory, device
+        self.set, self.run = driver.cuGraphExecKernelNodeSetParams_v2, driver.cuGraphLaunch
+        self.changed = False  # have the parameters, since they were set?
+
+    def launch(self, stream: int) -> None:
+        executable = self.executable
+        if self.changed:
+            for node, values in self.nodes:
+                code = self.set(executable, node, values)
+                if code:
+                    attempt(code, self.device, self.set, executable, node, values)
+            self.changed = False
+        code = self.run(executable, stream)
         if code:
-            text = ctypes.c_char_p()
-            _driver().cuGetErrorString(code, ctypes.byref(text))
-            raise RuntimeError(f"a Triton kernel wasn't launched: {(text.value or b'').decode() or code}")
+            attempt(code, self.device, self.run, executable, stream)
+
+
+def graph_of(launches: Sequence[tuple[int, int, int]], memory: Any, device: int) -> Graph | None:
+    """A graph of launches, whose values lie in `memory` as for `Kernels`; None where the driver makes none."""
+    driver, graph, executable = _driver(), ctypes.c_void_p(), ctypes.c_void_p()
+    if driver.cuGraphCreate(ctypes.byref(graph), 0):
+        return None
+    values = ctypes.create_string_buffer(NODE.size * len(launches))
+    handles = (ctypes.c_void_p * len(launches))()
+    at = ctypes.addressof(handles)
+    nodes = []
+    for n, (config, function, parameters) in enumerate(launches):
+        *sizes, _, _, _ = CONFIG.unpack(ctypes.string_at(config, CONFIG.size))
+        NODE.pack_into(values, NODE.size * n, function, *sizes, parameters, 0, 0, 0)
+        own = ctypes.addressof(values) + NODE.size * n
+        before = (at + 8 * (n - 1), 1) if n else (None, 0)
+        if driver.cuGraphAddKernelNode_v2(at + 8 * n, graph, *before, own):
+            driver.cuGraphDestroy(graph)
+            return None
+        nodes.append((handles[n], own))
+    if driver.cuGraphInstantiateWithFlags(ctypes.byref(executable), graph, 0):
+        driver.cuGraphDestroy(graph)
+        return None
+    found = Graph(executable.value or 0, nodes, (memory, values), device)
+    weakref.finalize(found, _destroy, executable, graph).atexit = False
+    return found
+
+
+def _destroy(executable: Any, graph: Any) -> None:
+    _driver().cuGraphExecDestroy(executable)
+    _driver().cuGraphDestroy(graph)
 
 
 def parameters(x: Launch) -> list[tuple[str, Any]]:

@@ -224,4 +224,4 @@ def test_a_launch_that_fails_says_so():
     recorded = [x for known in found for x in known.call.replays.values() if type(x) is replay.Recorded]
     kernels = next(x for x in recorded[-1].steps if type(x) is driver.Kernels)
     with pytest.raises(RuntimeError, match="a Triton kernel wasn't launched: invalid"):
-        kernels._again(1, *kernels.launches[0])
+        driver.attempt(1, 0, kernels.run, *kernels.launches[0], None)

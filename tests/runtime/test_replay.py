@@ -1,5 +1,7 @@
 """Passes that are replayed: what is done again, with which memory, and what is never replayed."""
 
+import ctypes
+import dataclasses
 import json
 import os
 import random
@@ -7,6 +9,8 @@ import subprocess
 import sys
 import threading
 import weakref
+from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -313,6 +317,128 @@ def test_kernels_that_are_launched_in_another_way_are_not_replayed(monkeypatch, 
     monkeypatch.setattr(driver, "check", lambda function, found: None)
     with pytest.raises(Unknown):
         driver.parameters(compiled(**other))
+
+
+class Driver:
+    """Stands in for CUDA's: `launched` has a stream and what each kernel was given, `calls` counts what was asked for."""
+
+    def __init__(self):
+        self.launched, self.calls, self.nodes, self.stuck = [], Counter(), {}, ()
+
+    def __getattr__(self, name):
+        def call(*given):
+            self.calls[name] += 1
+            return 1 if name in self.stuck else getattr(type(self), f"_{name}", lambda *_: 0)(self, *given)
+
+        return call
+
+    def _cuLaunchKernelEx(self, config, function, values, _):
+        self.launched.append(
+            (driver.CONFIG.unpack(ctypes.string_at(config, driver.CONFIG.size))[7], self._read(values))
+        )
+        return 0
+
+    def _cuGraphAddKernelNode_v2(self, node, graph, before, count, values):
+        assert count == min(len(self.nodes), 1)
+        ctypes.c_void_p.from_address(node).value = len(self.nodes) + 1
+        return self._cuGraphExecKernelNodeSetParams_v2(None, len(self.nodes) + 1, values)
+
+    def _cuGraphExecKernelNodeSetParams_v2(self, executable, node, values):
+        _, *grid_and_more = driver.NODE.unpack(ctypes.string_at(values, driver.NODE.size))
+        assert grid_and_more[:7] == [3, 1, 1, 128, 1, 1, 0]
+        self.nodes[node] = self._read(grid_and_more[7])
+        return 0
+
+    def _cuGraphLaunch(self, executable, stream):
+        self.launched += [(stream, self.nodes[n]) for n in sorted(self.nodes)]
+        return 0
+
+    @staticmethod
+    def _read(values):
+        kinds = (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_float, ctypes.c_int64)
+        at = (ctypes.c_void_p * len(kinds)).from_address(values)
+        return tuple(kind.from_address(x).value for kind, x in zip(kinds, at, strict=True))
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """Two launches of a compiled kernel, from slot 0 to 1 and on to 2, and what stands in for the driver and torch's streams."""
+    now = SimpleNamespace(driver=Driver(), stream=0, captured=False)
+    monkeypatch.setattr(driver, "_driver", lambda: now.driver)
+    monkeypatch.setattr(driver, "check", lambda function, found: None)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: now.stream, raising=False)
+    monkeypatch.setattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: now.captured, raising=False)
+    one = compiled(num_warps=4, shared=0)
+    parts = [Part(n, 0, (3,), (1,), torch.float32) for n in range(3)]
+    now.launches = [dataclasses.replace(one, grid=(3,), args=(y, x, *one.args[2:])) for x, y in pairwise(parts)]
+    return now
+
+
+def launched(gpu, kernels):
+    """Launch for new tensors: what was launched, and what should have been."""
+    slots = [torch.empty(3) for _ in range(3)]
+    gpu.driver.launched.clear()
+    kernels(slots)
+    return gpu.driver.launched, [(gpu.stream, (y.data_ptr(), x.data_ptr(), 0.5, 2**40)) for x, y in pairwise(slots)]
+
+
+def test_kernels_are_launched_by_a_graph_from_the_second_time_on(gpu):
+    kernels = driver.Kernels(gpu.launches, {}, torch.device("cuda", 0))
+    for n in range(4):
+        got, expected = launched(gpu, kernels)
+        assert got == expected
+        assert (gpu.driver.calls["cuLaunchKernelEx"], gpu.driver.calls["cuGraphLaunch"]) == (2, n)
+
+
+def test_parameters_are_set_where_addresses_are_others(gpu):
+    kernels = driver.Kernels(gpu.launches, {}, torch.device("cuda", 0))
+    slots = [torch.empty(3) for _ in range(3)]
+    for _ in range(4):
+        kernels(slots)
+    assert gpu.driver.calls["cuGraphExecKernelNodeSetParams_v2"] == 0
+    kernels(slots[::-1])
+    assert gpu.driver.calls["cuGraphExecKernelNodeSetParams_v2"] == 2
+    assert [x[0] for _, x in gpu.driver.launched[-2:]] == [x.data_ptr() for x in slots[1::-1]]
+
+
+def test_other_streams_and_captures_have_launches_of_their_own(gpu):
+    kernels = driver.Kernels(gpu.launches, {}, torch.device("cuda", 0))
+    graphs = []
+    for stream, captured in ((7, True), (7, False), (8, False), (7, False), (7, True), (8, True), (7, False)):
+        gpu.stream, gpu.captured = stream, captured
+        got, expected = launched(gpu, kernels)
+        assert got == expected
+        graphs.append(gpu.driver.calls["cuGraphLaunch"])
+    assert graphs == [0, 0, 0, 1, 1, 1, 2]
+
+
+@pytest.mark.parametrize("stuck", ["cuGraphCreate", "cuGraphAddKernelNode_v2", "cuGraphInstantiateWithFlags"])
+def test_without_a_graph_each_kernel_is_launched(gpu, stuck):
+    gpu.driver.stuck = (stuck,)
+    kernels = driver.Kernels(gpu.launches, {}, torch.device("cuda", 0))
+    for _ in range(3):
+        got, expected = launched(gpu, kernels)
+        assert got == expected
+    assert gpu.driver.calls[stuck] == 1
+    assert gpu.driver.calls["cuGraphLaunch"] == 0
+
+
+def test_a_graph_goes_with_its_launches(gpu):
+    kernels = driver.Kernels(gpu.launches, {}, torch.device("cuda", 0))
+    launched(gpu, kernels)
+    del kernels
+    assert (gpu.driver.calls["cuGraphExecDestroy"], gpu.driver.calls["cuGraphDestroy"]) == (1, 1)
+
+
+@pytest.mark.parametrize("stuck", ["cuLaunchKernelEx", "cuGraphExecKernelNodeSetParams_v2", "cuGraphLaunch"])
+def test_a_launch_that_fails_is_an_error(gpu, stuck):
+    kernels = driver.Kernels(gpu.launches, {}, torch.device("cuda", 0))
+    launched(gpu, kernels)
+    gpu.driver.stuck = (stuck,)
+    if stuck == "cuLaunchKernelEx":
+        gpu.stream = 7
+    with pytest.raises(RuntimeError, match="a Triton kernel wasn't launched"):
+        launched(gpu, kernels)
 
 
 def test_generated_ops_give_the_same_bits():
