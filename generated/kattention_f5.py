@@ -38,6 +38,8 @@ from chunkform.runtime.attention_kernels import (
     finite,
     held,
     load_block,
+    load_matrix,
+    load_vector,
     log_sum_exp,
     online,
     products,
@@ -48,7 +50,7 @@ from chunkform.runtime.attention_kernels import (
     weighted,
 )
 from chunkform.runtime.attention_maps import combine, contract, inner, later, over_batch
-from chunkform.runtime.attention_triton import Kernels, backward, forward
+from chunkform.runtime.attention_triton import Kernels, backward, fit, forward, of_positions
 
 
 def features(given, constants, at):
@@ -71,6 +73,65 @@ def features(given, constants, at):
         "key1": at.wide(t_1),
         "value": at.wide(x_j),
         "column1": at.per_position((-0.5 * t_3 + t_2), at.keys),
+    }
+
+
+@triton.jit(do_not_specialize=["T", "EACH"])
+def key_features_kernel(
+    x_j_p, x_j_b, x_j_t, x_j_h,
+    K_p, K_h, K_1, K_2,
+    b_p, b_h, b_1,
+    query1_1_p, query1_1_b, query1_1_t, query1_1_h,
+    column1_p, column1_b, column1_t, column1_h,
+    T, H, EACH,
+    D: tl.constexpr, BD: tl.constexpr, E: tl.constexpr, BE: tl.constexpr, BT: tl.constexpr,
+):  # fmt: skip
+    """Features of some positions of one head."""
+    blocks = tl.cdiv(T, BT * EACH)
+    index = tl.program_id(0) // blocks
+    first = tl.program_id(0) % blocks * (BT * EACH)
+    batch, h = (index // H).to(tl.int64), (index % H).to(tl.int64)
+    low = x_j_p.dtype.element_ty
+    K = load_matrix(K_p + h * K_h, K_1, K_2, D, BD, E, BE).to(low)
+    b = load_vector(b_p + h * b_h, b_1, D, BD)
+    for n in range(0, EACH):
+        start = first + n * BT
+        t = start + tl.arange(0, BT)
+        x_j = load_block(x_j_p + batch * x_j_b + h * x_j_h, start, x_j_t, T, E, BE, BT, True).to(tl.float32)
+        t_1 = tl.dot(x_j.to(low), tl.trans(K).to(low), input_precision="tf32x3").to(low).to(tl.float32)
+        t_2 = tl.sum(b[None, :] * t_1, axis=1)
+        t_3 = tl.sum(t_1 * t_1, axis=1)
+        store_block(query1_1_p + batch * query1_1_b + h * query1_1_h, start, query1_1_t, T, D, BD, BT, t_1)
+        tl.store(
+            column1_p + batch * column1_b + h * column1_h + t.to(tl.int64) * column1_t, t_2 - 0.5 * t_3, mask=t < T
+        )
+
+
+def kernel_features(given, constants, at):
+    """`features`, of which kernels make what they can."""
+    dtype, low = at.dtype, at.low
+    size_0j = at.keys
+    size_D = at.sizes["D"]
+    size_E = at.sizes["E"]
+    x_j = at.rows(given["x"], spread=True)
+    K = given["K"]
+    b = given["b"]
+    if not fit(at, size_D, size_E):
+        return features(given, constants, at)
+    made = of_positions(
+        key_features_kernel,
+        at,
+        at.keys,
+        (x_j,),
+        (K, b),
+        {"query1_1": size_D, "column1": None},
+        {"D": size_D, "E": size_E},
+    )
+    return {
+        "query1": at.wide(made["query1_1"]),
+        "key1": at.wide(made["query1_1"]),
+        "value": at.wide(x_j),
+        "column1": at.per_position(made["column1"], at.keys),
     }
 
 
@@ -628,7 +689,7 @@ SIGNATURE = AttentionSignature(
 )
 OP = AttentionOp(
     SIGNATURE,
-    Maps(features, feature_gradients, outputs, output_gradients),
+    Maps(features, feature_gradients, outputs, output_gradients, kernel_features),
     torch_energy,
     torch_energy_gradients,
     {

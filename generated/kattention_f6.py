@@ -41,6 +41,8 @@ from chunkform.runtime.attention_kernels import (
     finite,
     held,
     load_block,
+    load_matrix,
+    load_vector,
     log_sum_exp,
     online,
     products,
@@ -51,7 +53,7 @@ from chunkform.runtime.attention_kernels import (
     weighted,
 )
 from chunkform.runtime.attention_maps import combine, contract, inner, later, over_batch
-from chunkform.runtime.attention_triton import Kernels, backward, forward
+from chunkform.runtime.attention_triton import Kernels, backward, fit, forward, of_positions
 
 
 def features(given, constants, at):
@@ -79,6 +81,79 @@ def features(given, constants, at):
         "value": at.wide(x_j),
         "column1": at.per_position((-0.5 * t_3 + t_2), at.keys),
         "row": at.per_position((-0.5 * t_5 + t_4), at.queries),
+    }
+
+
+@triton.jit(do_not_specialize=["T", "EACH"])
+def key_features_kernel(
+    x_j_p, x_j_b, x_j_t, x_j_h,
+    K_p, K_h, K_1, K_2,
+    Q_p, Q_h, Q_1, Q_2,
+    b_p, b_h, b_1,
+    c_p, c_h, c_1,
+    query1_1_p, query1_1_b, query1_1_t, query1_1_h,
+    key1_1_p, key1_1_b, key1_1_t, key1_1_h,
+    column1_p, column1_b, column1_t, column1_h,
+    row_p, row_b, row_t, row_h,
+    T, H, EACH,
+    D: tl.constexpr, BD: tl.constexpr, E: tl.constexpr, BE: tl.constexpr, BT: tl.constexpr,
+):  # fmt: skip
+    """Features of some positions of one head."""
+    blocks = tl.cdiv(T, BT * EACH)
+    index = tl.program_id(0) // blocks
+    first = tl.program_id(0) % blocks * (BT * EACH)
+    batch, h = (index // H).to(tl.int64), (index % H).to(tl.int64)
+    low = x_j_p.dtype.element_ty
+    K = load_matrix(K_p + h * K_h, K_1, K_2, D, BD, E, BE).to(low)
+    Q = load_matrix(Q_p + h * Q_h, Q_1, Q_2, D, BD, E, BE).to(low)
+    b = load_vector(b_p + h * b_h, b_1, D, BD)
+    c = load_vector(c_p + h * c_h, c_1, D, BD)
+    for n in range(0, EACH):
+        start = first + n * BT
+        t = start + tl.arange(0, BT)
+        x_j = load_block(x_j_p + batch * x_j_b + h * x_j_h, start, x_j_t, T, E, BE, BT, True).to(tl.float32)
+        t_1 = tl.dot(x_j.to(low), tl.trans(Q).to(low), input_precision="tf32x3").to(low).to(tl.float32)
+        t_2 = tl.dot(x_j.to(low), tl.trans(K).to(low), input_precision="tf32x3").to(low).to(tl.float32)
+        t_3 = tl.sum(b[None, :] * t_2, axis=1)
+        t_4 = tl.sum(t_2 * t_2, axis=1)
+        t_5 = tl.sum(c[None, :] * t_1, axis=1)
+        t_6 = tl.sum(t_1 * t_1, axis=1)
+        store_block(query1_1_p + batch * query1_1_b + h * query1_1_h, start, query1_1_t, T, D, BD, BT, t_1)
+        store_block(key1_1_p + batch * key1_1_b + h * key1_1_h, start, key1_1_t, T, D, BD, BT, t_2)
+        tl.store(
+            column1_p + batch * column1_b + h * column1_h + t.to(tl.int64) * column1_t, t_3 - 0.5 * t_4, mask=t < T
+        )
+        tl.store(row_p + batch * row_b + h * row_h + t.to(tl.int64) * row_t, t_5 - 0.5 * t_6, mask=t < T)
+
+
+def kernel_features(given, constants, at):
+    """`features`, of which kernels make what they can."""
+    dtype, low = at.dtype, at.low
+    size_0j = at.keys
+    size_D = at.sizes["D"]
+    size_E = at.sizes["E"]
+    x_j = at.rows(given["x"], spread=True)
+    K = given["K"]
+    Q = given["Q"]
+    b = given["b"]
+    c = given["c"]
+    if not fit(at, size_D, size_E):
+        return features(given, constants, at)
+    made = of_positions(
+        key_features_kernel,
+        at,
+        at.keys,
+        (x_j,),
+        (K, Q, b, c),
+        {"query1_1": size_D, "key1_1": size_D, "column1": None, "row": None},
+        {"D": size_D, "E": size_E},
+    )
+    return {
+        "query1": at.wide(made["query1_1"]),
+        "key1": at.wide(made["key1_1"]),
+        "value": at.wide(x_j),
+        "column1": at.per_position(made["column1"], at.keys),
+        "row": at.per_position(made["row"], at.queries),
     }
 
 
@@ -653,7 +728,7 @@ SIGNATURE = AttentionSignature(
 )
 OP = AttentionOp(
     SIGNATURE,
-    Maps(features, feature_gradients, outputs, output_gradients),
+    Maps(features, feature_gradients, outputs, output_gradients, kernel_features),
     torch_energy,
     torch_energy_gradients,
     {

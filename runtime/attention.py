@@ -47,12 +47,13 @@ class AttentionBackend:
 
 @dataclass(frozen=True)
 class Maps:
-    """The generated functions around the kernel."""
+    """The generated functions around the kernel. `kernel_features` makes features with kernels, where there are any for it."""
 
     features: Callable[..., dict[str, Tensor]]
     feature_gradients: Callable[..., dict[str, Tensor]]
     outputs: Callable[..., dict[str, Tensor]]
     output_gradients: Callable[..., dict[str, Tensor]]
+    kernel_features: Callable[..., dict[str, Tensor]] | None = None
 
 
 @dataclass(eq=False)
@@ -199,8 +200,9 @@ def _forward(call: Call, tensors: Sequence[Tensor]) -> tuple[list[Any], Kept]:
 def _forward_pass(call: Call, tensors: Sequence[Tensor | None]) -> tuple[list[Tensor | None], Kept]:
     op, at, s = call.op, call.at, call.op.signature
     given: Any = dict(zip(call.names, tensors, strict=True))
-    features = op.maps.features(given, call.constants, at)
     backend = call.backend
+    make = op.maps.kernel_features if backend == "triton" else None
+    features = (make or op.maps.features)(given, call.constants, at)
     if call.free and backend == "triton" and max(x.shape[-1] for x in features.values() if x.ndim == 4) > WIDEST:
         backend, call.replays = "torch", None
     averages, lse, mass = op.backends[backend].forward(op, features, at)

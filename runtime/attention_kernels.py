@@ -223,6 +223,13 @@ def load_matrix(w, w_a, w_x, A: tl.constexpr, BA: tl.constexpr, X: tl.constexpr,
     return tl.load(w + a[:, None] * w_a + e[None, :] * w_x, mask=(a < A)[:, None] & (e < X)[None, :], other=0.0)
 
 
+@triton.jit
+def load_vector(b, b_x, X: tl.constexpr, BX: tl.constexpr):
+    """[X], padded with zeros, in float32."""
+    e = tl.arange(0, BX)
+    return tl.load(b + e * b_x, mask=e < X, other=0.0).to(tl.float32)
+
+
 @triton.jit(do_not_specialize=["T"])
 def products_kernel(
     x1, x1_b, x1_t, x1_h, w1, w1_h, w1_a, w1_x, x2, x2_b, x2_t, x2_h, w2, w2_h, w2_a, w2_x, y, y_b, y_t, y_h,

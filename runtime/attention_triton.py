@@ -26,6 +26,7 @@ from .attention_maps import Product, as_dtype
 from .launch import launch, padded
 
 MOST = 4  # terms that `sum_kernel` adds up
+PROGRAMS = 256  # that keep a GPU busy
 BESIDE = (torch.bfloat16,)  # dtypes in which numbers of rows and keys are channels beside products
 
 
@@ -266,6 +267,49 @@ def products_and(factors: list[tuple[Tensor, Tensor]], more: Tensor | None, like
     sizes = widths | blocks | {"X": X, "BT": block, "EACH": each, "num_warps": 8, "num_stages": 2}
     launch(products_kernel, grid, *given, out, *strides(out.transpose(1, 2)), T, H, **sizes)
     return out
+
+
+def fit(at: Setting, *sizes: int) -> bool:
+    """Can a kernel of a map hold matrices of these sizes?"""
+    return at.low != torch.float64 and max(sizes, default=1) <= 256 // at.low.itemsize
+
+
+def of_positions(
+    kernel: Any,
+    at: Setting,
+    count: int,
+    positions: tuple[Tensor, ...],
+    others: tuple[Any, ...],
+    outs: dict[str, int | None],
+    sizes: dict[str, int],
+) -> dict[str, Tensor]:
+    """What a kernel of a map makes at `count` positions: features [B, H, T, width], and numbers [B, H, T] where width is None.
+
+    positions: values of positions, [B, H, T, ..]. others: parameters [H, ..], and constants.
+    """
+    args: list[Any] = []
+    for x in positions:
+        x = unit(x) if x.ndim == 4 else x
+        args += [x, *strides(x)]
+    for y in others:
+        args += [y, *y.stride()] if isinstance(y, Tensor) else [y]
+    found = {}
+    for name, width in outs.items():
+        if width is None:
+            x = torch.empty((at.batch, at.heads, count), dtype=torch.float32, device=at.device)
+        else:
+            x = torch.empty((at.batch, count, at.heads, width), dtype=at.low, device=at.device).transpose(1, 2)
+        found[name] = x
+        args += [x, *strides(x)]
+    blocks = {f"B{n}": padded(size) for n, size in sizes.items()}
+    widest = max(blocks.values(), default=16)
+    block = 32 if at.low.itemsize == 4 else 64 if widest > 64 else 128
+    # each program goes on for several blocks, as matrices are loaded once; but there are enough programs for a GPU
+    each = max(1, min(16, at.batch * at.heads * triton.cdiv(count, block) // PROGRAMS))
+    grid = (at.batch * at.heads * triton.cdiv(count, block * each),)
+    options = sizes | blocks | {"BT": block, "num_warps": 8, "num_stages": 2}
+    launch(kernel, grid, *args, count, at.heads, each, **options)
+    return found
 
 
 class _Prepared:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from dataclasses import replace
 from typing import Any
 
 from ..emit import _title, _wrapped, environment, formatted, names_from_outside
@@ -11,8 +12,9 @@ from ..ir import leaves
 from .derivation import derivation_lines, formulas
 from .lower import QUERY
 from .pipeline import CompiledAttention
+from .print_features import Made, call_text, kernel_text, made_by_kernels
 from .print_kernels import kernels_text
-from .print_maps import Printed, gradient_names, print_gradients, print_map
+from .print_maps import Printed, gradient_names, print_gradients, print_map, setup_lines
 from .print_tile import torch_functions
 
 IMPORTS = {
@@ -20,9 +22,10 @@ IMPORTS = {
     "chunkform.runtime.attention_arguments": "AttentionArgument AttentionSignature",
     "chunkform.runtime.attention_maps": "combine contract half_turn inner joined later over_batch parted",
     "chunkform.runtime.attention_kernels": (
-        "averaged finite held load_block log_sum_exp online products products_and scaled_online store_block three_ones weighted"
+        "averaged finite held load_block load_matrix load_vector log_sum_exp online products products_and scaled_online "
+        "store_block three_ones weighted"
     ),
-    "chunkform.runtime.attention_triton": "Kernels backward forward",
+    "chunkform.runtime.attention_triton": "Kernels backward fit forward of_positions",
     "chunkform.runtime.torch_form": "expanded",
 }
 
@@ -36,7 +39,11 @@ def emit(c: CompiledAttention, tidy: bool = True) -> str:
         "output_gradients": print_gradients(c.lowered, c.outputs),
     }
     unpack_cotangents(c, maps["feature_gradients"])
+    made = made_by_kernels(c.lowered, c.features)
+    if made:
+        maps["kernel_features"] = print_made(c, made)
     results = {
+        **({"kernel_features": feature_results(c, maps["kernel_features"])} if made else {}),
         "features": feature_results(c, maps["features"]),
         "feature_gradients": list(maps["feature_gradients"].results.items()),
         "outputs": list(maps["outputs"].results.items()),
@@ -49,6 +56,7 @@ def emit(c: CompiledAttention, tidy: bool = True) -> str:
         "command": f"chunkform build {c.name}",
         "hash": spec_hash(c),
         "derivation": _wrapped(derivation_lines(c)),
+        "made": [kernel_text(m) for m in made],
         "tile": torch_functions(c.split, c.derivatives),
         "kernels": kernels_text(c.split, c.derivatives, c.spec.normaliser),
         "signature": signature_text(c),
@@ -105,6 +113,19 @@ def feature_results(c: CompiledAttention, printed: Printed) -> list[tuple[str, s
     if "row" in r:
         out.append(("row", f"at.per_position({r['row']}, at.queries)"))
     return out
+
+
+def print_made(c: CompiledAttention, made: list[Made]) -> Printed:
+    """The features where kernels make some of them."""
+    p, every = c.lowered, {n: x for m in made for n, x in m.results.items()}
+    places = {n: n for n in every} | {n: other for m in made for n, other in m.same.items()}
+    rest = {n: x for n, x in c.features.results.items() if n not in places}
+    printed = print_map(p, replace(c.features, results=rest))
+    setup = setup_lines(p, replace(c.features, results=rest | every), [*rest.values(), *every.values()])
+    dims = sorted({d for m in made for d in m.dims})
+    setup += [f"if not fit(at, {', '.join(f'size_{d}' for d in dims)}):", "    return features(given, constants, at)"]
+    setup += [f"made = {' | '.join(call_text(m) for m in made)}"]
+    return Printed(setup, printed.lines, printed.results | {n: f'made["{other}"]' for n, other in places.items()})
 
 
 def _joined(parts: list[str], own: list[int]) -> str:

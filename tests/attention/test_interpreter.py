@@ -44,6 +44,12 @@ def test_every_gradient_in_the_interpreter(group):
     assert [r for r in rows if not r["ok"]] == []
 
 
+def test_features_that_kernels_do_not_hold_are_made_by_torch():
+    rows = interpret(("kattention_f6", "rbf"), [FULL | {"width": 72}])
+    assert len(rows) > 10
+    assert [r for r in rows if not r["ok"]] == []
+
+
 def test_numbers_of_rows_and_keys_beside_products_in_the_interpreter():
     names = ("softmax_attention", "kattention_f6", "distance_attention", "two_blocks", "masked")
     rows = interpret(names, [FULL, TAIL], beside=True)

@@ -11,6 +11,7 @@ from chunkform.codegen.attention.gates import gate_gradients, gate_lower, gate_s
 from chunkform.codegen.attention.lower import lower
 from chunkform.codegen.attention.maps import Derivative
 from chunkform.codegen.attention.pipeline import compile_attention
+from chunkform.codegen.attention.print_features import made_by_kernels
 from chunkform.codegen.ir import ONE, ZERO, add, const, mul
 from chunkform.errors import GateError, SpecError
 from chunkform.spec.language import absolute, dot, exp, find, total
@@ -49,6 +50,22 @@ def test_factors_between_query_and_key_meet_on_the_dim_of_the_parameters():
 def test_siblings_differ_by_their_energy_alone():
     first = {n: formulas(compiled(n)) for n in ("kattention_f4", "kattention_f5", "kattention_f6")}
     assert len({x[0] for x in first.values()}) == 3 and len({tuple(x[1:]) for x in first.values()}) == 1
+
+
+def test_what_kernels_make_of_features():
+    made = {n: made_by_kernels(c.lowered, c.features) for n in CATALOGUE for c in [compiled(n)]}
+    found = {n: [(m.side, *m.results) for m in ms] for n, ms in made.items() if ms}
+    assert found == {
+        "self_attention": [("0j", "query1_1", "key1_1")],
+        "kattention": [("0j", "query1_1", "key1_1", "column1")],
+        "kattention_f4": [("0j", "query1_1", "key1_1", "column1")],
+        "kattention_f5": [("0j", "query1_1", "column1")],
+        "kattention_f6": [("0j", "query1_1", "key1_1", "column1", "row")],
+    }
+    assert made["kattention_f5"][0].same == {"key1_1": "query1_1"}
+    more = {a.name: compile_attention(a) for a in everything()}
+    sides = {n: [m.side for m in made_by_kernels(more[n].lowered, more[n].features)] for n in ("rbf", "two_blocks")}
+    assert sides == {"rbf": ["0i", "0j"], "two_blocks": ["0i"]}
 
 
 def test_an_energy_that_does_not_split_names_the_term_and_the_line():

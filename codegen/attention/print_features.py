@@ -1,0 +1,188 @@
+"""Features as one kernel over positions: products of what is given at a position by each head's matrices, and what follows.
+
+A value of a position is a tile, positions down and its dim across, or a vector of numbers; products are rounded to the dtype of
+what is given, as torch's are, and everything else is in float32. What a kernel can't make so (what depends on where a position
+is, or has two dims of its own) is left to torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+
+from ..ir import Node, dim_of, leaf, rename, replace, walk
+from ..print_dialects import ATOM, Operand, Text, Triton
+from ..print_nodes import NodePrinter
+from .lower import KEY, QUERY, Lowered
+from .maps import Map
+
+MATRICES = 4  # of a head that a kernel holds
+OPERATIONS = ("leaf", "const", "number", "size", "add", "mul", "pow", "fn", "sum")
+LEAVES = ("query", "key", "parameter", "constant")
+
+
+@dataclass(frozen=True)
+class Made:
+    """What one kernel makes, over the positions of one side, in the text of its parts."""
+
+    side: str
+    results: dict[str, Node]
+    same: dict[str, str]  # what is another result
+    positions: tuple[Node, ...]  # leaves of each kind, in the order of the kernel's arguments
+    parameters: tuple[Node, ...]
+    constants: tuple[Node, ...]
+    dims: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return {QUERY: "query", KEY: "key"}[self.side] + "_features_kernel"
+
+
+def made_by_kernels(p: Lowered, made: Map) -> list[Made]:
+    """The kernels for a map: one where queries and keys are the same positions, else one for each side."""
+    stream = any(v.kind == "stream" for v in p.spec.variables)
+    results = {n: one_sided(x) if stream else x for n, x in made.results.items()}
+    found = [_side(side, results) for side in ((KEY,) if stream else (QUERY, KEY))]
+    return [x for x in found if any(y.op == "sum" for y in walk(*x.results.values()))]
+
+
+def one_sided(x: Node) -> Node:
+    """What belongs to a query of a stream, over the positions of keys: the same."""
+    if QUERY not in x.axes:
+        return x
+    x = rename(x, {QUERY: KEY})
+    return replace(
+        x, {y: leaf("key", f"{y.attrs[1][:-2]}_j", y.attrs[2]) for y in walk(x) if y.attrs[:1] == ("query",)}
+    )
+
+
+def _side(side: str, results: dict[str, Node]) -> Made:
+    own = {n: x for n, x in results.items() if x.op != "leaf" and side in x.axes and fits(x, side)}
+    leaves = sorted({y for y in walk(*own.values()) if y.op == "leaf"}, key=lambda y: y.attrs[:2])
+    first: dict[Node, str] = {}
+    same = {n: first[x] for n, x in own.items() if first.setdefault(x, n) != n}
+    own = {n: x for n, x in own.items() if n not in same}
+    while len([y for y in leaves if is_matrix(y)]) > MATRICES:
+        name, _ = own.popitem()
+        same = {n: other for n, other in same.items() if other != name}
+        leaves = sorted({y for y in walk(*own.values()) if y.op == "leaf"}, key=lambda y: y.attrs[:2])
+    dims = {dim_of(a) for x in walk(*own.values()) for a in x.axes if a != side}
+    dims |= {x.attrs[0] for x in walk(*own.values()) if x.op == "size"}
+    return Made(
+        side,
+        own,
+        same,
+        tuple(y for y in leaves if side in y.axes),
+        tuple(y for y in leaves if y.attrs[0] == "parameter"),
+        tuple(y for y in leaves if y.attrs[0] == "constant"),
+        tuple(sorted(dims)),
+    )
+
+
+def _leaves(results: dict[str, Node]) -> list[Node]:
+    return sorted({y for y in walk(*results.values()) if y.op == "leaf"}, key=lambda y: y.attrs[:2])
+
+
+def is_matrix(x: Node) -> bool:
+    return x.op == "leaf" and x.attrs[0] == "parameter" and len(x.axes) == 2
+
+
+def fits(x: Node, side: str) -> bool:
+    """Can the kernel over positions make it?"""
+    products = {y.args[0] for y in walk(x) if y.op == "sum" and is_product(y, side)}
+    for y in walk(x):
+        if (
+            y.op not in OPERATIONS
+            or (y.op == "leaf" and y.attrs[0] not in LEAVES)
+            or (y.op == "sum" and y.attrs == (side,))
+        ):
+            return False
+        if y in products or is_matrix(y):
+            continue
+        if len(set(y.axes) - {side}) > 1 or any(is_matrix(a) for a in y.args):
+            return False
+    return True
+
+
+def is_product(x: Node, side: str) -> bool:
+    """Is it a sum of a value of each position by a matrix?"""
+    body, (bound,) = x.args[0], x.attrs
+    if body.op != "mul" or len(body.axes) != 3 or side not in body.axes:
+        return False
+    matrices = [f for f in body.args if is_matrix(f)]
+    return len(matrices) == 1 and all(set(f.axes) <= {side, bound} for f in body.args if f not in matrices)
+
+
+@dataclass(frozen=True)
+class InTiles(Triton):
+    """Triton where products are rounded as torch rounds them: to `low`."""
+
+    def contract(self, groups: list[Operand], bound: int, rank: int) -> Text | None:
+        (a, own_a), (b, own_b) = sorted(groups, key=lambda x: min(p for p in x[1] if p != bound))
+        left = self.align(a, own_a, (own_a[0] if own_a[0] != bound else own_a[1], bound))
+        right = self.align(b, own_b, (bound, own_b[0] if own_b[0] != bound else own_b[1]))
+        text = f'tl.dot({left.at(ATOM)}.to(low), {right.at(ATOM)}.to(low), input_precision="tf32x3")'
+        return Text(f"{text}.to(low).to(tl.float32)")
+
+
+def statements(m: Made) -> tuple[list[str], dict[str, str]]:
+    """The kernel's statements, and the text of each result: positions first."""
+    taken = {y.attrs[1] for x in m.results.values() for y in walk(x) if y.op == "leaf"}
+    dialect = InTiles(
+        partial(_of, "{}"),
+        partial(_of, "tl.arange(0, B{})"),
+        partial(_of, "(tl.arange(0, B{}) < {})"),
+        partial(_of, "B{}"),
+    )
+    printer = NodePrinter(dialect, prefix="t_", taken=taken)
+    nodes = {y.attrs[1]: y for y in m.positions} | m.results  # in this order, so that positions lie down
+    orders = {n: (m.side, *(a for a in x.axes if a != m.side)) for n, x in nodes.items()}
+    return printer.statements(nodes, lambda x: x.attrs[1], orders=orders)
+
+
+def _of(text: str, dim: str) -> str:
+    if dim in (QUERY, KEY):
+        return {"{}": "T", "B{}": "BT", "tl.arange(0, B{})": "t"}.get(text, "(t < T)")
+    return text.replace("{}", dim)
+
+
+def kernel_text(m: Made) -> str:
+    from ..emit import environment
+
+    lines, results = statements(m)
+    return (
+        environment()
+        .get_template("attention_features.py.jinja")
+        .render(
+            name=m.name,
+            positions=[(y.attrs[1], own_dims(y, m.side)) for y in m.positions],
+            parameters=[(y.attrs[1], [dim_of(a) for a in y.attrs[2]]) for y in m.parameters],
+            constants=[y.attrs[1] for y in m.constants],
+            results=[(n, own_dims(x, m.side), results[n]) for n, x in m.results.items()],
+            dims=m.dims,
+            lines=lines,
+        )
+    )
+
+
+def own_dims(x: Node, side: str) -> list[str]:
+    return [dim_of(a) for a in x.axes if a != side]
+
+
+def call_text(m: Made) -> str:
+    """The call that makes the results by name, or None where they are too wide."""
+    positions, others = (_tuple(y.attrs[1] for y in x) for x in (m.positions, (*m.parameters, *m.constants)))
+    outs = ", ".join(f'"{n}": {_last(own_dims(x, m.side))}' for n, x in m.results.items())
+    count = {QUERY: "at.queries", KEY: "at.keys"}[m.side]
+    sizes = ", ".join(f'"{d}": size_{d}' for d in m.dims)
+    return f"of_positions({m.name}, at, {count}, {positions}, {others}, {{{outs}}}, {{{sizes}}})"
+
+
+def _tuple(names: Iterable[str]) -> str:
+    found = list(names)
+    return f"({', '.join(found)}{',' if len(found) == 1 else ''})"
+
+
+def _last(dims: Iterable[str]) -> str:
+    return next((f"size_{d}" for d in dims), "None")
