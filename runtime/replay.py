@@ -99,40 +99,58 @@ def room(
 class Recorded:
     """A pass as what it does with slots: its arguments are in the first, and what it makes follows.
 
-    What is small and only kernels use lies in one tensor, in the last slot. What is large is let go of after its last use, and
-    memory is taken only then, for all that follows up to where something is let go of again.
+    What only kernels use shares tensors, in slots behind the others: what is small one for all steps, and the rest one in each
+    `period`. At the end of a period what isn't used again is let go of; a period ends where more memory would be held otherwise
+    than if each tensor went after its last use. In between memory is taken at once, and kernels follow.
     """
 
     def __init__(self, watch: Watch, results: list[Part | None], rest: Any) -> None:
         """Raises `Unknown` where a kernel can't be launched in this way."""
         self.rest, self.device = rest, watch.device
         self.lock = threading.Lock()
-        self.blank = [None] * (watch.count + 1)
         self.results = [None if x is None else x.slot if x == watch.wholes[x.slot] else x for x in results]
+        self.models = _models(watch)
         sizes = {slot: _bytes(x) for slot, x in watch.wholes.items()}
         returned = {x.slot for x in results if x is not None}
         named = returned.union(*(x.slots for x in watch.steps if isinstance(x, Operation)))
         spans: dict[int, tuple[int, int]] = {}
         for k, step in enumerate(watch.steps):
-            spans |= {slot: (spans.get(slot, (k, k))[0], k) for slot in step.slots}
-        inside = [slot for slot in watch.rooms - named if slot in spans and sizes[slot] <= SMALL]
-        places, self.size = placed({slot: (*spans[slot], sizes[slot]) for slot in inside})
-        self.places = {slot: (watch.count, at) for slot, at in places.items()}
-        self.models = _models(watch)
+            spans |= {n: (spans.get(n, (k, k))[0], k) for n in step.slots if n >= watch.given}
+        ends = {slot: len(watch.steps) if slot in returned else last for slot, (_, last) in spans.items()}
+        large = {slot: (*spans[slot], sizes[slot]) for slot in spans if sizes[slot] > SMALL}
+        periods = _periods({slot: (first, ends[slot], size) for slot, (first, _, size) in large.items()}, watch.steps)
+        sharing: list[list[int]] = [[] for _ in range(periods[-1] + 2)]
+        for slot in watch.rooms & spans.keys() - named:
+            first, last = (periods[k] for k in spans[slot])
+            if slot not in large or first == last:
+                sharing[0 if slot not in large else 1 + first].append(slot)
+        self.places: dict[int, tuple[int, int]] = {}
+        shared: dict[int, Part] = {}
+        for n, slots in enumerate(sharing):
+            if n == 0 or len(slots) > 1:
+                places, size = placed({slot: (*spans[slot], sizes[slot]) for slot in slots})
+                self.places |= {slot: (watch.count + n, at) for slot, at in places.items()}
+                shared[n] = Part(watch.count + n, 0, (size,), (1,), torch.uint8)
+        self.blank = [None] * (watch.count + len(sharing))
         self.steps: list[Callable[[list[Any]], None]] = []
         self.group: list[Launch] = []
-        self.rooms: list[Part] = []  # that the group needs
+        self.rooms = [shared[0]] if sharing[0] else []  # that the group needs
+        period = -1
         for k, step in enumerate(watch.steps):
-            self.rooms += [watch.wholes[n] for n in step.slots & watch.rooms if spans[n][0] == k and n not in places]
+            if periods[k] != period:
+                done = [n for n in large if n not in self.places and ends[n] < k and periods[ends[n]] == period]
+                done += [shared[period + 1].slot] if period + 1 in shared and period >= 0 else []
+                if done:
+                    self._end_group()
+                    self.steps.append(_LetGo(done))
+                period = periods[k]
+                self.rooms += [shared[period + 1]] if period + 1 in shared else []
+            self.rooms += [watch.wholes[n] for n in step.slots & watch.rooms - self.places.keys() if spans[n][0] == k]
             if isinstance(step, Launch):
                 self.group.append(step)
             else:
                 self._end_group()
                 self.steps.append(step)
-            done = [n for n in step.slots - returned if n >= watch.given and spans[n][1] == k and sizes[n] > SMALL]
-            if done:
-                self._end_group()
-                self.steps.append(_LetGo(done))
         self.rooms += [watch.wholes[slot] for slot in returned & watch.rooms - spans.keys()]
         self._end_group()
 
@@ -150,13 +168,28 @@ class Recorded:
             return None
         try:
             slots: list[Any] = [*tensors, *self.blank[len(tensors) :]]
-            if self.size:
-                slots[-1] = room(None, (self.size,), (1,), torch.uint8, self.device)
             for step in self.steps:
                 step(slots)
         finally:
             self.lock.release()
         return [slots[x] if type(x) is int else None if x is None else x.of(slots) for x in self.results]
+
+
+def _periods(spans: Mapping[int, tuple[int, int, int]], steps: Sequence[Any]) -> list[int]:
+    """The period of each step, for memory (first use, last use, bytes): as few as hold no more than is in use at some step."""
+    born = [[x for x in spans.values() if x[0] == k] for k in range(len(steps))]
+    most = max(
+        [sum(n for first, last, n in spans.values() if first <= k <= last) for k in range(len(steps))], default=0
+    )
+    found: list[int] = []
+    held: list[tuple[int, int, int]] = []
+    for k, new in enumerate(born):
+        held += new
+        ends = sum(x[2] for x in held) > most
+        if ends:
+            held = [x for x in held if x[1] >= k]
+        found.append(found[-1] + ends if found else 0)
+    return found or [0]
 
 
 class _Rooms:
