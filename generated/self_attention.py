@@ -47,7 +47,7 @@ from chunkform.runtime.attention_kernels import (
     weighted,
 )
 from chunkform.runtime.attention_maps import contract, later, over_batch
-from chunkform.runtime.attention_triton import Kernels, backward, fit, forward, of_positions
+from chunkform.runtime.attention_triton import After, Kernels, backward, fit, forward, forward_and_output, of_positions
 
 
 def features(given, constants, at):
@@ -262,11 +262,13 @@ def forward_kernel(
     value, value_b, value_t, value_h,
 
     average_p, average_b, average_t, average_h, lse_p, mass_p,
+    after_p, after_h, after_e, after_f, out_p, out_b, out_t, out_h,
     T, S, H,
     GROUP: tl.constexpr, D1: tl.constexpr, BD1: tl.constexpr, E: tl.constexpr, BE: tl.constexpr,
     CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr,
     BESIDE: tl.constexpr,
 
+    F: tl.constexpr, BF: tl.constexpr,
 ):  # fmt: skip
     """Averages, and the log-sum-exp, of one block of rows."""
     blocks = tl.cdiv(T, BM)
@@ -327,7 +329,13 @@ def forward_kernel(
             average = weighted(weight, value_block, average)
     average = averaged(average, mass)
     tl.store(lse_p + row_base + row_at, log_sum_exp(top * (1.4426950408889634), mass), mask=row_ok)
-    store_block(average_p + b * average_b + h * average_h, first, average_t, T, E, BE, BM, average)
+    if after_p is not None:
+        low = value.dtype.element_ty
+        matrix = load_matrix(after_p + h * after_h, after_e, after_f, E, BE, F, BF).to(low)
+        out = tl.dot(average.to(low), matrix, input_precision="tf32x3")
+        store_block(out_p + b * out_b + h * out_h, first, out_t, T, F, BF, BM, out)
+    if average_p is not None:
+        store_block(average_p + b * average_b + h * average_h, first, average_t, T, E, BE, BM, average)
 
 
 @triton.jit(do_not_specialize=["T", "S"])
@@ -574,12 +582,18 @@ KERNELS = Kernels(
     normaliser="softmax",
     score_scale=score_scale,
     light=True,
+    after=After("y", "V", True),
 )
 
 
 def triton_forward(op, features, at):
     """(averages, log-sum-exp, sums of weights)."""
     return forward(KERNELS, features, at)
+
+
+def triton_forward_and_output(op, given, features, at, keep):
+    """The same, with the output, where the kernel can make it; and with averages where they are to be kept."""
+    return forward_and_output(KERNELS, given, features, at, keep)
 
 
 def triton_backward(op, features, at, averages, lse, d_averages, D, needs):
@@ -629,7 +643,7 @@ OP = AttentionOp(
     torch_energy_gradients,
     {
         "torch": AttentionBackend(attention_torch.forward, attention_torch.backward),
-        "triton": AttentionBackend(triton_forward, triton_backward),
+        "triton": AttentionBackend(triton_forward, triton_backward, triton_forward_and_output),
     },
 )
 

@@ -41,8 +41,12 @@ REMEMBERED = 256  # kinds of calls whose arguments need no second look
 
 @dataclass(frozen=True)
 class AttentionBackend:
+    """The two passes; and the first with the outputs, for whoever can make them as it goes along, None where it can't after all:
+    forward_and_output(op, given, features, at, keep) -> averages, or None unless `keep`, lse, mass and outputs by name."""
+
     forward: Callable[..., Any]
     backward: Callable[..., Any]
+    forward_and_output: Callable[..., Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -205,9 +209,15 @@ def _forward_pass(call: Call, tensors: Sequence[Tensor | None]) -> tuple[list[Te
     features = (make or op.maps.features)(given, call.constants, at)
     if call.free and backend == "triton" and max(x.shape[-1] for x in features.values() if x.ndim == 4) > WIDEST:
         backend, call.replays = "torch", None
-    averages, lse, mass = op.backends[backend].forward(op, features, at)
-    mass = mass_of(lse, mass, s.mass, at)
-    outputs = op.maps.outputs(given, call.constants, at, averaged(s, averages, mass, at))
+    found = None
+    if (both := op.backends[backend].forward_and_output) is not None:
+        found = both(op, given, features, at, call.needs_backward)
+    if found is not None:
+        averages, lse, mass, outputs = found
+    else:
+        averages, lse, mass = op.backends[backend].forward(op, features, at)
+        mass = mass_of(lse, mass, s.mass, at)
+        outputs = op.maps.outputs(given, call.constants, at, averaged(s, averages, mass, at))
     shown: list[Any] = [as_output(s, n, outputs[n], per_position, dims, at) for n, per_position, dims in s.outputs]
     if call.lse and lse is not None:
         total = torch.where(lse == -math.inf, lse, lse + features["row"]) if "row" in features else lse

@@ -31,12 +31,21 @@ BESIDE = (torch.bfloat16,)  # dtypes in which numbers of rows and keys are chann
 
 
 @dataclass(frozen=True)
+class After:
+    """An output that is the averages by a matrix of each head. across: are the averages' channels the matrix's columns?"""
+
+    output: str
+    matrix: str
+    across: bool
+
+
+@dataclass(frozen=True)
 class Kernels:
     """The kernels of one attention, and the features that they take, by name or number, in the order of their arguments.
 
     `score_scale`, of the scalars, is what an energy multiplies its first score with, where that and terms without it are all of
     it; `beside` is the column that is the only such term. `light` is the forward kernel where energies needn't be computed for
-    the largest of them to be known.
+    the largest of them to be known. `after` is what the forward kernel can make of averages.
     """
 
     forward: Any
@@ -52,6 +61,7 @@ class Kernels:
     score_scale: Callable[..., Tensor | None] | None = None
     beside: str = ""
     light: bool = False
+    after: After | None = None
 
 
 @dataclass(frozen=True)
@@ -98,12 +108,24 @@ def choose(kernel: str, itemsize: int, width: int, causal: bool, scores: int, pl
     }[kernel]
 
 
-def forward(k: Kernels, features: dict[str, Tensor], at: Setting) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """(averages, log-sum-exp, mass), all [B, H, T, ..]."""
+def forward(
+    k: Kernels, features: dict[str, Tensor], at: Setting, matrix: Tensor | None = None, keep: bool = True
+) -> tuple[Any, ...]:
+    """(averages, log-sum-exp, mass), all [B, H, T, ..]; with the matrix [H, ..] of `k.after` also its output, and averages only
+    where they are to be kept."""
     p = _Prepared(k, features, at)
     blocks = p.blocks("forward")
-    E = p.width("value")
-    averages = torch.empty((at.batch, at.queries, at.heads, E), dtype=at.low, device=at.device).transpose(1, 2)
+    averages = out = None
+    after: list[Any] = [] if k.after is None else [None, 0, 0, 0, None, 0, 0, 0]
+    widths = {} if k.after is None else {"F": 16, "BF": 16}
+    if keep or matrix is None:
+        averages = p.like("value", at.queries, at.heads)
+    if matrix is not None:
+        assert k.after is not None
+        matrix = matrix.mT if k.after.across else matrix
+        F = matrix.shape[2]
+        out = torch.empty((at.batch, at.queries, at.heads, F), dtype=at.low, device=at.device).transpose(1, 2)
+        after, widths = [matrix, *matrix.stride(), out, *strides(out)], {"F": F, "BF": padded(F)}
     rows = torch.empty((at.batch, at.heads, at.queries), dtype=torch.float32, device=at.device)
     shifted = k.normaliser == "softmax"
     launch(
@@ -111,18 +133,31 @@ def forward(k: Kernels, features: dict[str, Tensor], at: Setting) -> tuple[Tenso
         (at.batch * at.heads * triton.cdiv(at.queries, blocks.rows),),
         *p.given,
         *([p.columns_beside()] if k.beside else []),
-        averages,
-        *strides(averages),
+        *([None, 0, 0, 0] if averages is None else [averages, *strides(averages)]),
         rows if shifted else None,
         None if shifted else rows,
+        *after,
         at.queries,
         at.keys,
         at.heads,
         **p.options(blocks),
+        **widths,
     )
-    if shifted:
-        return averages, rows, None
-    return averages, None, rows
+    found = (averages, rows, None) if shifted else (averages, None, rows)
+    return found if matrix is None else (*found, out)
+
+
+def forward_and_output(
+    k: Kernels, given: dict[str, Tensor], features: dict[str, Tensor], at: Setting, keep: bool
+) -> tuple[Any, ...] | None:
+    """As `forward`, with the output, where the kernel can make it."""
+    if k.after is None:
+        return None
+    matrix = given[k.after.matrix]
+    if not fit(at, *matrix.shape[1:]):
+        return None
+    *found, out = forward(k, features, at, matrix, keep)
+    return (*found, {k.after.output: out})
 
 
 def backward(

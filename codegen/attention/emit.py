@@ -13,7 +13,7 @@ from .derivation import derivation_lines, formulas
 from .lower import QUERY
 from .pipeline import CompiledAttention
 from .print_features import Made, call_text, kernel_text, made_by_kernels
-from .print_kernels import kernels_text
+from .print_kernels import kernels_text, product_of_averages
 from .print_maps import Printed, gradient_names, print_gradients, print_map, setup_lines
 from .print_tile import torch_functions
 
@@ -25,7 +25,7 @@ IMPORTS = {
         "averaged finite held load_block load_matrix load_vector log_sum_exp online products products_and scaled_online "
         "store_block three_ones weighted"
     ),
-    "chunkform.runtime.attention_triton": "Kernels backward fit forward of_positions",
+    "chunkform.runtime.attention_triton": "After Kernels backward fit forward forward_and_output of_positions",
     "chunkform.runtime.torch_form": "expanded",
 }
 
@@ -58,7 +58,8 @@ def emit(c: CompiledAttention, tidy: bool = True) -> str:
         "derivation": _wrapped(derivation_lines(c)),
         "made": [kernel_text(m) for m in made],
         "tile": torch_functions(c.split, c.derivatives),
-        "kernels": kernels_text(c.split, c.derivatives, c.spec.normaliser),
+        "kernels": kernels_text(c.split, c.outputs, c.derivatives, c.spec.normaliser),
+        "after": product_of_averages(c.split, c.outputs),
         "signature": signature_text(c),
         "name": c.name,
         "parameters": ", ".join(parameters(c)),

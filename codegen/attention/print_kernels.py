@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..ir import ONE, Node, factors_of, leaves, mul, terms_of
-from .maps import Derivative
+from .maps import AVERAGED, Derivative, Map
 from .normalisers import normalisers, shifted
 from .print_tile import (
     LOG2E,
@@ -32,7 +32,7 @@ from .print_tile import (
 from .split import Split
 
 
-def kernels_text(s: Split, found: Any, normaliser: str) -> str:
+def kernels_text(s: Split, outputs: Map, found: Any, normaliser: str) -> str:
     from ..emit import environment
 
     derivatives, rule = derivatives_of(s, found), normalisers(s.lowered.query)[normaliser]
@@ -72,9 +72,33 @@ def kernels_text(s: Split, found: Any, normaliser: str) -> str:
             normaliser=normaliser,
             softmax=normaliser == "softmax",
             linear=normaliser == "linear",
+            after=product_of_averages(s, outputs),
             names=_tuple,
         )
     )
+
+
+@dataclass(frozen=True)
+class After:
+    """An output that is the averages by a matrix of each head. across: are the averages' channels the matrix's columns?"""
+
+    output: str
+    matrix: str
+    across: bool
+
+
+def product_of_averages(s: Split, outputs: Map) -> After | None:
+    """The output as such, where it is the only one."""
+    name, node = next(iter(outputs.results.items()))
+    if len(outputs.results) > 1 or len(s.values) > 1 or node.op != "sum" or node.args[0].op != "mul":
+        return None
+    kinds = {f.attrs[0]: f for f in node.args[0].args if f.op == "leaf"}
+    if len(node.args[0].args) != 2 or kinds.keys() != {AVERAGED, "parameter"}:
+        return None
+    matrix, averages = kinds["parameter"].attrs[2], kinds[AVERAGED].attrs[2]
+    if len(matrix) != 2 or len(averages) != 2:
+        return None
+    return After(name, kinds["parameter"].attrs[1], matrix[1] == node.attrs[0])
 
 
 @dataclass(frozen=True)

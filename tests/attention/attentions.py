@@ -94,7 +94,17 @@ def two_blocks():
     return a
 
 
-MORE = [capped, masked, rbf, linear, polynomial, exponential, energy_gradient, two_blocks]
+def turned():
+    """An output that is the averages by a matrix whose rows are their channels."""
+    a, _, e, q, k, v = qkv("turned")
+    f = a.dims("F")
+    W = a.parameters("W", e, f)
+    a.softmax(dot(q, k))
+    a.output("o", W.T * a.average(v))
+    return a
+
+
+MORE = [capped, masked, rbf, linear, polynomial, exponential, energy_gradient, two_blocks, turned]
 
 
 def everything():

@@ -21,7 +21,7 @@ HALF = {"batch": 1, "steps": 30, "width": 8, "causal": True, "dtype": "float16",
 GROUPS = {
     "catalogue": ("softmax_attention", "kattention_f6", "self_attention", "relay_nodes"),
     "positions": ("rotary_attention", "distance_attention", "capped", "two_blocks"),
-    "others": ("masked", "polynomial", "exponential", "energy_gradient"),
+    "others": ("masked", "polynomial", "exponential", "energy_gradient", "turned"),
 }
 
 

@@ -12,6 +12,7 @@ from chunkform.codegen.attention.lower import lower
 from chunkform.codegen.attention.maps import Derivative
 from chunkform.codegen.attention.pipeline import compile_attention
 from chunkform.codegen.attention.print_features import made_by_kernels
+from chunkform.codegen.attention.print_kernels import After, product_of_averages
 from chunkform.codegen.ir import ONE, ZERO, add, const, mul
 from chunkform.errors import GateError, SpecError
 from chunkform.spec.language import absolute, dot, exp, find, total
@@ -66,6 +67,13 @@ def test_what_kernels_make_of_features():
     more = {a.name: compile_attention(a) for a in everything()}
     sides = {n: [m.side for m in made_by_kernels(more[n].lowered, more[n].features)] for n in ("rbf", "two_blocks")}
     assert sides == {"rbf": ["0i", "0j"], "two_blocks": ["0i"]}
+
+
+def test_the_output_that_is_a_product_of_averages_by_a_matrix():
+    found = {n: product_of_averages(c.split, c.outputs) for n in CATALOGUE for c in [compiled(n)]}
+    assert {n: x for n, x in found.items() if x} == {"self_attention": After("y", "V", True)}
+    c = compile_attention(next(a for a in everything() if a.name == "turned"))
+    assert product_of_averages(c.split, c.outputs) == After("o", "W", False)
 
 
 def test_an_energy_that_does_not_split_names_the_term_and_the_line():
