@@ -184,7 +184,7 @@ class Watch(TorchDispatchMode):
                 raise Unknown
             for x in made:
                 self._lies_in(part.slot, x)
-        elif given and found is given[0]:  # in place
+        elif any(found is x for x in given):  # in place, or into an argument
             self.steps.append(Operation(function, own, words, ()))
         else:
             memory = [x.untyped_storage()._cdata for x in (*given, *made)]
