@@ -1675,7 +1675,7 @@ OP = Op(
     SIGNATURE,
     {
         "torch": Backend(torch_forward, torch_backward, frozenset(("packed",))),
-        "triton": Backend(triton_forward, triton_backward),
+        "triton": Backend(triton_forward, triton_backward, frozenset(("replays",))),
     },
     module=__name__,
 )

@@ -3144,7 +3144,7 @@ OP = Op(
     SIGNATURE,
     {
         "torch": Backend(torch_forward, torch_backward, frozenset(("packed",))),
-        "triton": Backend(triton_forward, triton_backward, narrowest=33),
+        "triton": Backend(triton_forward, triton_backward, frozenset(("replays",)), narrowest=33),
     },
     module=__name__,
 )
