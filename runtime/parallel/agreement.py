@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from chunkform.errors import ArgumentError
 
@@ -17,7 +18,10 @@ from .meeting import meet
 SIZE = 4096  # bytes of what a rank says
 Facts = dict[str, Any]
 
+KINDS = 256  # of calls, remembered for each group
+
 _agreed: weakref.WeakKeyDictionary[Any, dict[Any, list[Facts]]] = weakref.WeakKeyDictionary()
+_heard: weakref.WeakKeyDictionary[Any, dict[str, tuple[Tensor, list[Facts]]]] = weakref.WeakKeyDictionary()
 
 
 def agreed(
@@ -43,25 +47,34 @@ def agreed(
         return known[key]
     same, own = facts()
     text = json.dumps({"error": None if error is None else str(error), "same": same, "own": own})
-    everything = _said_by_all(group, text, device)
-    problem = _problem(group.name, everything)
-    if problem is not None:
-        raise ArgumentError(problem) from error
-    result = [x["own"] for x in everything]
+    rows = _said_by_all(group, text, device)
+    heard = _heard.setdefault(group.processes, {})
+    before = heard.get(text)
+    if before is not None and torch.equal(before[0], rows):
+        result = before[1]
+    else:
+        everything = [json.loads(bytes(row.tolist()).decode()) for row in rows]
+        problem = _problem(group.name, everything)
+        if problem is not None:
+            raise ArgumentError(problem) from error
+        result = [x["own"] for x in everything]
+        if len(heard) >= KINDS:
+            heard.clear()
+        heard[text] = rows, result
     if once:
         known[key] = result
     return result
 
 
-def _said_by_all(group: Group, text: str, device: torch.device) -> list[Facts]:
+def _said_by_all(group: Group, text: str, device: torch.device) -> Tensor:
+    """[size, SIZE], what each rank says."""
     data = text.encode()
     if len(data) > SIZE:
         short = {"error": f"{group.name}: context_parallel: what a call says takes {len(data)} bytes, {SIZE} fit"}
         data = json.dumps({**short, "same": {}, "own": {}}).encode()
     where = torch.device("cpu") if group.on_host else device
     mine = torch.frombuffer(bytearray(data.ljust(SIZE)), dtype=torch.uint8).to(where)
-    rows = group.gather(mine).wait().cpu()
-    return [json.loads(bytes(row.tolist()).decode()) for row in rows]
+    return group.gather(mine).wait().cpu()
 
 
 def _problem(name: str, everything: list[Facts]) -> str | None:

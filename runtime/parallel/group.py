@@ -108,4 +108,4 @@ def group_of(name: str, given: Any) -> Group:
         if processes == dist.GroupMember.NON_GROUP_MEMBER:
             raise ArgumentError(f"{what}: this process (rank {dist.get_rank()}) isn't in the group")
         raise ArgumentError(f"{what} must be a ProcessGroup or a DeviceMesh, got {type(given).__name__}")
-    return Group(name, processes, dist.get_rank(processes), dist.get_world_size(processes))
+    return Group(name, processes, processes.rank(), processes.size())

@@ -20,7 +20,7 @@ from ..passes import Call, run_backward, run_forward
 from ..passes import _arguments as arguments_of
 from ..replay import layouts, replayed
 from ..signature import Backend, Signature
-from .agreement import agreed
+from .agreement import Facts, agreed
 from .group import Group, group_of
 from .incoming import Exchange
 from .shards import Piece, host_borders, pieces_of
@@ -31,10 +31,9 @@ Flat = Sequence[Tensor | None]
 
 KINDS = 256  # of calls, remembered for each group
 
-_known: weakref.WeakKeyDictionary[Any, dict[Any, _Job]] = weakref.WeakKeyDictionary()
+_known: weakref.WeakKeyDictionary[Any, dict[Any, _Seen]] = weakref.WeakKeyDictionary()
 
 
-@torch.compiler.disable
 def run(
     op: Any,
     given: dict[str, Any],
@@ -53,32 +52,42 @@ def run(
         ArgumentError: an argument is wrong, or differs between ranks; the same error on every rank.
         GroupError: an exchange failed.
     """
-    name = op.signature.name
-    group = group_of(name, context_parallel)
+    own = _outside if torch.compiler.is_compiling() else _run
+    return own(op, given, initial_state, output_final_state, cu_seqlens, context_parallel)
+
+
+def _run(
+    op: Any, given: dict[str, Any], initial_state: Any, final: bool, cu_seqlens: Any, context_parallel: Any
+) -> Any:
+    group = group_of(op.signature.name, context_parallel)
     known = _known.setdefault(group.processes, {})
-    kind, tensors = (None, []) if cu_seqlens is not None else _kind(op, group, given, initial_state, output_final_state)
-    job = None if kind is None else known.get(kind)
-    if job is None:
+    kind, tensors = (None, []) if cu_seqlens is not None else _kind(op, given, initial_state, final)
+    seen, everything = None if kind is None else known.get(kind), None
+    if seen is not None and group.on_host:  # whose ranks say at every call what it is
+        said = seen.said
+        everything = agreed(group, lambda: said, tensors[0].device)
+        if seen.lengths != (lengths := _lengths(everything)):
+            seen = known.get((kind, lengths))
+    if seen is None:
         own = tensors
-        job, tensors = _agreed(op, group, given, initial_state, output_final_state, cu_seqlens)
+        seen, tensors = _agreed(op, group, given, initial_state, final, cu_seqlens, everything)
         if kind is not None and all(x is y for x, y in zip(own, tensors, strict=True)):
             if len(known) >= KINDS:
                 known.clear()
-            known[kind] = replace(job, group=None, replays={} if job.replayable else None)
-    else:
-        job = replace(job, group=group)
-    results = _Parallel.apply(job, *tensors)
+            known[kind] = known[kind, seen.lengths] = seen
+    results = _Parallel.apply(seen.job, group, *tensors)
     outputs, finals = results[: len(op.signature.outputs)], results[len(op.signature.outputs) :]
     last: Any = None
-    if output_final_state:
+    if final:
         last = finals[0] if len(finals) == 1 else tuple(finals)
     return (*outputs, last)
 
 
-def _kind(op: Any, group: Group, given: dict[str, Any], initial_state: Any, final: bool) -> tuple[Any, list[Any]]:
+_outside = torch.compiler.disable(_run)
+
+
+def _kind(op: Any, given: dict[str, Any], initial_state: Any, final: bool) -> tuple[Any, list[Any]]:
     """What calls have in common that need be looked at only once, and the tensors of this one; None where each is looked at."""
-    if group.on_host:
-        return None, []
     try:
         tensors = [given[a.name] for a in op.signature.tensors] + states_of(op.signature, initial_state)
         numbers = [(given[a.name], type(given[a.name])) for a in op.signature.constants]
@@ -89,22 +98,33 @@ def _kind(op: Any, group: Group, given: dict[str, Any], initial_state: Any, fina
 
 
 def _agreed(
-    op: Any, group: Group, given: dict[str, Any], initial_state: Any, final: bool, cu_seqlens: Any
-) -> tuple[_Job, list[Tensor | None]]:
-    """A call that all ranks make, and its arguments and states in order."""
+    op: Any,
+    group: Group,
+    given: dict[str, Any],
+    initial_state: Any,
+    final: bool,
+    cu_seqlens: Any,
+    everything: list[Facts] | None,
+) -> tuple[_Seen, list[Tensor | None]]:
+    """A call that all ranks make, and its arguments and states in order. `everything`: what ranks have said already."""
     prepared: _Prepared | None = None
     error: ChunkformError | None = None
     try:
         prepared = _prepare(op, given, initial_state, cu_seqlens)
     except ChunkformError as problem:
         error = problem
-    key = None if prepared is None or cu_seqlens is not None else _key(op.signature, prepared)
-    everything = agreed(group, lambda: _facts(op.signature, prepared, group), _device(given), error, key)
+    said = _facts(op.signature, prepared, group)
+    if everything is None:
+        key = None if prepared is None or cu_seqlens is not None else _key(op.signature, prepared)
+        everything = agreed(group, lambda: said, _device(given), error, key)
     assert prepared is not None
-    return prepared.job(op, group, [x["T"] for x in everything], final), [
-        *prepared.tensors.values(),
-        *prepared.states.values(),
-    ]
+    job = prepared.job(op, group, _lengths(everything), final)
+    return _Seen(job, said, _lengths(everything)), [*prepared.tensors.values(), *prepared.states.values()]
+
+
+def _lengths(everything: list[Facts]) -> tuple[int, ...]:
+    """Of the parts, by rank."""
+    return tuple([x["T"] for x in everything])
 
 
 # --- what a call says -------------------------------------------------------------------------------------------------
@@ -121,7 +141,7 @@ class _Prepared:
     borders: list[int] | None
     backend: str
 
-    def job(self, op: Any, group: Group, lengths: list[int], final: bool) -> _Job:
+    def job(self, op: Any, group: Group, lengths: tuple[int, ...], final: bool) -> _Job:
         name = op.signature.name
         pieces = None
         if self.borders is not None:
@@ -130,14 +150,15 @@ class _Prepared:
                     f"{name}: cu_seqlens must start with 0 and end with {sum(lengths)}, the number of steps on all ranks of "
                     f"context_parallel together, got {self.borders[0]} and {self.borders[-1]}"
                 )
-            pieces = pieces_of(self.borders, lengths, group.rank)
+            pieces = pieces_of(self.borders, [*lengths], group.rank)
         torch_form = op.backends["torch"]
         backend = op.backends[self.backend] if self.sizes["T"] else torch_form
         call = Call(op.signature, backend, self.constants, self.sizes["H"])
         inline = pieces is None and min(lengths) > 0 and "exchange" in backend.features
         count = None if self.borders is None else len(self.borders) - 1
         names = (*self.tensors, *self.states)
-        return _Job(call, torch_form, group, pieces, count, inline, final, names, len(self.tensors))
+        replays = {} if inline and "replays" in backend.features else None
+        return _Job(call, torch_form, pieces, count, inline, final, names, len(self.tensors), replays)
 
 
 def _prepare(op: Any, given: dict[str, Any], initial_state: Any, cu_seqlens: Any) -> _Prepared:
@@ -209,7 +230,6 @@ class _Job:
 
     call: Call
     torch_form: Backend
-    group: Any  # None in what is remembered
     pieces: list[Piece] | None
     count: int | None
     inline: bool
@@ -217,10 +237,6 @@ class _Job:
     names: tuple[str, ...]
     given: int
     replays: dict[Any, Any] | None = None
-
-    @property
-    def replayable(self) -> bool:
-        return self.inline and "replays" in self.call.backend.features
 
     @property
     def plain(self) -> Call:
@@ -233,14 +249,24 @@ class _Job:
         return (own, self.call) if own is not None else (getattr(self.torch_form, kind), self.plain)
 
 
+@dataclass(frozen=True)
+class _Seen:
+    """A kind of call: what is done, what this rank says of it, and how long the ranks' parts are."""
+
+    job: _Job
+    said: tuple[Facts, Facts]
+    lengths: tuple[int, ...]
+
+
 class _Parallel(torch.autograd.Function):
     """Both passes of an op on one part of a sequence."""
 
     @staticmethod
-    def forward(ctx: Any, job: _Job, *tensors: Tensor | None) -> Any:
-        results, (call, entering, saved) = _exchanging(job, "forward", tensors, lambda flat: _forward(job, flat))
+    def forward(ctx: Any, job: _Job, group: Group, *tensors: Tensor | None) -> Any:
+        found = _exchanging(job, group, "forward", tensors, lambda flat: _forward(job, group, flat))
+        results, (ctx.call, ctx.entering, ctx.saved) = found
         count = len(job.call.signature.outputs) + len(job.call.signature.states)
-        ctx.job, ctx.call, ctx.entering, ctx.saved = job, call, entering, saved
+        ctx.job, ctx.group = job, group
         ctx.save_for_backward(*tensors[: job.given], *results[count:])
         ctx.set_materialize_grads(False)
         return tuple(results[:count])
@@ -248,23 +274,24 @@ class _Parallel(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        job = ctx.job
+        job, group, wanted = ctx.job, ctx.group, ctx.needs_input_grad[2:]
         kept = job.given, len(ctx.entering), len(ctx.saved)
-        needs = frozenset(name for name, w in zip(job.names, ctx.needs_input_grad[1:], strict=True) if w)
         tensors = (*ctx.saved_tensors, *gradients)
 
         def run(flat: Flat) -> tuple[list[Tensor | None], None]:
             rest = list(flat)
             given, entering, saved = ([rest.pop(0) for _ in range(n)] for n in kept)
             named = dict(zip(ctx.entering, entering, strict=True)), dict(zip(ctx.saved, saved, strict=True))
-            return _backward(job, ctx.call, given, *named, rest, needs), None
+            needs = frozenset(name for name, w in zip(job.names, wanted, strict=True) if w)
+            return _backward(job, group, ctx.call, given, *named, rest, needs), None
 
-        with torch.no_grad():
-            key = None if job.replays is None else (ctx.saved, needs, layouts(tensors))
-            return None, *_exchanging(job, key, tensors, run)[0]
+        key = None if job.replays is None else (ctx.saved, wanted, layouts(tensors))
+        return None, None, *_exchanging(job, group, key, tensors, run)[0]
 
 
-def _exchanging(job: _Job, key: Any, tensors: Flat, run: Callable[[Flat], Any]) -> tuple[list[Tensor | None], Any]:
+def _exchanging(
+    job: _Job, group: Group, key: Any, tensors: Flat, run: Callable[[Flat], Any]
+) -> tuple[list[Tensor | None], Any]:
     """run(tensors), or a replay of it, whose collectives have no message of ours.
 
     Gradients are none of torch's concern here; its wrappers around collectives take longer than the collectives otherwise.
@@ -275,33 +302,34 @@ def _exchanging(job: _Job, key: Any, tensors: Flat, run: Callable[[Flat], Any]) 
         with torch._C._AutoDispatchBelowAutograd():
             return replayed(job.replays, key, tensors, run)
     except dist.DistError as error:
-        raise job.group.failed(error) from error
+        raise group.failed(error) from error
 
 
-def _forward(job: _Job, flat: Flat) -> tuple[list[Tensor | None], Any]:
+def _forward(job: _Job, group: Group, flat: Flat) -> tuple[list[Tensor | None], Any]:
     """Outputs, final states, what entered, and what is saved; then the call of both passes, and names of the last two."""
     signature = job.call.signature
     given: Tensors = dict(zip(job.names, flat[: job.given], strict=False))  # type: ignore[arg-type]
     states = dict(zip(job.names[job.given :], flat[job.given :], strict=True))
-    first = job.group.rank == 0
-    exchange = Exchange(job.group, 1, first)
+    first = group.rank == 0
+    exchange = Exchange(group, 1, first)
     if job.inline:
         call, entering = job.call, states if first else dict.fromkeys(states)
         outputs, finals, saved = run_forward(replace(call, exchange=exchange), given, entering)
         entering = states if first else dict(exchange.arrived)
     else:
         if job.pieces is None:
-            call, entering = job.call, _enter(job, given, states, exchange)
+            call, entering = job.call, _enter(job, group, given, states, exchange)
         else:
-            call, entering = _packed_call(job, given), _enter_pieces(job, given, states)
+            call, entering = _packed_call(job, given), _enter_pieces(job, group, given, states)
         outputs, finals, saved = run_forward(call, given, entering)
-    ends: Maybe = dict(_finals(job, finals)) if job.final else dict.fromkeys(finals)
+    ends: Maybe = dict(_finals(job, group, finals)) if job.final else dict.fromkeys(finals)
     results = [outputs[n] for n, _ in signature.outputs] + [ends[n] for n, _ in signature.states]
     return [*results, *entering.values(), *saved.values()], (call, tuple(entering), tuple(saved))
 
 
 def _backward(
     job: _Job,
+    group: Group,
     call: Call,
     inputs: list[Any],
     entering: Maybe,
@@ -315,33 +343,35 @@ def _backward(
     cotangents = dict(zip((n for n, _ in signature.outputs), gradients, strict=False))
     finals = dict(zip((n for n, _ in signature.states), gradients[count:], strict=True))
     if job.inline:
-        last = job.group.rank == job.group.size - 1
-        call = replace(call, exchange=Exchange(job.group, -1, last))
+        last = group.rank == group.size - 1
+        call = replace(call, exchange=Exchange(group, -1, last))
         leaving = finals if last else dict.fromkeys(finals)
     elif job.pieces is None:
-        leaving = _leave(job, given, entering, saved, cotangents, finals)
+        leaving = _leave(job, group, given, entering, saved, cotangents, finals)
     else:
-        leaving = _leave_pieces(job, given, entering, cotangents, finals)
+        leaving = _leave_pieces(job, group, given, entering, cotangents, finals)
     inner, initial = run_backward(call, given, entering, saved, cotangents, leaving, needs | set(finals))
-    found = inner | _initial(job, initial, given, needs & set(finals))
+    found = inner | _initial(job, group, initial, needs & set(finals))
     return [found.get(n) if n in needs else None for n in job.names]
 
 
 # --- one sequence -----------------------------------------------------------------------------------------------------
 
 
-def _enter(job: _Job, given: Tensors, states: Maybe, exchange: Exchange) -> Maybe:
+def _enter(job: _Job, group: Group, given: Tensors, states: Maybe, exchange: Exchange) -> Maybe:
     """The states that enter this rank's part; on the first rank those given, None for the spec's own."""
-    first = job.group.rank == 0
+    first = group.rank == 0
     function, call = job.states_function("forward_states")
     entering = function(arguments_of(call, given), states if first else dict.fromkeys(states), call.constants, exchange)
     return states if first else entering
 
 
-def _leave(job: _Job, given: Tensors, entering: Maybe, saved: Tensors, cotangents: Maybe, finals: Maybe) -> Maybe:
+def _leave(
+    job: _Job, group: Group, given: Tensors, entering: Maybe, saved: Tensors, cotangents: Maybe, finals: Maybe
+) -> Maybe:
     """The gradients of the states that leave this rank's part; on the last rank those given."""
-    last = job.group.rank == job.group.size - 1
-    exchange = Exchange(job.group, -1, last)
+    last = group.rank == group.size - 1
+    exchange = Exchange(group, -1, last)
     function, call = job.states_function("backward_states")
     kept: Mapping[str, Tensor] = saved
     if call.backend is not job.call.backend:
@@ -357,10 +387,10 @@ def _leave(job: _Job, given: Tensors, entering: Maybe, saved: Tensors, cotangent
     )
 
 
-def _finals(job: _Job, finals: Tensors) -> Tensors:
+def _finals(job: _Job, group: Group, finals: Tensors) -> Tensors:
     """The final states of the sequences that end here, and zeros for the others."""
     if job.pieces is None:
-        ends = job.group.rank == job.group.size - 1
+        ends = group.rank == group.size - 1
         return finals if ends else {n: torch.zeros_like(x) for n, x in finals.items()}
     assert job.count is not None
     rows = [i for i, p in enumerate(job.pieces) if p.ends]
@@ -372,10 +402,10 @@ def _finals(job: _Job, finals: Tensors) -> Tensors:
     return out
 
 
-def _initial(job: _Job, initial: Tensors, given: Tensors, names: set[str] | frozenset[str]) -> Tensors:
+def _initial(job: _Job, group: Group, initial: Tensors, names: set[str] | frozenset[str]) -> Tensors:
     """The gradients of the initial states that count here, and zeros for the others."""
     if job.pieces is None:
-        if job.group.rank == 0:
+        if group.rank == 0:
             return initial
         return {n: torch.zeros_like(x) for n, x in initial.items() if n in names}
     assert job.count is not None
@@ -403,11 +433,11 @@ def _packed_call(job: _Job, given: Tensors) -> Call:
     return replace(job.call, packed=packed)
 
 
-def _enter_pieces(job: _Job, given: Tensors, states: Maybe) -> Maybe:
+def _enter_pieces(job: _Job, group: Group, given: Tensors, states: Maybe) -> Maybe:
     """For each piece the states that enter it. The last piece is what goes on, in the next rank's part, if anything does."""
     assert job.pieces is not None
     last = job.pieces[-1] if job.pieces else None
-    exchange = Exchange(job.group, 1, last is not None and last.begins, packed=True)
+    exchange = Exchange(group, 1, last is not None and last.begins, packed=True)
     function, call = job.states_function("forward_states")
     rows = {n: None if x is None or last is None else x[last.sequence, None] for n, x in states.items()}
     function(arguments_of(call, _steps(job, given, last)), rows, call.constants, exchange)
@@ -428,11 +458,11 @@ def _enter_pieces(job: _Job, given: Tensors, states: Maybe) -> Maybe:
     return out
 
 
-def _leave_pieces(job: _Job, given: Tensors, entering: Maybe, cotangents: Maybe, finals: Maybe) -> Maybe:
+def _leave_pieces(job: _Job, group: Group, given: Tensors, entering: Maybe, cotangents: Maybe, finals: Maybe) -> Maybe:
     """For each piece the gradients of the states that leave it. The first piece is what goes on in the rank before."""
     assert job.pieces is not None
     first = job.pieces[0] if job.pieces else None
-    exchange = Exchange(job.group, -1, first is not None and first.ends, packed=True)
+    exchange = Exchange(group, -1, first is not None and first.ends, packed=True)
     function, call = job.states_function("backward_states")
     own = _steps(job, given, first)
     count = 1 if first is not None else 0

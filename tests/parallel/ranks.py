@@ -477,6 +477,29 @@ def case_shapes_differ(at: Rank) -> dict[str, float]:
     return refusal(at, lambda: op(parts, context_parallel=at.processes), says=says + r"\[2, T, 4, \d\] on rank 1")
 
 
+def case_differ_later(at: Rank) -> dict[str, float]:
+    """A call that was made before, on some ranks: all raise, and the next one that all make is as before."""
+    op, given, _, parts = some_arguments(at, torch.float64)
+    low, high = span(at)
+    for _ in range(2):
+        op(parts, context_parallel=at.processes)
+    others = {n: torch.cat((x, x), 2) for n, x in parts.items()} if at.rank == 0 else parts
+    says = r"disagree on the shape of q: \[2, T, 4, \d\] on rank 0; \[2, T, 2, \d\] on ranks 1, 2"
+    refusal(at, lambda: op(others, context_parallel=at.processes), says=says)
+    return {"output": difference(op(parts, context_parallel=at.processes)[0], op(given)[0][:, low:high])}
+
+
+def case_lengths_change(at: Rank) -> dict[str, float]:
+    """The same call on one rank, of which the others have more or fewer steps, and then none."""
+    op, given, _, _ = some_arguments(at, torch.float64)
+    out = {}
+    for n, own in enumerate((9, 9, 5, 0, 9)):
+        low, high = (0, 8) if at.rank == 0 else (8, 8 + own)
+        parts = {a.name: given[a.name][:, low:high] if a.per_step else given[a.name] for a in op.signature.arguments}
+        out[str(n)] = difference(op(parts, context_parallel=at.processes)[0], op(given)[0][:, low:high])
+    return out
+
+
 def case_dtypes_differ(at: Rank) -> dict[str, float]:
     op, _, _, parts = some_arguments(at, torch.float16 if at.rank == 2 else torch.bfloat16)
     says = "disagree on the dtype of q: bfloat16 on ranks 0, 1; float16 on rank 2"
