@@ -75,13 +75,14 @@ class Run(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
-        wanted = ctx.needs_input_grad[1:]
-        task = Task(ctx.call, ctx.kept, tuple(wanted))
-        if not ctx.call.finals:
-            cotangents = (*cotangents, *[None] * len(ctx.call.signature.states))
+        call, wanted = ctx.call, ctx.needs_input_grad[1:]
+        task = Task(call, ctx.kept, wanted)
+        tensors = (*ctx.saved_tensors, *cotangents)
+        if not call.finals:
+            tensors = (*tensors, *[None] * len(call.signature.states))
         if torch.is_grad_enabled():  # create_graph=True
-            return None, *_spread(Backward.apply(task, *ctx.saved_tensors, *cotangents), wanted)
-        return None, *task.gradients((*ctx.saved_tensors, *cotangents))
+            return None, *_spread(Backward.apply(task, *tensors), wanted)
+        return None, *task.gradients(tensors)
 
     @staticmethod
     def jvp(ctx: Any, *_: Any) -> Any:

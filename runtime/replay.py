@@ -196,12 +196,11 @@ class _Rooms:
     """Takes memory for tensors. models: slots of arguments, by the layouts that they have."""
 
     def __init__(self, rooms: list[Part], models: Mapping[Any, int], device: torch.device) -> None:
-        self.rooms = [
-            (x.slot, models.get((x.shape, x.stride, x.dtype)), x.shape, x.stride, x.dtype, device) for x in rooms
-        ]
+        found = [(x, models.get((x.shape, x.stride, x.dtype))) for x in rooms]
+        self.rooms = [(x.slot, model, (x.shape, x.stride, x.dtype, device)) for x, model in found]
 
     def __call__(self, slots: list[Any]) -> None:
-        for slot, model, *layout in self.rooms:
+        for slot, model, layout in self.rooms:
             slots[slot] = room(None if model is None else slots[model], *layout)
 
 
