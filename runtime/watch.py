@@ -73,9 +73,9 @@ class Operation:
         return {x.slot for x in tree_flatten((self.args, self.options))[0] if type(x) is Part} | set(self.makes)
 
     def __call__(self, slots: list[Any]) -> None:
-        found = self.function(
-            *(_filled(x, slots) for x in self.args), **{n: _filled(x, slots) for n, x in self.options.items()}
-        )
+        args = [x.of(slots) if type(x) is Part else _filled(x, slots) for x in self.args]
+        options = {n: _filled(x, slots) for n, x in self.options.items()} if self.options else {}
+        found = self.function(*args, **options)
         if len(self.makes) == 1 and isinstance(found, Tensor):
             slots[self.makes[0]] = found
         elif self.makes:
