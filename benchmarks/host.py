@@ -2,7 +2,9 @@
 
     python -m benchmarks.host [--ops A,B] [--shapes 1x256x16x128,S4] [--out FILE]
 
-`bare` is what torch itself takes for a function of as many tensors that does nothing: its two passes without any work.
+`bare` is what torch itself takes for a function of as many tensors that does nothing: its two passes without any work. torch runs
+a backward pass in a thread of its own, once for all that it differentiates, and handing over to it and back is half of `bare`.
+`in one thread` is without that (`torch.autograd.set_multithreading_enabled(False)`).
 """
 
 from __future__ import annotations
@@ -49,7 +51,11 @@ def main(
                     for _ in range(3):
                         run()
                     row[f"{kind} {part}"] = timing.host_microseconds(run, device, calls)
-            row["bare forward_backward"] = timing.host_microseconds(bare(given, cotangents), device, calls)
+            both = {"replayed": runs["forward_backward"], "bare": bare(given, cotangents)}
+            row["bare forward_backward"] = timing.host_microseconds(both["bare"], device, calls)
+            with torch.autograd.set_multithreading_enabled(False):
+                for kind, run in both.items():
+                    row[f"{kind} forward_backward in one thread"] = timing.host_microseconds(run, device, calls)
             rows.append(row)
             print(json.dumps({n: x if isinstance(x, str) else round(x, 1) for n, x in row.items()}), flush=True)
     if out is not None:

@@ -156,6 +156,20 @@ def test_each_argument_keeps_its_own_memory():
             assert all(map(torch.equal, got, both_passes(*given, decay)))
 
 
+def test_calls_that_follow_each_other_keep_their_tensors():
+    """Launches wait for a slow kernel while those after them are given other addresses."""
+    sets = [arguments(seed) for seed in range(5)]
+    with directly():
+        expected = [both_passes(*x) for x in sets]
+    for _ in range(3):
+        both_passes(*sets[0])
+    torch.cuda._sleep(20_000_000)
+    with counted() as passes:
+        got = [both_passes(*sets[n % 5]) for n in range(30)]
+    assert passes == [True] * 60
+    assert [n for n, x in enumerate(got) if not all(map(torch.equal, x, expected[n % 5]))] == []
+
+
 def test_streams_and_threads_do_not_mix():
     sets = [arguments(seed) for seed in range(4)]
     with directly():
