@@ -154,8 +154,8 @@ def kernel_features(given, constants, at):
     }
 
 
-def feature_gradients(given, constants, at, cotangents):
-    """The gradient of what the op is given, through the features."""
+def feature_gradients(given, constants, at, cotangents, features, needs):
+    """The gradient of what the op is given, as far as it is needed, through the features."""
     dtype, low = at.dtype, at.low
     size_0i = at.queries
     size_0j = at.keys
@@ -172,24 +172,36 @@ def feature_gradients(given, constants, at, cotangents):
     b = given["b"]
     beta = given["beta"]
     x_i = at.rows(given["x"], spread=True)
-    t_0 = later("ab,bc->ac", dquery1_1, Q, low)
-    t_1 = contract("bc,ac->ab", K, x_j, low)
-    t_2 = combine(low, (None, dkey1_1), (-beta[..., None] * dcolumn1, t_1), (beta[..., None] * dcolumn1, b))
-    t_3 = later("bc,ab->ac", K, t_2, low)
-    t_4 = contract("ab,ac->bc", dquery1_1, x_i, low, over_batch=True)
-    t_5 = contract("ab,ac->bc", t_2, x_j, low, over_batch=True)
-    t_6 = contract("a,ab->b", dcolumn1, t_1, low)
-    t_7 = contract("b,ab->a", b, t_1, low)
-    t_8 = inner(t_1, t_1, dtype)
-    t_9 = ((-0.5 * t_8 + t_7) * dcolumn1).sum(-1)
-    return {
-        "x_i": [t_0],
-        "x_j": [t_3, dvalue1],
-        "Q": over_batch((t_4.to(dtype)), 2),
-        "K": over_batch((t_5.to(dtype)), 2),
-        "b": over_batch((beta[..., None] * t_6), 1),
-        "beta": over_batch(t_9, 0) + over_batch(dscalar1, 0),
-    }
+    key1 = features["key1"]
+    if "x" in needs:
+        t_0 = later("ab,bc->ac", dquery1_1, Q, low)
+    if needs & {"K", "x"}:
+        t_1 = combine(low, (None, dkey1_1), (-beta[..., None] * dcolumn1, key1), (beta[..., None] * dcolumn1, b))
+    if "x" in needs:
+        t_2 = later("bc,ab->ac", K, t_1, low)
+    if "Q" in needs:
+        t_3 = contract("ab,ac->bc", dquery1_1, x_i, low, over_batch=True)
+    if "K" in needs:
+        t_4 = contract("ab,ac->bc", t_1, x_j, low, over_batch=True)
+    if "b" in needs:
+        t_5 = contract("a,ab->b", dcolumn1, key1, low, over_batch=True)
+    if "beta" in needs:
+        t_6 = contract("b,ab->a", b, key1, low)
+        t_7 = inner(key1, key1, dtype)
+        t_8 = ((-0.5 * t_7 + t_6) * dcolumn1).sum(-1)
+    found = {}
+    if "x" in needs:
+        found["x_i"] = [t_0]
+        found["x_j"] = [t_2, dvalue1]
+    if "Q" in needs:
+        found["Q"] = over_batch((t_3.to(dtype)), 2)
+    if "K" in needs:
+        found["K"] = over_batch((t_4.to(dtype)), 2)
+    if "b" in needs:
+        found["b"] = over_batch((beta[..., None] * t_5), 1)
+    if "beta" in needs:
+        found["beta"] = over_batch(t_8, 0) + over_batch(dscalar1, 0)
+    return found
 
 
 def outputs(given, constants, at, averaged):
@@ -203,15 +215,15 @@ def outputs(given, constants, at, averaged):
     }
 
 
-def output_gradients(given, constants, at, averaged, cotangents):
-    """The gradient of averages, and of what the op is given, through the outputs."""
+def output_gradients(given, constants, at, averaged, cotangents, needs):
+    """The gradient of averages, and of what the op is given, as far as it is needed, through the outputs."""
     dtype, low = at.dtype, at.low
     size_0i = at.queries
     size_E = at.sizes["E"]
     dy = cotangents["y"]
-    return {
-        "value1": dy,
-    }
+    found = {}
+    found["value1"] = dy
+    return found
 
 
 def torch_energy(score1, column1, scalar1, i, j):

@@ -157,8 +157,8 @@ def kernel_features(given, constants, at):
     }
 
 
-def feature_gradients(given, constants, at, cotangents):
-    """The gradient of what the op is given, through the features."""
+def feature_gradients(given, constants, at, cotangents, features, needs):
+    """The gradient of what the op is given, as far as it is needed, through the features."""
     dtype, low = at.dtype, at.low
     size_0i = at.queries
     size_0j = at.keys
@@ -175,24 +175,37 @@ def feature_gradients(given, constants, at, cotangents):
     b = given["b"]
     c = given["c"]
     x_i = at.rows(given["x"], spread=True)
-    t_0 = contract("ac,bc->ab", x_i, Q, low)
-    t_1 = combine(low, (None, dquery1_1), (-drow, t_0), (drow, c))
-    t_2 = later("ab,bc->ac", t_1, Q, low)
-    t_3 = contract("bc,ac->ab", K, x_j, low)
-    t_4 = combine(low, (None, dkey1_1), (dcolumn1, b), (-dcolumn1, t_3))
-    t_5 = later("bc,ab->ac", K, t_4, low)
-    t_6 = contract("ab,ac->bc", t_1, x_i, low, over_batch=True)
-    t_7 = contract("ab,ac->bc", t_4, x_j, low, over_batch=True)
-    t_8 = contract("a,ab->b", dcolumn1, t_3, low, over_batch=True)
-    t_9 = contract("a,ab->b", drow, t_0, low, over_batch=True)
-    return {
-        "x_i": [t_2],
-        "x_j": [t_5, dvalue1],
-        "Q": over_batch((t_6.to(dtype)), 2),
-        "K": over_batch((t_7.to(dtype)), 2),
-        "b": over_batch((t_8.to(dtype)), 1),
-        "c": over_batch((t_9.to(dtype)), 1),
-    }
+    query1 = features["query1"]
+    key1 = features["key1"]
+    if needs & {"Q", "x"}:
+        t_0 = combine(low, (None, dquery1_1), (-drow, query1), (drow, c))
+    if "x" in needs:
+        t_1 = later("ab,bc->ac", t_0, Q, low)
+    if needs & {"K", "x"}:
+        t_2 = combine(low, (None, dkey1_1), (dcolumn1, b), (-dcolumn1, key1))
+    if "x" in needs:
+        t_3 = later("bc,ab->ac", K, t_2, low)
+    if "Q" in needs:
+        t_4 = contract("ab,ac->bc", t_0, x_i, low, over_batch=True)
+    if "K" in needs:
+        t_5 = contract("ab,ac->bc", t_2, x_j, low, over_batch=True)
+    if "b" in needs:
+        t_6 = contract("a,ab->b", dcolumn1, key1, low, over_batch=True)
+    if "c" in needs:
+        t_7 = contract("a,ab->b", drow, query1, low, over_batch=True)
+    found = {}
+    if "x" in needs:
+        found["x_i"] = [t_1]
+        found["x_j"] = [t_3, dvalue1]
+    if "Q" in needs:
+        found["Q"] = over_batch((t_4.to(dtype)), 2)
+    if "K" in needs:
+        found["K"] = over_batch((t_5.to(dtype)), 2)
+    if "b" in needs:
+        found["b"] = over_batch((t_6.to(dtype)), 1)
+    if "c" in needs:
+        found["c"] = over_batch((t_7.to(dtype)), 1)
+    return found
 
 
 def outputs(given, constants, at, averaged):
@@ -206,15 +219,15 @@ def outputs(given, constants, at, averaged):
     }
 
 
-def output_gradients(given, constants, at, averaged, cotangents):
-    """The gradient of averages, and of what the op is given, through the outputs."""
+def output_gradients(given, constants, at, averaged, cotangents, needs):
+    """The gradient of averages, and of what the op is given, as far as it is needed, through the outputs."""
     dtype, low = at.dtype, at.low
     size_0i = at.queries
     size_E = at.sizes["E"]
     dy = cotangents["y"]
-    return {
-        "value1": dy,
-    }
+    found = {}
+    found["value1"] = dy
+    return found
 
 
 def torch_energy(score1, column1, i, j):

@@ -64,8 +64,8 @@ def features(given, constants, at):
     }
 
 
-def feature_gradients(given, constants, at, cotangents):
-    """The gradient of what the op is given, through the features."""
+def feature_gradients(given, constants, at, cotangents, features, needs):
+    """The gradient of what the op is given, as far as it is needed, through the features."""
     dtype, low = at.dtype, at.low
     size_0j = at.keys
     size_E = at.sizes["E"]
@@ -73,10 +73,12 @@ def feature_gradients(given, constants, at, cotangents):
     dkey1_1 = cotangents["key1"]
     dquery1_1 = cotangents["query1"]
     dvalue1 = cotangents["value"]
-    return {
-        "x_j": [dkey1_1, dvalue1],
-        "mu_k": over_batch(((dquery1_1.mT).to(dtype)).mT, 2),
-    }
+    found = {}
+    if "x" in needs:
+        found["x_j"] = [dkey1_1, dvalue1]
+    if "mu" in needs:
+        found["mu_k"] = over_batch(((dquery1_1.mT).to(dtype)).mT, 2)
+    return found
 
 
 def outputs(given, constants, at, averaged):
@@ -101,8 +103,8 @@ def outputs(given, constants, at, averaged):
     }
 
 
-def output_gradients(given, constants, at, averaged, cotangents):
-    """The gradient of averages, and of what the op is given, through the outputs."""
+def output_gradients(given, constants, at, averaged, cotangents, needs):
+    """The gradient of averages, and of what the op is given, as far as it is needed, through the outputs."""
     dtype, low = at.dtype, at.low
     size_D = at.sizes["D"]
     size_E = at.sizes["E"]
@@ -119,20 +121,24 @@ def output_gradients(given, constants, at, averaged, cotangents):
     t_3 = contract("bc,ab->ac", t_2, R, low)
     t_4 = t_1 + t_3
     t_5 = t_4.to(low)
-    t_6 = contract("bc,ac->ab", value1.mT, t_5, low, over_batch=True)
+    if "L" in needs:
+        t_6 = contract("bc,ac->ab", value1.mT, t_5, low, over_batch=True)
     t_7 = contract("bc,ab->ac", value1.mT, L, low)
-    t_8 = contract("bc,ac->ab", t_2, t_7, low, over_batch=True)
-    t_9 = contract("bc,ac->ab", value1.mT, t_7, low)
+    if "R" in needs:
+        t_8 = contract("bc,ac->ab", t_2, t_7, low, over_batch=True)
+        t_9 = contract("bc,ac->ab", value1.mT, t_7, low)
     t_10 = contract("bc,ab->ac", value1.mT, L, low)
     t_11 = contract("ac,ab->bc", t_10, R, low)
     t_12 = contract("bc,ac->ab", dmatrix.mT, t_11, low)
     t_13 = contract("ab,ac->bc", R, t_7, low)
     t_14 = contract("ac,ab->bc", t_5, L, low)
-    return {
-        "L": over_batch((t_6.to(dtype)), 2),
-        "R": over_batch((t_8.to(dtype)), 2) + over_batch((dnodes[..., None, None] * t_9), 2),
-        "value1": (dB.mT + dnodes[..., None, None] * t_13 + t_12 + t_14).mT,
-    }
+    found = {}
+    if "L" in needs:
+        found["L"] = over_batch((t_6.to(dtype)), 2)
+    if "R" in needs:
+        found["R"] = over_batch((t_8.to(dtype)), 2) + over_batch((dnodes[..., None, None] * t_9), 2)
+    found["value1"] = (dB.mT + dnodes[..., None, None] * t_13 + t_12 + t_14).mT
+    return found
 
 
 def torch_energy(score1, i, j):

@@ -64,8 +64,8 @@ def features(given, constants, at):
     }
 
 
-def feature_gradients(given, constants, at, cotangents):
-    """The gradient of what the op is given, through the features."""
+def feature_gradients(given, constants, at, cotangents, features, needs):
+    """The gradient of what the op is given, as far as it is needed, through the features."""
     dtype, low = at.dtype, at.low
     size_0j = at.keys
     size_E = at.sizes["E"]
@@ -73,10 +73,12 @@ def feature_gradients(given, constants, at, cotangents):
     dkey1_1 = cotangents["key1"]
     dquery1_1 = cotangents["query1"]
     dvalue1 = cotangents["value"]
-    return {
-        "x_j": [dkey1_1, dvalue1],
-        "mu_k": over_batch(((dquery1_1.mT).to(dtype)).mT, 2),
-    }
+    found = {}
+    if "x" in needs:
+        found["x_j"] = [dkey1_1, dvalue1]
+    if "mu" in needs:
+        found["mu_k"] = over_batch(((dquery1_1.mT).to(dtype)).mT, 2)
+    return found
 
 
 def outputs(given, constants, at, averaged):
@@ -98,8 +100,8 @@ def outputs(given, constants, at, averaged):
     }
 
 
-def output_gradients(given, constants, at, averaged, cotangents):
-    """The gradient of averages, and of what the op is given, through the outputs."""
+def output_gradients(given, constants, at, averaged, cotangents, needs):
+    """The gradient of averages, and of what the op is given, as far as it is needed, through the outputs."""
     dtype, low = at.dtype, at.low
     size_E = at.sizes["E"]
     size_M = at.sizes["M"]
@@ -115,14 +117,16 @@ def output_gradients(given, constants, at, averaged, cotangents):
     t_4 = dpairwise[..., None, None] * value1.mT
     t_5 = t_3 + t_4
     t_6 = t_5.to(low)
-    t_7 = contract("ab,ac->bc", value1.mT, t_6, low)
+    if "W" in needs:
+        t_7 = contract("ab,ac->bc", value1.mT, t_6, low)
     t_8 = contract("bc,ac->ab", W, t_6, low)
     t_9 = contract("ac,bc->ab", value1.mT, W.mT, low)
     t_10 = 2.0 * (-(value1.mT).to(dtype) + t_9) * ddistance[..., None, None]
-    return {
-        "W": over_batch((t_7.to(dtype)), 2),
-        "value1": (dB.mT + t_10 + dpairwise[..., None, None] * t_9 + t_8).mT,
-    }
+    found = {}
+    if "W" in needs:
+        found["W"] = over_batch((t_7.to(dtype)), 2)
+    found["value1"] = (dB.mT + t_10 + dpairwise[..., None, None] * t_9 + t_8).mT
+    return found
 
 
 def torch_energy(score1, i, j):

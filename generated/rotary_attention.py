@@ -78,8 +78,8 @@ def features(given, constants, at):
     }
 
 
-def feature_gradients(given, constants, at, cotangents):
-    """The gradient of what the op is given, through the features."""
+def feature_gradients(given, constants, at, cotangents, features, needs):
+    """The gradient of what the op is given, as far as it is needed, through the features."""
     dtype, low = at.dtype, at.low
     size_0i = at.queries
     size_0j = at.keys
@@ -91,17 +91,24 @@ def feature_gradients(given, constants, at, cotangents):
     dvalue1 = cotangents["value"]
     i = at.position("i")
     j = at.position("j")
-    t_0 = at.frequencies(size_D, 10000.0)
-    t_1 = t_0[..., None, :] * i[..., :, None]
-    t_2 = half_turn(torch.sin(t_1) * dquery1_1, -1)
-    t_3 = t_0[..., None, :] * j[..., :, None]
-    t_4 = half_turn(torch.sin(t_3) * dkey1_1, -1)
-    return {
-        "q_i": [(-t_2), (torch.cos(t_1) * dquery1_1)],
-        "k_j": [(-t_4), (torch.cos(t_3) * dkey1_1)],
-        "v_j": [dvalue1],
-        "scale": over_batch(dscalar1, 0),
-    }
+    if needs & {"k", "q"}:
+        t_0 = at.frequencies(size_D, 10000.0)
+    if "q" in needs:
+        t_1 = t_0[..., None, :] * i[..., :, None]
+        t_2 = half_turn(torch.sin(t_1) * dquery1_1, -1)
+    if "k" in needs:
+        t_3 = t_0[..., None, :] * j[..., :, None]
+        t_4 = half_turn(torch.sin(t_3) * dkey1_1, -1)
+    found = {}
+    if "q" in needs:
+        found["q_i"] = [(-t_2), (torch.cos(t_1) * dquery1_1)]
+    if "k" in needs:
+        found["k_j"] = [(-t_4), (torch.cos(t_3) * dkey1_1)]
+    if "v" in needs:
+        found["v_j"] = [dvalue1]
+    if "scale" in needs:
+        found["scale"] = over_batch(dscalar1, 0)
+    return found
 
 
 def outputs(given, constants, at, averaged):
@@ -115,15 +122,15 @@ def outputs(given, constants, at, averaged):
     }
 
 
-def output_gradients(given, constants, at, averaged, cotangents):
-    """The gradient of averages, and of what the op is given, through the outputs."""
+def output_gradients(given, constants, at, averaged, cotangents, needs):
+    """The gradient of averages, and of what the op is given, as far as it is needed, through the outputs."""
     dtype, low = at.dtype, at.low
     size_0i = at.queries
     size_E = at.sizes["E"]
     do = cotangents["o"]
-    return {
-        "value1": do,
-    }
+    found = {}
+    found["value1"] = do
+    return found
 
 
 def torch_energy(score1, scalar1, i, j):

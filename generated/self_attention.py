@@ -125,8 +125,8 @@ def kernel_features(given, constants, at):
     }
 
 
-def feature_gradients(given, constants, at, cotangents):
-    """The gradient of what the op is given, through the features."""
+def feature_gradients(given, constants, at, cotangents, features, needs):
+    """The gradient of what the op is given, as far as it is needed, through the features."""
     dtype, low = at.dtype, at.low
     size_0i = at.queries
     size_0j = at.keys
@@ -139,16 +139,22 @@ def feature_gradients(given, constants, at, cotangents):
     K = given["K"]
     Q = given["Q"]
     x_i = at.rows(given["x"], spread=True)
-    t_0 = later("ab,bc->ac", dquery1_1, Q, low)
-    t_1 = later("bc,ab->ac", K, dkey1_1, low)
-    t_2 = contract("ab,ac->bc", dquery1_1, x_i, low, over_batch=True)
-    t_3 = contract("ab,ac->bc", dkey1_1, x_j, low, over_batch=True)
-    return {
-        "x_i": [t_0],
-        "x_j": [t_1, dvalue1],
-        "Q": over_batch((t_2.to(dtype)), 2),
-        "K": over_batch((t_3.to(dtype)), 2),
-    }
+    if "x" in needs:
+        t_0 = later("ab,bc->ac", dquery1_1, Q, low)
+        t_1 = later("bc,ab->ac", K, dkey1_1, low)
+    if "Q" in needs:
+        t_2 = contract("ab,ac->bc", dquery1_1, x_i, low, over_batch=True)
+    if "K" in needs:
+        t_3 = contract("ab,ac->bc", dkey1_1, x_j, low, over_batch=True)
+    found = {}
+    if "x" in needs:
+        found["x_i"] = [t_0]
+        found["x_j"] = [t_1, dvalue1]
+    if "Q" in needs:
+        found["Q"] = over_batch((t_2.to(dtype)), 2)
+    if "K" in needs:
+        found["K"] = over_batch((t_3.to(dtype)), 2)
+    return found
 
 
 def outputs(given, constants, at, averaged):
@@ -164,20 +170,22 @@ def outputs(given, constants, at, averaged):
     }
 
 
-def output_gradients(given, constants, at, averaged, cotangents):
-    """The gradient of averages, and of what the op is given, through the outputs."""
+def output_gradients(given, constants, at, averaged, cotangents, needs):
+    """The gradient of averages, and of what the op is given, as far as it is needed, through the outputs."""
     dtype, low = at.dtype, at.low
     size_0i = at.queries
     size_E = at.sizes["E"]
     value1 = averaged["value1"]
     dy = cotangents["y"]
     V = given["V"]
-    t_0 = contract("ab,ac->bc", dy, value1, low, over_batch=True)
+    if "V" in needs:
+        t_0 = contract("ab,ac->bc", dy, value1, low, over_batch=True)
     t_1 = contract("bc,ac->ab", V.mT, dy, low)
-    return {
-        "V": over_batch((t_0.to(dtype)), 2),
-        "value1": t_1,
-    }
+    found = {}
+    if "V" in needs:
+        found["V"] = over_batch((t_0.to(dtype)), 2)
+    found["value1"] = t_1
+    return found
 
 
 def torch_energy(score1, i, j):

@@ -68,8 +68,8 @@ def features(given, constants, at):
     }
 
 
-def feature_gradients(given, constants, at, cotangents):
-    """The gradient of what the op is given, through the features."""
+def feature_gradients(given, constants, at, cotangents, features, needs):
+    """The gradient of what the op is given, as far as it is needed, through the features."""
     dtype, low = at.dtype, at.low
     size_0i = at.queries
     size_0j = at.keys
@@ -79,12 +79,16 @@ def feature_gradients(given, constants, at, cotangents):
     dquery1_1 = cotangents["query1"]
     dscalar1 = cotangents["scalar1"]
     dvalue1 = cotangents["value"]
-    return {
-        "q_i": [dquery1_1],
-        "k_j": [dkey1_1],
-        "v_j": [dvalue1],
-        "scale": over_batch(dscalar1, 0),
-    }
+    found = {}
+    if "q" in needs:
+        found["q_i"] = [dquery1_1]
+    if "k" in needs:
+        found["k_j"] = [dkey1_1]
+    if "v" in needs:
+        found["v_j"] = [dvalue1]
+    if "scale" in needs:
+        found["scale"] = over_batch(dscalar1, 0)
+    return found
 
 
 def outputs(given, constants, at, averaged):
@@ -98,15 +102,15 @@ def outputs(given, constants, at, averaged):
     }
 
 
-def output_gradients(given, constants, at, averaged, cotangents):
-    """The gradient of averages, and of what the op is given, through the outputs."""
+def output_gradients(given, constants, at, averaged, cotangents, needs):
+    """The gradient of averages, and of what the op is given, as far as it is needed, through the outputs."""
     dtype, low = at.dtype, at.low
     size_0i = at.queries
     size_E = at.sizes["E"]
     do = cotangents["o"]
-    return {
-        "value1": do,
-    }
+    found = {}
+    found["value1"] = do
+    return found
 
 
 def torch_energy(score1, scalar1, i, j):

@@ -316,7 +316,7 @@ def _gradients(
         g = torch.zeros(shape, dtype=at.low, device=at.device) if g is None else g
         cotangents[name] = g.transpose(1, 2) if per_position else g
     post = averaged(s, averages, mass, at)
-    found = op.maps.output_gradients(given, constants, at, post, cotangents)
+    found = op.maps.output_gradients(given, constants, at, post, cotangents, needs)
     parts = [found.pop(n, None) for n, _ in s.values]
     d_averages = joined_gradients(parts, averages, s, at)
     d_mass = found.pop("mass", None)
@@ -332,7 +332,7 @@ def _gradients(
             d_row = dlse.to(at.dtype).masked_fill(lse == -math.inf, 0)
         inner["row"] = d_row
     total: dict[str, list[Any]] = {}
-    for more in (found, op.maps.feature_gradients(given, constants, at, inner)):
+    for more in (found, op.maps.feature_gradients(given, constants, at, inner, features, needs)):
         for variable, g in more.items():
             total.setdefault(s.gradient_of[variable], []).extend(g if isinstance(g, list) else [g])
     return {n: as_given(g, given[n], next(a for a in s.arguments if a.name == n)) for n, g in total.items()}

@@ -51,6 +51,8 @@ def contract(letters: str, a: Tensor, b: Tensor, low: torch.dtype, over_batch: b
     if a.ndim == b.ndim == 4 and over_batch and left[0] == right[0] and out in (left[1] + right[1], right[1] + left[1]):
         a, b = by_head(a), by_head(b)  # an einsum would copy both: it sums over T before B
         return torch.bmm(a.mT, b) if out == left[1] + right[1] else torch.bmm(b.mT, a)
+    if over_batch and a.ndim == 3 and b.ndim == 4 and (left, right) == (right[0], left + out):
+        return torch.bmm(by_head(a.unsqueeze(-1)).mT, by_head(b)).squeeze(1)
     if len(left) == 2 and a.ndim == len(right) + 1 and b.ndim == 4:  # a parameter: the other way round
         a, b, left, right = b, a, right, left
     if (

@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 from ..emit import _title, _wrapped, environment, formatted, names_from_outside
-from ..ir import leaves
+from ..ir import Node, leaves
 from .derivation import derivation_lines, formulas
 from .lower import QUERY
 from .pipeline import CompiledAttention
 from .print_features import Made, call_text, kernel_text, made_by_kernels
 from .print_kernels import kernels_text, product_of_averages
-from .print_maps import Printed, gradient_names, print_gradients, print_map, setup_lines
+from .print_maps import Printed, gradient_names, is_product, print_gradients, print_map, setup_lines, where_needed
 from .print_tile import torch_functions
 
 IMPORTS = {
@@ -34,7 +34,7 @@ def emit(c: CompiledAttention, tidy: bool = True) -> str:
     """The generated file of an attention, formatted where `tidy`."""
     maps = {
         "features": print_map(c.lowered, c.features),
-        "feature_gradients": print_gradients(c.lowered, c.features),
+        "feature_gradients": print_gradients(c.lowered, c.features, kept_features(c)),
         "outputs": print_map(c.lowered, c.outputs),
         "output_gradients": print_gradients(c.lowered, c.outputs),
     }
@@ -45,13 +45,13 @@ def emit(c: CompiledAttention, tidy: bool = True) -> str:
     results = {
         **({"kernel_features": feature_results(c, maps["kernel_features"])} if made else {}),
         "features": feature_results(c, maps["features"]),
-        "feature_gradients": list(maps["feature_gradients"].results.items()),
         "outputs": list(maps["outputs"].results.items()),
-        "output_gradients": list(maps["output_gradients"].results.items()),
     }
     page: dict[str, Any] = {
         **maps,
         **{f"{n}_results": r for n, r in results.items()},
+        "feature_gradients_lines": where_needed(maps["feature_gradients"], gradient_names(c.lowered, c.features)),
+        "output_gradients_lines": where_needed(maps["output_gradients"], gradient_names(c.lowered, c.outputs)),
         "title": _title(c),  # type: ignore[arg-type]
         "command": f"chunkform build {c.name}",
         "hash": spec_hash(c),
@@ -131,6 +131,17 @@ def print_made(c: CompiledAttention, made: list[Made]) -> Printed:
 
 def _joined(parts: list[str], own: list[int]) -> str:
     return parts[0] if len(parts) == 1 and own[0] == 1 else f"joined([{', '.join(parts)}], {own})"
+
+
+def kept_features(c: CompiledAttention) -> dict[Node, str]:
+    """Products that are features as they are."""
+    found = {}
+    for name, blocks in c.split.scores.items():
+        for side in ("query", "key"):
+            node = getattr(blocks[0], side)
+            if len(blocks) == 1 and len(blocks[0].axes) == 1 and is_product(node):
+                found[node] = f"{side}{name.removeprefix('score')}"
+    return found
 
 
 def unpack_cotangents(c: CompiledAttention, printed: Printed) -> None:

@@ -6,9 +6,10 @@ Values are [B, H, axes..], positions first. Products of matrices are computed in
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
-from ..ir import ONE, Node, dim_of, factors_of, mul, split_constant, terms_of, walk
+from ..ir import ONE, Node, dim_of, factors_of, mul, terms_of, walk
 from ..torch_text import TorchText
 from .lower import KEY, QUERY, Lowered
 from .maps import AVERAGED, Map
@@ -246,9 +247,15 @@ def print_map(p: Lowered, made: Map) -> Printed:
     return Printed(setup_lines(p, made, list(made.results.values())), text.lines, results)
 
 
-def print_gradients(p: Lowered, made: Map) -> Printed:
-    """The gradient of each variable, [B, H, ..], those of parameters [H, ..]: summed over the batch."""
+def print_gradients(p: Lowered, made: Map, kept: dict[Node, str] | None = None) -> Printed:
+    """The gradient of each variable, [B, H, ..], those of parameters [H, ..]: summed over the batch.
+
+    `kept` are products of matrices that needn't be computed again: names of features.
+    """
     text = MapText(p, [])
+    for node, name in (kept or {}).items():
+        text.names[node] = name
+        text.products.add(node)
     for name, node in made.gradients.items():
         side = any(v.name == name and v.kind in ("query", "key") for v in made.variables)
         text.count(spread_terms(node) if side else [node])
@@ -258,9 +265,14 @@ def print_gradients(p: Lowered, made: Map) -> Printed:
         if v.kind in ("parameter", "fixed"):
             terms = []
             for term in terms_of(node) or (node,):
-                core = split_constant(term)[1]
-                if core.op == "sum" and core.attrs[0] in (KEY, p.query) and text.uses[core] <= 1:
-                    text.batch.add(core)
+                sums = [f for f in factors_of(term) if not of_heads(f)]
+                if (
+                    len(sums) == 1
+                    and sums[0].op == "sum"
+                    and sums[0].attrs[0] in (KEY, p.query)
+                    and text.uses[sums[0]] <= 1
+                ):
+                    text.batch.add(sums[0])
                 shown = ordered(text._atom(text.value(term)), term.axes, tuple(a for a in v.axes if a in term.axes))
                 terms.append(f"over_batch({shown}, {len(v.axes)})")
             results[name] = " + ".join(terms)
@@ -273,7 +285,51 @@ def print_gradients(p: Lowered, made: Map) -> Printed:
                 ordered(text._atom(text.raw(t)), t.axes, v.axes) for t in (spread_terms(node) if sides else [node])
             ]
             results[name] = f"[{', '.join(terms)}]" if sides else terms[0]
-    return Printed(setup_lines(p, made, list(made.gradients.values()), finite=True), text.lines, results)
+    setup = setup_lines(p, made, list(made.gradients.values()), finite=True)
+    used = set(re.findall(r"\w+", " ".join((*text.lines, *results.values()))))
+    setup += [f'{n} = features["{n}"]' for n in dict.fromkeys((kept or {}).values()) if n in used]
+    return Printed(setup, text.lines, results)
+
+
+def of_heads(x: Node) -> bool:
+    """Is it a number, or made of parameters?"""
+    return all(y.attrs[0] in ("parameter", "constant") for y in walk(x) if y.op == "leaf")
+
+
+def where_needed(printed: Printed, arguments: dict[str, str]) -> list[str]:
+    """The statements and results as lines, those that only some arguments' gradients take where these are wanted.
+
+    arguments: variable -> argument; a result that isn't there is always wanted.
+    """
+    everything = frozenset(arguments.get(n, "") for n in printed.results)
+    wanted: list[set[str]] = [set() for _ in printed.lines]
+    defined = {line.split(" = ")[0]: k for k, line in enumerate(printed.lines)}
+
+    def note(text: str, argument: str) -> None:
+        for name in set(re.findall(r"\w+", text)) & defined.keys():
+            if argument not in wanted[k := defined[name]]:
+                wanted[k].add(argument)
+                note(printed.lines[k].split(" = ", 1)[1], argument)
+
+    for name, text in printed.results.items():
+        note(text, arguments.get(name, ""))
+    pairs = [(line, frozenset(w)) for line, w in zip(printed.lines, wanted, strict=True)]
+    pairs += [("found = {}", frozenset(everything))]
+    pairs += [(f'found["{n}"] = {text}', frozenset({arguments.get(n, "")})) for n, text in printed.results.items()]
+    out: list[str] = []
+    last: frozenset[str] | None = None
+    for line, names in pairs:
+        always = "" in names or names == everything
+        if not always and names != last:
+            test = (
+                f'"{next(iter(names))}" in needs'
+                if len(names) == 1
+                else f"needs & {{{', '.join(repr(n) for n in sorted(names))}}}"
+            )
+            out.append(f"if {test}:")
+        out.append(line if always else f"    {line}")
+        last = None if always else names
+    return out
 
 
 def spread_terms(x: Node) -> list[Node]:

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from attention.attentions import CATALOGUE, MORE, linear, masked
+from attention.attentions import CATALOGUE, MORE, everything, linear, masked
 from chunkform.codegen.attention.check import Case, check_op, difference, oracle, run, sample
 from chunkform.codegen.attention.pipeline import compile_attention
 from chunkform.codegen.compile import compile_module
@@ -49,6 +49,22 @@ def test_catalogue(name, case):
     if c.spec.nodes is not None and CASES[case].causal:
         pytest.skip("fixed queries have no positions")
     assert bad(check_op(c, op_of(name), CASES[case], "torch")) == {}
+
+
+@pytest.mark.parametrize("a", everything(), ids=lambda a: a.name)
+def test_a_gradient_alone_is_what_it_is_beside_others(a):
+    c, op = compile_attention(a), getattr(compile_module(a), a.name)
+    s = sample(c, Case(batch=2, steps=9, width=4, dtype=F64))
+
+    def gradients(*names):
+        given = {n: x.detach().requires_grad_(n in names) for n, x in s.given.items()}
+        y = op(**given, **s.constants, backend="torch")
+        y = y if isinstance(y, tuple) else (y,)
+        return torch.autograd.grad([x.square().sum() for x in y], [given[n] for n in names])
+
+    together = gradients(*s.given)
+    for n, g in zip(s.given, together, strict=True):
+        torch.testing.assert_close(gradients(n), (g,))
 
 
 @pytest.mark.parametrize("case", ["full", "causal", "float32", "groups"])
