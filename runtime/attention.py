@@ -149,7 +149,11 @@ class AttentionOp:
         tensors = [x for x in values if isinstance(x, Tensor)]
         try:
             kind = tensors[0].device.type
-            modes = autocast_dtype(kind), torch.is_grad_enabled(), os.environ.get("TRITON_INTERPRET")
+            modes = (
+                autocast_dtype(kind),
+                torch.is_grad_enabled(),
+                backend == "triton" and os.environ.get("TRITON_INTERPRET"),
+            )
             key = (layouts(tensors), *numbers, causal, type(causal), bool(output_lse), backend, modes)
             found = self.known.get(key)
         except (IndexError, TypeError, RuntimeError):  # something isn't as it should be: the check says what

@@ -14,7 +14,10 @@ from chunkform.codegen.attention import check as attentions
 from chunkform.codegen.attention.pipeline import compile_attention
 from chunkform.codegen.check import Case
 from chunkform.codegen.compile import compile_op
+from chunkform.codegen.programs import check as programs
+from chunkform.codegen.programs.pipeline import compile_program
 from chunkform.runtime import driver, replay
+from chunkform.spec.language import find
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 CASE = Case(steps=150, heads=4, width=32, dtype=torch.bfloat16, device="cuda")
@@ -120,6 +123,25 @@ def test_a_replayed_attention_gives_the_same_bits(name, dtype):
 
     def call(s):
         return attentions.run(c, op, s, case.causal, "triton")
+
+    with directly():
+        expected = call(other)
+    for _ in range(2):
+        call(first)
+    with counted() as passes:
+        got = call(other)
+    assert passes == [True, True]
+    assert [n for n, x in expected.items() if not torch.equal(x, got[n])] == []
+
+
+@pytest.mark.parametrize("name", ["mesa_net", "mesa_neumann"])
+def test_a_replayed_program_gives_the_same_bits(name):
+    c = compile_program(find(name)[0])
+    case = replace(CASE, width=64)
+    first, other = (programs.sample(c, replace(case, seed=seed)) for seed in (0, 1))
+
+    def call(s):
+        return programs.run(c, op_of(name), s, "triton")[0]
 
     with directly():
         expected = call(other)
