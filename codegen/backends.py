@@ -79,7 +79,7 @@ def triton_section(
     if c.forward is None:
         return Section("triton", sequential_triton_source(c), _SEQUENTIAL, features=_STEPWISE)
     try:
-        features = ("packed", "groups", "replays", *(["exchange"] if exchanges and cuttable(c) else []))
+        features = ("packed", "groups", "inference", "replays", *(["exchange"] if exchanges and cuttable(c) else []))
         text = triton_source(c, exchanges, fine, unwanted)
         return Section("triton", text, TRITON_IMPORTS, features=features, saved=triton_saved(c))
     except CannotPrint as why:

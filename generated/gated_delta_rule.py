@@ -907,7 +907,7 @@ def forward_ends_1(
         tl.store(S_last + sh * D * D + d[None, :] * D + d_kept[:, None], S, mask=d_ok[None, :] & d_kept_ok[:, None])
 
 
-def triton_forward(given, states, constants, packed=None, exchange=None):
+def triton_forward(given, states, constants, packed=None, exchange=None, needs_backward=True):
     """Outputs, last states and what the backward pass uses."""
     q = steps(given["q"])
     k = steps(given["k"])
@@ -2461,6 +2461,7 @@ OP = Op(
                 (
                     "packed",
                     "groups",
+                    "inference",
                     "replays",
                     "exchange",
                 )

@@ -642,7 +642,7 @@ def forward_sweep_1(
         tl.store(S_last + sh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
 
 
-def triton_forward(given, states, constants, packed=None, exchange=None):
+def triton_forward(given, states, constants, packed=None, exchange=None, needs_backward=True):
     """Outputs, last states and what the backward pass uses."""
     q = steps(given["q"])
     k = steps(given["k"])
@@ -871,10 +871,10 @@ def backward_prepare_1(
         d = d_start + tl.arange(0, part_d)
         d_ok = d < D
         k2 = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        alpha_a = tl.load(
+        alpha_a2 = tl.load(
             alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
         )
-        alpha_n = (
+        alpha_n2 = (
             tl.load(
                 alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
             )
@@ -886,10 +886,10 @@ def backward_prepare_1(
             k2.to(tl.float32),
             alpha_sums + at * D,
             alpha_resets + at * D if EXACT else None,
-            alpha_a,
-            alpha_n,
-            alpha_a,
-            alpha_n,
+            alpha_a2,
+            alpha_n2,
+            alpha_a2,
+            alpha_n2,
             d,
             d_ok,
             last,
@@ -1850,6 +1850,7 @@ OP = Op(
                 (
                     "packed",
                     "groups",
+                    "inference",
                     "replays",
                     "exchange",
                 )

@@ -706,7 +706,7 @@ def forward_ends_1(
         tl.store(W_last + sh * N * N + n_[None, :] * N + n__kept[:, None], W, mask=n__ok[None, :] & n__kept_ok[:, None])
 
 
-def triton_forward(given, states, constants, packed=None, exchange=None):
+def triton_forward(given, states, constants, packed=None, exchange=None, needs_backward=True):
     """Outputs, last states and what the backward pass uses."""
     x = steps(given["x"])
     z = steps(given["z"])
@@ -1850,6 +1850,7 @@ OP = Op(
                 (
                     "packed",
                     "groups",
+                    "inference",
                     "replays",
                     "exchange",
                 )

@@ -856,7 +856,7 @@ def forward_ends_1(
         tl.store(s_last + sh * D * D + d[None, :] * D + d_kept[:, None], s, mask=d_ok[None, :] & d_kept_ok[:, None])
 
 
-def triton_forward(given, states, constants, packed=None, exchange=None):
+def triton_forward(given, states, constants, packed=None, exchange=None, needs_backward=True):
     """Outputs, last states and what the backward pass uses."""
     q = steps(given["q"])
     k = steps(given["k"])
@@ -2303,6 +2303,7 @@ OP = Op(
                 (
                     "packed",
                     "groups",
+                    "inference",
                     "replays",
                     "exchange",
                 )

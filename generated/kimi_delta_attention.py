@@ -96,13 +96,12 @@ from chunkform.runtime.kernels import (
     part_of,
     place_of,
     span,
-    suffix_sum,
 )
 from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, padded, spread, steps, strides, whole
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
 from chunkform.runtime.parts import map_of_all
-from chunkform.runtime.places import parts_for, places
+from chunkform.runtime.places import BLOCK, LEVELS, parts_for, places
 from chunkform.runtime.segments import Segment, in_pieces, over_chunks
 from chunkform.runtime.torch_form import (
     after_chunks,
@@ -114,7 +113,7 @@ from chunkform.runtime.torch_form import (
     steps_first,
     to_chunks,
 )
-from chunkform.runtime.total import pair, total
+from chunkform.runtime.total import total
 
 
 def _forward_sweep_1(s1, s2, s3, s4, s5, S_0, lead, size, dtype, device, size_d, size_e):
@@ -759,6 +758,7 @@ def forward_prepare_1(
 def forward_sweep_1(
     S_first,
     S_last,
+    S_borders,
     scaled1_p,
     v_p,
     v_b,
@@ -784,11 +784,13 @@ def forward_sweep_1(
     starts,
     parts,
     length,
+    blocks,
     D: tl.constexpr,
     E: tl.constexpr,
     block_d: tl.constexpr,
     block_e: tl.constexpr,
     YIELD: tl.constexpr,
+    BLOCK: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -810,6 +812,7 @@ def forward_sweep_1(
     S = tl.zeros([block_e, block_d], tl.float32)
     if S_first is not None:
         S += tl.load(S_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
+    first_block = (begin // BLOCK + (0 if starts is None else sh // H)).to(tl.int32)
     v_p += b * v_b + h // v_g * v_h
     beta_p += b * beta_b + h // beta_g * beta_h
     for n in range(count):
@@ -824,6 +827,13 @@ def forward_sweep_1(
         alpha_n_end = (
             tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
         )
+        if S_borders is not None:
+            if n % (BLOCK // C) == 0:
+                tl.store(
+                    S_borders + (bh * blocks + first_block + n // (BLOCK // C)) * D * E + d[None, :] * E + e[:, None],
+                    S,
+                    mask=d_ok[None, :] & e_ok[:, None],
+                )
         scaled1 = tl.load(
             scaled1_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
         )
@@ -945,7 +955,7 @@ def forward_ends_1(
         tl.store(S_last + sh * D * D + d[None, :] * D + d_kept[:, None], S, mask=d_ok[None, :] & d_kept_ok[:, None])
 
 
-def triton_forward(given, states, constants, packed=None, exchange=None):
+def triton_forward(given, states, constants, packed=None, exchange=None, needs_backward=True):
     """Outputs, last states and what the backward pass uses."""
     q = steps(given["q"])
     k = steps(given["k"])
@@ -959,6 +969,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
     E = v.shape[-1]
     config = choose(some.dtype, (D, E))
     lay = places(packed, (B, T, H), config.chunk)
+    blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
     S_first = whole(states.get("S"))
     S_starts = S_first
@@ -1009,6 +1020,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
             (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
             None,
             S_ends,
+            None,
             scaled1,
             v,
             *strides(v, H),
@@ -1025,11 +1037,13 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
             *lay.walked,
             parts,
             lay.length(parts),
+            blocks.chunks,
             D=D,
             E=E,
             block_d=padded(D),
             block_e=min(config.tile, padded(E)),
             YIELD=False,
+            BLOCK=BLOCK,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1075,12 +1089,14 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
     S_ends = S_linear = None
     write1 = some.new_empty((B, T, H, E), dtype=some.dtype)
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
+    S_borders = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype) if needs_backward else None
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
     launch(
         forward_sweep_1,
         (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
         S_starts,
         S_last,
+        S_borders,
         scaled1,
         v,
         *strides(v, H),
@@ -1097,11 +1113,13 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
         *lay.walked,
         parts,
         lay.length(parts),
+        blocks.chunks,
         D=D,
         E=E,
         block_d=padded(D),
         block_e=min(config.tile, padded(E)),
         YIELD=True,
+        BLOCK=BLOCK,
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -1113,8 +1131,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None):
     alpha_resets = alpha_sums = matrix1 = matrix2 = scaled1 = scaled2 = scaled3 = None
     saved = {"c0cc4e5ad4": write1}
     write1 = None
-    if parts > 1:
-        saved |= {"S starts": S_starts}
+    if needs_backward:
+        saved |= {"S borders": S_borders}
+    S_borders = None
     return {"o": o}, {"S": S_last}, saved
 
 
@@ -1297,6 +1316,7 @@ def backward_prepare_1(
 def backward_sweep_1(
     dS_first,
     dS_last,
+    dS_borders,
     scaled1_p,
     do_p,
     do_b,
@@ -1328,11 +1348,13 @@ def backward_sweep_1(
     starts,
     parts,
     length,
+    blocks,
     D: tl.constexpr,
     E: tl.constexpr,
     block_d: tl.constexpr,
     block_e: tl.constexpr,
     YIELD: tl.constexpr,
+    BLOCK: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1356,6 +1378,7 @@ def backward_sweep_1(
         dS += tl.load(
             dS_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0
         )
+    first_block = (begin // BLOCK + (0 if starts is None else sh // H)).to(tl.int32)
     do_p += b * do_b + h // do_g * do_h
     beta_p += b * beta_b + h // beta_g * beta_h
     write1_p += b * write1_b + h // write1_g * write1_h
@@ -1375,6 +1398,16 @@ def backward_sweep_1(
         alpha_n_end = (
             tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
         )
+        if dS_borders is not None:
+            if (n == 0) | ((count - n) % (BLOCK // C) == 0):
+                tl.store(
+                    dS_borders
+                    + (bh * blocks + first_block + (count - 1 - n) // (BLOCK // C)) * D * E
+                    + d[None, :] * E
+                    + e[:, None],
+                    dS,
+                    mask=d_ok[None, :] & e_ok[:, None],
+                )
         scaled1 = tl.load(
             scaled1_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
         )
@@ -1505,7 +1538,7 @@ def backward_ends_1(
 
 
 @triton.jit(do_not_specialize=["T", "chunks"])
-def backward_prepare_2(
+def backward_prepare_read_2(
     intra1_p,
     beta_p,
     beta_b,
@@ -1681,159 +1714,8 @@ def backward_prepare_2(
         tl.store(intra2_p + at * D + i[:, None] * D + d[None, :], p6, mask=i_ok[:, None] & d_ok[None, :])
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
-def backward_sweep_2(
-    dS_first,
-    beta_p,
-    beta_b,
-    beta_t,
-    beta_h,
-    beta_g,
-    alpha_sums,
-    alpha_resets,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    S_out__out,
-    intra1_p,
-    intra2_p,
-    S_late_1_out,
-    dk_1_out,
-    scaled2_p,
-    write2_p,
-    write2_b,
-    write2_t,
-    write2_h,
-    write2_g,
-    scaled3_p,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    block_d: tl.constexpr,
-    YIELD: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
-):
-    """A walk backwards over chunks, carrying a tile of dS."""
-    tile = tl.program_id(0) % tl.cdiv(D, block_d)
-    sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
-    h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
-    bh = b * H + h
-    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
-    i = tl.arange(0, C)
-    e = tl.arange(0, block_e)
-    e_ok = e < E
-    d = tile * block_d + tl.arange(0, block_d)
-    d_ok = d < D
-    dS = tl.zeros([block_d, block_e], tl.float32)
-    if dS_first is not None:
-        dS += tl.load(
-            dS_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0
-        )
-    beta_p += b * beta_b + h // beta_g * beta_h
-    k_p += b * k_b + h // k_g * k_h
-    write1_p += b * write1_b + h // write1_g * write1_h
-    write2_p += b * write2_b + h // write2_g * write2_h
-    do_p += b * do_b + h // do_g * do_h
-    for n in range(count):
-        c = count - 1 - n
-        t0 = begin + tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
-        c += first
-        i_ok = i <= last
-        at = bh * T + t0
-        step = (b * T + t0) * H + h
-        alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
-        alpha_n_end = (
-            tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
-        )
-        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
-        alpha_a = tl.load(
-            alpha_sums + at * D + (tl.minimum(i, last))[None, :] * D + d[:, None], mask=(d_ok)[:, None], other=0
-        )
-        alpha_n = (
-            tl.load(
-                alpha_resets + at * D + (tl.minimum(i, last))[None, :] * D + d[:, None], mask=(d_ok)[:, None], other=0
-            )
-            if EXACT
-            else 0
-        )
-        since = span(alpha_a_end[:, None], alpha_n_end[:, None], alpha_a, alpha_n)
-        k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
-        write1 = tl.load(
-            write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
-        )
-        p = tl.dot(dS.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write1 dS^T
-        if not EXACT:
-            p = tl.dot((dS - dS.to(DT).to(tl.float32)).to(DT), tl.trans(write1.to(DT)), p)
-        sums = tl.sum((-beta.to(tl.float32)[None, :] * (since * k.to(tl.float32))).to(DT).to(tl.float32) * p, axis=1)
-        intra1 = tl.load(intra1_p + at * D + i[None, :] * D + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
-        intra2 = tl.load(intra2_p + at * D + i[None, :] * D + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
-        y = (-intra1.to(tl.float32)) + (p * since) + intra2.to(tl.float32)  # (write1 dS^T) . since + intra2 - intra1
-        if YIELD:
-            tl.store(
-                S_late_1_out + step * D + i[None, :] * (H * D) + d[:, None],
-                (-beta.to(tl.float32)[None, :] * (y * k.to(tl.float32))),
-                mask=d_ok[:, None] & i_ok[None, :],
-            )  # S.late
-            tl.store(
-                dk_1_out + step * D + i[None, :] * (H * D) + d[:, None],
-                (beta.to(tl.float32)[None, :] * y),
-                mask=d_ok[:, None] & i_ok[None, :],
-            )  # dk
-            tl.store(S_out__out + (bh * chunks + c) * D + d, sums, mask=d_ok)  # S: out
-        kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
-        scaled2 = tl.load(
-            scaled2_p + at * D + i[None, :] * D + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0
-        )
-        write2 = tl.load(
-            write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
-        )
-        p2 = tl.dot(
-            (beta.to(tl.float32)[None, :] * scaled2.to(tl.float32)).to(DT), write2.to(DT), input_precision="tf32x3"
-        )  # scaled2^T diag(beta) write2
-        scaled3 = tl.load(
-            scaled3_p + at * D + i[None, :] * D + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0
-        )
-        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p3 = tl.dot(
-            scaled3.to(DT), do.to(DT), ((kept[:, None] * dS) + (-p2)), input_precision="tf32x3"
-        )  # ... + scaled3^T do
-        dS = p3  # diag(kept) dS + scaled3^T do - scaled2^T diag(beta) write2
-
-
 @triton.jit(do_not_specialize=["T", "chunks"])
-def backward_prepare_3(
-    scaled4_p,
-    alpha_sums,
-    alpha_resets,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
+def backward_prepare_read_3(
     intra3_p,
     do_p,
     do_b,
@@ -1850,6 +1732,13 @@ def backward_prepare_3(
     beta_t,
     beta_h,
     beta_g,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    k_g,
+    alpha_sums,
+    alpha_resets,
     alpha_extents,
     intra4_p,
     write2_p,
@@ -1887,38 +1776,14 @@ def backward_prepare_3(
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
-    k_p += b * k_b + h // k_g * k_h
     do_p += b * do_b + h // do_g * do_h
     write1_p += b * write1_b + h // write1_g * write1_h
     beta_p += b * beta_b + h // beta_g * beta_h
+    k_p += b * k_b + h // k_g * k_h
     write2_p += b * write2_b + h // write2_g * write2_h
     extent = tl.load(alpha_extents + bh * chunks + c)
     if is_flat(extent, DT) != FLAT:
         return
-    for d_start in range(0, D, part_d):
-        d = d_start + tl.arange(0, part_d)
-        d_ok = d < D
-        alpha_a = tl.load(
-            alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
-        )
-        alpha_n = (
-            tl.load(
-                alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
-            )
-            if EXACT
-            else 0
-        )
-        alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
-        alpha_n_end = (
-            tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
-        )
-        until = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        tl.store(
-            scaled4_p + at * D + i[:, None] * D + d[None, :],
-            (until * k.to(tl.float32)),
-            mask=i_ok[:, None] & d_ok[None, :],
-        )  # k . until
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     write1 = tl.load(
         write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
@@ -1934,7 +1799,7 @@ def backward_prepare_3(
     for d_start in range(0, D, part_d):
         d = d_start + tl.arange(0, part_d)
         d_ok = d < D
-        k2 = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         alpha_a = tl.load(
             alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
         )
@@ -1947,7 +1812,7 @@ def backward_prepare_3(
         )
         p3 = decayed_sum(
             p2,
-            k2.to(tl.float32),
+            k.to(tl.float32),
             alpha_sums + at * D,
             alpha_resets + at * D if EXACT else None,
             alpha_a,
@@ -1983,7 +1848,7 @@ def backward_prepare_3(
         )
         p6 = decayed_sum(
             p5,
-            k2.to(tl.float32),
+            k.to(tl.float32),
             alpha_sums + at * D,
             alpha_resets + at * D if EXACT else None,
             alpha_a_before,
@@ -2005,214 +1870,178 @@ def backward_prepare_3(
         tl.store(intra4_p + at * D + i[:, None] * D + d[None, :], p6, mask=i_ok[:, None] & d_ok[None, :])
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
-def backward_sweep_3(
-    S_first,
-    S_last,
-    alpha_sums,
-    alpha_resets,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    alpha_p,
-    alpha_b,
-    alpha_t,
-    alpha_h,
-    alpha_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    beta_p,
-    beta_b,
-    beta_t,
-    beta_h,
-    beta_g,
-    write2_p,
-    write2_b,
-    write2_t,
-    write2_h,
-    write2_g,
-    S_in__out,
-    intra3_p,
-    intra4_p,
-    S_late_1_p,
-    S_late_1_b,
-    S_late_1_t,
-    S_late_1_h,
-    S_late_1_g,
-    dk_1_p,
-    dk_1_b,
-    dk_1_t,
-    dk_1_h,
-    dk_1_g,
-    S_late__out,
-    dq_out,
-    dk_out,
-    scaled4_p,
+@triton.jit(do_not_specialize=["T", "chunks"])
+def backward_read_1(
+    dS_borders,
+    intra1_p,
     write1_p,
     write1_b,
     write1_t,
     write1_h,
     write1_g,
+    alpha_sums,
+    alpha_resets,
+    intra2_p,
+    beta_p,
+    beta_b,
+    beta_t,
+    beta_h,
+    beta_g,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    k_g,
+    S_borders,
+    do_p,
+    do_b,
+    do_t,
+    do_h,
+    do_g,
+    intra3_p,
+    intra4_p,
+    write2_p,
+    write2_b,
+    write2_t,
+    write2_h,
+    write2_g,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    q_g,
+    alpha_p,
+    alpha_b,
+    alpha_t,
+    alpha_h,
+    alpha_g,
+    dq_out,
+    dk_out,
+    S_pairing_out,
     T,
     H,
     chunks,
-    starts,
-    parts,
-    length,
+    begins,
+    stops,
     E: tl.constexpr,
     D: tl.constexpr,
     block_e: tl.constexpr,
     block_d: tl.constexpr,
-    YIELD: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
     EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
-    """A walk forwards over chunks, carrying a tile of S."""
+    """What reads the states at the borders of blocks, for all blocks at once."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
-    sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
-    h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
-    bh = b * H + h
-    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
+    c = (tl.program_id(0) // tl.cdiv(D, block_d)) % chunks
+    bh = ((tl.program_id(0) // tl.cdiv(D, block_d)) // chunks).to(tl.int64)
+    b = bh // H
+    h = bh % H
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
     e_ok = e < E
     d = tile * block_d + tl.arange(0, block_d)
     d_ok = d < D
-    S = tl.zeros([block_d, block_e], tl.float32)
-    if S_first is not None:
-        S += tl.load(S_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0)
-    q_p += b * q_b + h // q_g * q_h
-    do_p += b * do_b + h // do_g * do_h
-    alpha_p += b * alpha_b + h // alpha_g * alpha_h
-    k_p += b * k_b + h // k_g * k_h
-    beta_p += b * beta_b + h // beta_g * beta_h
-    write2_p += b * write2_b + h // write2_g * write2_h
-    S_late_1_p += b * S_late_1_b + h // S_late_1_g * S_late_1_h
-    dk_1_p += b * dk_1_b + h // dk_1_g * dk_1_h
+    t0, last = place_of(c, T, begins, stops, C)
+    if last < 0:
+        return
+    i_ok = i <= last
+    at = bh * T + t0
+    step = (b * T + t0) * H + h
     write1_p += b * write1_b + h // write1_g * write1_h
-    for n in range(count):
-        c = n
-        t0 = begin + tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
-        c += first
-        i_ok = i <= last
-        at = bh * T + t0
-        step = (b * T + t0) * H + h
-        S_late_1 = tl.load(
-            S_late_1_p + t0 * S_late_1_t + i[None, :] * S_late_1_t + d[:, None],
-            mask=d_ok[:, None] & i_ok[None, :],
-            other=0.0,
-        )
-        dk_1 = tl.load(
-            dk_1_p + t0 * dk_1_t + i[None, :] * dk_1_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0
-        )
-        alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
-        alpha_n_end = (
-            tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
-        )
-        alpha_a = tl.load(
-            alpha_sums + at * D + (tl.minimum(i, last))[None, :] * D + d[:, None], mask=(d_ok)[:, None], other=0
-        )
-        alpha_n = (
-            tl.load(
-                alpha_resets + at * D + (tl.minimum(i, last))[None, :] * D + d[:, None], mask=(d_ok)[:, None], other=0
-            )
-            if EXACT
-            else 0
-        )
-        since = span(alpha_a, alpha_n, 0.0, 0)
-        q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
-        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p = tl.dot(S.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # do S^T
-        if not EXACT:
-            p = tl.dot((S - S.to(DT).to(tl.float32)).to(DT), tl.trans(do.to(DT)), p)
-        alpha = tl.exp(
-            tl.load(
-                alpha_p + t0 * alpha_t + i[None, :] * alpha_t + d[:, None],
-                mask=d_ok[:, None] & i_ok[None, :],
-                other=0.0,
-            ).to(tl.float32)
-        )
-        k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
-        x = tl.where(d_ok[:, None] & i_ok[None, :], (alpha * k.to(tl.float32)), 0.0)  # k . alpha
-        alpha_a_before = tl.load(
-            alpha_sums + at * D + (tl.minimum(i - 1, last))[None, :] * D + d[:, None],
-            mask=(i > 0)[None, :] & (d_ok)[:, None],
+    beta_p += b * beta_b + h // beta_g * beta_h
+    k_p += b * k_b + h // k_g * k_h
+    do_p += b * do_b + h // do_g * do_h
+    write2_p += b * write2_b + h // write2_g * write2_h
+    q_p += b * q_b + h // q_g * q_h
+    alpha_p += b * alpha_b + h // alpha_g * alpha_h
+    alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
+    alpha_n_end = (
+        tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
+    )
+    s = tl.load(
+        dS_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
+        mask=d_ok[None, :] & e_ok[:, None],
+        other=0.0,
+    )  # dS
+    intra1 = tl.load(intra1_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    write1 = tl.load(
+        write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+    )
+    p = tl.dot(write1.to(DT), s.to(DT), input_precision="tf32x3")  # write1 dS^T
+    alpha_a = tl.load(
+        alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+    )
+    alpha_n = (
+        tl.load(alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0)
+        if EXACT
+        else 0
+    )
+    since = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
+    intra2 = tl.load(intra2_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    y = (-intra1.to(tl.float32)) + (p * since) + intra2.to(tl.float32)  # (write1 dS^T) . since + intra2 - intra1
+    beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+    k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    sums = tl.sum((-beta.to(tl.float32)[:, None] * (p * since * k.to(tl.float32))), axis=0)  # out
+    terms = -beta.to(tl.float32)[:, None] * (y * k.to(tl.float32))  # S.late
+    terms2 = beta.to(tl.float32)[:, None] * y  # dk
+    s2 = tl.load(
+        S_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
+        mask=d_ok[None, :] & e_ok[:, None],
+        other=0.0,
+    )  # S
+    since2 = span(alpha_a, alpha_n, 0.0, 0)
+    do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+    p2 = tl.dot(do.to(DT), s2.to(DT), input_precision="tf32x3")  # do S^T
+    intra3 = tl.load(intra3_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    y2 = (since2 * p2) + intra3.to(tl.float32)  # (do S^T) . since + intra3
+    intra4 = tl.load(intra4_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    alpha_a_before = tl.load(
+        alpha_sums + at * D + (tl.minimum(i - 1, last))[:, None] * D + d[None, :],
+        mask=(i > 0)[:, None] & (d_ok)[None, :],
+        other=0,
+    )
+    alpha_n_before = (
+        tl.load(
+            alpha_resets + at * D + (tl.minimum(i - 1, last))[:, None] * D + d[None, :],
+            mask=(i > 0)[:, None] & (d_ok)[None, :],
             other=0,
         )
-        alpha_n_before = (
-            tl.load(
-                alpha_resets + at * D + (tl.minimum(i - 1, last))[None, :] * D + d[:, None],
-                mask=(i > 0)[None, :] & (d_ok)[:, None],
-                other=0,
-            )
-            if EXACT
-            else 0
-        )
-        since2 = span(alpha_a_before, alpha_n_before, 0.0, 0)
-        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
-        write2 = tl.load(
-            write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
-        )
-        p2 = tl.dot(S.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # write2 S^T
-        if not EXACT:
-            p2 = tl.dot((S - S.to(DT).to(tl.float32)).to(DT), tl.trans(write2.to(DT)), p2)
-        sums = tl.sum(
-            (since * q.to(tl.float32)).to(DT).to(tl.float32) * p
-            + (-beta.to(tl.float32)[None, :] * (x * since2)).to(DT).to(tl.float32) * p2,
-            axis=1,
-        )
-        intra3 = tl.load(intra3_p + at * D + i[None, :] * D + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
-        y = (since * p) + intra3.to(tl.float32)  # (do S^T) . since + intra3
-        intra4 = tl.load(intra4_p + at * D + i[None, :] * D + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
-        y2 = intra4.to(tl.float32) + (since2 * p2)  # (write2 S^T) . since + intra4
-        if YIELD:
-            tl.store(
-                S_late__out + step * D + i[None, :] * (H * D) + d[:, None],
-                (
-                    (y * q.to(tl.float32))
-                    + (-beta.to(tl.float32)[None, :] * (y2 * alpha * k.to(tl.float32)))
-                    + S_late_1.to(tl.float32)
-                ),
-                mask=d_ok[:, None] & i_ok[None, :],
-            )  # S.late
-            tl.store(dq_out + step * D + i[None, :] * (H * D) + d[:, None], y, mask=d_ok[:, None] & i_ok[None, :])  # dq
-            tl.store(
-                dk_out + step * D + i[None, :] * (H * D) + d[:, None],
-                ((-beta.to(tl.float32)[None, :] * (y2 * alpha)) + dk_1.to(tl.float32)),
-                mask=d_ok[:, None] & i_ok[None, :],
-            )  # dk
-            tl.store(S_in__out + (bh * chunks + c) * D + d, sums, mask=d_ok)  # S: in
-        kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
-        scaled4 = tl.load(
-            scaled4_p + at * D + i[None, :] * D + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0
-        )
-        write1 = tl.load(
-            write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
-        )
-        p3 = tl.dot(
-            (beta.to(tl.float32)[None, :] * scaled4.to(tl.float32)).to(DT),
-            write1.to(DT),
-            (kept[:, None] * S),
-            input_precision="tf32x3",
-        )  # ... + scaled4^T diag(beta) write1
-        S = p3  # diag(kept) S + scaled4^T diag(beta) write1
-    if S_last is not None:
-        tl.store(S_last + sh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
+        if EXACT
+        else 0
+    )
+    since3 = span(alpha_a_before, alpha_n_before, 0.0, 0)
+    write2 = tl.load(
+        write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+    )
+    p3 = tl.dot(write2.to(DT), s2.to(DT), input_precision="tf32x3")  # write2 S^T
+    y3 = intra4.to(tl.float32) + (since3 * p3)  # (write2 S^T) . since + intra4
+    kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
+    spans = kept * tl.sum(s2.to(tl.float32) * s.to(tl.float32), axis=0)  # the decays of the block times <S, dS>
+    q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    alpha = tl.exp(
+        tl.load(
+            alpha_p + t0 * alpha_t + i[:, None] * alpha_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
+        ).to(tl.float32)
+    )
+    terms3 = (
+        (y2 * q.to(tl.float32)) + (-beta.to(tl.float32)[:, None] * (y3 * alpha * k.to(tl.float32))) + terms
+    )  # S.late
+    terms4 = y2  # dq
+    tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], y2, mask=i_ok[:, None] & d_ok[None, :])  # dq
+    terms5 = (-beta.to(tl.float32)[:, None] * (y3 * alpha)) + terms2  # dk
+    tl.store(
+        dk_out + step * D + i[:, None] * (H * D) + d[None, :],
+        ((-beta.to(tl.float32)[:, None] * (y3 * alpha)) + terms2),
+        mask=i_ok[:, None] & d_ok[None, :],
+    )  # dk
+    end = -sums + spans
+    total = end[None, :] + tl.cumsum(tl.where(i_ok[:, None], terms3, 0.0), axis=0, reverse=True)
+    tl.store(
+        S_pairing_out + step * D + i[:, None] * (H * D) + d[None, :], total, mask=i_ok[:, None] & d_ok[None, :]
+    )  # S: pairing
 
 
 def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None):
@@ -2229,10 +2058,11 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     E = v.shape[-1]
     config = choose(some.dtype, (D, E))
     lay = places(packed, (B, T, H), config.chunk)
+    blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
     S_first = whole(states.get("S"))
     dS_first = dS_starts = whole(final_cotangents.get("S"))
-    S_starts = saved["S starts"] if parts > 1 else S_first
+    S_borders = saved["S borders"]
     write1 = saved["c0cc4e5ad4"]
     do = cotangent(cotangents.get("o"), some, (B, T, H, E))
     alpha_sums, alpha_resets, alpha_extents = cumulate(alpha, lay, config.exact)
@@ -2274,6 +2104,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_stages=1,
             maxnreg=255 if config.exact else None,
         )
+    alpha_extents = None
     if parts > 1 or exchange is not None:
         dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         launch(
@@ -2281,6 +2112,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
             None,
             dS_ends,
+            None,
             scaled1,
             do,
             *strides(do, H),
@@ -2300,11 +2132,13 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             *lay.walked,
             parts,
             lay.length(parts),
+            blocks.chunks,
             D=D,
             E=E,
             block_d=padded(D),
             block_e=min(config.tile, padded(E)),
             YIELD=False,
+            BLOCK=BLOCK,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -2353,12 +2187,14 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     write2 = some.new_empty((B, T, H, E), dtype=some.dtype)
     dv = some.new_empty((B, T, H, E), dtype=some.dtype)
     dbeta_0 = some.new_empty((B, T, H, cdiv(E, min(config.tile, padded(E)))), dtype=torch.float32)
+    dS_borders = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype)
     dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
     launch(
         backward_sweep_1,
         (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
         dS_starts,
         dS_last,
+        dS_borders,
         scaled1,
         do,
         *strides(do, H),
@@ -2378,11 +2214,13 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         *lay.walked,
         parts,
         lay.length(parts),
+        blocks.chunks,
         D=D,
         E=E,
         block_d=padded(D),
         block_e=min(config.tile, padded(E)),
         YIELD=True,
+        BLOCK=BLOCK,
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -2391,15 +2229,16 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         num_warps=config.warps,
         num_stages=config.stages,
     )
-    matrix1 = matrix2 = scaled1 = None
+    alpha_resets = alpha_sums = matrix1 = matrix2 = scaled1 = scaled2 = scaled3 = None
+    block_alpha_sums, block_alpha_resets, block_alpha_extents = cumulate(alpha, blocks, config.exact)
     if needs & {"alpha", "k", "q"}:
-        intra1 = some.new_empty((B, H, T, D), dtype=torch.float32)
-        intra2 = some.new_empty((B, H, T, D), dtype=torch.float32)
+        intra1_blocks = some.new_empty((B, H, T, D), dtype=torch.float32)
+        intra2_blocks = some.new_empty((B, H, T, D), dtype=torch.float32)
         for flat in (True, False):
             launch(
-                backward_prepare_2,
-                (lay.programs,),
-                intra1,
+                backward_prepare_read_2,
+                (blocks.programs,),
+                intra1_blocks,
                 beta,
                 *strides(beta, H),
                 write1,
@@ -2410,174 +2249,117 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 *strides(alpha, H),
                 k,
                 *strides(k, H),
-                alpha_sums,
-                alpha_resets,
-                alpha_extents,
-                intra2,
+                block_alpha_sums,
+                block_alpha_resets,
+                block_alpha_extents,
+                intra2_blocks,
                 do,
                 *strides(do, H),
                 q,
                 *strides(q, H),
-                *lay.at_once,
+                *blocks.at_once,
                 E=E,
                 D=D,
                 block_e=padded(E),
-                part_d=min(config.block, padded(D)),
+                part_d=min(BLOCK, padded(D)),
                 FLAT=flat,
-                C=config.chunk,
-                LEVELS=config.levels,
-                EVEN=lay.even,
+                C=BLOCK,
+                LEVELS=LEVELS,
+                EVEN=blocks.even,
                 EXACT=config.exact,
                 DT=DTYPES[some.dtype],
-                num_warps=config.ahead,
+                num_warps=4,
                 num_stages=1,
                 maxnreg=255 if config.exact else None,
             )
     if needs & {"alpha", "k", "q"}:
-        S_late_1 = some.new_empty((B, T, H, D), dtype=torch.float32)
-        dk_1 = some.new_empty((B, T, H, D), dtype=torch.float32)
-        S_out_ = some.new_empty((B, H, lay.chunks, D), dtype=torch.float32)
-        launch(
-            backward_sweep_2,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
-            dS_starts,
-            beta,
-            *strides(beta, H),
-            alpha_sums,
-            alpha_resets,
-            k,
-            *strides(k, H),
-            write1,
-            *strides(write1, H),
-            S_out_,
-            intra1,
-            intra2,
-            S_late_1,
-            dk_1,
-            scaled2,
-            write2,
-            *strides(write2, H),
-            scaled3,
-            do,
-            *strides(do, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            E=E,
-            D=D,
-            block_e=padded(E),
-            block_d=min(config.tile, padded(D)),
-            YIELD=True,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.warps,
-            num_stages=config.stages,
-        )
-    intra1 = intra2 = scaled2 = scaled3 = None
-    if needs & {"alpha", "k", "q"}:
-        scaled4 = some.new_empty((B, H, T, D))
-        intra3 = some.new_empty((B, H, T, D), dtype=torch.float32)
-        intra4 = some.new_empty((B, H, T, D), dtype=torch.float32)
+        intra3_blocks = some.new_empty((B, H, T, D), dtype=torch.float32)
+        intra4_blocks = some.new_empty((B, H, T, D), dtype=torch.float32)
         for flat in (True, False):
             launch(
-                backward_prepare_3,
-                (lay.programs,),
-                scaled4,
-                alpha_sums,
-                alpha_resets,
-                k,
-                *strides(k, H),
-                intra3,
+                backward_prepare_read_3,
+                (blocks.programs,),
+                intra3_blocks,
                 do,
                 *strides(do, H),
                 write1,
                 *strides(write1, H),
                 beta,
                 *strides(beta, H),
-                alpha_extents,
-                intra4,
+                k,
+                *strides(k, H),
+                block_alpha_sums,
+                block_alpha_resets,
+                block_alpha_extents,
+                intra4_blocks,
                 write2,
                 *strides(write2, H),
-                *lay.at_once,
+                *blocks.at_once,
                 E=E,
                 D=D,
                 block_e=padded(E),
-                part_d=min(config.block, padded(D)),
+                part_d=min(BLOCK, padded(D)),
                 FLAT=flat,
-                C=config.chunk,
-                LEVELS=config.levels,
-                EVEN=lay.even,
+                C=BLOCK,
+                LEVELS=LEVELS,
+                EVEN=blocks.even,
                 EXACT=config.exact,
                 DT=DTYPES[some.dtype],
-                num_warps=config.ahead,
+                num_warps=4,
                 num_stages=1,
                 maxnreg=255 if config.exact else None,
             )
-    alpha_extents = None
+    block_alpha_extents = None
     if needs & {"alpha", "k", "q"}:
-        S_late_ = S_late_1  # in place
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
-        S_in_ = some.new_empty((B, H, lay.chunks, D), dtype=torch.float32)
-        S_last = some.new_empty((lay.sequences * parts, H, D, E), dtype=torch.float32)
+        S_pairing = some.new_empty((B, T, H, D), dtype=torch.float32)
         launch(
-            backward_sweep_3,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
-            S_starts,
-            S_last,
-            alpha_sums,
-            alpha_resets,
-            q,
-            *strides(q, H),
-            do,
-            *strides(do, H),
-            alpha,
-            *strides(alpha, H),
-            k,
-            *strides(k, H),
-            beta,
-            *strides(beta, H),
-            write2,
-            *strides(write2, H),
-            S_in_,
-            intra3,
-            intra4,
-            S_late_1,
-            *strides(S_late_1, H),
-            dk_1,
-            *strides(dk_1, H),
-            S_late_,
-            dq,
-            dk,
-            scaled4,
+            backward_read_1,
+            (blocks.programs * cdiv(D, min(config.tile, padded(D))),),
+            dS_borders,
+            intra1_blocks,
             write1,
             *strides(write1, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
+            block_alpha_sums,
+            block_alpha_resets,
+            intra2_blocks,
+            beta,
+            *strides(beta, H),
+            k,
+            *strides(k, H),
+            S_borders,
+            do,
+            *strides(do, H),
+            intra3_blocks,
+            intra4_blocks,
+            write2,
+            *strides(write2, H),
+            q,
+            *strides(q, H),
+            alpha,
+            *strides(alpha, H),
+            dq,
+            dk,
+            S_pairing,
+            *blocks.at_once,
             E=E,
             D=D,
             block_e=padded(E),
             block_d=min(config.tile, padded(D)),
-            YIELD=True,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
+            C=BLOCK,
+            LEVELS=LEVELS,
+            EVEN=blocks.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=config.warps,
-            num_stages=config.stages,
+            num_warps=4,
+            num_stages=1,
+            maxnreg=255 if config.exact else None,
         )
-    S_late_1 = alpha_resets = alpha_sums = dk_1 = intra3 = intra4 = scaled4 = write2 = None
+    block_alpha_resets = block_alpha_sums = dS_borders = intra1_blocks = intra2_blocks = intra3_blocks = (
+        intra4_blocks
+    ) = write2 = None
     gradients, initial = {}, {}
-    if needs & {"alpha"}:  # the decay times <S_(t-1), dS_t>
-        late = spread(S_late_.float(), (B, T, H, D), some)
-        early = None
-        S_pairing = suffix_sum(late, early, pair(S_last, dS_starts, (-1,)), lay, parts, S_in_, S_out_)
-    S_in_ = S_last = S_out_ = late = None
     if "q" in needs:
         gradients["q"] = dq.to(given["q"].dtype)
     dq = None
@@ -2592,6 +2374,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     dbeta_0 = None
     if "alpha" in needs:
         gradients["alpha"] = spread(S_pairing, (B, T, H, D), some).to(given["alpha"].dtype)
+    S_pairing = None
     if "S" in needs:
         initial["S"] = dS_last
     dS_last = None
@@ -2718,6 +2501,7 @@ OP = Op(
                 (
                     "packed",
                     "groups",
+                    "inference",
                     "replays",
                     "exchange",
                 )

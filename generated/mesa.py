@@ -499,7 +499,7 @@ def x_system_forward_sweep_1(
         tl.store(H__last + sh * D * D + d_kept[:, None] * D + d[None, :], H_, mask=d_kept_ok[:, None] & d_ok[None, :])
 
 
-def triton_x_system_forward(given, states, constants, packed=None):
+def triton_x_system_forward(given, states, constants, packed=None, needs_backward=True):
     """Outputs, last states and what the backward pass uses."""
     u = steps(given["u"])
     lam = steps(given["lam"])

@@ -848,7 +848,7 @@ def x_system_forward_sweep_1(
         tl.store(H__last + sh * D * D + d_kept[:, None] * D + d[None, :], H_, mask=d_kept_ok[:, None] & d_ok[None, :])
 
 
-def triton_x_system_forward(given, states, constants, packed=None):
+def triton_x_system_forward(given, states, constants, packed=None, needs_backward=True):
     """Outputs, last states and what the backward pass uses."""
     k = steps(given["k"])
     beta = steps(given["beta"])
@@ -2207,7 +2207,7 @@ def o_forward_sweep_1(
         tl.store(S_last + sh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
 
 
-def triton_o_forward(given, states, constants, packed=None):
+def triton_o_forward(given, states, constants, packed=None, needs_backward=True):
     """Outputs, last states and what the backward pass uses."""
     k = steps(given["k"])
     v = steps(given["v"])

@@ -782,7 +782,7 @@ def o2_forward_sweep_1(
         tl.store(H__last + sh * D * D + d_kept[:, None] * D + d[None, :], H_, mask=d_kept_ok[:, None] & d_ok[None, :])
 
 
-def triton_o2_forward(given, states, constants, packed=None):
+def triton_o2_forward(given, states, constants, packed=None, needs_backward=True):
     """Outputs, last states and what the backward pass uses."""
     q = steps(given["q"])
     u = steps(given["u"])
@@ -1765,7 +1765,7 @@ def o3_forward_sweep_1(
         tl.store(H__last + sh * D * D + d_kept[:, None] * D + d[None, :], H_, mask=d_kept_ok[:, None] & d_ok[None, :])
 
 
-def triton_o3_forward(given, states, constants, packed=None):
+def triton_o3_forward(given, states, constants, packed=None, needs_backward=True):
     """Outputs, last states and what the backward pass uses."""
     q = steps(given["q"])
     u = steps(given["u"])

@@ -558,10 +558,10 @@ def forward_prepare_1(
         e = e_start + tl.arange(0, part_e)
         e_ok = e < E
         v2 = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        beta_a = tl.load(
+        beta_a2 = tl.load(
             beta_sums + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
         )
-        beta_n = (
+        beta_n2 = (
             tl.load(
                 beta_resets + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
             )
@@ -573,10 +573,10 @@ def forward_prepare_1(
             v2.to(tl.float32),
             beta_sums + at * E,
             beta_resets + at * E if EXACT else None,
-            beta_a,
-            beta_n,
-            beta_a,
-            beta_n,
+            beta_a2,
+            beta_n2,
+            beta_a2,
+            beta_n2,
             e,
             e_ok,
             last,
@@ -693,7 +693,7 @@ def forward_sweep_1(
         tl.store(S_last + sh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
 
 
-def triton_forward(given, states, constants, packed=None, exchange=None):
+def triton_forward(given, states, constants, packed=None, exchange=None, needs_backward=True):
     """Outputs, last states and what the backward pass uses."""
     q = steps(given["q"])
     k = steps(given["k"])
@@ -926,10 +926,10 @@ def backward_prepare_1(
         e = e_start + tl.arange(0, part_e)
         e_ok = e < E
         v2 = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        beta_a = tl.load(
+        beta_a2 = tl.load(
             beta_sums + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
         )
-        beta_n = (
+        beta_n2 = (
             tl.load(
                 beta_resets + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
             )
@@ -941,10 +941,10 @@ def backward_prepare_1(
             v2.to(tl.float32),
             beta_sums + at * E,
             beta_resets + at * E if EXACT else None,
-            beta_a,
-            beta_n,
-            beta_a,
-            beta_n,
+            beta_a2,
+            beta_n2,
+            beta_a2,
+            beta_n2,
             e,
             e_ok,
             last,
@@ -1340,10 +1340,10 @@ def backward_prepare_3(
         e = e_start + tl.arange(0, part_e)
         e_ok = e < E
         do2 = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        beta_a = tl.load(
+        beta_a2 = tl.load(
             beta_sums + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
         )
-        beta_n = (
+        beta_n2 = (
             tl.load(
                 beta_resets + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
             )
@@ -1355,10 +1355,10 @@ def backward_prepare_3(
             do2.to(tl.float32),
             beta_sums + at * E,
             beta_resets + at * E if EXACT else None,
-            beta_a,
-            beta_n,
-            beta_a,
-            beta_n,
+            beta_a2,
+            beta_n2,
+            beta_a2,
+            beta_n2,
             e,
             e_ok,
             last,
@@ -2169,6 +2169,7 @@ OP = Op(
                 (
                     "packed",
                     "groups",
+                    "inference",
                     "replays",
                     "exchange",
                 )

@@ -16,6 +16,8 @@ from .launch import cdiv
 
 PARTS = 2048  # at most so many parts for all batch entries together
 SHORTEST = 4  # chunks of a part
+BLOCK = 64  # steps of a block: walks leave states at its borders
+LEVELS = BLOCK.bit_length() - 1
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class Places:
 
     def length(self, parts: int) -> int:
         """Steps of a part: whole chunks, whatever the chunk of another pass over the same sequences is."""
-        return max(1, cdiv(cdiv(self.steps, parts), 64)) * 64 if parts > 1 else max(1, self.steps)
+        return max(1, cdiv(cdiv(self.steps, parts), BLOCK)) * BLOCK if parts > 1 else max(1, self.steps)
 
 
 def places(packed: Any, shape: tuple[int, int, int], chunk: int) -> Places:

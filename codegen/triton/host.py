@@ -16,8 +16,9 @@ from ..segments import feeds_back, linear_sweep
 from ..sequential.initial import initial_adjoints
 from ..stages import Accumulate, Map, Plan, Stage, Sweep
 from ..step import StateVar, StepProgram
+from .blocks import blocks
 from .fuse import Fused, Store, fuse, is_made, stream_nodes
-from .kernels import Kernel, prepare_kernel, sweep_kernel
+from .kernels import Kernel, Piece, made_here, prepare_kernel, read_kernel, sweep_kernel
 from .names import Names
 from .opened import Opened, opened
 from .tile import Argument, Fine, axis_name, block_name, size_name
@@ -36,23 +37,30 @@ class Host:
         cuts: bool,
         exchanges: bool = True,
         fine: Fine | None = None,
-        unwanted: str | None = None,
+        later: Host | None = None,
     ) -> None:
-        plan = plan if not backward or unwanted is None else without(plan, gradient_name(c.step.variable(unwanted)))
+        """`later` is the host of the backward pass, where this one is of the forward pass."""
         self.c, self.plan, self.backward, self.fine = c, plan, backward, fine
         self.kind = "backward" if backward else "forward"
         self.names = Names(c)
         saved = () if backward else tuple(plan.form.write_leaves())
         self.fused: Fused = fuse(plan, saved)
         self.kernels: list[Kernel] = []
-        ahead = any(
-            b.own for s in plan.sweeps for b in s.borders
-        )  # then chunks' matrices serve several sweeps, and the sums as well
-        stages = enumerate(plan.stages)
-        self.opened: dict[Any, Opened] = {k: opened(s, ahead) for k, s in stages if isinstance(s, Sweep)}
+        states = {s.name for s in c.step.states}
+        self.blocks = blocks(plan, self.fused, states if backward else ())
+        if later is not None:
+            self.blocks = replace(self.blocks, stored=later.blocks.given)
+        # chunks' matrices serve several sweeps, and the sums as well, where walks make sums
+        ahead = any(b.own for s in self.blocks.walks.values() for b in s.borders)
+        self.opened: dict[Any, Opened] = {k: opened(s, ahead) for k, s in self.blocks.walks.items()}
+        self.pieces: dict[int, Opened] = {k: opened(s, True) for k, s in self.blocks.pieces.items()}
+        self.again = {n for s in self.blocks.walks.values() for n in s.states} & states if backward else set()
+        self.kept_starts = later.again if later is not None else self.again
+        self.waiting = list(self.pieces)
         self.cuts = cuts  # may sequences be cut in parts, which programs of their own walk over?
         self.exchanges = cuts and exchanges  # may other parts be elsewhere?
         self.held: list[tuple[set[str], list[str]]] = []
+        self.bordered: set[str] = set()  # states that were left at the borders of blocks
         self.entered: set[str] = set()  # states whose values before each part are known
         self.lines: list[str] = []
         self.initial_gradient = ""
@@ -67,16 +75,17 @@ class Host:
 
     def text(self) -> str:
         self._open()
-        for k, stage in enumerate(self.plan.stages):
-            if isinstance(stage, Sweep):
-                self._sweep(k, stage)
+        for k, sweep in self.blocks.walks.items():
+            self._read(self._read_by(k))
+            self._sweep(k, sweep)
         self._walk_held()
+        self._read(self.waiting)
         if self.backward:
             self._gradients()
         else:
             self._outputs()
         exchange = ", exchange=None" if self.exchanges else ""
-        head = f"(given, states, constants, packed=None{exchange})"
+        head = f"(given, states, constants, packed=None{exchange}, needs_backward=True)"
         doc = "Outputs, last states and what the backward pass uses."
         if self.backward:
             head, doc = (
@@ -115,6 +124,8 @@ class Host:
         sizes = ", ".join(size_name(d) for d in p.dims) + ("," if len(p.dims) == 1 else "")
         add(f"config = choose(some.dtype, ({sizes}))")
         add("lay = places(packed, (B, T, H), config.chunk)")
+        if self.pieces or self.blocks.stored:
+            add("blocks = places(packed, (B, T, H), BLOCK)")
         if self.cuts:
             tiles = max((self._tile_count(o) for o in self.opened.values()), key=lambda x: (x != "1", x))
             add(f"parts = parts_for(lay, B * H * {tiles})")
@@ -131,7 +142,10 @@ class Host:
                 add(f'{name}_first = {name}_starts = whole(final_cotangents.get("{s.name}"))')
             for s in p.states:
                 name = self.names(leaf("state", s.name))
-                add(f'{name}_starts = saved["{s.name} starts"] if parts > 1 else {name}_first')
+                if s.name in self.again:
+                    add(f'{name}_starts = saved["{s.name} starts"] if parts > 1 else {name}_first')
+                if s.name in self.blocks.given:
+                    add(f'{name}_borders = saved["{s.name} borders"]')
             for x in self.plan.saved:
                 add(f'{self.names(x)} = saved["{x.attrs[1]}"]')
             for name, axes in self.c.step.output_axes.items():
@@ -181,11 +195,14 @@ class Host:
         wanted = self._wanted_by(k) if self.backward else self._everything()
         first = not set(sweep.states) <= self.entered and not (self.backward and sweep.direction > 0)
         group = wanted
-        if first and self.backward:
+        borders = bool(set(sweep.states) & self.blocks.stored) and not set(sweep.states) <= self.bordered
+        if (first or borders) and self.backward:
             again = [
                 j for j, x in enumerate(self.plan.stages) if isinstance(x, Sweep) and set(x.states) & set(sweep.states)
             ]
             group = set().union(*(self._wanted_by(j) for j in again))
+            if borders:
+                wanted = group = group.union(*(self._wanted_by(j) for j in self.pieces))
         if not group:
             return  # what it yields is made by other sweeps, with their stores or sums
         each = self.backward and sweep.direction > 0  # pairings start from the end of each part
@@ -198,6 +215,7 @@ class Host:
             ends=first and self.cuts,
             each=each,
             fine=self.fine,
+            borders=borders,
         )
         self._prepare(o, group, f"{self.kind}_prepare_{number}", k)
         self._inputs(kernel)
@@ -209,6 +227,14 @@ class Host:
             self._walk_held()
             self._under(group, finish)
         lines = [self._allocated(k, s) for s in stores]
+        if borders:
+            self.bordered |= set(sweep.states)
+            for state in sweep.group:
+                shape = ", ".join(["B", "H", "blocks.chunks", *(size_name(dim_of(a)) for a in state.axes)])
+                dtype = "some.dtype" if self.fine is None else "torch.float32"
+                text = f"some.new_empty(({shape}), dtype={dtype})"
+                alone = "" if self.backward else " if needs_backward else None"
+                lines.append(f"{self.names(leaf('state', state.name))}_borders = {text}{alone}")
         for x in self._border_sums(o):
             shape = f"B, H, lay.chunks, {size_name(dim_of(x.axes[0]))}" if x.axes else f"B, T, H, {self._tile_count(o)}"
             lines.append(f"{self.names(x)} = some.new_empty(({shape}), dtype=torch.float32)")
@@ -222,6 +248,77 @@ class Host:
             self.held.append((wanted, lines))
         else:
             self._under(wanted, lines)
+
+    def _read_by(self, k: int) -> list[int]:
+        """The pieces that make what sweep k loads."""
+        nodes = [*stream_nodes(self.blocks.walks[k]), *(s.node for s in self.fused.stores[k])]
+        return [j for j in self.waiting if any(_uses(n, s.leaf) for n in nodes for s in self.fused.stores[j])]
+
+    def _read(self, stages: list[int]) -> None:
+        """Kernels that read states at the borders of blocks: for these stages, one for those of the same tile axis."""
+        if not stages:
+            return
+        self._walk_held()
+        self.waiting = [k for k in self.waiting if k not in stages]
+        kinds = dict.fromkeys(self.pieces[k].tile for k in stages)
+        for tile in kinds:
+            same = [k for k in stages if self.pieces[k].tile == tile]
+            wanted = set().union(*(self._wanted_by(k) for k in same))
+            if not wanted:
+                continue
+            number = sum(x.reads for x in self.kernels) + 1
+            inside = {s.leaf for k in same for s in self._stores_at(k) if self._only_in(s, same)}
+            pieces = [Piece(self.blocks.pieces[k].group, self.pieces[k], self._stores_at(k)) for k in same]
+            kernel = read_kernel(f"{self.kind}_read_{number}", pieces, inside, self.blocks.spans, self.names, self.fine)
+            for k in same:
+                self._prepare_blocks(self.pieces[k], wanted, f"{self.kind}_prepare_read_{k + 1}")
+            self._inputs(kernel, "block_")
+            self.kernels.append(kernel)
+            lines = [self._allocated(k, s) for k in same for s in self._stores_at(k) if s.leaf not in inside]
+            for a in kernel.arguments:
+                x = a.source
+                if (
+                    x is not None
+                    and x.op == "leaf"
+                    and x.attrs[0] in ("sums", "stored")
+                    and x.attrs[1].endswith(".pairing")
+                ):
+                    own = [size_name(dim_of(y)) for y in x.axes] if x.axes else [self._tile_count(self.pieces[same[0]])]
+                    shape = ", ".join(["B", "T", "H", *own])
+                    lines.append(f"{self.names(x)} = some.new_empty(({shape}), dtype=torch.float32)")
+            self._under(wanted, lines + self._launch(kernel, block="block_"))
+
+    def _stores_at(self, k: int) -> list[Store]:
+        """What the piece of a stage stores: nothing where a walk does."""
+        return [] if k in self.blocks.walks else self.fused.stores[k]
+
+    def _only_in(self, store: Store, stages: list[int]) -> bool:
+        """Does nothing load what is stored, but the kernel that makes it for these stages?"""
+        if store.kind == "sums":
+            return False
+        nodes = [*self.fused.values.values()]
+        nodes += [x for n, pair in self.fused.pairings.items() if n not in self.blocks.spans for x in pair]
+        for k, stage in enumerate(self.plan.stages):
+            if isinstance(stage, Sweep) and (k not in stages or k in self.blocks.walks):
+                nodes += [*stream_nodes(stage), *(s.node for s in self.fused.stores[k])]
+        return not any(_uses(n, store.leaf) for n in nodes)
+
+    def _prepare_blocks(self, o: Opened, wanted: set[str], name: str) -> None:
+        """The kernel ahead of one that reads states at the borders of blocks, for what that one doesn't make itself."""
+        ahead = {x: n for x, n in o.matrices.items() if not made_here(n, o)}
+        if not (ahead or o.scaled or o.intra):
+            return
+        some = replace(o, matrices=ahead, sums=[])
+        kernel = prepare_kernel(name, some, self.names, self.fine)
+        self._inputs(kernel, "block_")
+        lines = []
+        for x in some.prepared:
+            own = [a for a in x.axes if not a.startswith("%")]
+            shape = f"B, H, T, {size_name(dim_of(own[0]))}" if own else "B, H, blocks.chunks, BLOCK, BLOCK"
+            dtype = ", dtype=torch.float32" if x.attrs[0] == "intra" or self.fine is not None else ""
+            lines.append(f"{self.names(x)}_blocks = some.new_empty(({shape}){dtype})")
+        self._under(wanted, lines + self._launch(kernel, block="block_"))
+        self.kernels.append(kernel)
 
     def _can_wait(self, k: int) -> bool:
         """May a walk over states come after gradients of states were sent for, from other parts of the sequence?"""
@@ -370,15 +467,16 @@ class Host:
         begin, end = ([condition, *(f"    {x}" for x in half)] for half in (lines, finish))
         return begin, end
 
-    def _inputs(self, kernel: Kernel) -> None:
-        """What torch computes ahead of a kernel."""
+    def _inputs(self, kernel: Kernel, block: str = "") -> None:
+        """What torch computes ahead of a kernel; `block` begins the names of decays over blocks."""
         for a in kernel.arguments:
             x = a.source
             assert x is not None
-            if a.name.endswith("_sums") and a.name not in self.ready:
-                self.ready.add(a.name)
-                log, base = self._log(x), a.name.removesuffix("_sums")
-                self.lines.append(f"{a.name}, {base}_resets, {base}_extents = cumulate({log}, lay, config.exact)")
+            if a.name.endswith("_sums") and f"{block}{a.name}" not in self.ready:
+                self.ready.add(f"{block}{a.name}")
+                log, base = self._log(x), f"{block}{a.name.removesuffix('_sums')}"
+                lay = "blocks" if block else "lay"
+                self.lines.append(f"{base}_sums, {base}_resets, {base}_extents = cumulate({log}, {lay}, config.exact)")
             if x.op == "leaf" and x.attrs[0] == "ahead" and self.names(x) not in self.ready:
                 self.ready.add(self.names(x))
                 node = self._ahead(x)
@@ -387,7 +485,7 @@ class Host:
                 self.lines.append(f"{self.names(x)} = steps(({results['x']}).expand({shape}))")
 
     def _ahead(self, x: Node) -> Node:
-        for o in (opened_ for opened_ in self.opened.values()):
+        for o in (*self.opened.values(), *self.pieces.values()):
             for stream, node in o.streams.items():
                 if node is x:
                     return o.origins[stream]
@@ -407,7 +505,7 @@ class Host:
         shape = ["B", "T", "H", *(size_name(dim_of(a)) for a in x.axes)]
         dtype = "some.dtype"
         if s.kind == "sums":
-            shape.append(self._tile_count(self.opened[k]))
+            shape.append(self._tile_count(self.opened[k] if k in self.opened else self.pieces[k]))
         if s.kind in ("sums", "part") or (s.kind == "final" and self._wide(s.root)):
             dtype = "torch.float32"
             if (before := self._replaced(k, s)) is not None:
@@ -424,6 +522,8 @@ class Host:
         ]
         if s.kind == "sums" or len(used) != 1 or [*map(dim_of, used[0].axes)] != [*map(dim_of, s.leaf.axes)]:
             return None
+        if k not in self.blocks.walks:
+            return None  # a kernel may have made it that stores nothing of it
         others = [x.node for j, stores in self.fused.stores.items() for x in stores if (j, x) != (k, s)]
         others += [*self.fused.values.values(), *(x for pair in self.fused.pairings.values() for x in pair)]
         others += [x for stage in self.plan.sweeps for x in stream_nodes(stage)]
@@ -462,8 +562,10 @@ class Host:
     def _block(self, kernel: Kernel, axis: str) -> str:
         return self._tile(axis) if axis == kernel.tiled else f"padded({size_name(dim_of(axis))})"
 
-    def _launch(self, kernel: Kernel, instead: str = "") -> list[str]:
-        """The launch of a kernel; of a walk, `instead` of what it yields, for the states after each part, into `.._{instead}`."""
+    def _launch(self, kernel: Kernel, instead: str = "", block: str = "") -> list[str]:
+        """The launch of a kernel; of a walk, `instead` of what it yields, for the states after each part, into `.._{instead}`.
+        `block` begins the names of decays over blocks, where it takes blocks at once."""
+        lay, chunk, levels = ("blocks", "BLOCK", "LEVELS") if block else ("lay", "config.chunk", "config.levels")
         lines: list[str] = []
         if kernel.split:
             lines.append("for flat in (True, False):")
@@ -472,32 +574,38 @@ class Host:
         def add(line: str) -> None:
             lines.append(indent + line)
 
-        grid = "lay.sequences * parts * H" if kernel.walks else "lay.programs"
+        grid = "lay.sequences * parts * H" if kernel.walks else f"{lay}.programs"
         if kernel.tiled is not None:
             grid += f" * cdiv({size_name(dim_of(kernel.tiled))}, {self._block(kernel, kernel.tiled)})"
         add("launch(")
         add(f"    {kernel.name}, ({grid},),")
         for a in kernel.arguments:
-            add(f"    {self._passed(a, kernel, instead)},")
+            add(f"    {self._passed(a, kernel, instead, block)},")
         sizes = dict.fromkeys(size_name(dim_of(x)) for x in (*kernel.axes, *kernel.parts))
         words = [f"{n}={n}" for n in sizes]
         words += [f"{block_name(a)}={self._block(kernel, a)}" for a in kernel.axes]
-        words += [f"part_{axis_name(a)}=min(config.block, padded({size_name(dim_of(a))}))" for a in kernel.parts]
+        part = "BLOCK" if block else "config.block"
+        words += [f"part_{axis_name(a)}=min({part}, padded({size_name(dim_of(a))}))" for a in kernel.parts]
         words += ["FLAT=flat"] if kernel.split else []
         words += [f"YIELD={not instead}"] if kernel.walks else []
-        words += ["C=config.chunk", "LEVELS=config.levels", "EVEN=lay.even"]
+        words += ["BLOCK=BLOCK"] if kernel.borders else []
+        words += [f"C={chunk}", f"LEVELS={levels}", f"EVEN={lay}.even"]
         words += ["EXACT=config.exact", "DT=DTYPES[some.dtype]"]
         stages, warps = ("config.stages", "config.warps") if kernel.walks else ("1", "config.ahead")
+        warps = "4" if block else warps
         # told nothing, the assembler gives a long kernel of float32 products 32 registers, and spills the rest
         most = "" if kernel.walks else " maxnreg=255 if config.exact else None,"
-        places = "*lay.walked, parts, lay.length(parts)" if kernel.walks else "*lay.at_once"
+        places = "*lay.walked, parts, lay.length(parts)" if kernel.walks else f"*{lay}.at_once"
+        places += ", blocks.chunks" if kernel.borders else ""
         add(f"    {places}, {', '.join(words)}, num_warps={warps}, num_stages={stages},{most}")
         add(")")
         return lines
 
-    def _passed(self, a: Argument, kernel: Kernel, instead: str) -> str:
+    def _passed(self, a: Argument, kernel: Kernel, instead: str, block: str = "") -> str:
         x = a.source
         assert x is not None
+        if a.layout == "border":
+            return "None" if instead else a.name
         if a.layout == "step":
             name = self.names(x)
             return f"{name}, *strides({name}, H)"
@@ -507,10 +615,14 @@ class Host:
             return self._passed_state(a.name, x.attrs[1], kernel, instead)
         if instead and a.name.endswith("_out"):
             return "None"
-        made_ahead = a.layout == "chunked" and x.op == "leaf" and x.attrs[0] in ("scaled", "intra")
-        if a.layout in ("sums", "out", "matrix", "head") or made_ahead:
+        made_ahead = a.layout == "matrix" or (
+            a.layout == "chunked" and x.op == "leaf" and x.attrs[0] in ("scaled", "intra")
+        )
+        if made_ahead:
+            return f"{self.names(x)}{'_blocks' * bool(block)}"
+        if a.layout in ("sums", "out", "head"):
             return self.names(x)
-        return a.name
+        return f"{block}{a.name}"
 
     def _passed_state(self, argument: str, state: str, kernel: Kernel, instead: str) -> str:
         name = self.names(leaf("state", state))
@@ -528,10 +640,15 @@ class Host:
         outputs = ", ".join(f'"{n}": {results[n]}' for n in orders)
         finals = ", ".join(f'"{s.name}": {self.names(leaf("state", s.name))}_last' for s in self.c.step.states)
         saved = ", ".join(f'"{x.attrs[1]}": {self.names(x)}' for x in self.plan.form.write_leaves())
-        starts = ", ".join(f'"{s.name} starts": {self.names(leaf("state", s.name))}_starts' for s in self.c.step.states)
+        borders = [s.name for s in self.c.step.states if s.name in self.blocks.stored]
+        starts = [s.name for s in self.c.step.states if s.name in self.kept_starts]
         self.lines.append(f"saved = {{{saved}}}")
-        if self.cuts:
-            self.lines += ["if parts > 1:", f"    saved |= {{{starts}}}"]
+        if borders:
+            named = ", ".join(f'"{n} borders": {self.names(leaf("state", n))}_borders' for n in borders)
+            self.lines += ["if needs_backward:", f"    saved |= {{{named}}}"]
+        if self.cuts and starts:
+            named = ", ".join(f'"{n} starts": {self.names(leaf("state", n))}_starts' for n in starts)
+            self.lines += ["if parts > 1:", f"    saved |= {{{named}}}"]
         self.lines.append(f"return {{{outputs}}}, {{{finals}}}, saved")
 
     def _values(self, values: dict[str, Node], orders: dict[str, tuple[str, ...]]) -> dict[str, str]:
@@ -617,6 +734,15 @@ class Host:
         if not wanted:
             return
         state, axes = self.c.step.state(p.state), p.leaf.axes
+        if p.state in self.blocks.spans:
+            name, made = (
+                self.names(leaf("state", p.state)),
+                leaf("stored" if axes else "sums", f"{p.state}.pairing", axes),
+            )
+            text = self.names(made) if axes else f"total((B, T, H), torch.float32, {self.names(made)})"
+            if text != f"{name}_pairing":
+                self._under(wanted, [f"{name}_pairing = {text}"])
+            return
         names = ", ".join(f'"{n}"' for n in sorted(wanted))
         self.lines.append(f"if needs & {{{names}}}:  # the decay times <{p.state}_(t-1), d{p.state}_t>")
         before, self.lines = self.lines, []

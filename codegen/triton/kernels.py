@@ -1,4 +1,5 @@
-"""Kernels of one sweep: the walk over chunks, and the kernel ahead of it that takes all chunks at once."""
+"""Kernels of sweeps: the walk over chunks, the kernel ahead of it that takes all chunks at once, and the one after it, for what
+reads the states that walks have left at the borders of blocks of steps."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from ..read_write import StateForm
 from ..stages import Sweep
 from .fuse import Store
 from .opened import Opened, Sums
-from .tile import Argument, Fine, Tiles, Value, at_row, axis_name, block_name, size_name
+from .tile import PER_HEAD, PER_STEP, Argument, Fine, Tiles, Value, at_row, axis_name, block_name, size_name
 
 NameOf = Callable[[Node], str]
 
@@ -28,6 +29,8 @@ class Kernel:
     walks: bool
     parts: tuple[str, ...] = ()  # axes that are walked in blocks
     finals: tuple[str, ...] = ()  # states whose last value it yields
+    borders: tuple[str, ...] = ()  # states that it stores at the borders of blocks
+    reads: bool = False  # does it read states there?
     split: bool = False  # is it launched twice, for chunks that are flat and for the others?
 
     def signature(self) -> list[str]:
@@ -37,9 +40,12 @@ class Kernel:
             lines.append(", ".join(parameters(a)) + ",")
         sizes = dict.fromkeys(size_name(dim_of(x)) for x in (*self.axes, *self.parts))
         lines.append("T, H, chunks, starts, parts, length," if self.walks else "T, H, chunks, begins, stops,")
+        if self.borders:
+            lines.append("blocks,")
         words = [*sizes, *(block_name(x) for x in self.axes), *(f"part_{axis_name(x)}" for x in self.parts)]
         words += ["FLAT"] if self.split else []
         words += ["YIELD"] if self.walks else []
+        words += ["BLOCK"] if self.borders else []
         words += ["C", "LEVELS", "EVEN", "EXACT", "DT"]
         lines.append(", ".join(f"{w}: tl.constexpr" for w in words) + ",")
         return lines
@@ -62,11 +68,13 @@ def sweep_kernel(
     identity: bool = False,
     each: bool = False,
     fine: Fine | None = None,
+    borders: bool = False,
 ) -> Kernel:
     """The walk over sequences or parts of them in chunks, with the states in registers.
 
     Where not YIELD, it makes nothing but the states after each part, from zero states, or the `identity`. `ends` says that it is
-    launched so. Otherwise it yields last states of whole sequences, or, with `each`, of each part.
+    launched so. Otherwise it yields last states of whole sequences, or, with `each`, of each part; and, with `borders`, the
+    states as each block of BLOCK steps finds them.
     """
     tiled = o.tile[0] if len(o.tile) == 1 else None
     tiles = Tiles(o.full, o.tile, o.direction, o.decays, o.streams, o.definitions, name_of, walks=True)
@@ -84,6 +92,9 @@ def sweep_kernel(
         if ends or s.name in sweep.finals:
             tiles.argument(f"{state}_last", "state", leaf("last", s.name, s.axes), s.axes)
             after += _store_state(s, state, own, o.direction, each)
+    if borders:
+        tiles.lines += _store_borders(group, carried, tiles, o.direction)
+        setup.append("first_block = (begin // BLOCK + (0 if starts is None else sh // H)).to(tl.int32)")
     sums = [line for x in o.sums for line in _store_sums(x, tiles, tiled, name_of)]
     for x, node in o.outputs.items():
         v = tiles.value(node)
@@ -110,7 +121,175 @@ def sweep_kernel(
     loop = [*_chunk_header(o.direction), *tiles.head, *tiles.lines]
     lines = {"setup": setup, "loop": loop, "after": after}
     arguments = tuple(tiles.arguments.values())
-    return Kernel(name, lines, doc, arguments, axes, tiled, True, finals=sweep.finals)
+    stored = sweep.states if borders else ()
+    return Kernel(name, lines, doc, arguments, axes, tiled, True, finals=sweep.finals, borders=stored)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What is made of the states at the borders of blocks, of one sweep: its outputs, stores and sums."""
+
+    group: tuple[StateForm, ...]
+    opened: Opened
+    stores: list[Store]
+
+
+def read_kernel(
+    name: str,
+    pieces: list[Piece],
+    inside: set[Node],
+    spans: dict[str, tuple[StateForm, StateForm]],
+    name_of: NameOf,
+    fine: Fine | None = None,
+) -> Kernel:
+    """What reads the states at the borders of blocks, for all blocks at once: pieces of the same tile axis, each of which finds
+    in registers what those before it have made.
+
+    Of the leaves that are stored only those stay `inside` that nothing else loads. `spans` are the states, and their gradients,
+    whose decay's gradient is summed here.
+    """
+    first = pieces[0].opened
+    tiled = first.tile[0] if len(first.tile) == 1 else None
+    axes = tuple(dict.fromkeys(a for x in pieces for a in (*x.opened.full, *x.opened.tile)))
+    tiles = Tiles(first.full, first.tile, first.direction, first.decays, first.streams, {}, name_of)
+    tiles.names.add("tile")
+    sums: dict[str, list[str]] = {}  # by state: what its pairing is the sum of
+    for piece in pieces:
+        o = piece.opened
+        tiles = _next_piece(tiles, o, name_of, fine)
+        for s in piece.group:
+            _border(s, o, tiles, name_of)
+        for x, node in o.outputs.items():
+            v = tiles.value(node)
+            if not v.text.isidentifier():
+                v = tiles.assign("y", v.over(v.axes), v.axes, note=tiles.note(node))
+            tiles.memo[leaf(x.attrs[0], x.attrs[1], (ROW, *x.axes))] = v
+        for x in o.sums:
+            sums.setdefault(x.state, []).extend(_paired(x, spans[x.state], o, tiles, tiled, name_of))
+        for store in piece.stores:
+            own = tuple(next(t for t in o.tile if same_size(a, t)) for a in store.leaf.axes)
+            v = tiles.value(at_row(rename(store.node, o.rename)))
+            if store.kind != "sums":
+                v = tiles.assign("terms", v.over(v.axes), v.axes, note=store.root)
+                tiles.memo[leaf(*store.leaf.attrs[:2], (ROW, *own))] = v
+            if store.leaf not in inside:
+                tiles.lines.append(_store(store, tiles, tiled, o, name_of))
+    for state, terms in sums.items():
+        tiles.lines.append(_store_pairing(state, terms, spans[state][0], first, tiles, tiled, name_of))
+    setup = [*_header(axes, tiled, walks=False), *_chunk_header(first.direction, walks=False), *_bases(tiles)]
+    doc = "What reads the states at the borders of blocks, for all blocks at once."
+    lines = {"setup": [*setup, *tiles.head, *tiles.lines], "loop": [], "after": []}
+    return Kernel(name, lines, doc, tuple(tiles.arguments.values()), axes, tiled, False, reads=True)
+
+
+def made_here(x: Node, o: Opened) -> bool:
+    """Can a kernel that uses a matrix over the steps of a block make it: has it no decay for each channel, no inverse, and no sum
+    over the axis that the kernel has but a tile of?"""
+    named = {d.attrs[1]: n for d, n in (*o.ahead.items(), *o.definitions.items())}
+    return not any(
+        y.op == "inverse"
+        or (y.op == "sum" and y.attrs[0] in o.tile)
+        or (y.op == "leaf" and y.attrs[0] == "product")
+        or (y.op == "leaf" and y.attrs[0] == "inner" and not made_here(named[y.attrs[1]], o))
+        for y in walk(x)
+    )
+
+
+def _next_piece(before: Tiles, o: Opened, name_of: NameOf, fine: Fine | None) -> Tiles:
+    """Tiles for the next piece of a kernel, which know what is loaded, and what is named."""
+    tiles = Tiles(o.full, o.tile, o.direction, o.decays, o.streams, {**o.ahead, **o.definitions}, name_of)
+    tiles.matrices = {x.attrs[1]: n for x, n in o.matrices.items() if made_here(n, o)}
+    tiles.precise, tiles.fine = fine is not None, fine
+    tiles.names |= before.names
+    tiles.arguments, tiles.head, tiles.lines, tiles.loads = before.arguments, before.head, before.lines, before.loads
+    shared = (*PER_STEP, *PER_HEAD, "matrix", "state in")
+    tiles.memo = {x: v for x, v in before.memo.items() if x.op == "leaf" and x.attrs[0] in shared}
+    return tiles
+
+
+def _border(s: StateForm, o: Opened, tiles: Tiles, name_of: NameOf) -> Value:
+    """A state as this block finds it."""
+    s = replace(s, axes=tuple(o.rename.get(a, a) for a in s.axes))
+    x, own = leaf("state in", s.name, s.axes), tiles.ordered(s.axes)
+    if x not in tiles.memo:
+        target = tiles.argument(
+            f"{name_of(leaf('state', s.name))}_borders", "border", leaf("border", s.name, s.axes), s.axes
+        )
+        where, mask = _state_place(s, own, "(bh * chunks + c)")
+        other = ", other=0.0" if mask else ""
+        raw = tiles.fine is None
+        tiles.memo[x] = tiles.assign("s", f"tl.load({target} + {where}{mask}{other})", own, raw, note=s.name)
+    return tiles.memo[x]
+
+
+def _paired(
+    sums: Sums, span: tuple[StateForm, StateForm], o: Opened, tiles: Tiles, tiled: str | None, name_of: NameOf
+) -> list[str]:
+    """Terms of the pairing of a state: over the steps of the block, or, of a decay for each channel, at its end."""
+    s, gradient = span
+    terms = []
+    if sums.kind == "in":
+        both = [_border(x, o, tiles, name_of) for x in (s, gradient)]
+        axes = both[0].axes
+        assert s.decay is not None
+        kept = tiles.kept(rename(s.decay, o.rename))
+        text = " * ".join(x.over(axes) for x in both)
+        for n in reversed(range(len(axes))):
+            if axes[n] not in kept.axes:
+                text = f"tl.sum({text}, axis={n})"
+        note = f"the decays of the block times <{s.name}, {gradient.name}>"
+        terms.append(tiles.assign("spans", f"{kept.text} * {text}", kept.axes, note=note).text)
+    if sums.totals:
+        if sums.kind == "out":
+            v = tiles.value(add(*sums.reads.values()))
+            (axis,) = (a for a in v.axes if a != ROW)
+            text = f"tl.sum({v.text}, axis={v.axes.index(ROW)})"
+            terms.append(f"-{tiles.assign('sums', text, (axis,), note='out').text}")
+        return terms
+    found = {slot: [text] for slot, text in _own_sums(sums, tiles, tiled).items()}
+    for slot, node in sums.reads.items():
+        v = tiles.value(node)
+        text = v.text
+        if len(v.axes) > 1:
+            text = f"tl.sum({text}, axis={1 - v.axes.index(ROW)})"
+        elif tiled is not None:
+            text = f"tl.where(tile == 0, {text}, 0.0)"
+        found.setdefault(slot, []).append(tiles.assign("sums", text, (ROW,), note=f"{sums.kind}: {slot}").text)
+    for slot, texts in found.items():
+        text = texts[0] if len(texts) == 1 else f"({' + '.join(texts)})"
+        if sums.kind == "in":  # what comes at t or after it
+            terms.append(f"tl.cumsum({text}, axis=0, reverse=True)")
+        else:  # what comes before t
+            terms.append(f"-tl.cumsum({text}, axis=0)")
+        if (slot == "early") == (sums.kind == "in"):
+            terms.append(f"-{text}" if sums.kind == "in" else text)
+    return terms
+
+
+def _store_pairing(
+    state: str, terms: list[str], s: StateForm, o: Opened, tiles: Tiles, tiled: str | None, name_of: NameOf
+) -> str:
+    """The decay's gradient at each step: for each tile, what it has of it; or, of a decay for each channel, all."""
+    text = " + ".join(terms).replace("+ -", "- ")
+    note = f"  # {state}: pairing"
+    if not s.decay_axes:
+        x = leaf("sums", f"{state}.pairing")
+        target = tiles.argument(f"{name_of(x)}_out", "sums", x)
+        count = f"tl.cdiv({size_name(dim_of(tiled))}, {block_name(tiled)})" if tiled else "1"
+        place = f"(step + i * H) * {count}" + (" + tile" if tiled else "")
+        return f"tl.store({target} + {place}, {text}, mask=i_ok){note}"
+    (own,) = (o.rename.get(a, a) for a in s.decay_axes)
+    x = leaf("stored", f"{state}.pairing", (own,))
+    target = tiles.argument(f"{name_of(x)}_out", "out", x, (own,))
+    axes, width = tiles.ordered((ROW, own)), size_name(dim_of(own))
+    late = tiles.value(leaf("stored", f"{state}.late", (ROW, own)))
+    inside = f"tl.where({tiles.along('i_ok', ROW, axes)}, {late.over(axes)}, 0.0)"
+    end = tiles.assign("end", text, (own,)).text
+    text = f"{tiles.along(end, own, axes)} + tl.cumsum({inside}, axis={axes.index(ROW)}, reverse=True)"
+    text = tiles.assign("total", text, axes).text
+    rows, columns = (tiles.along(tiles.index(a), a, axes) for a in (ROW, own))
+    place = f"step * {width} + {rows} * (H * {width}) + {columns}"
+    return f"tl.store({target} + {place}, {text}, mask={tiles.both(axes)}){note}"
 
 
 def prepare_kernel(name: str, o: Opened, name_of: NameOf, fine: Fine | None = None) -> Kernel:
@@ -249,7 +428,12 @@ def _header(axes: tuple[str, ...], tiled: str | None, walks: bool) -> list[str]:
             "count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)",
         ]
     else:
-        lines += ["c = tl.program_id(0) % chunks", "bh = (tl.program_id(0) // chunks).to(tl.int64)"]
+        place = "tl.program_id(0)"
+        if tiled is not None:
+            count = f"tl.cdiv({size_name(dim_of(tiled))}, {block_name(tiled)})"
+            lines.append(f"tile = {place} % {count}")
+            place = f"({place} // {count})"
+        lines += [f"c = {place} % chunks", f"bh = ({place} // chunks).to(tl.int64)"]
         lines += ["b = bh // H", "h = bh % H"]
     lines.append("i = tl.arange(0, C)")
     for a in axes:
@@ -313,6 +497,21 @@ def _store_state(s: StateForm, state: str, own: tuple[str, ...], direction: int,
         "else:",
         f"    tl.store({state}_last + {where}, {state}{mask})",
     ]
+
+
+def _store_borders(group: list[StateForm], carried: dict[str, str], tiles: Tiles, direction: int) -> list[str]:
+    """The states as a block finds them."""
+    number, at = ("n", "n % (BLOCK // C) == 0")
+    if direction < 0:
+        number, at = "(count - 1 - n)", "(n == 0) | ((count - n) % (BLOCK // C) == 0)"
+    lines = []
+    for s in group:
+        state, own = carried[s.name], tiles.ordered(s.axes)
+        target = tiles.argument(f"{state}_borders", "border", leaf("border", s.name, s.axes), s.axes)
+        where, mask = _state_place(s, own, f"(bh * blocks + first_block + {number} // (BLOCK // C))")
+        lines += [f"if {target} is not None:", f"    if {at}:"]
+        lines.append(f"        tl.store({target} + {where}, {state}{mask})")
+    return lines
 
 
 def same_size(a: str, b: str) -> bool:

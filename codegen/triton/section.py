@@ -6,9 +6,10 @@ from pathlib import Path
 
 import jinja2
 
+from ..adjoint import gradient_name
 from ..pipeline import Compiled
 from ..segments import feeds_back, linear_sweep
-from .host import Host
+from .host import Host, without
 from .kernels import Kernel
 from .tile import CannotPrint, Fine
 
@@ -19,7 +20,7 @@ IMPORTS = {
     ),
     "chunkform.runtime.launch": "DTYPES cdiv choose cotangent each_head launch padded spread steps strides whole",
     "chunkform.runtime.parts": "map_of_all",
-    "chunkform.runtime.places": "parts_for places",
+    "chunkform.runtime.places": "BLOCK LEVELS parts_for places",
     "chunkform.runtime.total": "pair total",
 }
 TEMPLATES = Path(__file__).parent.parent / "templates"
@@ -37,8 +38,9 @@ def triton_source(c: Compiled, exchanges: bool = True, fine: Fine | None = None,
     if any(s.mix for sweep in c.forward.sweeps for s in sweep.group):
         raise CannotPrint("states are added to each other as a whole")
     parts, cuts = [], cuttable(c)
-    for backward in (False, True):
-        host = Host(c, c.backward if backward else c.forward, backward, cuts, exchanges, fine, unwanted)
+    plan = c.backward if unwanted is None else without(c.backward, gradient_name(c.step.variable(unwanted)))
+    backward = Host(c, plan, True, cuts, exchanges, fine)
+    for host in (Host(c, c.forward, False, cuts, exchanges, fine, backward), backward):
         text = host.text()
         parts += [kernel_text(k) for k in host.kernels] + [text]
     return "\n\n".join(parts)

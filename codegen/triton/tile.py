@@ -15,7 +15,7 @@ from dataclasses import replace as replaced
 import sympy
 
 from ..functions import TABLE
-from ..ir import COL, ROW, Node, dim_of, factors_of, leaf, rename, replace, terms_of, walk
+from ..ir import COL, ROW, Node, dim_of, factors_of, leaf, make, rename, replace, terms_of, walk
 from ..show import plain
 
 INNER = "%ik"
@@ -113,6 +113,7 @@ class Tiles:
         )
         self.fine: Fine | None = None
         self.flat: list[str] | None = None  # decays whose extent decides how a kernel ahead of the sweep splits them
+        self.matrices: dict[str, Node] = {}  # over the steps of a chunk, made here and not loaded
         self.names: set[str] = {
             "i",
             "c",
@@ -363,6 +364,11 @@ class Tiles:
         kind, name = side[0].attrs[:2]
         return self.fine is not None and (kind == "matrix" or (kind == "input" and name in self.fine.given))
 
+    def kept(self, decay: Node) -> Value:
+        """All decays of the chunk, of a state's decay as a step-level node."""
+        (d,) = (d for d, x in self.decays.items() if x == decay)
+        return self._edge(make("decay_all", (d,), (1,), decay.axes))
+
     def paired(self, x: Node) -> Value:
         """A read of a state times what the other side writes, each rounded as it is there, if it is; so that sums of such terms
         over the chunks of two sweeps cancel as <S, dS> does."""
@@ -453,9 +459,8 @@ class Tiles:
         suffix += "_rows" if axes != self.ordered(axes) else ""
         names = []
         for what, letter in (("sums", "a"), ("resets", "n" if own else "r")):
-            variable = f"{name}_{letter}{suffix}"
-            if (variable,) not in self.loads:
-                self.loads[variable,] = variable
+            if (name, letter, suffix, *own) not in self.loads:
+                variable = self.loads[name, letter, suffix, *own] = self.fresh(f"{name}_{letter}{suffix}")
                 row = "last" if end else "tl.minimum(i, last)" if inclusive else "tl.minimum(i - 1, last)"
                 masks = [] if end or inclusive else [("i > 0", 0)]
                 if own:
@@ -476,7 +481,7 @@ class Tiles:
                     none = "-1" if not own else "tl.full([1], 0, tl.int32)" if end else "0"
                     text += f" if EXACT else {none}"
                 where.append(f"{variable} = {text}")
-            names.append(variable)
+            names.append(self.loads[name, letter, suffix, *own])
         return names[0], names[1]
 
     def _mask(self, x: Node) -> Value:
@@ -532,6 +537,14 @@ class Tiles:
             return self._inner(x)
         if kind == "stream":
             return self._stream(x)
+        if kind == "matrix" and name in self.matrices:
+            base = leaf(kind, name, (ROW, COL))
+            if base not in self.memo:
+                v = self.value(self.matrices[name])
+                if not v.text.isidentifier():
+                    v = self.assign("t", v.over((ROW, COL)), (ROW, COL), note=self.note(self.matrices[name]))
+                self.memo[base] = v
+            return replaced(self.memo[base], axes=order)
         if kind == "matrix":
             variable = self.argument(self.name_of(x), "matrix", x)
             at = f"{variable} + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :]"

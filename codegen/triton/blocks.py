@@ -1,0 +1,86 @@
+"""Which sweeps of a backward plan need no walk of their own: what they make is read off states at the borders of blocks.
+
+A walk leaves its states as each block of steps finds them. What else is made of these states, outputs, gradients and the sums for
+decays, is then made by a kernel that takes all blocks at once, with nothing to carry and nothing to wait for. The forward pass
+leaves the recurrence's own states; of the states of gradients the first sweep that is over them does, which makes its own part on
+the way. With both states at hand, the decays of a block times <S before it, dS after it> is what it says (see `borders.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from ..ir import ZERO, leaf
+from ..read_write import StateForm
+from ..stages import Accumulate, Plan, Sweep
+from .fuse import Fused
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """`walks`: the sweeps that walk, as far as they do, by stage. `pieces`: what is read at the borders of blocks, likewise.
+
+    `stored` are the states that walks leave at the borders, or `given`: those that an earlier pass has left there. `spans` are
+    the states, with their gradients, whose decay's gradient is summed there.
+    """
+
+    walks: dict[int, Sweep]
+    pieces: dict[int, Sweep] = field(default_factory=dict)
+    stored: frozenset[str] = frozenset()
+    given: frozenset[str] = frozenset()
+    spans: dict[str, tuple[StateForm, StateForm]] = field(default_factory=dict)
+
+
+def blocks(plan: Plan, fused: Fused, given: Iterable[str]) -> Blocks:
+    """The roles of a plan's sweeps; `given` are the states that an earlier pass can leave at the borders of blocks."""
+    sweeps = {k: s for k, s in enumerate(plan.stages) if isinstance(s, Sweep)}
+    own = frozenset(given)
+    if not own or not _pays(plan):
+        return Blocks(sweeps)
+    spans: dict[str, tuple[StateForm, StateForm]] = {}
+    apart: set[str] = set()  # states whose sweeps sum on their way
+    for stage in plan.stages:
+        if isinstance(stage, Accumulate) and stage.at_borders:
+            s, g = plan.form.state(stage.pairing.state), plan.form.state(f"d{stage.pairing.state}")
+            if s.name in own and _sums_inside(s, sweeps, fused):
+                spans[s.name] = s, g
+            else:
+                apart |= {s.name, g.name}
+    walks: dict[int, Sweep] = {}
+    pieces: dict[int, Sweep] = {}
+    ends: dict[str, int] = {}  # the walk over a state
+    for k, sweep in sweeps.items():
+        here = tuple(b for b in sweep.borders if b.state in spans)
+        kept = tuple(n for n in sweep.finals if n not in spans)
+        known = all(n in own or n in ends for n in sweep.states)
+        alone = sweep.solve or not known or apart & set(sweep.states) or (kept and sweep.states[0] in own)
+        if alone:
+            walks[k] = replace(sweep, finals=kept, borders=tuple(b for b in sweep.borders if b not in here))
+            for n in sweep.states:
+                ends.setdefault(n, k)
+            if here:
+                pieces[k] = replace(sweep, finals=(), borders=here, chunk=replace(sweep.chunk, outputs={}, states={}))
+        else:
+            pieces[k] = replace(sweep, finals=(), borders=here, chunk=replace(sweep.chunk, states={}))
+            for n in kept:
+                walk = walks[ends[n]]
+                walks[ends[n]] = replace(walk, finals=(*walk.finals, n))
+    read = {n for s in pieces.values() for n in s.states} | {x.name for pair in spans.values() for x in pair}
+    return Blocks(walks, pieces, frozenset(read - own), frozenset(read & own), spans)
+
+
+def _pays(plan: Plan) -> bool:
+    """Do walks hold so much that reading at borders is faster, though the states go through memory? On an H200 that is so where
+    writes depend on reads and a state has a decay for each channel: walks that read these spill registers."""
+    return any(s.solve for s in plan.sweeps) and any(s.decay_axes for group in plan.form.groups for s in group)
+
+
+def _sums_inside(s: StateForm, sweeps: dict[int, Sweep], fused: Fused) -> bool:
+    """Are the terms inside blocks, of a decay for each channel, all made by one sweep that keeps its axis?"""
+    if not s.decay_axes:
+        return True
+    whole = leaf("stored", f"{s.name}.late", s.decay_axes)
+    if fused.pairings.get(s.name) != (whole, ZERO):
+        return False
+    return any(x.leaf == whole and not sweeps[k].solve for k, stores in fused.stores.items() for x in stores)
