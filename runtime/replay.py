@@ -99,7 +99,7 @@ def room(
 class Recorded:
     """A pass as what it does with slots: its arguments are in the first, and what it makes follows.
 
-    What only kernels use shares tensors, in slots behind the others: what is small one for all steps, and the rest one in each
+    What only kernels use shares tensors, in slots behind the others: one for all steps, for what is small, and one for each
     `period`. At the end of a period what isn't used again is let go of; a period ends where more memory would be held otherwise
     than if each tensor went after its last use. In between memory is taken at once, and kernels follow.
     """
@@ -122,19 +122,19 @@ class Recorded:
         sharing: list[list[int]] = [[] for _ in range(periods[-1] + 2)]
         for slot in watch.rooms & spans.keys() - named:
             first, last = (periods[k] for k in spans[slot])
-            if slot not in large or first == last:
-                sharing[0 if slot not in large else 1 + first].append(slot)
+            if first == last or slot not in large:
+                sharing[1 + first if first == last else 0].append(slot)
         self.places: dict[int, tuple[int, int]] = {}
         shared: dict[int, Part] = {}
         for n, slots in enumerate(sharing):
-            if n == 0 or len(slots) > 1:
+            if len(slots) > 1:
                 places, size = placed({slot: (*spans[slot], sizes[slot]) for slot in slots})
                 self.places |= {slot: (watch.count + n, at) for slot, at in places.items()}
                 shared[n] = Part(watch.count + n, 0, (size,), (1,), torch.uint8)
         self.blank = [None] * (watch.count + len(sharing))
         self.steps: list[Callable[[list[Any]], None]] = []
         self.group: list[Launch] = []
-        self.rooms = [shared[0]] if sharing[0] else []  # that the group needs
+        self.rooms = [shared[0]] if 0 in shared else []  # that the group needs
         period = -1
         for k, step in enumerate(watch.steps):
             if periods[k] != period:
