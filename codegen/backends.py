@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .ir import dim_of
 from .pipeline import Compiled
 from .print_segments import segments_source
 from .print_torch import torch_saved, torch_source
 from .sequential import sequential_torch_source, sequential_triton_source, start_source
 from .sequential.initial import depends_on_parameters
 from .triton import IMPORTS as TRITON_IMPORTS
-from .triton import CannotPrint, Fine, cuttable, triton_source
+from .triton import CannotPrint, Fine, cuttable, roles, triton_source
 
 
 @dataclass(frozen=True)
@@ -68,8 +69,13 @@ def torch_section(c: Compiled) -> Section:
 
 
 def triton_saved(c: Compiled) -> dict[str, tuple[tuple[str, ...], str]]:
-    """The layout of what the kernels save in any case: the writes, as `Backend.saved` has it."""
-    return {n: (("B", "T", "H", *dims[3:]), "input") for n, (dims, _) in torch_saved(c).items()}
+    """The layout of what the kernels save in any case: the writes, and states at the borders of blocks, as `Backend.saved` has
+    it."""
+    found = {n: (("B", "T", "H", *dims[3:]), "input") for n, (dims, _) in torch_saved(c).items()}
+    for s in c.step.states:
+        if s.name in roles(c).given:
+            found[f"{s.name} borders"] = ("B", "H", "T blocks", *(dim_of(a) for a in s.axes)), "input"
+    return found
 
 
 def triton_section(

@@ -21,6 +21,7 @@ from .proof import symbolic_proof
 from .read_write import StateForm
 from .show import Notation
 from .stages import Plan, Sweep
+from .triton import roles
 
 
 def explanation(c: Compiled, width: int = 64, chunk: int = CHUNK) -> dict[str, Any]:
@@ -153,8 +154,16 @@ def _pass(c: Compiled, plan: Plan | None, cost: Cost, sizes: Sizes, started: int
         "bytes_per_token": round(cost.bytes),
         "flops_per_token": round(cost.flops),
         "floor_bytes_per_token": round(cost.floor),
-        "sweeps": [] if plan is None else [_sweep(c, plan, s, sizes) for s in plan.sweeps],
+        "sweeps": [] if plan is None else _sweeps(c, plan, sizes),
     }
+
+
+def _sweeps(c: Compiled, plan: Plan, sizes: Sizes) -> list[dict[str, Any]]:
+    at_borders = plan is c.backward and triton_section(c).stepwise is None
+    walks = roles(c).walks if at_borders else range(len(plan.stages))
+    return [
+        _sweep(c, plan, s, sizes) | {"walks": k in walks} for k, s in enumerate(plan.stages) if isinstance(s, Sweep)
+    ]
 
 
 def _sweep(c: Compiled, plan: Plan, sweep: Sweep, sizes: Sizes) -> dict[str, Any]:
@@ -231,7 +240,11 @@ def _tables(data: dict[str, Any]) -> Iterator[tuple[str, Table | Text]]:
             yields = [*s["outputs"], *(f"{x}_{end}" for x in s["last_states"])]
             solved = ", solving for its writes" if s["solves"] else ""
             sweeps.add_row(
-                name, s["direction"], ", ".join(s["states"]) + solved, "\n".join(yields), f"{s['flops_per_token']:,}"
+                name,
+                s["direction"] if s["walks"] else "at borders",
+                ", ".join(s["states"]) + solved,
+                "\n".join(yields),
+                f"{s['flops_per_token']:,}",
             )
     if sweeps.row_count:
         yield "Sweeps", sweeps

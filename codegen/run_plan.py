@@ -45,6 +45,7 @@ def run_plan(
                 _accumulate(stage, env, finals, finals_dot or {}, p, arithmetic, sizes, steps)
                 if stage.at_borders:
                     _at_borders(stage, env, finals, finals_dot or {}, p, arithmetic, sizes, lengths)
+                    _from_states(stage, env, p, arithmetic, sizes, lengths)
                 if stage.direct is not None:
                     summed = env["pairing", stage.pairing.leaf.attrs[1]]
                     _unroll(stage.direct, env, arithmetic, sizes, lengths)
@@ -262,6 +263,44 @@ def _at_borders(
         pieces.append(np.array(values[::-1], dtype=object))
     if not m.equal(np.concatenate(pieces[::-1]), env["pairing", stage.pairing.leaf.attrs[1]]):
         raise GateError(f"pass plan: the pairing of {name}, summed and from the borders of chunks, differs")
+
+
+def _from_states(stage: Accumulate, env: Env, p: Plan, m: Any, sizes: dict[str, int], lengths: list[int]) -> None:
+    """Compare what is summed inside chunks, and their decays times <S before them, dS after them>, with the same."""
+    name, axes, steps = stage.pairing.state, stage.pairing.leaf.axes, sum(lengths)
+    s = p.form.state(name)
+    assert s.decay is not None
+    decays = _over(s.decay, axes, env, m, sizes, steps)
+    node = leaf("state", name, s.axes) * leaf("state", f"d{name}", s.axes)
+    node = total(node, *(set(s.axes) - set(axes)))
+    starts = np.cumsum([0, *lengths])
+    late, early = (_over(x, axes, env, m, sizes, steps) for x in (stage.pairing.late, stage.pairing.early))
+    minus = m.const(Fraction(-1))
+    for n, length in enumerate(lengths):
+        states = {("state", x): env["edges", x][n] for x in (name, f"d{name}")}
+        border = np.asarray(evaluate(node, states, m, sizes), dtype=object)
+        for t in range(starts[n], starts[n] + length):
+            border = m.mul(border, decays[t])
+        if axes:
+            own_late, own_early = (x[starts[n] : starts[n + 1]] for x in (late, early))
+            border = m.add(border, m.mul(minus, env["sums", f"{name}.out"][n]))
+            ahead = [None] * length
+        else:
+            zeros = np.broadcast_to(m.const(Fraction(0)), (length,))
+            found = {x: env["sums", f"{name}.{x}"][n] if ("sums", f"{name}.{x}") in env else zeros for x in SUMS}
+            own_late, own_early = (m.add(found[f"in.{slot}"], found[f"own.{slot}"]) for slot in ("late", "early"))
+            ahead = [found["out.late"], found["out.early"]]
+        for t in range(length):
+            value = border
+            if not axes:  # writes before t
+                for slot, before in enumerate(ahead):
+                    for x in before[: t + slot]:
+                        value = m.add(value, m.mul(minus, x))
+            for x in (*own_late[t:], *own_early[t + 1 :]):
+                value = m.add(value, x)
+            whole = env["pairing", stage.pairing.leaf.attrs[1]][starts[n] + t]
+            if not m.equal(np.asarray(value, dtype=object), np.asarray(whole, dtype=object)):
+                raise GateError(f"pass plan: the pairing of {name}, summed and from the states at borders, differs")
 
 
 def _over(node: Node, axes: tuple[str, ...], env: Env, m: Any, sizes: dict[str, int], steps: int) -> Any:

@@ -99,9 +99,9 @@ from chunkform.runtime.kernels import (
 )
 from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, padded, spread, steps, strides, whole
 from chunkform.runtime.op import Argument, Backend, Op, Signature
-from chunkform.runtime.packed import backward_by_length, forward_by_length
+from chunkform.runtime.packed import BLOCK, backward_by_length, forward_by_length
 from chunkform.runtime.parts import map_of_all
-from chunkform.runtime.places import BLOCK, LEVELS, parts_for, places
+from chunkform.runtime.places import LEVELS, parts_for, places
 from chunkform.runtime.segments import Segment, in_pieces, over_chunks
 from chunkform.runtime.torch_form import (
     after_chunks,
@@ -2506,7 +2506,10 @@ OP = Op(
                     "exchange",
                 )
             ),
-            saved={"c0cc4e5ad4": (("B", "T", "H", "e"), "input")},
+            saved={
+                "c0cc4e5ad4": (("B", "T", "H", "e"), "input"),
+                "S borders": (("B", "H", "T blocks", "d", "e"), "input"),
+            },
             saved_packed=True,
         ),
     },
@@ -2594,7 +2597,7 @@ def kimi_delta_attention(
         chunkform.errors.DoubleBackwardError: a gradient was differentiated.
 
     Cost: in T linear. For each step and head at widths of 64 in two bytes, as planned for a GPU,
-        2,052 bytes and 58,709 FLOPs forwards, 6,418 bytes and 173,397 FLOPs backwards.
+        2,180 bytes and 58,709 FLOPs forwards, 6,290 bytes and 173,397 FLOPs backwards.
 
     Example:
         >>> import torch

@@ -20,7 +20,7 @@ from torch.library import Library
 from chunkform.errors import BackendError
 
 from .autograd import fold, no_second, unfold
-from .packed import Packed, check_values
+from .packed import Packed, block_count, check_values
 from .passes import Call, backward_pass, forward_pass, result_types
 from .signature import Backend, Signature
 
@@ -146,6 +146,7 @@ class _Passes:
         if not keep or backend.saved is None or (starts is not None and not backend.saved_packed):
             return None
         sizes = self._sizes(tensors, heads)
+        sizes["T blocks"] = block_count(sizes["T"], None if starts is None else starts.shape[0] - 1)
         computed = computed_in(self.signature, backend, name, precision, tensors)
         kind = self._types(tensors)[0] if computed is None else computed
         kinds = {"input": kind, "wide": torch.promote_types(kind, torch.float32)}

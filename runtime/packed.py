@@ -15,6 +15,12 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from chunkform.errors import ArgumentError
 
 Tensors = dict[str, Tensor]
+BLOCK = 64  # steps of a block: kernels leave states at the borders of blocks
+
+
+def block_count(steps: Any, sequences: Any = None) -> Any:
+    """Places of blocks of so many steps; of `sequences` packed ones each begins a block."""
+    return -(-steps // BLOCK) if sequences is None else steps // BLOCK + sequences
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 
 from .launch import cdiv
+from .packed import BLOCK
 
 PARTS = 2048  # at most so many parts for all batch entries together
 SHORTEST = 4  # chunks of a part
-BLOCK = 64  # steps of a block: walks leave states at its borders
-LEVELS = BLOCK.bit_length() - 1
+LEVELS = BLOCK.bit_length() - 1  # of what is made of all steps of a block
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,8 @@ import jinja2
 from ..adjoint import gradient_name
 from ..pipeline import Compiled
 from ..segments import feeds_back, linear_sweep
+from .blocks import Blocks, blocks
+from .fuse import fuse
 from .host import Host, without
 from .kernels import Kernel
 from .tile import CannotPrint, Fine
@@ -20,7 +22,8 @@ IMPORTS = {
     ),
     "chunkform.runtime.launch": "DTYPES cdiv choose cotangent each_head launch padded spread steps strides whole",
     "chunkform.runtime.parts": "map_of_all",
-    "chunkform.runtime.places": "BLOCK LEVELS parts_for places",
+    "chunkform.runtime.packed": "BLOCK",
+    "chunkform.runtime.places": "LEVELS parts_for places",
     "chunkform.runtime.total": "pair total",
 }
 TEMPLATES = Path(__file__).parent.parent / "templates"
@@ -44,6 +47,12 @@ def triton_source(c: Compiled, exchanges: bool = True, fine: Fine | None = None,
         text = host.text()
         parts += [kernel_text(k) for k in host.kernels] + [text]
     return "\n\n".join(parts)
+
+
+def roles(c: Compiled) -> Blocks:
+    """What the sweeps of the backward plan do, by what reads states at the borders of blocks."""
+    assert c.backward is not None
+    return blocks(c.backward, fuse(c.backward), [s.name for s in c.step.states])
 
 
 def cuttable(c: Compiled) -> bool:
