@@ -122,6 +122,8 @@ class AttentionOp:
         context_parallel: Any = None,
     ) -> Any:
         """The outputs (one, or a tuple), and after them the log-sum-exp [B, T, H] where asked for."""
+        if torch.compiler.is_compiling():
+            return _outside_of_graphs(self, given, causal, output_lse, backend, context_parallel)
         s = self.signature
         if context_parallel is not None:
             if backend is not None:
@@ -191,6 +193,12 @@ class AttentionOp:
                 temperatures.append(a.name)
             casts.append(kind if isinstance(x, Tensor) and x.dtype != kind else None)
         return Known(call, tuple(casts), tuple(numbers), tuple(temperatures))
+
+
+@torch.compiler.disable
+def _outside_of_graphs(op: AttentionOp, *arguments: Any) -> Any:
+    """A call within a compiled function, which breaks its graph: the kernels are launched as ever."""
+    return op(*arguments)
 
 
 def _results(call: Call, tensors: Sequence[Tensor]) -> Sequence[Tensor]:

@@ -295,6 +295,22 @@ def outputs_without_averages() -> list[str]:
     return [*differing(SELF, call, [None], passes=1), *({"y"} - call(None).keys())]
 
 
+def compiled() -> list[str]:
+    """A call within a compiled function is a replay too."""
+    sets = [[torch.randn(1, 20, 2, 8), *(torch.randn(2, 8, 8) / 3 for _ in "QKV")] for _ in range(2)]
+
+    def plain(x, Q, K, V):
+        return 2 * self_attention(x, Q, K, V, causal=True, backend="triton")
+
+    graph = torch.compile(plain, backend="aot_eager")
+
+    def call(given):
+        given = with_gradients(given)
+        return results(given, (graph if replay.ON else plain)(*given))
+
+    return differing(SELF, call, sets)
+
+
 def main() -> None:
     replay.room, replay.Recorded.replay = room, counted
     names = sys.argv[1:]
@@ -302,6 +318,7 @@ def main() -> None:
     if not names:
         found["several calls"] = several_calls_before_the_backward_passes()
         found["outputs without averages"] = outputs_without_averages()
+        found["compiled"] = compiled()
     print(json.dumps({n: x for n, x in found.items() if x}))
 
 
