@@ -9,18 +9,29 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_flatten, tree_map_only
 from torch.utils.weak import WeakTensorKeyDictionary
 
 
 class _Watching(threading.local):
-    """Who wants to hear of launches in this thread: called with a kernel, it compiled, grid, arguments and options."""
+    """Who wants to hear of what this thread does: `note` of launches, called with a kernel, it compiled, grid, arguments and
+    options, and `act` in the place of `act` below."""
 
     note: Callable[..., None] | None = None
+    act: Callable[..., None] | None = None
 
 
 watching = _Watching()
+
+
+def act(function: Callable[..., None], *tensors: Tensor) -> None:
+    """function(*tensors), which fills tensors, or waits for them: one operation for whoever watches, whatever is in it."""
+    (watching.act or _acted)(function, tensors)
+
+
+def _acted(function: Callable[..., None], tensors: tuple[Tensor, ...]) -> None:
+    function(*tensors)
 
 
 class Unknown(Exception):
@@ -119,11 +130,11 @@ class Watch(TorchDispatchMode):
             self.refused = True
 
     def __enter__(self) -> Any:
-        watching.note = self.launched
+        watching.note, watching.act = self.launched, self.acted
         return super().__enter__()
 
     def __exit__(self, *why: Any) -> None:
-        watching.note = None
+        watching.note = watching.act = None
         super().__exit__(*why)
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -139,6 +150,14 @@ class Watch(TorchDispatchMode):
     def launched(self, kernel: Any, compiled: Any, grid: tuple[int, ...], args: Any, options: dict[str, Any]) -> None:
         try:
             self.steps.append(Launch(kernel, compiled, grid, tuple(self.seen(x) for x in args), options))
+        except Unknown:
+            self.refused = True
+
+    def acted(self, function: Callable[..., None], tensors: tuple[Tensor, ...]) -> None:
+        with _disable_current_modes():
+            function(*tensors)
+        try:
+            self.steps.append(Operation(function, tuple(self.seen(x) for x in tensors), {}, ()))
         except Unknown:
             self.refused = True
 

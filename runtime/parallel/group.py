@@ -11,9 +11,9 @@ from torch import Tensor
 
 from chunkform.errors import ArgumentError, GroupError
 
-_collectives = (
-    torch.ops._c10d_functional
-)  # operations of torch like others, so that a pass that calls them can be replayed
+from ..watch import act
+
+c10d: Any = getattr(torch._C, "_distributed_c10d", None)
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,13 @@ class Group:
     def gather(self, x: Tensor) -> Gathering:
         """Start to collect x, of one shape on all ranks, from all of them."""
         flat = x.contiguous().view(-1)
+        out = flat.new_empty(self.size * flat.shape[0])
+        collective = _Collective(self.processes.group_name)
         try:
-            out = _collectives.all_gather_into_tensor(flat, self.size, self.processes.group_name)
+            act(collective.begin, out, flat)
         except RuntimeError as error:
             raise self.failed(error) from error
-        return Gathering(self, out, x.shape)
+        return Gathering(self, collective, out, x.shape)
 
     def exchange(self, sends: list[tuple[Tensor, int]], receives: list[tuple[Tensor, int]]) -> Transfer:
         """Start to send tensors to ranks, and to fill others from ranks."""
@@ -55,21 +57,39 @@ class Group:
         )
 
 
+class _Collective:
+    """Collects from all ranks, from when it begins until it is waited for. It names the process group, and doesn't hold it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.work: Any = None
+        self.options = c10d.AllgatherOptions()
+        self.options.asyncOp = True
+
+    def begin(self, out: Tensor, x: Tensor) -> None:
+        self.work = c10d._resolve_process_group(self.name)._allgather_base(out, x, self.options)
+
+    def wait(self, out: Tensor) -> None:
+        work, self.work = self.work, None
+        work.wait()
+
+
 @dataclass(frozen=True)
 class Gathering:
     """What is on its way from all ranks."""
 
     group: Group
+    collective: _Collective
     out: Tensor
     shape: torch.Size
 
     def wait(self) -> Tensor:
         """[size, ...], by rank."""
         try:
-            out = _collectives.wait_tensor(self.out)
+            act(self.collective.wait, self.out)
         except RuntimeError as error:
             raise self.group.failed(error) from error
-        return out.view(self.group.size, *self.shape)
+        return self.out.view(self.group.size, *self.shape)
 
 
 @dataclass(frozen=True)

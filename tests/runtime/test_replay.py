@@ -22,7 +22,7 @@ from chunkform.generated.lightning_attention import lightning_attention
 from chunkform.runtime import driver, replay
 from chunkform.runtime.launch import launch
 from chunkform.runtime.replay import layouts, placed, replayed
-from chunkform.runtime.watch import Launch, Part, Unknown, watching
+from chunkform.runtime.watch import Launch, Part, Unknown, act, watching
 
 TESTS = Path(__file__).parents[1]
 
@@ -192,6 +192,25 @@ def test_operations_in_place(kernel):
         expected[:, 1:] *= 2
         torch.testing.assert_close(p(x, y)[0], torch.cat([expected, y]))
     assert p.runs == 2
+
+
+def test_an_act_is_one_operation_whatever_is_in_it(kernel):
+    def double(out, x):
+        out.copy_(x.sin() * 0 + 2 * float(x[0, 0]) * torch.ones(3, 5))
+
+    def body(kernel, x, y):
+        a, b = x.new_empty(x.shape), x.new_empty(x.shape)
+        launch(kernel, (1,), a, x, y, factor=2)
+        act(double, b, a)
+        launch(kernel, (1,), a, b, y, factor=1)
+        return [a]
+
+    p = Pass(kernel, body)
+    for seed in range(4):
+        x, y = numbers(seed)
+        torch.testing.assert_close(p(x, y)[0], 2 * (2 * x + y)[0, 0] + y)
+    assert p.runs == 2
+    assert watching.act is None
 
 
 ELSEWHERE = torch.ones(3, 5)
