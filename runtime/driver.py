@@ -5,11 +5,12 @@ Several are one graph of the driver's, which launches them in the time of one.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import struct
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -30,6 +31,7 @@ NODE = struct.Struct(
 )  # CUDA_KERNEL_NODE_PARAMS: function, grid, block, bytes of shared memory, parameters, and three that aren't used
 SCALARS = dict(zip("i1 u1 i8 u8 i16 u16 i32 u32 i64 u64 fp32 fp64".split(), "bBbBhHiIqQfd", strict=True))
 NO_CONTEXT = 201
+RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 
 
 def hooked() -> bool:
@@ -55,6 +57,7 @@ def _driver() -> Any:
         found.cuGraphExecKernelNodeSetParams_v2.argtypes = [address] * 3
         found.cuGraphLaunch.argtypes = [address] * 2
         found.cuGraphExecDestroy.argtypes = found.cuGraphDestroy.argtypes = [address]
+        found.cuThreadExchangeStreamCaptureMode.argtypes = [address]
     except (OSError, AttributeError):
         return None
     return found
@@ -132,7 +135,8 @@ class Kernels:
             if code:
                 attempt(code, self.device, run, *launch, None)
         if self.home is None and len(self.launches) > 1 and not _captured(stream):
-            self.graph = graph_of(self.launches, self.memory, self.device)
+            with _beside_captures():
+                self.graph = graph_of(self.launches, self.memory, self.device)
             self.home = -1 if self.graph is None else stream
 
 
@@ -201,8 +205,20 @@ def graph_of(launches: Sequence[tuple[int, int, int]], memory: Any, device: int)
 
 
 def _destroy(executable: Any, graph: Any) -> None:
-    _driver().cuGraphExecDestroy(executable)
-    _driver().cuGraphDestroy(graph)
+    with _beside_captures():
+        _driver().cuGraphExecDestroy(executable)
+        _driver().cuGraphDestroy(graph)
+
+
+@contextlib.contextmanager
+def _beside_captures() -> Iterator[None]:
+    """What takes or frees memory would end what another thread captures otherwise."""
+    mode = ctypes.c_int(RELAXED)
+    _driver().cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))  # which gives the mode that there was
+    try:
+        yield
+    finally:
+        _driver().cuThreadExchangeStreamCaptureMode(ctypes.byref(mode))
 
 
 def parameters(x: Launch) -> list[tuple[str, Any]]:

@@ -342,7 +342,7 @@ class Driver:
     """Stands in for CUDA's: `launched` has a stream and what each kernel was given, `calls` counts what was asked for."""
 
     def __init__(self):
-        self.launched, self.calls, self.nodes, self.stuck = [], Counter(), {}, ()
+        self.launched, self.calls, self.nodes, self.stuck, self.mode = [], Counter(), {}, (), 0
 
     def __getattr__(self, name):
         def call(*given):
@@ -368,7 +368,16 @@ class Driver:
         self.nodes[node] = self._read(grid_and_more[7])
         return 0
 
+    def _cuThreadExchangeStreamCaptureMode(self, mode):
+        mode._obj.value, self.mode = self.mode, mode._obj.value
+        return 0
+
+    def _cuGraphInstantiateWithFlags(self, executable, graph, flags):
+        assert self.mode == driver.RELAXED
+        return 0
+
     def _cuGraphLaunch(self, executable, stream):
+        assert self.mode == 0
         self.launched += [(stream, self.nodes[n]) for n in sorted(self.nodes)]
         return 0
 
