@@ -73,7 +73,7 @@ def test_float16_takes_decays_without_resets_apart():
 
 
 def test_strides_needs_and_missing_gradients_change_nothing():
-    assert_small(interpret(("gated_delta_rule",), [], variants=True), 1e-6)
+    assert_small(interpret(("gated_delta_rule", "kimi_delta_attention"), [], variants=True), 1e-6)
 
 
 def test_one_argument_alone_may_have_all_heads():

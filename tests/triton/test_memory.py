@@ -47,7 +47,12 @@ def peak(name: str, monkeypatch: pytest.MonkeyPatch) -> float:
 
 @pytest.mark.parametrize(
     ("name", "most"),
-    [("lightning_attention", 1412 / 2), ("gated_delta_rule", 1735), ("gated_linear_attention", 2944 / 2)],
+    [
+        ("lightning_attention", 1412 / 2),
+        ("gated_delta_rule", 1735),
+        ("gated_linear_attention", 2944 / 2),
+        ("kimi_delta_attention", 3468),
+    ],
 )
 def test_what_passes_hold(name, most, monkeypatch):
     """In MiB; flash-linear-attention 0.6.0 was measured to hold 1412, 1735, 2944 and 3468 at these sizes."""
