@@ -62,10 +62,9 @@ def launches(c: CompiledAttention, module: Any, dtype: str, width: int, causal: 
 
     kind, batch, count, heads = getattr(torch, dtype), 2, 1024, 4
     found: list[_Launch] = []
-    own = (module.KERNELS.forward, module.KERNELS.rows, module.KERNELS.keys)
 
     def record(kernel: Any, grid: Any, *args: Any, **options: Any) -> None:
-        if kernel in own:  # and not what is around them
+        if kernel.fn.__module__ == module.__name__:  # and not what is around them
             found.append(_Launch(kernel, args, options))
 
     sizes = {d: width for d in c.lowered.dims}
@@ -85,11 +84,30 @@ def launches(c: CompiledAttention, module: Any, dtype: str, width: int, causal: 
     rows = torch.empty((batch, heads, count), device="meta")
     features |= dict.fromkeys((*s.columns, *s.rows), rows)
     features |= dict.fromkeys(s.scalars, torch.empty((heads,), device="meta"))
+    given, constants = _given(module.SIGNATURE, at)
     before = attention_triton.launch
     attention_triton.launch = record
     try:
-        averages, lse, _ = module.triton_forward(None, features, at)
+        if module.OP.maps.kernel_features is not None:
+            module.OP.maps.kernel_features(given, constants, at)
+        both = module.OP.backends["triton"].forward_and_output
+        averages, lse, *_ = (both and both(None, given, features, at, True)) or module.triton_forward(
+            None, features, at
+        )
         module.triton_backward(None, features, at, averages, lse, averages, rows, frozenset(s.scalars))
     finally:
         attention_triton.launch = before
     return found
+
+
+def _given(s: Any, at: Any) -> tuple[dict[str, Any], dict[str, float]]:
+    """Arguments without data, and constants."""
+    import torch
+
+    sizes = at.sizes | {"B": at.batch, "T": at.keys, "S": at.keys, "H": at.heads}
+    given = {}
+    for a in s.arguments:
+        if a.kind != "constant":
+            shape = [sizes[d] for d in a.layout]
+            given[a.name] = torch.empty(shape, dtype=at.low if a.per_position else at.dtype, device=at.device)
+    return given, {a.name: 1.0 for a in s.arguments if a.kind == "constant"}
