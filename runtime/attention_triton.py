@@ -26,6 +26,7 @@ from .attention_maps import Product, as_dtype
 from .launch import launch, padded
 
 MOST = 4  # terms that `sum_kernel` adds up
+PROGRAMS = 256  # that keep a GPU busy
 BESIDE = (torch.bfloat16,)  # dtypes in which numbers of rows and keys are channels beside products
 
 
@@ -336,16 +337,11 @@ def of_positions(
         found[name] = x
         args += [x, *strides(x)]
     blocks = {f"B{n}": padded(size) for n, size in sizes.items()}
-    # the fastest on an H200; of wide features two programs fit on a multiprocessor, if their registers do
-    block, programs, shape = 64, 512, {"num_warps": 4, "num_stages": 2}
-    if at.low.itemsize == 4:
-        block = 32
-    elif max(blocks.values(), default=16) > 64:
-        programs, shape = 256, {"num_warps": 8, "num_stages": 1, "maxnreg": 128}
+    block = 32 if at.low.itemsize == 4 else 64 if max(blocks.values(), default=16) > 64 else 128
     # each program goes on for several blocks, as matrices are loaded once; but there are enough programs for a GPU
-    each = max(1, min(16, at.batch * at.heads * triton.cdiv(count, block) // programs))
+    each = max(1, min(16, at.batch * at.heads * triton.cdiv(count, block) // PROGRAMS))
     grid = (at.batch * at.heads * triton.cdiv(count, block * each),)
-    options = sizes | blocks | {"BT": block} | shape
+    options = sizes | blocks | {"BT": block, "num_warps": 8, "num_stages": 2}
     launch(kernel, grid, *args, count, at.heads, each, **options)
     return found
 
