@@ -1540,11 +1540,6 @@ def backward_ends_1(
 @triton.jit(do_not_specialize=["T", "chunks"])
 def backward_prepare_read_2(
     intra1_p,
-    beta_p,
-    beta_b,
-    beta_t,
-    beta_h,
-    beta_g,
     write1_p,
     write1_b,
     write1_t,
@@ -1555,6 +1550,11 @@ def backward_prepare_read_2(
     write2_t,
     write2_h,
     write2_g,
+    beta_p,
+    beta_b,
+    beta_t,
+    beta_h,
+    beta_g,
     alpha_p,
     alpha_b,
     alpha_t,
@@ -1609,9 +1609,9 @@ def backward_prepare_read_2(
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
-    beta_p += b * beta_b + h // beta_g * beta_h
     write1_p += b * write1_b + h // write1_g * write1_h
     write2_p += b * write2_b + h // write2_g * write2_h
+    beta_p += b * beta_b + h // beta_g * beta_h
     alpha_p += b * alpha_b + h // alpha_g * alpha_h
     k_p += b * k_b + h // k_g * k_h
     do_p += b * do_b + h // do_g * do_h
@@ -1619,7 +1619,6 @@ def backward_prepare_read_2(
     extent = tl.load(alpha_extents + bh * chunks + c)
     if is_flat(extent, DT) != FLAT:
         return
-    beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
     write1 = tl.load(
         write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
     )
@@ -1627,13 +1626,14 @@ def backward_prepare_read_2(
         write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
     )
     p = tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # write1 write2^T
-    p2 = beta.to(tl.float32)[None, :] * p
+    p2 = p
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     p4 = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # write1 do^T
     p5 = p4
     for d_start in range(0, D, part_d):
         d = d_start + tl.arange(0, part_d)
         d_ok = d < D
+        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
         alpha = tl.exp(
             tl.load(
                 alpha_p + t0 * alpha_t + i[:, None] * alpha_t + d[None, :],
@@ -1669,7 +1669,7 @@ def backward_prepare_read_2(
         )
         p3 = decayed_sum(
             p2,
-            x,
+            (beta.to(tl.float32)[:, None] * x),
             alpha_sums + at * D,
             alpha_resets + at * D if EXACT else None,
             alpha_a_before,
@@ -1789,16 +1789,16 @@ def backward_prepare_read_3(
         write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
     )
     p = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
-    beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
-    p2 = beta.to(tl.float32)[None, :] * p
+    p2 = p
     write2 = tl.load(
         write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
     )
     p4 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
-    p5 = beta.to(tl.float32)[None, :] * p4
+    p5 = p4
     for d_start in range(0, D, part_d):
         d = d_start + tl.arange(0, part_d)
         d_ok = d < D
+        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         alpha_a = tl.load(
             alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
@@ -1812,7 +1812,7 @@ def backward_prepare_read_3(
         )
         p3 = decayed_sum(
             p2,
-            k.to(tl.float32),
+            (beta.to(tl.float32)[:, None] * k.to(tl.float32)),
             alpha_sums + at * D,
             alpha_resets + at * D if EXACT else None,
             alpha_a,
@@ -1848,7 +1848,7 @@ def backward_prepare_read_3(
         )
         p6 = decayed_sum(
             p5,
-            k.to(tl.float32),
+            (beta.to(tl.float32)[:, None] * k.to(tl.float32)),
             alpha_sums + at * D,
             alpha_resets + at * D if EXACT else None,
             alpha_a_before,
@@ -2239,12 +2239,12 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 backward_prepare_read_2,
                 (blocks.programs,),
                 intra1_blocks,
-                beta,
-                *strides(beta, H),
                 write1,
                 *strides(write1, H),
                 write2,
                 *strides(write2, H),
+                beta,
+                *strides(beta, H),
                 alpha,
                 *strides(alpha, H),
                 k,

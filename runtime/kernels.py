@@ -158,6 +158,16 @@ def decayed_product(
 
 
 @triton.jit
+def in_two_parts(p, w, EXACT: tl.constexpr, DT: tl.constexpr):
+    """p @ w, where w is taken as what it is rounded to and what that leaves: so that sums of such terms times reads, and of reads
+    times writes the other way round, which gradients of decays are the differences of, differ in p's rounding alone."""
+    here = tl.dot(p, w.to(DT), input_precision="tf32x3")
+    if not EXACT:
+        here = tl.dot(p, (w - w.to(DT).to(tl.float32)).to(DT), here)
+    return here
+
+
+@triton.jit
 def decayed_sum(
     p, w, a, n, high, n_high, low, n_low, x, x_ok, last,
     X: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, FORWARD: tl.constexpr, DIAGONAL: tl.constexpr,
@@ -169,15 +179,15 @@ def decayed_sum(
     if FLAT:
         to_read, from_write = factors(a, high, low, x, x_ok, last, X, C, FORWARD)
         seen = tl.where(order(C, FORWARD, DIAGONAL), p, 0.0)
-        total += to_read * tl.dot(seen.to(DT), (w * from_write).to(DT), input_precision="tf32x3")
+        total += to_read * in_two_parts(seen.to(DT), w * from_write, EXACT, DT)
     else:
         for level in range(LEVELS):
             decay, past = halves(level, a, n, high, n_high, low, n_low, x, x_ok, last, X, C, EXACT)
             reads = past if FORWARD else ~past
-            writer = tl.where(reads[:, None], 0.0, w * decay).to(DT)
+            writer = tl.where(reads[:, None], 0.0, w * decay)
             block = i >> (level + 1)
             here = tl.where(block[:, None] == block[None, :], p, 0.0).to(DT)
-            total += tl.where(reads[:, None], decay, 0.0) * tl.dot(here, writer, input_precision="tf32x3")
+            total += tl.where(reads[:, None], decay, 0.0) * in_two_parts(here, writer, EXACT, DT)
         if DIAGONAL:
             same = tl.sum(tl.where(i[:, None] == i[None, :], p, 0.0), axis=1)
             total += same[:, None] * w * span(high, n_high, low, n_low)

@@ -405,7 +405,7 @@ class Tiles:
         if len(masks) > 1 or bound != COL or axis not in x.axes:
             raise CannotPrint(f"decays over three axes in {x!r}")
         p = p or self.reads_of_writes(factors, axis)
-        w = self._product(tuple(f for f in factors if axis in f.axes and f is not masks[0]))
+        w = self._product(tuple(f for f in factors if f is not masks[0] and (axis in f.axes or f.axes == (COL,))))
         w = replaced(w, axes=tuple(ROW if a == COL else a for a in w.axes))
         inclusive = masks[0].attrs[2]
         text = (
@@ -415,8 +415,9 @@ class Tiles:
         return self.assign("p", text, (ROW, axis), note=self.note(x))
 
     def reads_of_writes(self, factors: tuple[Node, ...], axis: str) -> Value:
-        """What each read takes of each write, but for decays over `axis`."""
-        others = tuple(f for f in factors if axis not in f.axes)
+        """What each read takes of each write, but for decays over `axis`, and numbers of each write: so that it is rounded as it is
+        where these take from those."""
+        others = tuple(f for f in factors if axis not in f.axes and f.axes != (COL,))
         p = self._product(others) if others else Value("tl.full([C, C], 1.0, tl.float32)", (ROW, COL))
         return p if len(p.axes) == 2 else Value(f"tl.broadcast_to({p.over((ROW, COL))}, [C, C])", (ROW, COL))
 
