@@ -65,7 +65,7 @@ def _run(
     seen, everything = None if kind is None else known.get(kind), None
     if seen is not None and group.on_host:  # whose ranks say at every call what it is
         said = seen.said
-        everything = agreed(group, lambda: said, tensors[0].device)
+        everything = agreed(group, lambda: said, tensors[0].device, key=seen.key)
         if seen.lengths != (lengths := _lengths(everything)):
             seen = known.get((kind, lengths))
     if seen is None:
@@ -114,12 +114,12 @@ def _agreed(
     except ChunkformError as problem:
         error = problem
     said = _facts(op.signature, prepared, group)
+    key = None if prepared is None or cu_seqlens is not None else _key(op.signature, prepared)
     if everything is None:
-        key = None if prepared is None or cu_seqlens is not None else _key(op.signature, prepared)
         everything = agreed(group, lambda: said, _device(given), error, key)
     assert prepared is not None
     job = prepared.job(op, group, _lengths(everything), final)
-    return _Seen(job, said, _lengths(everything)), [*prepared.tensors.values(), *prepared.states.values()]
+    return _Seen(job, said, key, _lengths(everything)), [*prepared.tensors.values(), *prepared.states.values()]
 
 
 def _lengths(everything: list[Facts]) -> tuple[int, ...]:
@@ -187,7 +187,8 @@ def _key(signature: Signature, p: _Prepared) -> tuple[Any, ...]:
     tensors = tuple((x.shape, x.dtype, x.requires_grad) for x in p.tensors.values())
     states = any(x is not None and x.requires_grad for x in p.states.values())
     device = next(iter(p.tensors.values())).device.type
-    return signature.name, tensors, tuple(p.constants.values()), states, torch.is_grad_enabled(), device
+    called = signature.name, signature.names, *p.constants.items()
+    return called, tensors, states, torch.is_grad_enabled(), device
 
 
 def _facts(signature: Signature, p: _Prepared | None, group: Group) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -251,10 +252,11 @@ class _Job:
 
 @dataclass(frozen=True)
 class _Seen:
-    """A kind of call: what is done, what this rank says of it, and how long the ranks' parts are."""
+    """A kind of call: what is done, what this rank says of it, a key of that, and how long the ranks' parts are."""
 
     job: _Job
     said: tuple[Facts, Facts]
+    key: Any
     lengths: tuple[int, ...]
 
 
