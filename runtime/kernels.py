@@ -275,6 +275,29 @@ def suffix_sum_kernel(
             total += tl.load(inside + place, mask=x < X, other=0.0) + tl.load(outside + place, mask=x < X, other=0.0)
 
 
+@triton.jit(do_not_specialize=["T", "chunks"])
+def block_sums_kernel(
+    late, early, ends, out, T, H, chunks, begins, stops, X: tl.constexpr, C: tl.constexpr, BX: tl.constexpr
+):
+    """out_t = end of t's block + sum of late at t and after + sum of early after t, inside it; ends [B, H, chunks, X]."""
+    x = tl.program_id(0) % tl.cdiv(X, BX) * BX + tl.arange(0, BX)
+    place = tl.program_id(0) // tl.cdiv(X, BX)
+    bh = (place // chunks).to(tl.int64)
+    t0, last = place_of(place % chunks, T, begins, stops, C)
+    if last < 0:
+        return
+    i = tl.arange(0, C)
+    ok = (i <= last)[:, None] & (x < X)[None, :]
+    at = (((bh // H) * T + t0 + i) * H + bh % H)[:, None] * X + x[None, :]
+    both = tl.load(late + at, mask=ok, other=0.0)
+    after = tl.zeros([C, BX], tl.float32)
+    if early is not None:
+        after = tl.load(early + at, mask=ok, other=0.0)
+        both += after
+    end = tl.load(ends + tl.cast(place, tl.int64) * X + x, mask=x < X, other=0.0)
+    tl.store(out + at, end[None, :] + tl.cumsum(both, axis=0, reverse=True) - after, mask=ok)
+
+
 @triton.jit
 def slot(p, at, n: tl.constexpr, ok):
     """One of the sums of `border_sums`, over the tiles of the sweep that made it: [B, T, H, n] at [C] places."""
@@ -674,5 +697,20 @@ def suffix_sum(
         None if start is None else start.contiguous(),
         inside, outside, out, *p.walked, parts, p.length(parts),
         X=X, C=p.chunk if inside is not None else 64 if X > 1 else 512, BX=block, num_warps=4,
+    )  # fmt: skip
+    return out
+
+
+def block_sums(late: torch.Tensor, early: torch.Tensor | None, ends: torch.Tensor, p: Places) -> torch.Tensor:
+    """out_t = end of t's block + sum_{s >= t} late_s + sum_{s > t} early_s inside it, over axis 1 of [B, T, H, X] float32; ends
+    [B, H, chunks, X], of places of blocks."""
+    X = late.shape[3]
+    late = late.contiguous()
+    out = torch.empty_like(late)
+    block = min(triton.next_power_of_2(X), 32)
+    early = None if early is None else early.contiguous()
+    launch(
+        block_sums_kernel, (p.programs * cdiv(X, block),), late, early, ends, out, *p.at_once,
+        X=X, C=p.chunk, BX=block, num_warps=4,
     )  # fmt: skip
     return out

@@ -22,7 +22,8 @@ class Blocks:
     """`walks`: the sweeps that walk, as far as they do, by stage. `pieces`: what is read at the borders of blocks, likewise.
 
     `stored` are the states that walks leave at the borders, or `given`: those that an earlier pass has left there. `spans` are
-    the states, with their gradients, whose decay's gradient is summed there.
+    the states, with their gradients, whose decay's gradient is summed there; `whole` those of a decay for each channel of which
+    the kernel that reads makes all terms inside blocks.
     """
 
     walks: dict[int, Sweep]
@@ -30,6 +31,7 @@ class Blocks:
     stored: frozenset[str] = frozenset()
     given: frozenset[str] = frozenset()
     spans: dict[str, tuple[StateForm, StateForm]] = field(default_factory=dict)
+    whole: frozenset[str] = frozenset()
 
 
 def blocks(plan: Plan, fused: Fused, given: Iterable[str]) -> Blocks:
@@ -43,7 +45,7 @@ def blocks(plan: Plan, fused: Fused, given: Iterable[str]) -> Blocks:
     for stage in plan.stages:
         if isinstance(stage, Accumulate) and stage.at_borders:
             s, g = plan.form.state(stage.pairing.state), plan.form.state(f"d{stage.pairing.state}")
-            if s.name in own and _sums_inside(s, sweeps, fused):
+            if s.name in own:
                 spans[s.name] = s, g
             else:
                 apart |= {s.name, g.name}
@@ -67,7 +69,8 @@ def blocks(plan: Plan, fused: Fused, given: Iterable[str]) -> Blocks:
                 walk = walks[ends[n]]
                 walks[ends[n]] = replace(walk, finals=(*walk.finals, n))
     read = {n for s in pieces.values() for n in s.states} | {x.name for pair in spans.values() for x in pair}
-    return Blocks(walks, pieces, frozenset(read - own), frozenset(read & own), spans)
+    whole = frozenset(n for n, (s, _) in spans.items() if _sums_inside(s, pieces, walks, fused))
+    return Blocks(walks, pieces, frozenset(read - own), frozenset(read & own), spans, whole)
 
 
 def _pays(plan: Plan) -> bool:
@@ -76,11 +79,9 @@ def _pays(plan: Plan) -> bool:
     return any(s.solve for s in plan.sweeps) and any(s.decay_axes for group in plan.form.groups for s in group)
 
 
-def _sums_inside(s: StateForm, sweeps: dict[int, Sweep], fused: Fused) -> bool:
-    """Are the terms inside blocks, of a decay for each channel, all made by one sweep that keeps its axis?"""
-    if not s.decay_axes:
-        return True
+def _sums_inside(s: StateForm, pieces: dict[int, Sweep], walks: dict[int, Sweep], fused: Fused) -> bool:
+    """Are the terms inside blocks, of a decay for each channel, all made by one piece that keeps its axis?"""
     whole = leaf("stored", f"{s.name}.late", s.decay_axes)
     if fused.pairings.get(s.name) != (whole, ZERO):
         return False
-    return any(x.leaf == whole and not sweeps[k].solve for k, stores in fused.stores.items() for x in stores)
+    return any(x.leaf == whole for k in pieces if k not in walks for x in fused.stores[k])

@@ -269,7 +269,15 @@ class Host:
             number = sum(x.reads for x in self.kernels) + 1
             inside = {s.leaf for k in same for s in self._stores_at(k) if self._only_in(s, same)}
             pieces = [Piece(self.blocks.pieces[k].group, self.pieces[k], self._stores_at(k)) for k in same]
-            kernel = read_kernel(f"{self.kind}_read_{number}", pieces, inside, self.blocks.spans, self.names, self.fine)
+            kernel = read_kernel(
+                f"{self.kind}_read_{number}",
+                pieces,
+                inside,
+                self.blocks.spans,
+                self.blocks.whole,
+                self.names,
+                self.fine,
+            )
             for k in same:
                 self._prepare_blocks(self.pieces[k], wanted, f"{self.kind}_prepare_read_{k + 1}")
             self._inputs(kernel, "block_")
@@ -277,15 +285,16 @@ class Host:
             lines = [self._allocated(k, s) for k in same for s in self._stores_at(k) if s.leaf not in inside]
             for a in kernel.arguments:
                 x = a.source
-                if (
-                    x is not None
-                    and x.op == "leaf"
-                    and x.attrs[0] in ("sums", "stored")
-                    and x.attrs[1].endswith(".pairing")
-                ):
-                    own = [size_name(dim_of(y)) for y in x.axes] if x.axes else [self._tile_count(self.pieces[same[0]])]
-                    shape = ", ".join(["B", "T", "H", *own])
-                    lines.append(f"{self.names(x)} = some.new_empty(({shape}), dtype=torch.float32)")
+                if x is None or x.op != "leaf" or x.attrs[0] not in ("sums", "stored"):
+                    continue
+                own = [size_name(dim_of(y)) for y in x.axes]
+                if x.attrs[1].endswith(".ends"):
+                    shape = ", ".join(["B", "H", "blocks.chunks", *own])
+                elif x.attrs[1].endswith(".pairing"):
+                    shape = ", ".join(["B", "T", "H", *(own or [self._tile_count(self.pieces[same[0]])])])
+                else:
+                    continue
+                lines.append(f"{self.names(x)} = some.new_empty(({shape}), dtype=torch.float32)")
             self._under(wanted, lines + self._launch(kernel, block="block_"))
 
     def _stores_at(self, k: int) -> list[Store]:
@@ -297,7 +306,7 @@ class Host:
         if store.kind == "sums":
             return False
         nodes = [*self.fused.values.values()]
-        nodes += [x for n, pair in self.fused.pairings.items() if n not in self.blocks.spans for x in pair]
+        nodes += [x for n, pair in self.fused.pairings.items() if n not in self.blocks.whole for x in pair]
         for k, stage in enumerate(self.plan.stages):
             if isinstance(stage, Sweep) and (k not in stages or k in self.blocks.walks):
                 nodes += [*stream_nodes(stage), *(s.node for s in self.fused.stores[k])]
@@ -734,7 +743,7 @@ class Host:
         if not wanted:
             return
         state, axes = self.c.step.state(p.state), p.leaf.axes
-        if p.state in self.blocks.spans:
+        if p.state in self.blocks.spans and (not axes or p.state in self.blocks.whole):
             name, made = (
                 self.names(leaf("state", p.state)),
                 leaf("stored" if axes else "sums", f"{p.state}.pairing", axes),
@@ -764,6 +773,10 @@ class Host:
         early_text = "None" if early is ZERO else f"spread({texts['early']}, ({shape}), some)"
         self.lines.append(f"late = spread({texts['late']}, ({shape}), some)")
         self.lines.append(f"early = {early_text}")
+        if p.state in self.blocks.spans:
+            ends = self.names(leaf("sums", f"{p.state}.ends", axes))
+            self.lines.append(f"{name}_pairing = block_sums(late, early, {ends}, blocks)")
+            return
         totals = [self.names(leaf("sums", f"{p.state}.{kind}")) for kind in ("in", "out") if at_borders]
         self.lines.append(
             f"{name}_pairing = suffix_sum({', '.join(['late', 'early', start, 'lay', 'parts', *totals])})"

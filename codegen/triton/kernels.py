@@ -139,14 +139,14 @@ def read_kernel(
     pieces: list[Piece],
     inside: set[Node],
     spans: dict[str, tuple[StateForm, StateForm]],
+    whole: frozenset[str],
     name_of: NameOf,
     fine: Fine | None = None,
 ) -> Kernel:
     """What reads the states at the borders of blocks, for all blocks at once: pieces of the same tile axis, each of which finds
     in registers what those before it have made.
 
-    Of the leaves that are stored only those stay `inside` that nothing else loads. `spans` are the states, and their gradients,
-    whose decay's gradient is summed here.
+    Of the leaves that are stored only those stay `inside` that nothing else loads. `spans` and `whole` are as in `Blocks`.
     """
     first = pieces[0].opened
     tiled = first.tile[0] if len(first.tile) == 1 else None
@@ -175,7 +175,11 @@ def read_kernel(
             if store.leaf not in inside:
                 tiles.lines.append(_store(store, tiles, tiled, o, name_of))
     for state, terms in sums.items():
-        tiles.lines.append(_store_pairing(state, terms, spans[state][0], first, tiles, tiled, name_of))
+        s = spans[state][0]
+        if s.decay_axes and state not in whole:
+            tiles.lines.append(_store_ends(state, terms, s, first, tiles, name_of))
+        else:
+            tiles.lines.append(_store_pairing(state, terms, s, first, tiles, tiled, name_of))
     setup = [*_header(axes, tiled, walks=False), *_chunk_header(first.direction, walks=False), *_bases(tiles)]
     doc = "What reads the states at the borders of blocks, for all blocks at once."
     lines = {"setup": [*setup, *tiles.head, *tiles.lines], "loop": [], "after": []}
@@ -264,6 +268,16 @@ def _paired(
         if (slot == "early") == (sums.kind == "in"):
             terms.append(f"-{text}" if sums.kind == "in" else text)
     return terms
+
+
+def _store_ends(state: str, terms: list[str], s: StateForm, o: Opened, tiles: Tiles, name_of: NameOf) -> str:
+    """What is left of a pairing at the end of a block, for each channel: the terms inside it are added afterwards."""
+    (own,) = (o.rename.get(a, a) for a in s.decay_axes)
+    x = leaf("sums", f"{state}.ends", (own,))
+    target = tiles.argument(f"{name_of(x)}_out", "sums", x)
+    index, width = axis_name(own), size_name(dim_of(own))
+    text = " + ".join(terms).replace("+ -", "- ")
+    return f"tl.store({target} + (bh * chunks + c) * {width} + {index}, {text}, mask={index}_ok)  # {state}: ends"
 
 
 def _store_pairing(

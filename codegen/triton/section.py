@@ -17,7 +17,7 @@ from .tile import CannotPrint, Fine
 
 IMPORTS = {
     "chunkform.runtime.kernels": (
-        "border_sums chained chained_matrix cumulate decayed_product decayed_sum inverse is_flat part_of place_of "
+        "block_sums border_sums chained chained_matrix cumulate decayed_product decayed_sum inverse is_flat part_of place_of "
         "power span suffix_sum"
     ),
     "chunkform.runtime.launch": "DTYPES cdiv choose cotangent each_head launch padded spread steps strides whole",

@@ -415,8 +415,8 @@ class Tiles:
         return self.assign("p", text, (ROW, axis), note=self.note(x))
 
     def reads_of_writes(self, factors: tuple[Node, ...], axis: str) -> Value:
-        """What each read takes of each write, but for decays over `axis`, and numbers of each write: so that it is rounded as it is
-        where these take from those."""
+        """What each read takes of each write, but for decays over `axis` and numbers of each write: so that it is rounded as it
+        is where these take from those."""
         others = tuple(f for f in factors if axis not in f.axes and f.axes != (COL,))
         p = self._product(others) if others else Value("tl.full([C, C], 1.0, tl.float32)", (ROW, COL))
         return p if len(p.axes) == 2 else Value(f"tl.broadcast_to({p.over((ROW, COL))}, [C, C])", (ROW, COL))
