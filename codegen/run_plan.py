@@ -276,6 +276,7 @@ def _from_states(stage: Accumulate, env: Env, p: Plan, m: Any, sizes: dict[str, 
     starts = np.cumsum([0, *lengths])
     late, early = (_over(x, axes, env, m, sizes, steps) for x in (stage.pairing.late, stage.pairing.early))
     minus = m.const(Fraction(-1))
+    ahead: list[Any] = []
     for n, length in enumerate(lengths):
         states = {("state", x): env["edges", x][n] for x in (name, f"d{name}")}
         border = np.asarray(evaluate(node, states, m, sizes), dtype=object)
@@ -284,7 +285,6 @@ def _from_states(stage: Accumulate, env: Env, p: Plan, m: Any, sizes: dict[str, 
         if axes:
             own_late, own_early = (x[starts[n] : starts[n + 1]] for x in (late, early))
             border = m.add(border, m.mul(minus, env["sums", f"{name}.out"][n]))
-            ahead = [None] * length
         else:
             zeros = np.broadcast_to(m.const(Fraction(0)), (length,))
             found = {x: env["sums", f"{name}.{x}"][n] if ("sums", f"{name}.{x}") in env else zeros for x in SUMS}

@@ -82,7 +82,9 @@ class _Chunk(Tiles):
         super().__init__(o.full, o.tile, o.direction, o.decays, o.streams, o.definitions, name_of)
         self.names |= OWN
 
-    def _cumulative(self, d: Node, inclusive: bool, end: bool = False) -> tuple[str, str]:
+    def _cumulative(
+        self, d: Node, inclusive: bool, end: bool = False, over: tuple[str, ...] | None = None
+    ) -> tuple[str, str]:
         node = self.decays[d]
         if node.op != "leaf" or node.attrs[0] != "decay" or node.axes:
             raise CannotPrint("its decay isn't one argument, a scalar a step")

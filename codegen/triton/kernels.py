@@ -164,14 +164,16 @@ def read_kernel(
             if not v.text.isidentifier():
                 v = tiles.assign("y", v.over(v.axes), v.axes, note=tiles.note(node))
             tiles.memo[leaf(x.attrs[0], x.attrs[1], (ROW, *x.axes))] = v
-        for x in o.sums:
-            sums.setdefault(x.state, []).extend(_paired(x, spans[x.state], o, tiles, tiled, name_of))
+        for border in o.sums:
+            terms = _paired(border, spans[border.state], o, tiles, tiled, name_of)
+            sums.setdefault(border.state, []).extend(terms)
         for store in piece.stores:
             own = tuple(next(t for t in o.tile if same_size(a, t)) for a in store.leaf.axes)
             v = tiles.value(at_row(rename(store.node, o.rename)))
             if store.kind != "sums":
                 v = tiles.assign("terms", v.over(v.axes), v.axes, note=store.root)
-                tiles.memo[leaf(*store.leaf.attrs[:2], (ROW, *own))] = v
+                kind, what, _ = store.leaf.attrs
+                tiles.memo[leaf(kind, what, (ROW, *own))] = v
             if store.leaf not in inside:
                 tiles.lines.append(_store(store, tiles, tiled, o, name_of))
     for state, terms in sums.items():

@@ -539,13 +539,13 @@ class Tiles:
         if kind == "stream":
             return self._stream(x)
         if kind == "matrix" and name in self.matrices:
-            base = leaf(kind, name, (ROW, COL))
-            if base not in self.memo:
+            known = leaf(kind, name, (ROW, COL))
+            if known not in self.memo:
                 v = self.value(self.matrices[name])
                 if not v.text.isidentifier():
                     v = self.assign("t", v.over((ROW, COL)), (ROW, COL), note=self.note(self.matrices[name]))
-                self.memo[base] = v
-            return replaced(self.memo[base], axes=order)
+                self.memo[known] = v
+            return replaced(self.memo[known], axes=order)
         if kind == "matrix":
             variable = self.argument(self.name_of(x), "matrix", x)
             at = f"{variable} + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :]"
