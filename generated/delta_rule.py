@@ -62,7 +62,7 @@ import triton.language as tl
 from chunkform.runtime.decay import order_mask, triangular_inverse
 from chunkform.runtime.decode import Step, StepKernel
 from chunkform.runtime.kernels import chained_matrix, inverse, part_of, place_of
-from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, padded, steps, strides, whole
+from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, steps, strides, whole
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
 from chunkform.runtime.parts import map_of_all
@@ -717,7 +717,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     E = v.shape[-1]
     config = choose(some.dtype, (D, E))
     lay = places(packed, (B, T, H), config.chunk)
-    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
+    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     S_starts = S_first
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
@@ -735,7 +735,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         *strides(q, H),
         *lay.at_once,
         D=D,
-        block_d=padded(D),
+        block_d=config.padded(D),
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -749,7 +749,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         launch(
             forward_sweep_1,
-            (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+            (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
             None,
             S_ends,
             k,
@@ -769,8 +769,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             lay.length(parts),
             D=D,
             E=E,
-            block_d=padded(D),
-            block_e=min(config.tile, padded(E)),
+            block_d=config.padded(D),
+            block_e=min(config.tile, config.padded(E)),
             YIELD=False,
             C=config.chunk,
             LEVELS=config.levels,
@@ -783,7 +783,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         S_linear = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
         launch(
             forward_ends_1,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
             S_linear,
             k,
             *strides(k, H),
@@ -794,8 +794,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             parts,
             lay.length(parts),
             D=D,
-            block_d=padded(D),
-            block_d_kept=min(config.tile, padded(D)),
+            block_d=config.padded(D),
+            block_d_kept=min(config.tile, config.padded(D)),
             YIELD=False,
             C=config.chunk,
             LEVELS=config.levels,
@@ -818,7 +818,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
     launch(
         forward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+        (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
         S_starts,
         S_last,
         k,
@@ -838,8 +838,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         lay.length(parts),
         D=D,
         E=E,
-        block_d=padded(D),
-        block_e=min(config.tile, padded(E)),
+        block_d=config.padded(D),
+        block_e=min(config.tile, config.padded(E)),
         YIELD=True,
         C=config.chunk,
         LEVELS=config.levels,
@@ -1454,7 +1454,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     E = v.shape[-1]
     config = choose(some.dtype, (D, E))
     lay = places(packed, (B, T, H), config.chunk)
-    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
+    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     dS_first = dS_starts = whole(final_cotangents.get("S"))
     S_starts = saved["S starts"] if parts > 1 else S_first
@@ -1484,8 +1484,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         *lay.at_once,
         D=D,
         E=E,
-        block_d=padded(D),
-        block_e=padded(E),
+        block_d=config.padded(D),
+        block_e=config.padded(E),
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -1499,7 +1499,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         launch(
             backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+            (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
             None,
             dS_ends,
             k,
@@ -1522,8 +1522,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             lay.length(parts),
             D=D,
             E=E,
-            block_d=padded(D),
-            block_e=min(config.tile, padded(E)),
+            block_d=config.padded(D),
+            block_e=min(config.tile, config.padded(E)),
             YIELD=False,
             C=config.chunk,
             LEVELS=config.levels,
@@ -1536,7 +1536,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dS_linear = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
         launch(
             backward_ends_1,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
             dS_linear,
             k,
             *strides(k, H),
@@ -1547,8 +1547,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             parts,
             lay.length(parts),
             D=D,
-            block_d=padded(D),
-            block_d_kept=min(config.tile, padded(D)),
+            block_d=config.padded(D),
+            block_d_kept=min(config.tile, config.padded(D)),
             YIELD=False,
             C=config.chunk,
             LEVELS=config.levels,
@@ -1570,11 +1570,11 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     dS_ends = dS_linear = None
     write2 = some.new_empty((B, T, H, E), dtype=some.dtype)
     dv = some.new_empty((B, T, H, E), dtype=some.dtype)
-    dbeta_0 = some.new_empty((B, T, H, cdiv(E, min(config.tile, padded(E)))), dtype=torch.float32)
+    dbeta_0 = some.new_empty((B, T, H, cdiv(E, min(config.tile, config.padded(E)))), dtype=torch.float32)
     dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
     launch(
         backward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+        (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
         dS_starts,
         dS_last,
         k,
@@ -1597,8 +1597,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         lay.length(parts),
         D=D,
         E=E,
-        block_d=padded(D),
-        block_e=min(config.tile, padded(E)),
+        block_d=config.padded(D),
+        block_e=min(config.tile, config.padded(E)),
         YIELD=True,
         C=config.chunk,
         LEVELS=config.levels,
@@ -1625,7 +1625,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             matrix6,
             *lay.at_once,
             E=E,
-            block_e=padded(E),
+            block_e=config.padded(E),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1639,7 +1639,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dk_1 = some.new_empty((B, T, H, D), dtype=torch.float32)
         launch(
             backward_sweep_2,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
             dS_starts,
             k,
             *strides(k, H),
@@ -1661,8 +1661,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             lay.length(parts),
             E=E,
             D=D,
-            block_e=padded(E),
-            block_d=min(config.tile, padded(D)),
+            block_e=config.padded(E),
+            block_d=min(config.tile, config.padded(D)),
             YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
@@ -1679,7 +1679,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         S_last = some.new_empty((lay.sequences * parts, H, D, E), dtype=torch.float32)
         launch(
             backward_sweep_3,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
             S_starts,
             S_last,
             k,
@@ -1703,8 +1703,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             lay.length(parts),
             E=E,
             D=D,
-            block_e=padded(E),
-            block_d=min(config.tile, padded(D)),
+            block_e=config.padded(E),
+            block_d=min(config.tile, config.padded(D)),
             YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,

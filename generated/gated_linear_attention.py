@@ -73,7 +73,7 @@ from chunkform.runtime.kernels import (
     span,
     suffix_sum,
 )
-from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, padded, spread, steps, strides, whole
+from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, spread, steps, strides, whole
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
 from chunkform.runtime.parts import map_of_all
@@ -655,7 +655,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     E = v.shape[-1]
     config = choose(some.dtype, (D, E))
     lay = places(packed, (B, T, H), config.chunk)
-    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
+    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     S_starts = S_first
     alpha_sums, alpha_resets, alpha_extents = cumulate(alpha, lay, config.exact)
@@ -678,7 +678,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             matrix1,
             *lay.at_once,
             D=D,
-            part_d=min(config.block, padded(D)),
+            part_d=min(config.block, config.padded(D)),
             FLAT=flat,
             C=config.chunk,
             LEVELS=config.levels,
@@ -694,7 +694,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         launch(
             forward_sweep_1,
-            (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+            (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
             None,
             S_ends,
             v,
@@ -710,8 +710,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             lay.length(parts),
             D=D,
             E=E,
-            block_d=padded(D),
-            block_e=min(config.tile, padded(E)),
+            block_d=config.padded(D),
+            block_e=min(config.tile, config.padded(E)),
             YIELD=False,
             C=config.chunk,
             LEVELS=config.levels,
@@ -747,7 +747,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
     launch(
         forward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+        (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
         S_starts,
         S_last,
         v,
@@ -763,8 +763,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         lay.length(parts),
         D=D,
         E=E,
-        block_d=padded(D),
-        block_e=min(config.tile, padded(E)),
+        block_d=config.padded(D),
+        block_e=min(config.tile, config.padded(E)),
         YIELD=True,
         C=config.chunk,
         LEVELS=config.levels,
@@ -1447,7 +1447,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     E = v.shape[-1]
     config = choose(some.dtype, (D, E))
     lay = places(packed, (B, T, H), config.chunk)
-    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
+    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     dS_first = dS_starts = whole(final_cotangents.get("S"))
     S_starts = saved["S starts"] if parts > 1 else S_first
@@ -1474,8 +1474,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 *lay.at_once,
                 E=E,
                 D=D,
-                block_e=padded(E),
-                part_d=min(config.block, padded(D)),
+                block_e=config.padded(E),
+                part_d=min(config.block, config.padded(D)),
                 FLAT=flat,
                 C=config.chunk,
                 LEVELS=config.levels,
@@ -1493,7 +1493,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         S_last = some.new_empty((lay.sequences * parts, H, D, E), dtype=torch.float32)
         launch(
             backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
             S_starts,
             S_last,
             alpha_sums,
@@ -1514,8 +1514,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             lay.length(parts),
             E=E,
             D=D,
-            block_e=padded(E),
-            block_d=min(config.tile, padded(D)),
+            block_e=config.padded(E),
+            block_d=min(config.tile, config.padded(D)),
             YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
@@ -1546,7 +1546,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 matrix1,
                 *lay.at_once,
                 D=D,
-                part_d=min(config.block, padded(D)),
+                part_d=min(config.block, config.padded(D)),
                 FLAT=flat,
                 C=config.chunk,
                 LEVELS=config.levels,
@@ -1562,7 +1562,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
             launch(
                 backward_sweep_2,
-                (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+                (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
                 None,
                 dS_ends,
                 scaled2,
@@ -1578,8 +1578,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 lay.length(parts),
                 D=D,
                 E=E,
-                block_d=padded(D),
-                block_e=min(config.tile, padded(E)),
+                block_d=config.padded(D),
+                block_e=min(config.tile, config.padded(E)),
                 YIELD=False,
                 C=config.chunk,
                 LEVELS=config.levels,
@@ -1617,7 +1617,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
         launch(
             backward_sweep_2,
-            (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+            (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
             dS_starts,
             dS_last,
             scaled2,
@@ -1633,8 +1633,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             lay.length(parts),
             D=D,
             E=E,
-            block_d=padded(D),
-            block_e=min(config.tile, padded(E)),
+            block_d=config.padded(D),
+            block_e=min(config.tile, config.padded(E)),
             YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
@@ -1664,8 +1664,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 *lay.at_once,
                 E=E,
                 D=D,
-                block_e=padded(E),
-                part_d=min(config.block, padded(D)),
+                block_e=config.padded(E),
+                part_d=min(config.block, config.padded(D)),
                 FLAT=flat,
                 C=config.chunk,
                 LEVELS=config.levels,
@@ -1683,7 +1683,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         S_out_ = some.new_empty((B, H, lay.chunks, D), dtype=torch.float32)
         launch(
             backward_sweep_3,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
             dS_starts,
             alpha_sums,
             alpha_resets,
@@ -1705,8 +1705,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             lay.length(parts),
             E=E,
             D=D,
-            block_e=padded(E),
-            block_d=min(config.tile, padded(D)),
+            block_e=config.padded(E),
+            block_d=min(config.tile, config.padded(D)),
             YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,

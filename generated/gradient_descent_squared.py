@@ -64,7 +64,7 @@ import triton.language as tl
 from chunkform.runtime.decay import order_mask, triangular_inverse
 from chunkform.runtime.decode import Step, StepKernel
 from chunkform.runtime.kernels import chained_matrix, inverse, part_of, place_of
-from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, padded, steps, strides, whole
+from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, steps, strides, whole
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
 from chunkform.runtime.parts import map_of_all
@@ -719,7 +719,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     M = y.shape[-1]
     config = choose(some.dtype, (N, M))
     lay = places(packed, (B, T, H), config.chunk)
-    parts = parts_for(lay, B * H * cdiv(M, min(config.tile, padded(M))))
+    parts = parts_for(lay, B * H * cdiv(M, min(config.tile, config.padded(M))))
     W_first = whole(states.get("W"))
     W_starts = W_first
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
@@ -737,7 +737,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         *strides(z, H),
         *lay.at_once,
         N=N,
-        block_n_=padded(N),
+        block_n_=config.padded(N),
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -751,7 +751,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         W_ends = some.new_empty((B * parts, H, M, N), dtype=torch.float32)
         launch(
             forward_sweep_1,
-            (lay.sequences * parts * H * cdiv(M, min(config.tile, padded(M))),),
+            (lay.sequences * parts * H * cdiv(M, min(config.tile, config.padded(M))),),
             None,
             W_ends,
             y,
@@ -771,8 +771,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             lay.length(parts),
             N=N,
             M=M,
-            block_n_=padded(N),
-            block_m_=min(config.tile, padded(M)),
+            block_n_=config.padded(N),
+            block_m_=min(config.tile, config.padded(M)),
             YIELD=False,
             C=config.chunk,
             LEVELS=config.levels,
@@ -785,7 +785,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         W_linear = some.new_empty((B * parts, H, N, N), dtype=torch.float32)
         launch(
             forward_ends_1,
-            (lay.sequences * parts * H * cdiv(N, min(config.tile, padded(N))),),
+            (lay.sequences * parts * H * cdiv(N, min(config.tile, config.padded(N))),),
             W_linear,
             x,
             *strides(x, H),
@@ -796,8 +796,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             parts,
             lay.length(parts),
             N=N,
-            block_n_=padded(N),
-            block_n__kept=min(config.tile, padded(N)),
+            block_n_=config.padded(N),
+            block_n__kept=min(config.tile, config.padded(N)),
             YIELD=False,
             C=config.chunk,
             LEVELS=config.levels,
@@ -820,7 +820,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     W_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32)
     launch(
         forward_sweep_1,
-        (lay.sequences * parts * H * cdiv(M, min(config.tile, padded(M))),),
+        (lay.sequences * parts * H * cdiv(M, min(config.tile, config.padded(M))),),
         W_starts,
         W_last,
         y,
@@ -840,8 +840,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         lay.length(parts),
         N=N,
         M=M,
-        block_n_=padded(N),
-        block_m_=min(config.tile, padded(M)),
+        block_n_=config.padded(N),
+        block_m_=min(config.tile, config.padded(M)),
         YIELD=True,
         C=config.chunk,
         LEVELS=config.levels,
@@ -1461,7 +1461,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     M = y.shape[-1]
     config = choose(some.dtype, (N, M))
     lay = places(packed, (B, T, H), config.chunk)
-    parts = parts_for(lay, B * H * cdiv(N, min(config.tile, padded(N))))
+    parts = parts_for(lay, B * H * cdiv(N, min(config.tile, config.padded(N))))
     W_first = whole(states.get("W"))
     dW_first = dW_starts = whole(final_cotangents.get("W"))
     W_starts = saved["W starts"] if parts > 1 else W_first
@@ -1491,8 +1491,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         *lay.at_once,
         N=N,
         M=M,
-        block_n_=padded(N),
-        block_m_=padded(M),
+        block_n_=config.padded(N),
+        block_m_=config.padded(M),
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -1506,7 +1506,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dW_ends = some.new_empty((B * parts, H, M, N), dtype=torch.float32)
         launch(
             backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(M, min(config.tile, padded(M))),),
+            (lay.sequences * parts * H * cdiv(M, min(config.tile, config.padded(M))),),
             None,
             dW_ends,
             x,
@@ -1526,8 +1526,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             lay.length(parts),
             N=N,
             M=M,
-            block_n_=padded(N),
-            block_m_=min(config.tile, padded(M)),
+            block_n_=config.padded(N),
+            block_m_=min(config.tile, config.padded(M)),
             YIELD=False,
             C=config.chunk,
             LEVELS=config.levels,
@@ -1540,7 +1540,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dW_linear = some.new_empty((B * parts, H, N, N), dtype=torch.float32)
         launch(
             backward_ends_1,
-            (lay.sequences * parts * H * cdiv(N, min(config.tile, padded(N))),),
+            (lay.sequences * parts * H * cdiv(N, min(config.tile, config.padded(N))),),
             dW_linear,
             x,
             *strides(x, H),
@@ -1551,8 +1551,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             parts,
             lay.length(parts),
             N=N,
-            block_n_=padded(N),
-            block_n__kept=min(config.tile, padded(N)),
+            block_n_=config.padded(N),
+            block_n__kept=min(config.tile, config.padded(N)),
             YIELD=False,
             C=config.chunk,
             LEVELS=config.levels,
@@ -1577,7 +1577,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     dW_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32)
     launch(
         backward_sweep_1,
-        (lay.sequences * parts * H * cdiv(M, min(config.tile, padded(M))),),
+        (lay.sequences * parts * H * cdiv(M, min(config.tile, config.padded(M))),),
         dW_starts,
         dW_last,
         x,
@@ -1597,8 +1597,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         lay.length(parts),
         N=N,
         M=M,
-        block_n_=padded(N),
-        block_m_=min(config.tile, padded(M)),
+        block_n_=config.padded(N),
+        block_m_=min(config.tile, config.padded(M)),
         YIELD=True,
         C=config.chunk,
         LEVELS=config.levels,
@@ -1625,7 +1625,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             matrix6,
             *lay.at_once,
             M=M,
-            block_m_=padded(M),
+            block_m_=config.padded(M),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1637,10 +1637,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
     if needs & {"eta", "x", "z"}:
         dx_1 = some.new_empty((B, T, H, N), dtype=torch.float32)
-        deta_1 = some.new_empty((B, T, H, cdiv(N, min(config.tile, padded(N)))), dtype=torch.float32)
+        deta_1 = some.new_empty((B, T, H, cdiv(N, min(config.tile, config.padded(N)))), dtype=torch.float32)
         launch(
             backward_sweep_2,
-            (lay.sequences * parts * H * cdiv(N, min(config.tile, padded(N))),),
+            (lay.sequences * parts * H * cdiv(N, min(config.tile, config.padded(N))),),
             dW_starts,
             x,
             *strides(x, H),
@@ -1663,8 +1663,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             lay.length(parts),
             M=M,
             N=N,
-            block_m_=padded(M),
-            block_n_=min(config.tile, padded(N)),
+            block_m_=config.padded(M),
+            block_n_=min(config.tile, config.padded(N)),
             YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
@@ -1681,7 +1681,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         W_last = some.new_empty((lay.sequences * parts, H, M, N), dtype=torch.float32)
         launch(
             backward_sweep_3,
-            (lay.sequences * parts * H * cdiv(N, min(config.tile, padded(N))),),
+            (lay.sequences * parts * H * cdiv(N, min(config.tile, config.padded(N))),),
             W_starts,
             W_last,
             x,
@@ -1705,8 +1705,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             lay.length(parts),
             M=M,
             N=N,
-            block_m_=padded(M),
-            block_n_=min(config.tile, padded(N)),
+            block_m_=config.padded(M),
+            block_n_=min(config.tile, config.padded(N)),
             YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,

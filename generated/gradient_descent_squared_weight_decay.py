@@ -74,7 +74,7 @@ import triton.language as tl
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out, triangular_inverse
 from chunkform.runtime.decode import Step, StepKernel
 from chunkform.runtime.kernels import border_sums, chained_matrix, cumulate, inverse, part_of, place_of, power
-from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, padded, spread, steps, strides, whole
+from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, spread, steps, strides, whole
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
 from chunkform.runtime.parts import map_of_all
@@ -920,7 +920,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     M = y.shape[-1]
     config = choose(some.dtype, (N, M))
     lay = places(packed, (B, T, H), config.chunk)
-    parts = parts_for(lay, B * H * cdiv(M, min(config.tile, padded(M))))
+    parts = parts_for(lay, B * H * cdiv(M, min(config.tile, config.padded(M))))
     W_first = whole(states.get("W"))
     W_starts = W_first
     keep_sums, keep_resets, keep_extents = cumulate(keep, lay, config.exact)
@@ -942,7 +942,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         *strides(z, H),
         *lay.at_once,
         N=N,
-        block_n_=padded(N),
+        block_n_=config.padded(N),
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -956,7 +956,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         W_ends = some.new_empty((B * parts, H, M, N), dtype=torch.float32)
         launch(
             forward_sweep_1,
-            (lay.sequences * parts * H * cdiv(M, min(config.tile, padded(M))),),
+            (lay.sequences * parts * H * cdiv(M, min(config.tile, config.padded(M))),),
             None,
             W_ends,
             keep_sums,
@@ -978,8 +978,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             lay.length(parts),
             N=N,
             M=M,
-            block_n_=padded(N),
-            block_m_=min(config.tile, padded(M)),
+            block_n_=config.padded(N),
+            block_m_=min(config.tile, config.padded(M)),
             YIELD=False,
             C=config.chunk,
             LEVELS=config.levels,
@@ -992,7 +992,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         W_linear = some.new_empty((B * parts, H, N, N), dtype=torch.float32)
         launch(
             forward_ends_1,
-            (lay.sequences * parts * H * cdiv(N, min(config.tile, padded(N))),),
+            (lay.sequences * parts * H * cdiv(N, min(config.tile, config.padded(N))),),
             W_linear,
             keep_sums,
             keep_resets,
@@ -1005,8 +1005,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             parts,
             lay.length(parts),
             N=N,
-            block_n_=padded(N),
-            block_n__kept=min(config.tile, padded(N)),
+            block_n_=config.padded(N),
+            block_n__kept=min(config.tile, config.padded(N)),
             YIELD=False,
             C=config.chunk,
             LEVELS=config.levels,
@@ -1029,7 +1029,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     W_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32)
     launch(
         forward_sweep_1,
-        (lay.sequences * parts * H * cdiv(M, min(config.tile, padded(M))),),
+        (lay.sequences * parts * H * cdiv(M, min(config.tile, config.padded(M))),),
         W_starts,
         W_last,
         keep_sums,
@@ -1051,8 +1051,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         lay.length(parts),
         N=N,
         M=M,
-        block_n_=padded(N),
-        block_m_=min(config.tile, padded(M)),
+        block_n_=config.padded(N),
+        block_m_=min(config.tile, config.padded(M)),
         YIELD=True,
         C=config.chunk,
         LEVELS=config.levels,
@@ -1883,7 +1883,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     M = y.shape[-1]
     config = choose(some.dtype, (N, M))
     lay = places(packed, (B, T, H), config.chunk)
-    parts = parts_for(lay, B * H * cdiv(N, min(config.tile, padded(N))))
+    parts = parts_for(lay, B * H * cdiv(N, min(config.tile, config.padded(N))))
     W_first = whole(states.get("W"))
     dW_first = dW_starts = whole(final_cotangents.get("W"))
     W_starts = saved["W starts"] if parts > 1 else W_first
@@ -1917,8 +1917,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         *lay.at_once,
         N=N,
         M=M,
-        block_n_=padded(N),
-        block_m_=padded(M),
+        block_n_=config.padded(N),
+        block_m_=config.padded(M),
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -1932,7 +1932,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dW_ends = some.new_empty((B * parts, H, M, N), dtype=torch.float32)
         launch(
             backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(M, min(config.tile, padded(M))),),
+            (lay.sequences * parts * H * cdiv(M, min(config.tile, config.padded(M))),),
             None,
             dW_ends,
             x,
@@ -1954,8 +1954,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             lay.length(parts),
             N=N,
             M=M,
-            block_n_=padded(N),
-            block_m_=min(config.tile, padded(M)),
+            block_n_=config.padded(N),
+            block_m_=min(config.tile, config.padded(M)),
             YIELD=False,
             C=config.chunk,
             LEVELS=config.levels,
@@ -1968,7 +1968,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dW_linear = some.new_empty((B * parts, H, N, N), dtype=torch.float32)
         launch(
             backward_ends_1,
-            (lay.sequences * parts * H * cdiv(N, min(config.tile, padded(N))),),
+            (lay.sequences * parts * H * cdiv(N, min(config.tile, config.padded(N))),),
             dW_linear,
             keep_sums,
             keep_resets,
@@ -1981,8 +1981,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             parts,
             lay.length(parts),
             N=N,
-            block_n_=padded(N),
-            block_n__kept=min(config.tile, padded(N)),
+            block_n_=config.padded(N),
+            block_n__kept=min(config.tile, config.padded(N)),
             YIELD=False,
             C=config.chunk,
             LEVELS=config.levels,
@@ -2007,7 +2007,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     dW_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32)
     launch(
         backward_sweep_1,
-        (lay.sequences * parts * H * cdiv(M, min(config.tile, padded(M))),),
+        (lay.sequences * parts * H * cdiv(M, min(config.tile, config.padded(M))),),
         dW_starts,
         dW_last,
         x,
@@ -2029,8 +2029,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         lay.length(parts),
         N=N,
         M=M,
-        block_n_=padded(N),
-        block_m_=min(config.tile, padded(M)),
+        block_n_=config.padded(N),
+        block_m_=min(config.tile, config.padded(M)),
         YIELD=True,
         C=config.chunk,
         LEVELS=config.levels,
@@ -2059,7 +2059,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             matrix6,
             *lay.at_once,
             M=M,
-            block_m_=padded(M),
+            block_m_=config.padded(M),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -2071,11 +2071,11 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
     if needs & {"eta", "keep", "x", "z"}:
         dx_2 = some.new_empty((B, T, H, N), dtype=torch.float32)
-        deta_2 = some.new_empty((B, T, H, cdiv(N, min(config.tile, padded(N)))), dtype=torch.float32)
-        W_out_late_ = some.new_empty((B, T, H, cdiv(N, min(config.tile, padded(N)))), dtype=torch.float32)
+        deta_2 = some.new_empty((B, T, H, cdiv(N, min(config.tile, config.padded(N)))), dtype=torch.float32)
+        W_out_late_ = some.new_empty((B, T, H, cdiv(N, min(config.tile, config.padded(N)))), dtype=torch.float32)
         launch(
             backward_sweep_2,
-            (lay.sequences * parts * H * cdiv(N, min(config.tile, padded(N))),),
+            (lay.sequences * parts * H * cdiv(N, min(config.tile, config.padded(N))),),
             dW_starts,
             keep_sums,
             keep_resets,
@@ -2101,8 +2101,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             lay.length(parts),
             M=M,
             N=N,
-            block_m_=padded(M),
-            block_n_=min(config.tile, padded(N)),
+            block_m_=config.padded(M),
+            block_n_=min(config.tile, config.padded(N)),
             YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
@@ -2138,8 +2138,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             *lay.at_once,
             M=M,
             N=N,
-            block_m_=padded(M),
-            block_n_=padded(N),
+            block_m_=config.padded(M),
+            block_n_=config.padded(N),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -2152,12 +2152,12 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"keep", "x", "z"}:
         dx = some.new_empty((B, T, H, N), dtype=some.dtype)
         dz = some.new_empty((B, T, H, N), dtype=some.dtype)
-        W_in_late_ = some.new_empty((B, T, H, cdiv(N, min(config.tile, padded(N)))), dtype=torch.float32)
-        W_in_early_ = some.new_empty((B, T, H, cdiv(N, min(config.tile, padded(N)))), dtype=torch.float32)
+        W_in_late_ = some.new_empty((B, T, H, cdiv(N, min(config.tile, config.padded(N)))), dtype=torch.float32)
+        W_in_early_ = some.new_empty((B, T, H, cdiv(N, min(config.tile, config.padded(N)))), dtype=torch.float32)
         W_last = some.new_empty((lay.sequences * parts, H, M, N), dtype=torch.float32)
         launch(
             backward_sweep_3,
-            (lay.sequences * parts * H * cdiv(N, min(config.tile, padded(N))),),
+            (lay.sequences * parts * H * cdiv(N, min(config.tile, config.padded(N))),),
             W_starts,
             W_last,
             keep_sums,
@@ -2187,8 +2187,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             lay.length(parts),
             M=M,
             N=N,
-            block_m_=padded(M),
-            block_n_=min(config.tile, padded(N)),
+            block_m_=config.padded(M),
+            block_n_=min(config.tile, config.padded(N)),
             YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,

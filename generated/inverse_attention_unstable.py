@@ -67,19 +67,7 @@ import triton.language as tl
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out, triangular_inverse
 from chunkform.runtime.decode import Step, StepKernel
 from chunkform.runtime.kernels import border_sums, chained_matrix, cumulate, inverse, part_of, place_of, power
-from chunkform.runtime.launch import (
-    DTYPES,
-    cdiv,
-    choose,
-    cotangent,
-    each_head,
-    launch,
-    padded,
-    spread,
-    steps,
-    strides,
-    whole,
-)
+from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, each_head, launch, spread, steps, strides, whole
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
 from chunkform.runtime.parts import map_of_all
@@ -869,7 +857,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     E = o.shape[-1]
     config = choose(some.dtype, (D, E))
     lay = places(packed, (B, T, H), config.chunk)
-    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
+    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     s_first = whole(states.get("s"))
     s_starts = s_first
     lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
@@ -893,7 +881,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         *strides(lam, H),
         *lay.at_once,
         D=D,
-        block_d=padded(D),
+        block_d=config.padded(D),
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -907,7 +895,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         s_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         launch(
             forward_sweep_1,
-            (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+            (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
             None,
             s_ends,
             q,
@@ -929,8 +917,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             lay.length(parts),
             D=D,
             E=E,
-            block_d=padded(D),
-            block_e=min(config.tile, padded(E)),
+            block_d=config.padded(D),
+            block_e=min(config.tile, config.padded(E)),
             YIELD=False,
             C=config.chunk,
             LEVELS=config.levels,
@@ -943,7 +931,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         s_linear = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
         launch(
             forward_ends_1,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
             s_linear,
             q,
             *strides(q, H),
@@ -960,8 +948,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             parts,
             lay.length(parts),
             D=D,
-            block_d=padded(D),
-            block_d_kept=min(config.tile, padded(D)),
+            block_d=config.padded(D),
+            block_d_kept=min(config.tile, config.padded(D)),
             YIELD=False,
             C=config.chunk,
             LEVELS=config.levels,
@@ -983,7 +971,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     s_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
     launch(
         forward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+        (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
         s_starts,
         s_last,
         q,
@@ -1005,8 +993,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         lay.length(parts),
         D=D,
         E=E,
-        block_d=padded(D),
-        block_e=min(config.tile, padded(E)),
+        block_d=config.padded(D),
+        block_e=min(config.tile, config.padded(E)),
         YIELD=True,
         C=config.chunk,
         LEVELS=config.levels,
@@ -1808,7 +1796,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     E = o.shape[-1]
     config = choose(some.dtype, (D, E))
     lay = places(packed, (B, T, H), config.chunk)
-    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
+    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     s_first = whole(states.get("s"))
     ds_first = ds_starts = whole(final_cotangents.get("s"))
     s_starts = saved["s starts"] if parts > 1 else s_first
@@ -1837,7 +1825,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         matrix2,
         *lay.at_once,
         D=D,
-        block_d=padded(D),
+        block_d=config.padded(D),
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -1851,7 +1839,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         ds_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         launch(
             backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+            (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
             None,
             ds_ends,
             ahead1,
@@ -1882,8 +1870,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             lay.length(parts),
             D=D,
             E=E,
-            block_d=padded(D),
-            block_e=min(config.tile, padded(E)),
+            block_d=config.padded(D),
+            block_e=min(config.tile, config.padded(E)),
             YIELD=False,
             C=config.chunk,
             LEVELS=config.levels,
@@ -1896,7 +1884,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         ds_linear = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
         launch(
             backward_ends_1,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
             ds_linear,
             lam_sums,
             lam_resets,
@@ -1913,8 +1901,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             parts,
             lay.length(parts),
             D=D,
-            block_d=padded(D),
-            block_d_kept=min(config.tile, padded(D)),
+            block_d=config.padded(D),
+            block_d_kept=min(config.tile, config.padded(D)),
             YIELD=False,
             C=config.chunk,
             LEVELS=config.levels,
@@ -1935,14 +1923,14 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             ds_starts = chained_matrix(ds_first, ds_ends, ds_linear, lay, parts, False, along=0)
     ds_ends = ds_linear = None
     write2 = some.new_empty((B, T, H, E), dtype=some.dtype)
-    dq_0_2a4812 = some.new_empty((B, T, H, cdiv(E, min(config.tile, padded(E)))), dtype=torch.float32)
-    dk_0_2a4812 = some.new_empty((B, T, H, cdiv(E, min(config.tile, padded(E)))), dtype=torch.float32)
+    dq_0_2a4812 = some.new_empty((B, T, H, cdiv(E, min(config.tile, config.padded(E)))), dtype=torch.float32)
+    dk_0_2a4812 = some.new_empty((B, T, H, cdiv(E, min(config.tile, config.padded(E)))), dtype=torch.float32)
     do = some.new_empty((B, T, H, E), dtype=some.dtype)
-    dlog_lam_0 = some.new_empty((B, T, H, cdiv(E, min(config.tile, padded(E)))), dtype=torch.float32)
+    dlog_lam_0 = some.new_empty((B, T, H, cdiv(E, min(config.tile, config.padded(E)))), dtype=torch.float32)
     ds_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
     launch(
         backward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+        (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
         ds_starts,
         ds_last,
         ahead1,
@@ -1973,8 +1961,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         lay.length(parts),
         D=D,
         E=E,
-        block_d=padded(D),
-        block_e=min(config.tile, padded(E)),
+        block_d=config.padded(D),
+        block_e=min(config.tile, config.padded(E)),
         YIELD=True,
         C=config.chunk,
         LEVELS=config.levels,
@@ -2001,7 +1989,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             *strides(lam, H),
             *lay.at_once,
             E=E,
-            block_e=padded(E),
+            block_e=config.padded(E),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -2013,10 +2001,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
     if needs & {"k", "lam"}:
         read1 = some.new_empty((B, T, H, D), dtype=some.dtype)
-        s_out_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
+        s_out_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, config.padded(D)))), dtype=torch.float32)
         launch(
             backward_sweep_2,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
             ds_starts,
             lam_sums,
             lam_resets,
@@ -2040,8 +2028,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             lay.length(parts),
             E=E,
             D=D,
-            block_e=padded(E),
-            block_d=min(config.tile, padded(D)),
+            block_e=config.padded(E),
+            block_d=min(config.tile, config.padded(D)),
             YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
@@ -2079,8 +2067,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             *lay.at_once,
             E=E,
             D=D,
-            block_e=padded(E),
-            block_d=padded(D),
+            block_e=config.padded(E),
+            block_d=config.padded(D),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -2092,11 +2080,11 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
     if needs & {"lam", "q"}:
         dq_2 = some.new_empty((B, T, H, D), dtype=torch.float32)
-        s_in_early_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
+        s_in_early_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, config.padded(D)))), dtype=torch.float32)
         s_last = some.new_empty((lay.sequences * parts, H, D, E), dtype=torch.float32)
         launch(
             backward_sweep_3,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
             s_starts,
             s_last,
             lam_sums,
@@ -2121,8 +2109,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             lay.length(parts),
             E=E,
             D=D,
-            block_e=padded(E),
-            block_d=min(config.tile, padded(D)),
+            block_e=config.padded(E),
+            block_d=min(config.tile, config.padded(D)),
             YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,

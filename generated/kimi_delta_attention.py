@@ -97,7 +97,7 @@ from chunkform.runtime.kernels import (
     place_of,
     span,
 )
-from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, padded, spread, steps, strides, whole
+from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, spread, steps, strides, whole
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import BLOCK, backward_by_length, forward_by_length
 from chunkform.runtime.parts import map_of_all
@@ -970,7 +970,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     config = choose(some.dtype, (D, E))
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
-    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
+    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     S_starts = S_first
     alpha_sums, alpha_resets, alpha_extents = cumulate(alpha, lay, config.exact)
@@ -1001,7 +1001,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             matrix2,
             *lay.at_once,
             D=D,
-            part_d=min(config.block, padded(D)),
+            part_d=min(config.block, config.padded(D)),
             FLAT=flat,
             C=config.chunk,
             LEVELS=config.levels,
@@ -1017,7 +1017,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         launch(
             forward_sweep_1,
-            (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+            (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
             None,
             S_ends,
             None,
@@ -1040,8 +1040,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             blocks.chunks,
             D=D,
             E=E,
-            block_d=padded(D),
-            block_e=min(config.tile, padded(E)),
+            block_d=config.padded(D),
+            block_e=min(config.tile, config.padded(E)),
             YIELD=False,
             BLOCK=BLOCK,
             C=config.chunk,
@@ -1055,7 +1055,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         S_linear = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
         launch(
             forward_ends_1,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
             S_linear,
             scaled1,
             matrix1,
@@ -1068,8 +1068,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             parts,
             lay.length(parts),
             D=D,
-            block_d=padded(D),
-            block_d_kept=min(config.tile, padded(D)),
+            block_d=config.padded(D),
+            block_d_kept=min(config.tile, config.padded(D)),
             YIELD=False,
             C=config.chunk,
             LEVELS=config.levels,
@@ -1093,7 +1093,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
     launch(
         forward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+        (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
         S_starts,
         S_last,
         S_borders,
@@ -1116,8 +1116,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         blocks.chunks,
         D=D,
         E=E,
-        block_d=padded(D),
-        block_e=min(config.tile, padded(E)),
+        block_d=config.padded(D),
+        block_e=min(config.tile, config.padded(E)),
         YIELD=True,
         BLOCK=BLOCK,
         C=config.chunk,
@@ -2059,7 +2059,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     config = choose(some.dtype, (D, E))
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
-    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
+    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     dS_first = dS_starts = whole(final_cotangents.get("S"))
     S_borders = saved["S borders"]
@@ -2093,7 +2093,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             *strides(beta, H),
             *lay.at_once,
             D=D,
-            part_d=min(config.block, padded(D)),
+            part_d=min(config.block, config.padded(D)),
             FLAT=flat,
             C=config.chunk,
             LEVELS=config.levels,
@@ -2109,7 +2109,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         launch(
             backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+            (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
             None,
             dS_ends,
             None,
@@ -2135,8 +2135,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             blocks.chunks,
             D=D,
             E=E,
-            block_d=padded(D),
-            block_e=min(config.tile, padded(E)),
+            block_d=config.padded(D),
+            block_e=min(config.tile, config.padded(E)),
             YIELD=False,
             BLOCK=BLOCK,
             C=config.chunk,
@@ -2150,7 +2150,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dS_linear = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
         launch(
             backward_ends_1,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
             dS_linear,
             scaled1,
             matrix1,
@@ -2163,8 +2163,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             parts,
             lay.length(parts),
             D=D,
-            block_d=padded(D),
-            block_d_kept=min(config.tile, padded(D)),
+            block_d=config.padded(D),
+            block_d_kept=min(config.tile, config.padded(D)),
             YIELD=False,
             C=config.chunk,
             LEVELS=config.levels,
@@ -2186,12 +2186,12 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     dS_ends = dS_linear = None
     write2 = some.new_empty((B, T, H, E), dtype=some.dtype)
     dv = some.new_empty((B, T, H, E), dtype=some.dtype)
-    dbeta_0 = some.new_empty((B, T, H, cdiv(E, min(config.tile, padded(E)))), dtype=torch.float32)
+    dbeta_0 = some.new_empty((B, T, H, cdiv(E, min(config.tile, config.padded(E)))), dtype=torch.float32)
     dS_borders = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype)
     dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
     launch(
         backward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+        (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
         dS_starts,
         dS_last,
         dS_borders,
@@ -2217,8 +2217,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         blocks.chunks,
         D=D,
         E=E,
-        block_d=padded(D),
-        block_e=min(config.tile, padded(E)),
+        block_d=config.padded(D),
+        block_e=min(config.tile, config.padded(E)),
         YIELD=True,
         BLOCK=BLOCK,
         C=config.chunk,
@@ -2260,8 +2260,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 *blocks.at_once,
                 E=E,
                 D=D,
-                block_e=padded(E),
-                part_d=min(BLOCK, padded(D)),
+                block_e=config.padded(E),
+                part_d=min(BLOCK, config.padded(D)),
                 FLAT=flat,
                 C=BLOCK,
                 LEVELS=LEVELS,
@@ -2297,8 +2297,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 *blocks.at_once,
                 E=E,
                 D=D,
-                block_e=padded(E),
-                part_d=min(BLOCK, padded(D)),
+                block_e=config.padded(E),
+                part_d=min(BLOCK, config.padded(D)),
                 FLAT=flat,
                 C=BLOCK,
                 LEVELS=LEVELS,
@@ -2316,7 +2316,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         S_pairing = some.new_empty((B, T, H, D), dtype=torch.float32)
         launch(
             backward_read_1,
-            (blocks.programs * cdiv(D, min(config.tile, padded(D))),),
+            (blocks.programs * cdiv(D, min(config.tile, config.padded(D))),),
             dS_borders,
             intra1_blocks,
             write1,
@@ -2345,8 +2345,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             *blocks.at_once,
             E=E,
             D=D,
-            block_e=padded(E),
-            block_d=min(config.tile, padded(D)),
+            block_e=config.padded(E),
+            block_d=min(config.tile, config.padded(D)),
             C=BLOCK,
             LEVELS=LEVELS,
             EVEN=blocks.even,

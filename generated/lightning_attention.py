@@ -59,7 +59,7 @@ import triton.language as tl
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out
 from chunkform.runtime.decode import Step, StepKernel
 from chunkform.runtime.kernels import border_sums, chained, cumulate, part_of, place_of, power
-from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, padded, spread, steps, strides, whole
+from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, spread, steps, strides, whole
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
 from chunkform.runtime.parts import map_of_all
@@ -566,7 +566,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     E = v.shape[-1]
     config = choose(some.dtype, (D, E))
     lay = places(packed, (B, T, H), config.chunk)
-    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
+    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     S_starts = S_first
     lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
@@ -575,7 +575,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         launch(
             forward_sweep_1,
-            (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+            (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
             None,
             S_ends,
             lam_sums,
@@ -592,8 +592,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             lay.length(parts),
             D=D,
             E=E,
-            block_d=padded(D),
-            block_e=min(config.tile, padded(E)),
+            block_d=config.padded(D),
+            block_e=min(config.tile, config.padded(E)),
             YIELD=False,
             C=config.chunk,
             LEVELS=config.levels,
@@ -621,7 +621,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
     launch(
         forward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+        (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
         S_starts,
         S_last,
         lam_sums,
@@ -638,8 +638,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         lay.length(parts),
         D=D,
         E=E,
-        block_d=padded(D),
-        block_e=min(config.tile, padded(E)),
+        block_d=config.padded(D),
+        block_e=min(config.tile, config.padded(E)),
         YIELD=True,
         C=config.chunk,
         LEVELS=config.levels,
@@ -1057,7 +1057,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     E = v.shape[-1]
     config = choose(some.dtype, (D, E))
     lay = places(packed, (B, T, H), config.chunk)
-    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
+    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     dS_first = dS_starts = whole(final_cotangents.get("S"))
     S_starts = saved["S starts"] if parts > 1 else S_first
@@ -1086,8 +1086,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         *lay.at_once,
         E=E,
         D=D,
-        block_e=padded(E),
-        block_d=padded(D),
+        block_e=config.padded(E),
+        block_d=config.padded(D),
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -1102,7 +1102,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
             launch(
                 backward_sweep_2,
-                (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+                (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
                 None,
                 dS_ends,
                 lam_sums,
@@ -1120,8 +1120,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 lay.length(parts),
                 D=D,
                 E=E,
-                block_d=padded(D),
-                block_e=min(config.tile, padded(E)),
+                block_d=config.padded(D),
+                block_e=min(config.tile, config.padded(E)),
                 YIELD=False,
                 C=config.chunk,
                 LEVELS=config.levels,
@@ -1149,11 +1149,11 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 )
     if needs & {"lam", "q"}:
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
-        S_in_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
+        S_in_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, config.padded(D)))), dtype=torch.float32)
         S_last = some.new_empty((lay.sequences * parts, H, D, E), dtype=torch.float32)
         launch(
             backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
             S_starts,
             S_last,
             lam_sums,
@@ -1174,8 +1174,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             lay.length(parts),
             E=E,
             D=D,
-            block_e=padded(E),
-            block_d=min(config.tile, padded(D)),
+            block_e=config.padded(E),
+            block_d=min(config.tile, config.padded(D)),
             YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
@@ -1197,7 +1197,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
         launch(
             backward_sweep_2,
-            (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+            (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
             dS_starts,
             dS_last,
             lam_sums,
@@ -1215,8 +1215,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             lay.length(parts),
             D=D,
             E=E,
-            block_d=padded(D),
-            block_e=min(config.tile, padded(E)),
+            block_d=config.padded(D),
+            block_e=min(config.tile, config.padded(E)),
             YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
@@ -1229,10 +1229,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     matrix2 = None
     if needs & {"k", "lam"}:
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
-        S_out_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
+        S_out_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, config.padded(D)))), dtype=torch.float32)
         launch(
             backward_sweep_3,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
             dS_starts,
             lam_sums,
             lam_resets,
@@ -1252,8 +1252,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             lay.length(parts),
             E=E,
             D=D,
-            block_e=padded(E),
-            block_d=min(config.tile, padded(D)),
+            block_e=config.padded(E),
+            block_d=min(config.tile, config.padded(D)),
             YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,

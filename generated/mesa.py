@@ -511,7 +511,7 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
     D = u.shape[-1]
     config = choose(some.dtype, (D,))
     lay = places(packed, (B, T, H), config.chunk)
-    parts = parts_for(lay, B * H * cdiv(D, min(config.tile, padded(D))))
+    parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
     if H__first is None:
         H__first = whole(
@@ -528,7 +528,7 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
         H__ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
         launch(
             x_system_forward_sweep_1,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
             None,
             H__ends,
             p,
@@ -542,8 +542,8 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
             parts,
             lay.length(parts),
             D=D,
-            block_d=padded(D),
-            block_d_kept=min(config.tile, padded(D)),
+            block_d=config.padded(D),
+            block_d_kept=min(config.tile, config.padded(D)),
             YIELD=False,
             C=config.chunk,
             LEVELS=config.levels,
@@ -560,7 +560,7 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
     H__last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32)
     launch(
         x_system_forward_sweep_1,
-        (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+        (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
         H__starts,
         H__last,
         p,
@@ -574,8 +574,8 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
         parts,
         lay.length(parts),
         D=D,
-        block_d=padded(D),
-        block_d_kept=min(config.tile, padded(D)),
+        block_d=config.padded(D),
+        block_d_kept=min(config.tile, config.padded(D)),
         YIELD=True,
         C=config.chunk,
         LEVELS=config.levels,
@@ -1094,7 +1094,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     D = u.shape[-1]
     config = choose(some.dtype, (D,))
     lay = places(packed, (B, T, H), config.chunk)
-    parts = parts_for(lay, B * H * cdiv(D, min(config.tile, padded(D))))
+    parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
     if H__first is None:
         H__first = whole(
@@ -1125,7 +1125,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             own1,
             *lay.at_once,
             D=D,
-            block_d=padded(D),
+            block_d=config.padded(D),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1149,7 +1149,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             *strides(u, H),
             *lay.at_once,
             D=D,
-            block_d=padded(D),
+            block_d=config.padded(D),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1164,7 +1164,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             dH_ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
             launch(
                 x_system_backward_sweep_2,
-                (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+                (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
                 None,
                 dH_ends,
                 u,
@@ -1182,8 +1182,8 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
                 parts,
                 lay.length(parts),
                 D=D,
-                block_d=padded(D),
-                block_d_kept=min(config.tile, padded(D)),
+                block_d=config.padded(D),
+                block_d_kept=min(config.tile, config.padded(D)),
                 YIELD=False,
                 C=config.chunk,
                 LEVELS=config.levels,
@@ -1194,11 +1194,11 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
                 num_stages=config.stages,
             )
     if needs & {"lam"}:
-        H_in_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
+        H_in_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, config.padded(D)))), dtype=torch.float32)
         H__last = some.new_empty((lay.sequences * parts, H, D, D), dtype=torch.float32)
         launch(
             x_system_backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
             H__starts,
             H__last,
             lam_sums,
@@ -1214,8 +1214,8 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             parts,
             lay.length(parts),
             D=D,
-            block_d=padded(D),
-            block_d_kept=min(config.tile, padded(D)),
+            block_d=config.padded(D),
+            block_d_kept=min(config.tile, config.padded(D)),
             YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
@@ -1231,11 +1231,11 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     dH_ends = None
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         du_1 = some.new_empty((B, T, H, D), dtype=torch.float32)
-        H_out_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
+        H_out_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, config.padded(D)))), dtype=torch.float32)
         dH_last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32)
         launch(
             x_system_backward_sweep_2,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
             dH_starts,
             dH_last,
             u,
@@ -1253,8 +1253,8 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             parts,
             lay.length(parts),
             D=D,
-            block_d=padded(D),
-            block_d_kept=min(config.tile, padded(D)),
+            block_d=config.padded(D),
+            block_d_kept=min(config.tile, config.padded(D)),
             YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
@@ -1279,7 +1279,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             *strides(u, H),
             *lay.at_once,
             D=D,
-            block_d=padded(D),
+            block_d=config.padded(D),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1293,7 +1293,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
         du = some.new_empty((B, T, H, D), dtype=some.dtype)
         launch(
             x_system_backward_sweep_3,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
             dH_starts,
             lam_sums,
             lam_resets,
@@ -1311,8 +1311,8 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             parts,
             lay.length(parts),
             D=D,
-            block_d=padded(D),
-            block_d_kept=min(config.tile, padded(D)),
+            block_d=config.padded(D),
+            block_d_kept=min(config.tile, config.padded(D)),
             YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,

@@ -861,7 +861,7 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
     D = k.shape[-1]
     config = choose(some.dtype, (D,))
     lay = places(packed, (B, T, H), config.chunk)
-    parts = parts_for(lay, B * H * cdiv(D, min(config.tile, padded(D))))
+    parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
     H__starts = H__first
     lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
@@ -870,7 +870,7 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
         H__ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
         launch(
             x_system_forward_sweep_1,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
             None,
             H__ends,
             p,
@@ -886,8 +886,8 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
             parts,
             lay.length(parts),
             D=D,
-            block_d=padded(D),
-            block_d_kept=min(config.tile, padded(D)),
+            block_d=config.padded(D),
+            block_d_kept=min(config.tile, config.padded(D)),
             YIELD=False,
             C=config.chunk,
             LEVELS=config.levels,
@@ -904,7 +904,7 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
     H__last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32)
     launch(
         x_system_forward_sweep_1,
-        (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+        (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
         H__starts,
         H__last,
         p,
@@ -920,8 +920,8 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
         parts,
         lay.length(parts),
         D=D,
-        block_d=padded(D),
-        block_d_kept=min(config.tile, padded(D)),
+        block_d=config.padded(D),
+        block_d_kept=min(config.tile, config.padded(D)),
         YIELD=True,
         C=config.chunk,
         LEVELS=config.levels,
@@ -1490,7 +1490,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     D = k.shape[-1]
     config = choose(some.dtype, (D,))
     lay = places(packed, (B, T, H), config.chunk)
-    parts = parts_for(lay, B * H * cdiv(D, min(config.tile, padded(D))))
+    parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
     dH_first = dH_starts = whole(final_cotangents.get("H"))
     H__starts = saved["H starts"] if parts > 1 else H__first
@@ -1515,7 +1515,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             own1,
             *lay.at_once,
             D=D,
-            block_d=padded(D),
+            block_d=config.padded(D),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1539,7 +1539,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             *strides(k, H),
             *lay.at_once,
             D=D,
-            block_d=padded(D),
+            block_d=config.padded(D),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1554,7 +1554,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             dH_ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
             launch(
                 x_system_backward_sweep_2,
-                (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+                (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
                 None,
                 dH_ends,
                 lam_sums,
@@ -1574,8 +1574,8 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
                 parts,
                 lay.length(parts),
                 D=D,
-                block_d=padded(D),
-                block_d_kept=min(config.tile, padded(D)),
+                block_d=config.padded(D),
+                block_d_kept=min(config.tile, config.padded(D)),
                 YIELD=False,
                 C=config.chunk,
                 LEVELS=config.levels,
@@ -1586,11 +1586,11 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
                 num_stages=config.stages,
             )
     if needs & {"lam"}:
-        H_in_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
+        H_in_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, config.padded(D)))), dtype=torch.float32)
         H__last = some.new_empty((lay.sequences * parts, H, D, D), dtype=torch.float32)
         launch(
             x_system_backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
             H__starts,
             H__last,
             lam_sums,
@@ -1608,8 +1608,8 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             parts,
             lay.length(parts),
             D=D,
-            block_d=padded(D),
-            block_d_kept=min(config.tile, padded(D)),
+            block_d=config.padded(D),
+            block_d_kept=min(config.tile, config.padded(D)),
             YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
@@ -1625,11 +1625,11 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     dH_ends = None
     if needs & {"H", "beta", "k", "lam"}:
         dk_1 = some.new_empty((B, T, H, D), dtype=torch.float32)
-        dbeta_1 = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
+        dbeta_1 = some.new_empty((B, T, H, cdiv(D, min(config.tile, config.padded(D)))), dtype=torch.float32)
         dH_last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32)
         launch(
             x_system_backward_sweep_2,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
             dH_starts,
             dH_last,
             lam_sums,
@@ -1649,8 +1649,8 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             parts,
             lay.length(parts),
             D=D,
-            block_d=padded(D),
-            block_d_kept=min(config.tile, padded(D)),
+            block_d=config.padded(D),
+            block_d_kept=min(config.tile, config.padded(D)),
             YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
@@ -1675,7 +1675,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             *strides(k, H),
             *lay.at_once,
             D=D,
-            block_d=padded(D),
+            block_d=config.padded(D),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1687,10 +1687,10 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
         )
     if needs & {"k", "lam"}:
         dk = dk_1  # in place
-        H_out_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
+        H_out_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, config.padded(D)))), dtype=torch.float32)
         launch(
             x_system_backward_sweep_3,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
             dH_starts,
             k,
             *strides(k, H),
@@ -1711,8 +1711,8 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             parts,
             lay.length(parts),
             D=D,
-            block_d=padded(D),
-            block_d_kept=min(config.tile, padded(D)),
+            block_d=config.padded(D),
+            block_d_kept=min(config.tile, config.padded(D)),
             YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
@@ -2221,7 +2221,7 @@ def triton_o_forward(given, states, constants, packed=None, needs_backward=True)
     E = v.shape[-1]
     config = choose(some.dtype, (D, E))
     lay = places(packed, (B, T, H), config.chunk)
-    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
+    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     S_starts = S_first
     lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
@@ -2230,7 +2230,7 @@ def triton_o_forward(given, states, constants, packed=None, needs_backward=True)
         S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         launch(
             o_forward_sweep_1,
-            (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+            (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
             None,
             S_ends,
             x,
@@ -2249,8 +2249,8 @@ def triton_o_forward(given, states, constants, packed=None, needs_backward=True)
             lay.length(parts),
             D=D,
             E=E,
-            block_d=padded(D),
-            block_e=min(config.tile, padded(E)),
+            block_d=config.padded(D),
+            block_e=min(config.tile, config.padded(E)),
             YIELD=False,
             C=config.chunk,
             LEVELS=config.levels,
@@ -2267,7 +2267,7 @@ def triton_o_forward(given, states, constants, packed=None, needs_backward=True)
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
     launch(
         o_forward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+        (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
         S_starts,
         S_last,
         x,
@@ -2286,8 +2286,8 @@ def triton_o_forward(given, states, constants, packed=None, needs_backward=True)
         lay.length(parts),
         D=D,
         E=E,
-        block_d=padded(D),
-        block_e=min(config.tile, padded(E)),
+        block_d=config.padded(D),
+        block_e=min(config.tile, config.padded(E)),
         YIELD=True,
         C=config.chunk,
         LEVELS=config.levels,
@@ -2772,7 +2772,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
     E = v.shape[-1]
     config = choose(some.dtype, (D, E))
     lay = places(packed, (B, T, H), config.chunk)
-    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
+    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     dS_first = dS_starts = whole(final_cotangents.get("S"))
     S_starts = saved["S starts"] if parts > 1 else S_first
@@ -2805,8 +2805,8 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
         *lay.at_once,
         E=E,
         D=D,
-        block_e=padded(E),
-        block_d=padded(D),
+        block_e=config.padded(E),
+        block_d=config.padded(D),
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -2821,7 +2821,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
             dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
             launch(
                 o_backward_sweep_2,
-                (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+                (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
                 None,
                 dS_ends,
                 lam_sums,
@@ -2844,8 +2844,8 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
                 lay.length(parts),
                 D=D,
                 E=E,
-                block_d=padded(D),
-                block_e=min(config.tile, padded(E)),
+                block_d=config.padded(D),
+                block_e=min(config.tile, config.padded(E)),
                 YIELD=False,
                 C=config.chunk,
                 LEVELS=config.levels,
@@ -2857,11 +2857,11 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
             )
     if needs & {"lam", "x"}:
         dx = some.new_empty((B, T, H, D), dtype=torch.float32)
-        S_in_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
+        S_in_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, config.padded(D)))), dtype=torch.float32)
         S_last = some.new_empty((lay.sequences * parts, H, D, E), dtype=torch.float32)
         launch(
             o_backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
             S_starts,
             S_last,
             lam_sums,
@@ -2884,8 +2884,8 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
             lay.length(parts),
             E=E,
             D=D,
-            block_e=padded(E),
-            block_d=min(config.tile, padded(D)),
+            block_e=config.padded(E),
+            block_d=min(config.tile, config.padded(D)),
             YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
@@ -2902,11 +2902,11 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
     dS_ends = None
     if needs & {"S", "beta", "v"}:
         dv = some.new_empty((B, T, H, E), dtype=some.dtype)
-        dbeta_1 = some.new_empty((B, T, H, cdiv(E, min(config.tile, padded(E)))), dtype=torch.float32)
+        dbeta_1 = some.new_empty((B, T, H, cdiv(E, min(config.tile, config.padded(E)))), dtype=torch.float32)
         dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
         launch(
             o_backward_sweep_2,
-            (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+            (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
             dS_starts,
             dS_last,
             lam_sums,
@@ -2929,8 +2929,8 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
             lay.length(parts),
             D=D,
             E=E,
-            block_d=padded(D),
-            block_e=min(config.tile, padded(E)),
+            block_d=config.padded(D),
+            block_e=min(config.tile, config.padded(E)),
             YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
@@ -2943,10 +2943,10 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
     matrix2 = None
     if needs & {"k", "lam"}:
         dk = some.new_empty((B, T, H, D), dtype=torch.float32)
-        S_out_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
+        S_out_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, config.padded(D)))), dtype=torch.float32)
         launch(
             o_backward_sweep_3,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
             dS_starts,
             lam_sums,
             lam_resets,
@@ -2968,8 +2968,8 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
             lay.length(parts),
             E=E,
             D=D,
-            block_e=padded(E),
-            block_d=min(config.tile, padded(D)),
+            block_e=config.padded(E),
+            block_d=min(config.tile, config.padded(D)),
             YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,

@@ -125,19 +125,7 @@ import triton.language as tl
 
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out
 from chunkform.runtime.kernels import border_sums, chained, cumulate, part_of, place_of, power
-from chunkform.runtime.launch import (
-    DTYPES,
-    cdiv,
-    choose,
-    cotangent,
-    each_head,
-    launch,
-    padded,
-    spread,
-    steps,
-    strides,
-    whole,
-)
+from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, each_head, launch, spread, steps, strides, whole
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
 from chunkform.runtime.places import parts_for, places
@@ -794,7 +782,7 @@ def triton_o2_forward(given, states, constants, packed=None, needs_backward=True
     D = q.shape[-1]
     config = choose(some.dtype, (D,))
     lay = places(packed, (B, T, H), config.chunk)
-    parts = parts_for(lay, B * H * cdiv(D, min(config.tile, padded(D))))
+    parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
     if H__first is None:
         H__first = whole(
@@ -811,7 +799,7 @@ def triton_o2_forward(given, states, constants, packed=None, needs_backward=True
         H__ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
         launch(
             o2_forward_sweep_1,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
             None,
             H__ends,
             q,
@@ -825,8 +813,8 @@ def triton_o2_forward(given, states, constants, packed=None, needs_backward=True
             parts,
             lay.length(parts),
             D=D,
-            block_d=padded(D),
-            block_d_kept=min(config.tile, padded(D)),
+            block_d=config.padded(D),
+            block_d_kept=min(config.tile, config.padded(D)),
             YIELD=False,
             C=config.chunk,
             LEVELS=config.levels,
@@ -843,7 +831,7 @@ def triton_o2_forward(given, states, constants, packed=None, needs_backward=True
     H__last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32)
     launch(
         o2_forward_sweep_1,
-        (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+        (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
         H__starts,
         H__last,
         q,
@@ -857,8 +845,8 @@ def triton_o2_forward(given, states, constants, packed=None, needs_backward=True
         parts,
         lay.length(parts),
         D=D,
-        block_d=padded(D),
-        block_d_kept=min(config.tile, padded(D)),
+        block_d=config.padded(D),
+        block_d_kept=min(config.tile, config.padded(D)),
         YIELD=True,
         C=config.chunk,
         LEVELS=config.levels,
@@ -1394,7 +1382,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
     D = q.shape[-1]
     config = choose(some.dtype, (D,))
     lay = places(packed, (B, T, H), config.chunk)
-    parts = parts_for(lay, B * H * cdiv(D, min(config.tile, padded(D))))
+    parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
     if H__first is None:
         H__first = whole(
@@ -1427,7 +1415,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             own1,
             *lay.at_once,
             D=D,
-            block_d=padded(D),
+            block_d=config.padded(D),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1451,7 +1439,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             *strides(u, H),
             *lay.at_once,
             D=D,
-            block_d=padded(D),
+            block_d=config.padded(D),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1466,7 +1454,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             dH_ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
             launch(
                 o2_backward_sweep_2,
-                (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+                (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
                 None,
                 dH_ends,
                 u,
@@ -1484,8 +1472,8 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
                 parts,
                 lay.length(parts),
                 D=D,
-                block_d=padded(D),
-                block_d_kept=min(config.tile, padded(D)),
+                block_d=config.padded(D),
+                block_d_kept=min(config.tile, config.padded(D)),
                 YIELD=False,
                 C=config.chunk,
                 LEVELS=config.levels,
@@ -1497,11 +1485,11 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             )
     if needs & {"lam", "q"}:
         dq_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
-        H_in_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
+        H_in_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, config.padded(D)))), dtype=torch.float32)
         H__last = some.new_empty((lay.sequences * parts, H, D, D), dtype=torch.float32)
         launch(
             o2_backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
             H__starts,
             H__last,
             lam_sums,
@@ -1519,8 +1507,8 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             parts,
             lay.length(parts),
             D=D,
-            block_d=padded(D),
-            block_d_kept=min(config.tile, padded(D)),
+            block_d=config.padded(D),
+            block_d_kept=min(config.tile, config.padded(D)),
             YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
@@ -1536,11 +1524,11 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
     dH_ends = None
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         du_1 = some.new_empty((B, T, H, D), dtype=torch.float32)
-        H_out_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
+        H_out_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, config.padded(D)))), dtype=torch.float32)
         dH_last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32)
         launch(
             o2_backward_sweep_2,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
             dH_starts,
             dH_last,
             u,
@@ -1558,8 +1546,8 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             parts,
             lay.length(parts),
             D=D,
-            block_d=padded(D),
-            block_d_kept=min(config.tile, padded(D)),
+            block_d=config.padded(D),
+            block_d_kept=min(config.tile, config.padded(D)),
             YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
@@ -1584,7 +1572,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             lam_resets,
             *lay.at_once,
             D=D,
-            block_d=padded(D),
+            block_d=config.padded(D),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1598,7 +1586,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
         du = some.new_empty((B, T, H, D), dtype=some.dtype)
         launch(
             o2_backward_sweep_3,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
             dH_starts,
             dy,
             *strides(dy, H),
@@ -1616,8 +1604,8 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             parts,
             lay.length(parts),
             D=D,
-            block_d=padded(D),
-            block_d_kept=min(config.tile, padded(D)),
+            block_d=config.padded(D),
+            block_d_kept=min(config.tile, config.padded(D)),
             YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
@@ -1778,7 +1766,7 @@ def triton_o3_forward(given, states, constants, packed=None, needs_backward=True
     D = q.shape[-1]
     config = choose(some.dtype, (D,))
     lay = places(packed, (B, T, H), config.chunk)
-    parts = parts_for(lay, B * H * cdiv(D, min(config.tile, padded(D))))
+    parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
     if H__first is None:
         H__first = whole(
@@ -1795,7 +1783,7 @@ def triton_o3_forward(given, states, constants, packed=None, needs_backward=True
         H__ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
         launch(
             o3_forward_sweep_1,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
             None,
             H__ends,
             x,
@@ -1809,8 +1797,8 @@ def triton_o3_forward(given, states, constants, packed=None, needs_backward=True
             parts,
             lay.length(parts),
             D=D,
-            block_d=padded(D),
-            block_d_kept=min(config.tile, padded(D)),
+            block_d=config.padded(D),
+            block_d_kept=min(config.tile, config.padded(D)),
             YIELD=False,
             C=config.chunk,
             LEVELS=config.levels,
@@ -1827,7 +1815,7 @@ def triton_o3_forward(given, states, constants, packed=None, needs_backward=True
     H__last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32)
     launch(
         o3_forward_sweep_1,
-        (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+        (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
         H__starts,
         H__last,
         x,
@@ -1841,8 +1829,8 @@ def triton_o3_forward(given, states, constants, packed=None, needs_backward=True
         parts,
         lay.length(parts),
         D=D,
-        block_d=padded(D),
-        block_d_kept=min(config.tile, padded(D)),
+        block_d=config.padded(D),
+        block_d_kept=min(config.tile, config.padded(D)),
         YIELD=True,
         C=config.chunk,
         LEVELS=config.levels,
@@ -2383,7 +2371,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
     D = q.shape[-1]
     config = choose(some.dtype, (D,))
     lay = places(packed, (B, T, H), config.chunk)
-    parts = parts_for(lay, B * H * cdiv(D, min(config.tile, padded(D))))
+    parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
     if H__first is None:
         H__first = whole(
@@ -2416,7 +2404,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             own1,
             *lay.at_once,
             D=D,
-            block_d=padded(D),
+            block_d=config.padded(D),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -2440,7 +2428,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             *strides(u, H),
             *lay.at_once,
             D=D,
-            block_d=padded(D),
+            block_d=config.padded(D),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -2455,7 +2443,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             dH_ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
             launch(
                 o3_backward_sweep_2,
-                (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+                (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
                 None,
                 dH_ends,
                 u,
@@ -2473,8 +2461,8 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
                 parts,
                 lay.length(parts),
                 D=D,
-                block_d=padded(D),
-                block_d_kept=min(config.tile, padded(D)),
+                block_d=config.padded(D),
+                block_d_kept=min(config.tile, config.padded(D)),
                 YIELD=False,
                 C=config.chunk,
                 LEVELS=config.levels,
@@ -2486,11 +2474,11 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             )
     if needs & {"lam", "x"}:
         dx_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
-        H_in_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
+        H_in_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, config.padded(D)))), dtype=torch.float32)
         H__last = some.new_empty((lay.sequences * parts, H, D, D), dtype=torch.float32)
         launch(
             o3_backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
             H__starts,
             H__last,
             lam_sums,
@@ -2508,8 +2496,8 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             parts,
             lay.length(parts),
             D=D,
-            block_d=padded(D),
-            block_d_kept=min(config.tile, padded(D)),
+            block_d=config.padded(D),
+            block_d_kept=min(config.tile, config.padded(D)),
             YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
@@ -2525,11 +2513,11 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
     dH_ends = None
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         du_1 = some.new_empty((B, T, H, D), dtype=torch.float32)
-        H_out_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, padded(D)))), dtype=torch.float32)
+        H_out_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, config.padded(D)))), dtype=torch.float32)
         dH_last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32)
         launch(
             o3_backward_sweep_2,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
             dH_starts,
             dH_last,
             u,
@@ -2547,8 +2535,8 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             parts,
             lay.length(parts),
             D=D,
-            block_d=padded(D),
-            block_d_kept=min(config.tile, padded(D)),
+            block_d=config.padded(D),
+            block_d_kept=min(config.tile, config.padded(D)),
             YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
@@ -2573,7 +2561,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             *strides(u, H),
             *lay.at_once,
             D=D,
-            block_d=padded(D),
+            block_d=config.padded(D),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -2587,7 +2575,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
         du = some.new_empty((B, T, H, D), dtype=some.dtype)
         launch(
             o3_backward_sweep_3,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
             dH_starts,
             dy,
             *strides(dy, H),
@@ -2605,8 +2593,8 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             parts,
             lay.length(parts),
             D=D,
-            block_d=padded(D),
-            block_d_kept=min(config.tile, padded(D)),
+            block_d=config.padded(D),
+            block_d_kept=min(config.tile, config.padded(D)),
             YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,

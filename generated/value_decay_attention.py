@@ -75,7 +75,7 @@ from chunkform.runtime.kernels import (
     span,
     suffix_sum,
 )
-from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, padded, spread, steps, strides, whole
+from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, spread, steps, strides, whole
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
 from chunkform.runtime.parts import map_of_all
@@ -706,7 +706,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     E = v.shape[-1]
     config = choose(some.dtype, (D, E))
     lay = places(packed, (B, T, H), config.chunk)
-    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
+    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     S_starts = S_first
     beta_sums, beta_resets, beta_extents = cumulate(beta, lay, config.exact)
@@ -730,8 +730,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             *lay.at_once,
             D=D,
             E=E,
-            block_d=padded(D),
-            part_e=min(config.block, padded(E)),
+            block_d=config.padded(D),
+            part_e=min(config.block, config.padded(E)),
             FLAT=flat,
             C=config.chunk,
             LEVELS=config.levels,
@@ -747,7 +747,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         launch(
             forward_sweep_1,
-            (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+            (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
             None,
             S_ends,
             intra1,
@@ -764,8 +764,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             lay.length(parts),
             D=D,
             E=E,
-            block_d=padded(D),
-            block_e=min(config.tile, padded(E)),
+            block_d=config.padded(D),
+            block_e=min(config.tile, config.padded(E)),
             YIELD=False,
             C=config.chunk,
             LEVELS=config.levels,
@@ -801,7 +801,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
     launch(
         forward_sweep_1,
-        (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+        (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
         S_starts,
         S_last,
         intra1,
@@ -818,8 +818,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         lay.length(parts),
         D=D,
         E=E,
-        block_d=padded(D),
-        block_e=min(config.tile, padded(E)),
+        block_d=config.padded(D),
+        block_e=min(config.tile, config.padded(E)),
         YIELD=True,
         C=config.chunk,
         LEVELS=config.levels,
@@ -1699,7 +1699,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     E = v.shape[-1]
     config = choose(some.dtype, (D, E))
     lay = places(packed, (B, T, H), config.chunk)
-    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, padded(E))))
+    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     dS_first = dS_starts = whole(final_cotangents.get("S"))
     S_starts = saved["S starts"] if parts > 1 else S_first
@@ -1726,8 +1726,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 *lay.at_once,
                 D=D,
                 E=E,
-                block_d=padded(D),
-                part_e=min(config.block, padded(E)),
+                block_d=config.padded(D),
+                part_e=min(config.block, config.padded(E)),
                 FLAT=flat,
                 C=config.chunk,
                 LEVELS=config.levels,
@@ -1744,7 +1744,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         S_last = some.new_empty((lay.sequences * parts, H, D, E), dtype=torch.float32)
         launch(
             backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+            (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
             S_starts,
             S_last,
             do,
@@ -1764,8 +1764,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             lay.length(parts),
             D=D,
             E=E,
-            block_d=padded(D),
-            block_e=min(config.tile, padded(E)),
+            block_d=config.padded(D),
+            block_e=min(config.tile, config.padded(E)),
             YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
@@ -1796,7 +1796,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 matrix1,
                 *lay.at_once,
                 E=E,
-                part_e=min(config.block, padded(E)),
+                part_e=min(config.block, config.padded(E)),
                 FLAT=flat,
                 C=config.chunk,
                 LEVELS=config.levels,
@@ -1828,8 +1828,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 *lay.at_once,
                 D=D,
                 E=E,
-                block_d=padded(D),
-                part_e=min(config.block, padded(E)),
+                block_d=config.padded(D),
+                part_e=min(config.block, config.padded(E)),
                 FLAT=flat,
                 C=config.chunk,
                 LEVELS=config.levels,
@@ -1845,7 +1845,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
             launch(
                 backward_sweep_3,
-                (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+                (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
                 None,
                 dS_ends,
                 beta_sums,
@@ -1868,8 +1868,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 lay.length(parts),
                 D=D,
                 E=E,
-                block_d=padded(D),
-                block_e=min(config.tile, padded(E)),
+                block_d=config.padded(D),
+                block_e=min(config.tile, config.padded(E)),
                 YIELD=False,
                 C=config.chunk,
                 LEVELS=config.levels,
@@ -1899,7 +1899,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
         launch(
             backward_sweep_2,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
             S_starts,
             k,
             *strides(k, H),
@@ -1914,8 +1914,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             lay.length(parts),
             E=E,
             D=D,
-            block_e=padded(E),
-            block_d=min(config.tile, padded(D)),
+            block_e=config.padded(E),
+            block_d=min(config.tile, config.padded(D)),
             YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
@@ -1940,7 +1940,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
         launch(
             backward_sweep_3,
-            (lay.sequences * parts * H * cdiv(E, min(config.tile, padded(E))),),
+            (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
             dS_starts,
             dS_last,
             beta_sums,
@@ -1963,8 +1963,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             lay.length(parts),
             D=D,
             E=E,
-            block_d=padded(D),
-            block_e=min(config.tile, padded(E)),
+            block_d=config.padded(D),
+            block_e=min(config.tile, config.padded(E)),
             YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,
@@ -1993,7 +1993,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 matrix2,
                 *lay.at_once,
                 E=E,
-                part_e=min(config.block, padded(E)),
+                part_e=min(config.block, config.padded(E)),
                 FLAT=flat,
                 C=config.chunk,
                 LEVELS=config.levels,
@@ -2009,7 +2009,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
         launch(
             backward_sweep_4,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, padded(D))),),
+            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
             dS_starts,
             scaled4,
             q,
@@ -2024,8 +2024,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             lay.length(parts),
             E=E,
             D=D,
-            block_e=padded(E),
-            block_d=min(config.tile, padded(D)),
+            block_e=config.padded(E),
+            block_d=min(config.tile, config.padded(D)),
             YIELD=True,
             C=config.chunk,
             LEVELS=config.levels,

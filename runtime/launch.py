@@ -34,6 +34,10 @@ class Config:
     itemsize: int = 2
     ahead: int = 4
 
+    def padded(self, size: int) -> int:
+        """The block that holds an axis whole. Products of 16-bit tiles that are 32 wide, beside 64, gave wrong results on an H200."""
+        return padded(size) if self.exact else max(64, padded(size))
+
     @property
     def exact(self) -> bool:
         """Are resets kept apart, as float32 wants it?"""
@@ -50,21 +54,19 @@ def choose(dtype: torch.dtype, sizes: tuple[int, ...]) -> Config:
 
     `sizes` are the dims. The numbers are the fastest, of those that gave the right results, on an H200.
     """
-    blocks = [padded(x) for x in sizes] or [16]
-    return config_for(4 if dtype == torch.float32 else 2, max(blocks), min(blocks))
+    return config_for(4 if dtype == torch.float32 else 2, max((padded(x) for x in sizes), default=16))
 
 
 @functools.cache
-def config_for(itemsize: int, largest: int, smallest: int) -> Config:
-    """`largest` and `smallest` are those of the dims, padded to a power of two."""
+def config_for(itemsize: int, largest: int) -> Config:
+    """`largest` is that of the dims, padded to a power of two."""
     if itemsize == 4:
         if largest <= 128:
             return Config(chunk=32, tile=32, block=32, warps=4, stages=2, itemsize=4)
         return Config(chunk=16, tile=32, block=32, warps=8, stages=1, itemsize=4)
     if largest > 128:
         return Config(chunk=32, tile=32, block=32, warps=4, stages=2)
-    # Loads ahead of the products of tiles of 64 x 32 gave wrong results on an H200, and accesses out of bounds.
-    return Config(chunk=32, tile=64, block=64, warps=4, stages=1 if smallest < 64 else 3, ahead=2)
+    return Config(chunk=32, tile=64, block=64, warps=4, stages=3, ahead=2)
 
 
 def padded(size: int) -> int:

@@ -566,10 +566,10 @@ class Host:
         return self.fine is not None and variable in self.fine.gradients
 
     def _tile(self, axis: str) -> str:
-        return f"min(config.tile, padded({size_name(dim_of(axis))}))"
+        return f"min(config.tile, config.padded({size_name(dim_of(axis))}))"
 
     def _block(self, kernel: Kernel, axis: str) -> str:
-        return self._tile(axis) if axis == kernel.tiled else f"padded({size_name(dim_of(axis))})"
+        return self._tile(axis) if axis == kernel.tiled else f"config.padded({size_name(dim_of(axis))})"
 
     def _launch(self, kernel: Kernel, instead: str = "", block: str = "") -> list[str]:
         """The launch of a kernel; of a walk, `instead` of what it yields, for the states after each part, into `.._{instead}`.
@@ -594,7 +594,7 @@ class Host:
         words = [f"{n}={n}" for n in sizes]
         words += [f"{block_name(a)}={self._block(kernel, a)}" for a in kernel.axes]
         part = "BLOCK" if block else "config.block"
-        words += [f"part_{axis_name(a)}=min({part}, padded({size_name(dim_of(a))}))" for a in kernel.parts]
+        words += [f"part_{axis_name(a)}=min({part}, config.padded({size_name(dim_of(a))}))" for a in kernel.parts]
         words += ["FLAT=flat"] if kernel.split else []
         words += [f"YIELD={not instead}"] if kernel.walks else []
         words += ["BLOCK=BLOCK"] if kernel.borders else []
