@@ -810,16 +810,16 @@ def x_system_forward_sweep_1(
         k = tl.load(
             k_p + t0 * k_t + i[None, :] * k_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
-        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
         seen = i[:, None] >= i[None, :]
         if EXACT:
             seen = seen & (i[None, :] >= lam_r[:, None])
         m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
         k2 = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p3 = tl.dot(p.to(DT), tl.trans(k2.to(DT)), input_precision="tf32x3")  # p k^T
+        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
         p4 = tl.dot(
-            (beta.to(tl.float32)[None, :] * k.to(tl.float32)).to(DT),
-            tl.trans((m * p3).to(DT)),
+            k.to(DT),
+            tl.trans((beta.to(tl.float32)[None, :] * (m * p3)).to(DT)),
             (since[None, :] * p2),
             input_precision="tf32x3",
         )  # ... + ((p k^T) . m) diag(beta) k
@@ -2104,16 +2104,16 @@ def o_forward_sweep_1(
     v_t,
     v_h,
     v_g,
-    beta_p,
-    beta_b,
-    beta_t,
-    beta_h,
-    beta_g,
     k_p,
     k_b,
     k_t,
     k_h,
     k_g,
+    beta_p,
+    beta_b,
+    beta_t,
+    beta_h,
+    beta_g,
     y_out,
     T,
     H,
@@ -2149,8 +2149,8 @@ def o_forward_sweep_1(
         S += tl.load(S_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
     x_p += b * x_b + h // x_g * x_h
     v_p += b * v_b + h // v_g * v_h
-    beta_p += b * beta_b + h // beta_g * beta_h
     k_p += b * k_b + h // k_g * k_h
+    beta_p += b * beta_b + h // beta_g * beta_h
     for n in range(count):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -2169,7 +2169,6 @@ def o_forward_sweep_1(
             p = tl.dot(S.to(DT), tl.trans((x - x.to(DT).to(tl.float32)).to(DT)), p)
         since = power(lam_a, lam_r < 0)
         v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
-        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
         seen = i[:, None] >= i[None, :]
         if EXACT:
             seen = seen & (i[None, :] >= lam_r[:, None])
@@ -2178,9 +2177,10 @@ def o_forward_sweep_1(
         p2 = tl.dot(x.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # x k^T
         if not EXACT:
             p2 = tl.dot((x - x.to(DT).to(tl.float32)).to(DT), tl.trans(k.to(DT)), p2)
+        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
         p3 = tl.dot(
-            (beta.to(tl.float32)[None, :] * v.to(tl.float32)).to(DT),
-            tl.trans((m * p2).to(DT)),
+            v.to(DT),
+            tl.trans((beta.to(tl.float32)[None, :] * (m * p2)).to(DT)),
             (since[None, :] * p),
             input_precision="tf32x3",
         )  # ... + ((x k^T) . m) diag(beta) v
@@ -2239,10 +2239,10 @@ def triton_o_forward(given, states, constants, packed=None, needs_backward=True)
             lam_resets,
             v,
             *strides(v, H),
-            beta,
-            *strides(beta, H),
             k,
             *strides(k, H),
+            beta,
+            *strides(beta, H),
             None,
             *lay.walked,
             parts,
@@ -2276,10 +2276,10 @@ def triton_o_forward(given, states, constants, packed=None, needs_backward=True)
         lam_resets,
         v,
         *strides(v, H),
-        beta,
-        *strides(beta, H),
         k,
         *strides(k, H),
+        beta,
+        *strides(beta, H),
         y,
         *lay.walked,
         parts,

@@ -329,12 +329,14 @@ class Tiles:
         right = [f for f in factors if q in f.axes]
         if any(f in left for f in right):
             raise CannotPrint(f"a product over three axes: {x!r}")
-        in_registers = p in self.tile  # the left operand: then what is over the bound axis alone costs nothing there
-        for f in factors:
-            if f not in left and f not in right:
-                # onto the side that is computed already; a tensor as loaded goes to the tensor cores as it is
-                to_right = not in_registers and (bound == ROW or not self._plain(right))
-                (right if to_right else left).append(f)
+        in_registers = p in self.tile  # the left operand: what is written to a state, if it is one
+        for f in [f for f in factors if f not in left and f not in right]:
+            # onto the side that is computed already; a tensor as loaded goes to the tensor cores as it is
+            if in_registers:
+                to_right = bound != ROW and self._plain(left) and not self._plain(right)
+            else:
+                to_right = bound == ROW or not self._plain(right)
+            (right if to_right else left).append(f)
         sides = [self._product(tuple(left)), self._product(tuple(right))]
         n = 0 if in_registers else 1  # the side of what is written to a state
         if bound == ROW and not self._zero_padded(factors, ROW):
