@@ -4,7 +4,7 @@
     python benchmarks/attention.py --tune                            blocks, warps and stages of each kernel
 
 Each case is compiled in a process of its own, all at once; then they are timed one after the other, ours and FlexAttention's
-back to back. Both are given the same tensors: `self_attention` and `kattention` project them first; of FlexAttention the whole
+in turns. Both are given the same tensors: `self_attention` and `kattention` project them first; of FlexAttention the whole
 function, projections and all, is compiled by torch.compile.
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import functools
 import itertools
 import json
 import os
@@ -26,6 +27,8 @@ HEADS = 16
 LENGTHS = {4096: 4, 16384: 1}  # T -> batch
 WIDTHS = (64, 128)
 OPS = ("softmax_attention", "self_attention", "kattention")
+ROUNDS = 4  # of repeats, ours and FlexAttention's in turns
+FIRST = 4  # calls that may compile, or be watched for a replay
 ROOT = Path(__file__).resolve().parent.parent
 
 # Candidates of --tune: rows, keys, warps, stages; and whether blocks of rows are held in registers, if they are.
@@ -138,38 +141,52 @@ def compare_case(job: tuple[str, int, int, bool], wait: Any, turn: Any, quick: b
     results.clear()
     wait()
     with turn:
-        for name, f in sides.items():
-            row |= measured(name, f, arguments, g, quick)
+        row |= measured(sides, arguments, g, quick)
     return [row]
 
 
-def measured(name: str, f: Any, arguments: dict[str, torch.Tensor], g: torch.Tensor, quick: bool) -> dict[str, float]:
+def measured(
+    sides: dict[str, Any], arguments: dict[str, torch.Tensor], g: torch.Tensor, quick: bool
+) -> dict[str, float]:
+    """Times of both, in turns, so that both find the GPU as warm as the other; and their peak memory."""
     leaves = list(arguments.values())
 
-    def forward() -> None:
+    def forward(f: Any) -> None:
         with torch.no_grad():
             f(**arguments)
 
-    def both() -> None:
+    def both(f: Any) -> None:
         torch.autograd.grad(f(**arguments), leaves, g)
 
-    out = {f"{name}_forward_ms": timed(forward, quick), f"{name}_both_ms": timed(both, quick)}
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
-    before = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    both()
-    torch.cuda.synchronize()
-    out[f"{name}_peak_mib"] = (torch.cuda.max_memory_allocated() - before) / 2**20
+    out = {}
+    for part, run in (("forward", forward), ("both", both)):
+        times: dict[str, list[float]] = {name: [] for name in sides}
+        for _ in range(1 if quick else ROUNDS):
+            for name, f in sides.items():
+                times[name] += repeats(functools.partial(run, f), quick)
+        out |= {f"{name}_{part}_ms": statistics.median(found) for name, found in times.items()}
+    for name, f in sides.items():
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        both(f)
+        torch.cuda.synchronize()
+        out[f"{name}_peak_mib"] = (torch.cuda.max_memory_allocated() - before) / 2**20
     return out
 
 
-def timed(run: Any, quick: bool) -> float:
+def repeats(run: Any, quick: bool) -> list[float]:
+    """Milliseconds of each of some calls."""
     import triton
 
-    return statistics.median(
-        triton.testing.do_bench(run, warmup=5 if quick else 25, rep=25 if quick else 100, return_mode="all")
-    )
+    for _ in range(FIRST):
+        run()
+    return triton.testing.do_bench(run, warmup=5 if quick else 10, rep=25, return_mode="all")
+
+
+def timed(run: Any, quick: bool) -> float:
+    return statistics.median(x for _ in range(1 if quick else ROUNDS) for x in repeats(run, quick))
 
 
 def tune_case(job: tuple[str, int, list], wait: Any, turn: Any, quick: bool) -> list[dict[str, Any]]:

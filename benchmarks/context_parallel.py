@@ -5,14 +5,16 @@
     python -m benchmarks.context_parallel --report out/context_parallel     # table and plot from its JSON, without a GPU
 
 The processes of each number of GPUs start anew. Times are those of the slowest rank, forward and `torch.autograd.grad` of every
-argument, between events: the mean of some calls one after the other, as layers of a model follow each other, and the median of
-that over repeats; and `alone`, one call after all ranks have met and their GPUs are idle. Peak memory is what one call allocates
+argument, between events: the mean of some calls one after the other, as layers of a model follow each other (LAYERS forward, and
+then backward through all of them), and the median of that over repeats; and `alone`, one call after all ranks have met and
+their GPUs are idle. Peak memory is what one call allocates
 above its inputs. Errors are against one GPU on the whole sequence, at a length of 1024 a rank. NVLink multicast stays off.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
 import json
 import os
@@ -31,6 +33,7 @@ from .inputs import Shape, draw, parse_shape
 
 OPS = ("lightning_attention", "gated_linear_attention", "gated_delta_rule")
 SHAPES = ("S5", "1x1048576x8x128")
+LAYERS = 4
 GOALS = {2: {"gated_delta_rule": 1.6}, 4: {"gated_delta_rule": 2.8}}
 USUAL = {2: 1.8, 4: 3.3}  # times one GPU's speed, where decays are numbers or vectors
 
@@ -160,19 +163,22 @@ def measured(
         with torch.no_grad():
             function(**given, context_parallel=group)
 
-    def both() -> Any:
-        outputs = function(**leaves, context_parallel=group)[:-1]
-        return torch.autograd.grad(outputs, list(leaves.values()), cotangents, allow_unused=True)
+    def both(layers: int = 1) -> Any:
+        own = [{key: x.detach().requires_grad_() for key, x in leaves.items()} for _ in range(layers)]
+        outputs = [y for a in own for y in function(**a, context_parallel=group)[:-1]]
+        inputs = [x for a in own for x in a.values()]
+        return torch.autograd.grad(outputs, inputs, cotangents * layers, allow_unused=True)
 
     repeats = 5 if options.quick else 10
     start = time.perf_counter()
     both()
     wait(cuda)
     found["first_call_s"] = round(time.perf_counter() - start, 2)
-    for key, call in (("forward", forward), ("both", both)):
+    for key, call, layers in (("forward", forward, 1), ("both", both, LAYERS)):
         alone = statistics.median(worst(timed(call, repeats, cuda), device))
-        calls = max(1, min(20, int(40 / alone)))
-        times = worst(timed(call, repeats, cuda, calls), device)
+        calls = max(1, min(20, int(40 / alone)) // layers)
+        several = functools.partial(call, layers) if layers > 1 else call
+        times = [x / layers for x in worst(timed(several, repeats, cuda, calls), device)]
         found |= {f"{key}_alone_ms": alone, f"{key}_calls": calls, f"{key}_ms": statistics.median(times)}
         found[f"{key}_ms_p95"] = sorted(times)[int(0.95 * (len(times) - 1))]
     if cuda:

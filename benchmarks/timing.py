@@ -24,6 +24,7 @@ class Effort:
     host_calls: int = 100
 
 
+FIRST = 4  # calls that may compile, or be watched for a replay: the number of repeats follows from the time of those after them
 QUICK = Effort(5.0, 20.0, 50)
 USUAL = Effort()
 
@@ -45,6 +46,8 @@ def medians(run: Call, device: str, effort: Effort) -> dict[str, float]:
     if on_gpu(device):
         import triton
 
+        for _ in range(FIRST):
+            run()
         times = triton.testing.do_bench(run, warmup=effort.warmup, rep=effort.repeat, return_mode="all")
     else:
         times, until = [], time.perf_counter() + 1e-3 * effort.repeat
