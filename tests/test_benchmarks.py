@@ -9,10 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import typer
 from typer import Typer
 from typer.testing import CliRunner
 
-from benchmarks import gpu, host, pairs, peers, report, timing
+from benchmarks import gpu, host, kernels, pairs, peers, report, timing
 from benchmarks.goals import GOALS, MEASURES, Goal
 from benchmarks.inputs import SHAPES, Shape, draw, parse_shape
 from benchmarks.peers import Peer
@@ -359,3 +360,18 @@ def test_the_hosts_time_is_measured_with_and_without_replays(tmp_path):
     (row,) = json.loads((tmp_path / "host.json").read_text())["rows"]
     assert min(x for x in row.values() if not isinstance(x, str)) > 0
     assert replay.ON
+
+
+def test_candidates_of_a_configuration_are_read_or_refused() -> None:
+    assert kernels.parsed("now") == {}
+    assert kernels.parsed("chunk=64:tile=128:warps=8") == {"chunk": 64, "tile": 128, "warps": 8}
+    for wrong in ("chunk", "chunk=", "chunk=0", "chunks=64", "itemsize=4"):
+        with pytest.raises(typer.BadParameter, match="expected FIELD=NUMBER"):
+            kernels.parsed(wrong)
+
+
+def test_errors_of_a_candidate_that_is_not_a_number_are_the_largest(capsys) -> None:
+    row = {"op": "o", "config": "now", "us": 1.0, "kernels": {"k": 1.0}, "errors": {"s": {"a": 0.5, "b": float("nan")}}}
+    kernels.show([row, {"op": "o", "config": "chunk=64", "problem": "out of resources"}])
+    shown = capsys.readouterr().out
+    assert "nan" in shown and "out of" in shown
