@@ -35,7 +35,7 @@ class Config:
     ahead: int = 4
 
     def padded(self, size: int) -> int:
-        """The block that holds an axis whole. Products of 16-bit tiles that are 32 wide, beside 64, gave wrong results on an H200."""
+        """The block that holds an axis whole. Products of 16-bit tiles of 64 x 32 gave wrong results on an H200."""
         return padded(size) if self.exact else max(64, padded(size))
 
     @property
