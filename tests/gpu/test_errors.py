@@ -30,6 +30,7 @@ CASES = {  # shapes are varied over the catalogue
     "extreme": Case(batch=1, steps=150, heads=2, width=64, device="cuda", seed=3, decay="extreme"),
     "wide": Case(batch=1, steps=150, heads=2, width=120, device="cuda", seed=1),
     "odd": Case(batch=1, steps=129, heads=2, width=37, device="cuda", seed=2),
+    "narrow": Case(batch=1, steps=150, heads=2, width=32, device="cuda", seed=6),
     "widest": Case(batch=1, steps=100, heads=2, width=200, device="cuda", seed=4),
     "parts": Case(
         batch=1, steps=1100, heads=1, width=64, device="cuda", seed=5
