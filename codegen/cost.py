@@ -3,9 +3,9 @@
 Bytes: each sweep reads each of its quantities once and writes its results once, as the Triton kernels do: inputs, outputs and
 what one sweep keeps for another in the op's dtype; decays and unfinished sums in float32. A tile that reads again what its
 neighbour has read finds it in the cache, and isn't counted. FLOPs: the contractions of each chunk, two for a multiplication
-and an addition; elementwise work is left out. States stay in registers, and cost nothing per token, but
-for those that walks leave at the borders of blocks. The floor reads each
-argument once and writes each result once: no implementation can do with less.
+and an addition; elementwise work is left out. States stay in registers, and cost nothing per token, but for those that walks
+leave at the borders of blocks. The floor reads each argument once and writes each result once: no implementation can do with
+less.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .backends import triton_section
 from .ir import COL, ROW, Node, dim_of, walk
 from .pipeline import Compiled
 from .stages import Plan, Sweep
-from .triton import roles
+from .triton import Blocks, roles
 from .triton.fuse import Store, fuse
 
 WIDE = 4  # bytes of a float32
@@ -116,15 +116,16 @@ def _plan_cost(c: Compiled, plan: Plan, sizes: Sizes, floor: float) -> Cost:
     for axes in {s.decay.axes for stage in plan.sweeps for s in stage.group if s.decay is not None}:
         read += WIDE * sizes.of(axes)  # the sums of log decays inside each chunk, by a kernel ahead
         written += WIDE * sizes.of(axes)
-    known = {s.name: s for sweep in plan.sweeps for s in sweep.group}
-    at = roles(c) if c.forward is not None and triton_section(c).stepwise is None else None
-    for name in () if at is None else at.given if plan is c.forward else at.stored:
-        written += sizes.of(known[name].axes) * sizes.element / BLOCK  # a state at the borders of blocks
-    for name in () if at is None or plan is c.forward else at.given | at.stored:
-        read += sizes.of(known[name].axes) * sizes.element / BLOCK
-    for state, (late, early) in fused.pairings.items():
-        if at is not None and state in at.spans:
-            continue  # summed where it is made
+    borders = _borders(c)
+    stored = borders.given if plan is c.forward else borders.stored
+    loaded = frozenset() if plan is c.forward else borders.given | borders.stored
+    for s in {s.name: s for sweep in plan.sweeps for s in sweep.group}.values():
+        state = sizes.of(s.axes) * sizes.element / BLOCK  # once for each block
+        written += state * (s.name in stored)
+        read += state * (s.name in loaded)
+    for name, (late, early) in fused.pairings.items():
+        if name in borders.whole:
+            continue  # summed where its terms are made
         read += _bytes(_sources([late, early]), sizes)
         written += WIDE * sizes.of({*late.axes, *early.axes})
     for name, x in fused.values.items():
@@ -132,6 +133,11 @@ def _plan_cost(c: Compiled, plan: Plan, sizes: Sizes, floor: float) -> Cost:
             read += _bytes(_sources([x]), sizes)
             written += sizes.of(x.axes) * _element(c, name, sizes)
     return Cost(read, written, flops, floor)
+
+
+def _borders(c: Compiled) -> Blocks:
+    """What is left and read at the borders of blocks: nothing where the kernels go step by step."""
+    return roles(c) if triton_section(c).stepwise is None else Blocks({})
 
 
 def _inverses(sweep: Sweep) -> list[Node]:

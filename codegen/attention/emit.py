@@ -36,7 +36,7 @@ def emit(c: CompiledAttention, tidy: bool = True) -> str:
         "features": print_map(c.lowered, c.features),
         "feature_gradients": print_gradients(c.lowered, c.features, kept_features(c)),
         "outputs": print_map(c.lowered, c.outputs),
-        "output_gradients": print_gradients(c.lowered, c.outputs),
+        "output_gradients": print_gradients(c.lowered, c.outputs, {}),
     }
     unpack_cotangents(c, maps["feature_gradients"])
     made = made_by_kernels(c.lowered, c.features)

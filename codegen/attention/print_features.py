@@ -7,7 +7,7 @@ is, or has two dims of its own) is left to torch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
@@ -59,14 +59,14 @@ def one_sided(x: Node) -> Node:
 
 def _side(side: str, results: dict[str, Node]) -> Made:
     own = {n: x for n, x in results.items() if x.op != "leaf" and side in x.axes and fits(x, side)}
-    leaves = sorted({y for y in walk(*own.values()) if y.op == "leaf"}, key=lambda y: y.attrs[:2])
+    leaves = _leaves(own)
     first: dict[Node, str] = {}
     same = {n: first[x] for n, x in own.items() if first.setdefault(x, n) != n}
     own = {n: x for n, x in own.items() if n not in same}
     while len([y for y in leaves if is_matrix(y)]) > MATRICES:
         name, _ = own.popitem()
         same = {n: other for n, other in same.items() if other != name}
-        leaves = sorted({y for y in walk(*own.values()) if y.op == "leaf"}, key=lambda y: y.attrs[:2])
+        leaves = _leaves(own)
     dims = {dim_of(a) for x in walk(*own.values()) for a in x.axes if a != side}
     dims |= {x.attrs[0] for x in walk(*own.values()) if x.op == "size"}
     return Made(
@@ -128,17 +128,22 @@ class InTiles(Triton):
 
 def statements(m: Made) -> tuple[list[str], dict[str, str]]:
     """The kernel's statements, and the text of each result: positions first."""
-    taken = {y.attrs[1] for x in m.results.values() for y in walk(x) if y.op == "leaf"}
+    nodes = {y.attrs[1]: y for y in m.positions} | m.results
+    return in_tiles(nodes, m.side, lambda x: x.attrs[1])
+
+
+def in_tiles(nodes: dict[str, Node], side: str, text: Callable[[Node], str]) -> tuple[list[str], dict[str, str]]:
+    """Statements for nodes over the positions of a side, and the text of each, given that of leaves. Positions lie down where the
+    first node is a leaf that has them."""
+    taken = {text(y) for y in walk(*nodes.values()) if y.op == "leaf"}
     dialect = InTiles(
         partial(_of, "{}"),
         partial(_of, "tl.arange(0, B{})"),
         partial(_of, "(tl.arange(0, B{}) < {})"),
         partial(_of, "B{}"),
     )
-    printer = NodePrinter(dialect, prefix="t_", taken=taken)
-    nodes = {y.attrs[1]: y for y in m.positions} | m.results  # in this order, so that positions lie down
-    orders = {n: (m.side, *(a for a in x.axes if a != m.side)) for n, x in nodes.items()}
-    return printer.statements(nodes, lambda x: x.attrs[1], orders=orders)
+    orders = {n: (side, *(a for a in x.axes if a != side)) for n, x in nodes.items()}
+    return NodePrinter(dialect, prefix="t_", taken=taken).statements(nodes, text, orders=orders)
 
 
 def _of(text: str, dim: str) -> str:

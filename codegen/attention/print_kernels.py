@@ -13,9 +13,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ..ir import ONE, Node, factors_of, leaves, mul, terms_of
+from ..ir import ONE, Node, factors_of, leaf, leaves, mul, replace, terms_of, walk
 from .maps import AVERAGED, Derivative, Map
 from .normalisers import normalisers, shifted
+from .print_features import in_tiles
 from .print_tile import (
     LOG2E,
     _printed,
@@ -37,7 +38,7 @@ def kernels_text(s: Split, outputs: Map, found: Any, normaliser: str) -> str:
 
     derivatives, rule = derivatives_of(s, found), normalisers(s.lowered.query)[normaliser]
     scores = [{"n": n, "score": f"score{n}", "query": f"query{n}", "key": f"key{n}"} for n in _numbers(s.scores)]
-    names = arguments(s)
+    names, after = arguments(s), product_of_averages(s, outputs)
     scaled = scaled_score(s, derivatives) if normaliser == "softmax" else None
     unscaled, scale, beside, functions = False, "", "", ""
     if scaled is not None:
@@ -72,10 +73,14 @@ def kernels_text(s: Split, outputs: Map, found: Any, normaliser: str) -> str:
             normaliser=normaliser,
             softmax=normaliser == "softmax",
             linear=normaliser == "linear",
-            after=product_of_averages(s, outputs),
+            after=after,
+            product=None if after is None else product_text(outputs, after),
             names=_tuple,
         )
     )
+
+
+KINDS = (AVERAGED, "parameter")  # of what `After` is the product of
 
 
 @dataclass(frozen=True)
@@ -93,12 +98,25 @@ def product_of_averages(s: Split, outputs: Map) -> After | None:
     if len(outputs.results) > 1 or len(s.values) > 1 or node.op != "sum" or node.args[0].op != "mul":
         return None
     kinds = {f.attrs[0]: f for f in node.args[0].args if f.op == "leaf"}
-    if len(node.args[0].args) != 2 or kinds.keys() != {AVERAGED, "parameter"}:
+    if len(node.args[0].args) != 2 or kinds.keys() != set(KINDS):
         return None
     matrix, averages = kinds["parameter"].attrs[2], kinds[AVERAGED].attrs[2]
     if len(matrix) != 2 or len(averages) != 2:
         return None
-    return After(name, kinds["parameter"].attrs[1], matrix[1] == node.attrs[0])
+    return After(name, kinds["parameter"].attrs[1], (matrix[1],) == node.attrs)
+
+
+def product_text(outputs: Map, after: After) -> tuple[list[str], str]:
+    """Statements for the output, and its text, over a tile of averages, rows down, and the matrix, whose rows are the averages'
+    channels in the kernel."""
+    node = outputs.results[after.output]
+    averages, matrix = (next(y for y in walk(node) if y.op == "leaf" and y.attrs[0] == kind) for kind in KINDS)
+    kind, name, axes = matrix.attrs
+    turned = leaf(kind, name, axes[::-1] if after.across else axes)
+    texts = dict(zip(KINDS, ("average", "matrix"), strict=True))
+    nodes = {"average": averages, "out": replace(node, {matrix: turned})}
+    lines, results = in_tiles(nodes, averages.attrs[2][0], lambda x: texts[x.attrs[0]])
+    return lines, results["out"]
 
 
 @dataclass(frozen=True)

@@ -247,14 +247,14 @@ def print_map(p: Lowered, made: Map) -> Printed:
     return Printed(setup_lines(p, made, list(made.results.values())), text.lines, results)
 
 
-def print_gradients(p: Lowered, made: Map, kept: dict[Node, str] | None = None) -> Printed:
+def print_gradients(p: Lowered, made: Map, kept: dict[Node, str]) -> Printed:
     """The gradient of each variable, [B, H, ..], those of parameters [H, ..]: summed over the batch.
 
     `kept` are products of matrices that needn't be computed again: names of features.
     """
     text = MapText(p, [])
-    for node, name in (kept or {}).items():
-        text.names[node] = name
+    for node, feature in kept.items():
+        text.names[node] = feature
         text.products.add(node)
     for name, node in made.gradients.items():
         side = any(v.name == name and v.kind in ("query", "key") for v in made.variables)
@@ -287,7 +287,7 @@ def print_gradients(p: Lowered, made: Map, kept: dict[Node, str] | None = None) 
             results[name] = f"[{', '.join(terms)}]" if sides else terms[0]
     setup = setup_lines(p, made, list(made.gradients.values()), finite=True)
     used = set(re.findall(r"\w+", " ".join((*text.lines, *results.values()))))
-    setup += [f'{n} = features["{n}"]' for n in dict.fromkeys((kept or {}).values()) if n in used]
+    setup += [f'{n} = features["{n}"]' for n in dict.fromkeys(kept.values()) if n in used]
     return Printed(setup, text.lines, results)
 
 

@@ -41,33 +41,34 @@ def blocks(plan: Plan, fused: Fused, given: Iterable[str]) -> Blocks:
     if not own or not _pays(plan):
         return Blocks(sweeps)
     spans: dict[str, tuple[StateForm, StateForm]] = {}
-    apart: set[str] = set()  # states whose sweeps sum on their way
+    apart: set[str] = set()  # states whose walks sum on their way
     for stage in plan.stages:
         if isinstance(stage, Accumulate) and stage.at_borders:
             s, g = plan.form.state(stage.pairing.state), plan.form.state(f"d{stage.pairing.state}")
-            if s.name in own:
+            sides = {x.side for x in sweeps.values() if any(b.state == s.name for b in x.borders)}
+            if s.name in own and len(sides) == 1:  # so that one kernel makes all of it
                 spans[s.name] = s, g
             else:
                 apart |= {s.name, g.name}
     walks: dict[int, Sweep] = {}
     pieces: dict[int, Sweep] = {}
-    ends: dict[str, int] = {}  # the walk over a state
+    walk_over: dict[str, int] = {}  # the first walk over each state
     for k, sweep in sweeps.items():
         here = tuple(b for b in sweep.borders if b.state in spans)
         kept = tuple(n for n in sweep.finals if n not in spans)
-        known = all(n in own or n in ends for n in sweep.states)
+        known = all(n in own or n in walk_over for n in sweep.states)
         alone = sweep.solve or not known or apart & set(sweep.states) or (kept and sweep.states[0] in own)
         if alone:
             walks[k] = replace(sweep, finals=kept, borders=tuple(b for b in sweep.borders if b not in here))
             for n in sweep.states:
-                ends.setdefault(n, k)
+                walk_over.setdefault(n, k)
             if here:
                 pieces[k] = replace(sweep, finals=(), borders=here, chunk=replace(sweep.chunk, outputs={}, states={}))
         else:
             pieces[k] = replace(sweep, finals=(), borders=here, chunk=replace(sweep.chunk, states={}))
             for n in kept:
-                walk = walks[ends[n]]
-                walks[ends[n]] = replace(walk, finals=(*walk.finals, n))
+                walk = walks[walk_over[n]]
+                walks[walk_over[n]] = replace(walk, finals=(*walk.finals, n))
     read = {n for s in pieces.values() for n in s.states} | {x.name for pair in spans.values() for x in pair}
     whole = frozenset(n for n, (s, _) in spans.items() if _sums_inside(s, pieces, walks, fused))
     return Blocks(walks, pieces, frozenset(read - own), frozenset(read & own), spans, whole)

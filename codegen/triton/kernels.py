@@ -272,40 +272,37 @@ def _paired(
     return terms
 
 
+def _sum(terms: list[str]) -> str:
+    return " + ".join(terms).replace("+ -", "- ")
+
+
 def _store_ends(state: str, terms: list[str], s: StateForm, o: Opened, tiles: Tiles, name_of: NameOf) -> str:
     """What is left of a pairing at the end of a block, for each channel: the terms inside it are added afterwards."""
     (own,) = (o.rename.get(a, a) for a in s.decay_axes)
     x = leaf("sums", f"{state}.ends", (own,))
     target = tiles.argument(f"{name_of(x)}_out", "sums", x)
-    index, width = axis_name(own), size_name(dim_of(own))
-    text = " + ".join(terms).replace("+ -", "- ")
-    return f"tl.store({target} + (bh * chunks + c) * {width} + {index}, {text}, mask={index}_ok)  # {state}: ends"
+    return f"tl.store({target} + {_chunk_place(own)}, {_sum(terms)}, mask={tiles.ok(own)})  # {state}: ends"
 
 
 def _store_pairing(
     state: str, terms: list[str], s: StateForm, o: Opened, tiles: Tiles, tiled: str | None, name_of: NameOf
 ) -> str:
     """The decay's gradient at each step: for each tile, what it has of it; or, of a decay for each channel, all."""
-    text = " + ".join(terms).replace("+ -", "- ")
-    note = f"  # {state}: pairing"
+    text, note = _sum(terms), f"  # {state}: pairing"
     if not s.decay_axes:
         x = leaf("sums", f"{state}.pairing")
         target = tiles.argument(f"{name_of(x)}_out", "sums", x)
-        count = f"tl.cdiv({size_name(dim_of(tiled))}, {block_name(tiled)})" if tiled else "1"
-        place = f"(step + i * H) * {count}" + (" + tile" if tiled else "")
-        return f"tl.store({target} + {place}, {text}, mask=i_ok){note}"
+        return f"tl.store({target} + {_tile_place(tiled)}, {text}, mask=i_ok){note}"
     (own,) = (o.rename.get(a, a) for a in s.decay_axes)
     x = leaf("stored", f"{state}.pairing", (own,))
     target = tiles.argument(f"{name_of(x)}_out", "out", x, (own,))
-    axes, width = tiles.ordered((ROW, own)), size_name(dim_of(own))
+    axes = tiles.ordered((ROW, own))
     late = tiles.value(leaf("stored", f"{state}.late", (ROW, own)))
     inside = f"tl.where({tiles.along('i_ok', ROW, axes)}, {late.over(axes)}, 0.0)"
     end = tiles.assign("end", text, (own,)).text
     text = f"{tiles.along(end, own, axes)} + tl.cumsum({inside}, axis={axes.index(ROW)}, reverse=True)"
     text = tiles.assign("total", text, axes).text
-    rows, columns = (tiles.along(tiles.index(a), a, axes) for a in (ROW, own))
-    place = f"step * {width} + {rows} * (H * {width}) + {columns}"
-    return f"tl.store({target} + {place}, {text}, mask={tiles.both(axes)}){note}"
+    return f"tl.store({target} + {_step_place(own, tiles)}, {text}, mask={tiles.inside(axes)}){note}"
 
 
 def prepare_kernel(name: str, o: Opened, name_of: NameOf, fine: Fine | None = None) -> Kernel:
@@ -429,26 +426,19 @@ def _over(tiles: Tiles, factors: list[Node], step: str, axis: str) -> str:
 
 
 def _header(axes: tuple[str, ...], tiled: str | None, walks: bool) -> list[str]:
-    lines = []
+    lines, place = [], "tl.program_id(0)"
+    if tiled is not None:
+        lines.append(f"tile = {place} % {_tiles_of(tiled)}")
+        place = f"({place} // {_tiles_of(tiled)})"
     if walks:
-        count = f"tl.cdiv({size_name(dim_of(tiled))}, {block_name(tiled)})" if tiled is not None else "1"
-        if tiled is not None:
-            lines += [f"tile = tl.program_id(0) % {count}"]
         lines += [
-            f"sh = (tl.program_id(0) // {count}).to(tl.int64)"
-            if tiled is not None
-            else "sh = tl.program_id(0).to(tl.int64)",
+            f"sh = {place}.to(tl.int64)",
             "h = sh % H",
             "b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)",
             "bh = b * H + h",
             "count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)",
         ]
     else:
-        place = "tl.program_id(0)"
-        if tiled is not None:
-            count = f"tl.cdiv({size_name(dim_of(tiled))}, {block_name(tiled)})"
-            lines.append(f"tile = {place} % {count}")
-            place = f"({place} // {count})"
         lines += [f"c = {place} % chunks", f"bh = ({place} // chunks).to(tl.int64)"]
         lines += ["b = bh // H", "h = bh % H"]
     lines.append("i = tl.arange(0, C)")
@@ -568,8 +558,6 @@ def _store_sums(sums: Sums, tiles: Tiles, tiled: str | None, name_of: NameOf) ->
     """What the sweep sums for the gradient of a decay, for each of its tiles: made before all else, which frees registers."""
     if sums.totals:
         return [_store_totals(sums, tiles, name_of)]
-    count = f"tl.cdiv({size_name(dim_of(tiled))}, {block_name(tiled)})" if tiled else "1"
-    place = f"(step + i * H) * {count}" + (" + tile" if tiled else "")
     found: dict[str, str] = {}
     if not sums.ahead:
         found |= {f"own.{slot}": text for slot, text in _own_sums(sums, tiles, tiled).items()}
@@ -581,8 +569,29 @@ def _store_sums(sums: Sums, tiles: Tiles, tiled: str | None, name_of: NameOf) ->
         x = leaf("sums", f"{sums.state}.{slot}")
         target = tiles.argument(f"{name_of(x)}_out", "sums", x)
         value = tiles.assign("sums", text, (ROW,)).text
-        lines.append(f"tl.store({target} + {place}, {value}, mask=i_ok)  # {sums.state}: {slot}")
+        lines.append(f"tl.store({target} + {_tile_place(tiled)}, {value}, mask=i_ok)  # {sums.state}: {slot}")
     return lines
+
+
+def _tile_place(tiled: str | None) -> str:
+    """Where a number of each step, which each tile has its own of, lies in [B, T, H, tiles]."""
+    return "step + i * H" if tiled is None else f"(step + i * H) * {_tiles_of(tiled)} + tile"
+
+
+def _tiles_of(tiled: str) -> str:
+    return f"tl.cdiv({size_name(dim_of(tiled))}, {block_name(tiled)})"
+
+
+def _chunk_place(axis: str) -> str:
+    """Where a vector of each chunk lies in [B, H, chunks, X]."""
+    return f"(bh * chunks + c) * {size_name(dim_of(axis))} + {axis_name(axis)}"
+
+
+def _step_place(axis: str, tiles: Tiles) -> str:
+    """Where a tile over steps lies in [B, T, H, X]."""
+    width, axes = size_name(dim_of(axis)), tiles.ordered((ROW, axis))
+    rows, columns = (tiles.along(tiles.index(a), a, axes) for a in (ROW, axis))
+    return f"step * {width} + {rows} * (H * {width}) + {columns}"
 
 
 def _store_totals(sums: Sums, tiles: Tiles, name_of: NameOf) -> str:
@@ -592,9 +601,7 @@ def _store_totals(sums: Sums, tiles: Tiles, name_of: NameOf) -> str:
     value = tiles.assign("sums", f"tl.sum({v.text}, axis={v.axes.index(ROW)})", (axis,)).text
     x = leaf("sums", f"{sums.state}.{sums.kind}", (axis,))
     target = tiles.argument(f"{name_of(x)}_out", "sums", x)
-    index, width = axis_name(axis), size_name(dim_of(axis))
-    place = f"(bh * chunks + c) * {width} + {index}"
-    return f"tl.store({target} + {place}, {value}, mask={index}_ok)  # {sums.state}: {sums.kind}"
+    return f"tl.store({target} + {_chunk_place(axis)}, {value}, mask={tiles.ok(axis)})  # {sums.state}: {sums.kind}"
 
 
 def _early_loads(stores: list[Store], tiles: Tiles, o: Opened) -> None:
@@ -619,18 +626,14 @@ def _store(store: Store, tiles: Tiles, tiled: str | None, o: Opened, name_of: Na
     v = tiles.value(at_row(rename(store.node, o.rename)))
     note = f"  # {store.root}" if store.root else ""
     if store.kind == "sums":
-        count = f"tl.cdiv({size_name(dim_of(tiled))}, {block_name(tiled)})" if tiled else "1"
-        place = f"(step + i * H) * {count}" + (" + tile" if tiled else "")
         target = tiles.argument(f"{name}_out", "sums", x)
         axis = next(a for a in v.axes if a != ROW)
         axes = tiles.ordered((ROW, axis))
         there = tiles.along(tiles.ok(axis), axis, axes)
         text = f"tl.sum(tl.where({there}, {v.over(axes)}, 0.0), axis={axes.index(axis)})"
-        return f"tl.store({target} + {place}, {text}, mask=i_ok){note}"
+        return f"tl.store({target} + {_tile_place(tiled)}, {text}, mask=i_ok){note}"
     target = tiles.argument(f"{name}_out", "out", x, own)
     if not own:
         return f"tl.store({target} + step + i * H, {v.over((ROW,))}, mask=i_ok){note}"
-    width, axes = size_name(dim_of(own[0])), tiles.ordered((ROW, *own))
-    rows, columns = (tiles.along(tiles.index(a), a, axes) for a in (ROW, *own))
-    place = f"step * {width} + {rows} * (H * {width}) + {columns}"
-    return f"tl.store({target} + {place}, {v.over(axes)}, mask={tiles.both(axes)}){note}"
+    axes = tiles.ordered((ROW, *own))
+    return f"tl.store({target} + {_step_place(own[0], tiles)}, {v.over(axes)}, mask={tiles.inside(axes)}){note}"

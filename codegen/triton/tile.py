@@ -151,9 +151,9 @@ class Tiles:
         """A vector over an axis, to be broadcast over two."""
         return text if len(axes) < 2 else f"{text}[:, None]" if axes[0] == axis else f"{text}[None, :]"
 
-    def both(self, axes: tuple[str, ...], rows: str = "i_ok") -> str:
-        """Where a tile over steps and a channel has an entry."""
-        return " & ".join(self.along(rows if a in STEPS else self.ok(a), a, axes) for a in axes)
+    def inside(self, axes: tuple[str, ...]) -> str:
+        """Where a tile has an entry."""
+        return " & ".join(self.along(self.ok(a), a, axes) for a in axes)
 
     def fresh(self, wish: str) -> str:
         name, n = wish, 1
@@ -575,7 +575,7 @@ class Tiles:
             place = f"{base}_p + t0 * {base}_t + {rows} * {base}_t"
         if own:
             place += f" + {self.along(self.index(own[0]), own[0], axes)}"
-        loaded = f"tl.load({place}, mask={self.both(axes)}, other=0.0)"
+        loaded = f"tl.load({place}, mask={self.inside(axes)}, other=0.0)"
         if kind == "decay":
             return self.assign(base, f"tl.exp({loaded}.to(tl.float32))", axes)
         return self.assign(base, loaded, axes, raw=True)
