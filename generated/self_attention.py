@@ -32,7 +32,7 @@ import triton.language as tl
 
 from chunkform.runtime import attention_torch
 from chunkform.runtime.attention import AttentionBackend, AttentionOp, Maps
-from chunkform.runtime.attention_arguments import AttentionArgument, AttentionSignature
+from chunkform.runtime.attention_arguments import After, AttentionArgument, AttentionSignature
 from chunkform.runtime.attention_kernels import (
     averaged,
     held,
@@ -47,7 +47,7 @@ from chunkform.runtime.attention_kernels import (
     weighted,
 )
 from chunkform.runtime.attention_maps import contract, later, over_batch
-from chunkform.runtime.attention_triton import After, Kernels, backward, fit, forward, forward_and_output, of_positions
+from chunkform.runtime.attention_triton import Kernels, backward, fit, forward, forward_and_output, of_positions
 
 
 def features(given, constants, at):

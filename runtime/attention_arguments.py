@@ -18,6 +18,15 @@ WIDEST = 256  # channels of a feature, or of an average, that the kernels hold
 
 
 @dataclass(frozen=True)
+class After:
+    """An output that is the averages by a matrix of each head. across: are the averages' channels the matrix's columns?"""
+
+    output: str
+    matrix: str
+    across: bool
+
+
+@dataclass(frozen=True)
 class AttentionArgument:
     """One argument. kind: query | key | stream | fixed | parameter | temperature | constant; `default` may depend on sizes."""
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from chunkform.errors import BackendError
 
-from .attention_arguments import WIDEST, Setting
+from .attention_arguments import WIDEST, After, Setting
 from .attention_kernels import (
     LOG2E,
     LOWEST,
@@ -28,15 +28,6 @@ from .launch import launch, padded
 MOST = 4  # terms that `sum_kernel` adds up
 PROGRAMS = 256  # that keep a GPU busy
 BESIDE = (torch.bfloat16,)  # dtypes in which numbers of rows and keys are channels beside products
-
-
-@dataclass(frozen=True)
-class After:
-    """An output that is the averages by a matrix of each head. across: are the averages' channels the matrix's columns?"""
-
-    output: str
-    matrix: str
-    across: bool
 
 
 @dataclass(frozen=True)

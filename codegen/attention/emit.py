@@ -19,13 +19,13 @@ from .print_tile import torch_functions
 
 IMPORTS = {
     "chunkform.runtime.attention": "AttentionBackend AttentionOp Maps",
-    "chunkform.runtime.attention_arguments": "AttentionArgument AttentionSignature",
+    "chunkform.runtime.attention_arguments": "After AttentionArgument AttentionSignature",
     "chunkform.runtime.attention_maps": "combine contract half_turn inner joined later over_batch parted",
     "chunkform.runtime.attention_kernels": (
         "averaged finite held load_block load_matrix load_vector log_sum_exp online products products_and scaled_online "
         "store_block three_ones weighted"
     ),
-    "chunkform.runtime.attention_triton": "After Kernels backward fit forward forward_and_output of_positions",
+    "chunkform.runtime.attention_triton": "Kernels backward fit forward forward_and_output of_positions",
     "chunkform.runtime.torch_form": "expanded",
 }
 

@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from chunkform.runtime.attention_arguments import After
+
 from ..ir import ONE, Node, factors_of, leaf, leaves, mul, replace, terms_of, walk
 from .maps import AVERAGED, Derivative, Map
 from .normalisers import normalisers, shifted
@@ -81,15 +83,6 @@ def kernels_text(s: Split, outputs: Map, found: Any, normaliser: str) -> str:
 
 
 KINDS = (AVERAGED, "parameter")  # of what `After` is the product of
-
-
-@dataclass(frozen=True)
-class After:
-    """An output that is the averages by a matrix of each head. across: are the averages' channels the matrix's columns?"""
-
-    output: str
-    matrix: str
-    across: bool
 
 
 def product_of_averages(s: Split, outputs: Map) -> After | None:

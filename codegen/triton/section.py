@@ -20,7 +20,7 @@ IMPORTS = {
         "block_sums border_sums chained chained_matrix cumulate decayed_product decayed_sum inverse is_flat part_of place_of "
         "power span suffix_sum"
     ),
-    "chunkform.runtime.launch": "DTYPES cdiv choose cotangent each_head launch padded spread steps strides whole",
+    "chunkform.runtime.launch": "DTYPES cdiv choose cotangent each_head launch spread steps strides whole",
     "chunkform.runtime.parts": "map_of_all",
     "chunkform.runtime.packed": "BLOCK",
     "chunkform.runtime.places": "LEVELS parts_for places",

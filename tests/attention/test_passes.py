@@ -12,9 +12,10 @@ from chunkform.codegen.attention.lower import lower
 from chunkform.codegen.attention.maps import Derivative
 from chunkform.codegen.attention.pipeline import compile_attention
 from chunkform.codegen.attention.print_features import made_by_kernels
-from chunkform.codegen.attention.print_kernels import After, product_of_averages
+from chunkform.codegen.attention.print_kernels import product_of_averages
 from chunkform.codegen.ir import ONE, ZERO, add, const, mul
 from chunkform.errors import GateError, SpecError
+from chunkform.runtime.attention_arguments import After
 from chunkform.spec.language import absolute, dot, exp, find, total
 
 
