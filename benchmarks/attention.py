@@ -27,19 +27,30 @@ HEADS = 16
 LENGTHS = {4096: 4, 16384: 1}  # T -> batch
 WIDTHS = (64, 128)
 OPS = ("softmax_attention", "self_attention", "kattention")
-ROUNDS = 4  # of repeats, ours and FlexAttention's in turns
 FIRST = 4  # calls that may compile, or be watched for a replay
 ROOT = Path(__file__).resolve().parent.parent
 
-# Candidates of --tune: rows, keys, warps, stages; and whether blocks of rows are held in registers, if they are.
+# Candidates of --tune: rows, keys, warps, stages; whether blocks of rows are held in registers; registers a thread.
 TUNE = {
-    ("forward", 128): [(128, 64, 8, 3), (128, 64, 8, 3, True), (128, 128, 8, 3, True), (128, 64, 8, 4, True)],
-    ("forward", 64): [(128, 64, 8, 3), (128, 64, 8, 3, True), (64, 64, 4, 3, True), (128, 64, 4, 3, True), (64, 128, 4, 3, True)],
-    ("rows", 128): [(128, 64, 8, 3), (128, 64, 8, 3, True), (128, 64, 8, 4, True), (64, 64, 4, 3, True), (128, 32, 8, 4, True)],
-    ("rows", 64): [(128, 64, 4, 3), (128, 64, 4, 3, True), (64, 64, 4, 3), (128, 64, 8, 4), (64, 128, 4, 2)],
-    ("keys", 128): [(64, 128, 8, 2), (64, 128, 8, 3), (64, 64, 4, 2), (32, 64, 4, 3), (32, 128, 8, 3)],
-    ("keys", 64): [(64, 64, 4, 2), (64, 128, 8, 3), (128, 64, 4, 2), (64, 64, 4, 3), (128, 64, 4, 3)],
-}  # fmt: skip
+    ("forward", 128): [
+        (128, 128, 8, 3, True),
+        (128, 128, 8, 2, True),
+        (128, 128, 8, 2),
+        (128, 64, 8, 3),
+        (128, 64, 8, 3, True),
+    ],
+    ("forward", 64): [
+        (128, 64, 8, 3, True),
+        (128, 64, 8, 3, True, 128),
+        (128, 64, 4, 3, True),
+        (64, 64, 4, 3, True, 168),
+    ],
+    ("rows", 128): [(128, 64, 8, 4, True), (128, 64, 8, 3), (128, 64, 8, 3, True), (128, 32, 8, 4, True)],
+    ("rows", 64): [(128, 64, 4, 3), (64, 64, 4, 3, True, 168), (64, 64, 4, 3), (64, 128, 4, 2)],
+    ("keys", 128): [(64, 128, 8, 3), (64, 128, 8, 2), (32, 128, 8, 3), (64, 64, 4, 2)],
+    ("keys", 64): [(64, 64, 4, 3), (64, 64, 4, 2), (64, 128, 8, 3), (128, 64, 4, 3)],
+}
+TUNED = (("softmax_attention", False), ("softmax_attention", True), ("kattention", False))
 
 
 # --- what is compared ---------------------------------------------------------------------------------------------------
@@ -160,10 +171,7 @@ def measured(
 
     out = {}
     for part, run in (("forward", forward), ("both", both)):
-        times: dict[str, list[float]] = {name: [] for name in sides}
-        for _ in range(1 if quick else ROUNDS):
-            for name, f in sides.items():
-                times[name] += repeats(functools.partial(run, f), quick)
+        times = in_turns({name: functools.partial(run, f) for name, f in sides.items()}, quick)
         out |= {f"{name}_{part}_ms": statistics.median(found) for name, found in times.items()}
     for name, f in sides.items():
         torch.cuda.synchronize()
@@ -176,62 +184,64 @@ def measured(
     return out
 
 
-def repeats(run: Any, quick: bool) -> list[float]:
-    """Milliseconds of each of some calls."""
-    import triton
+def in_turns(runs: dict[str, Any], quick: bool) -> dict[str, list[float]]:
+    """Milliseconds of single calls of each in turns, the L2 cache emptied before each: what one does to the GPU's clocks and
+    temperature meets the others as well."""
+    cache = torch.empty(2**28, dtype=torch.uint8, device="cuda")
+    for run in runs.values():
+        for _ in range(FIRST):
+            run()
 
-    for _ in range(FIRST):
-        run()
-    return triton.testing.do_bench(run, warmup=5 if quick else 10, rep=25, return_mode="all")
+    def turn() -> dict[str, tuple[Any, Any]]:
+        found = {}
+        for name, run in runs.items():
+            cache.zero_()
+            found[name] = tuple(torch.cuda.Event(enable_timing=True) for _ in range(2))
+            found[name][0].record()
+            run()
+            found[name][1].record()
+        return found
+
+    def elapsed(found: dict[str, tuple[Any, Any]]) -> dict[str, float]:
+        torch.cuda.synchronize()
+        return {name: first.elapsed_time(last) for name, (first, last) in found.items()}
+
+    spent = sum(elapsed(turn()).values())
+    turns = [turn() for _ in range(max(10, int((50 if quick else 250) / spent)))]
+    return {name: [elapsed(found)[name] for found in turns] for name in runs}
 
 
-def timed(run: Any, quick: bool) -> float:
-    return statistics.median(x for _ in range(1 if quick else ROUNDS) for x in repeats(run, quick))
-
-
-def tune_case(job: tuple[str, int, list], wait: Any, turn: Any, quick: bool) -> list[dict[str, Any]]:
-    """Time one kernel with each candidate, and compare its numbers with those of torch's own attention."""
+def tune_case(job: tuple[str, int, str, bool, tuple], wait: Any, turn: Any, quick: bool) -> list[dict[str, Any]]:
+    """Time one kernel with a candidate, and compare the op's numbers with those of the blocks that are used now."""
     from chunkform.runtime import attention_triton as host
 
-    kernel, D, candidates = job
-    T, rows, usual = 4096, [], host.choose
-    arguments = given("softmax_attention", LENGTHS[T], T, D)
+    kernel, D, op, causal, candidate = job
+    T, usual, calls = 4096, host.choose, []
+    about = {"kernel": kernel, "D": D, "op": op, "causal": causal, "blocks": candidate}
+    arguments = given(op, LENGTHS[T], T, D)
     g = torch.randn(LENGTHS[T], T, HEADS, D, device="cuda", dtype=torch.bfloat16)
-    launched: dict[tuple, Any] = {}
-    leaves = list(arguments.values())
-    y = torch.nn.functional.scaled_dot_product_attention(*(x.transpose(1, 2) for x in leaves)).transpose(1, 2)
-    reference = [y, *torch.autograd.grad(y, leaves, g)]
-    for blocks in candidates:
-        host.choose = lambda name, *a, blocks=blocks: host.Blocks(*blocks) if name == kernel else usual(name, *a)
-        calls = []
 
-        def record(k: Any, grid: Any, *args: Any, calls: list = calls, **options: Any) -> None:
-            calls.append((k, grid, args, options))
-            k[grid](*args, **options)
+    def found() -> list[torch.Tensor]:
+        y = ours(op, causal, D)(**arguments)
+        return [y, *(torch.autograd.grad(y, list(arguments.values()), g) if kernel != "forward" else ())]
 
-        before, host.launch = host.launch, record
-        try:
-            y = ours("softmax_attention", False, D)(**arguments)
-            found = [y, *torch.autograd.grad(y, list(arguments.values()), g)]
-            k, grid, args, options = next(c for c in calls if c[0].fn.__name__ == f"{kernel}_kernel")
-            error = max(
-                float((a - b).detach().float().norm() / b.detach().float().norm())
-                for a, b in zip(found, reference, strict=True)
-            )
-            launched[blocks] = (lambda k=k, grid=grid, args=args, options=options: k[grid](*args, **options), error)
-        except Exception as why:
-            rows.append({"kernel": kernel, "D": D, "blocks": blocks, "problem": f"{type(why).__name__}: {why}"[:120]})
-        finally:
-            host.launch, host.choose = before, usual
+    def record(k: Any, grid: Any, *args: Any, **options: Any) -> None:
+        calls.append((k, grid, args, options))
+        k[grid](*args, **options)
+
+    reference = found()
+    host.choose = lambda name, *a: host.Blocks(*candidate) if name == kernel else usual(name, *a)
+    before, host.launch = host.launch, record
+    try:
+        pairs = zip(found(), reference, strict=True)
+        error = max(float((a - b).detach().float().norm() / b.detach().float().norm()) for a, b in pairs)
+    finally:
+        host.launch, host.choose = before, usual
+    k, grid, args, options = next(c for c in calls if c[0].fn.__name__ == f"{kernel}_kernel")
     wait()
     with turn:
-        flops = {"forward": 4, "rows": 6, "keys": 8}[kernel] * LENGTHS[T] * HEADS * T * T * D
-        for blocks, (run, error) in launched.items():
-            ms = timed(run, True)
-            rows.append(
-                {"kernel": kernel, "D": D, "blocks": blocks, "ms": ms, "tflops": flops / ms / 1e9, "difference": error}
-            )
-    return rows
+        ms = statistics.median(in_turns({"it": lambda: k[grid](*args, **options)}, True)["it"])
+    return [{**about, "ms": round(ms, 4), "difference": error}]
 
 
 def _worker(case: Any, job: Any, barrier: Any, turn: Any, quick: bool, results: Any) -> None:
@@ -327,8 +337,11 @@ def main() -> None:
     parser.add_argument("--ops", nargs="*", default=list(OPS), choices=OPS)
     a = parser.parse_args()
     if a.tune:
-        rows = run_all(tune_case, [(*key, [c]) for key, found in TUNE.items() for c in found], True)
-        for r in sorted(rows, key=lambda r: (str(r.get("kernel")), str(r.get("D")), r.get("ms", 1e9))):
+        jobs = [(*key, *case, c) for key, candidates in TUNE.items() for case in TUNED for c in candidates]
+        rows = run_all(tune_case, jobs, True)
+        for r in sorted(
+            rows, key=lambda r: (*(str(r.get(n)) for n in ("kernel", "D", "op", "causal")), r.get("ms", 1e9))
+        ):
             print(json.dumps(r))
         return
     if a.profile:

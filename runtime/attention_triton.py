@@ -27,6 +27,8 @@ from .launch import launch, padded
 
 MOST = 4  # terms that `sum_kernel` adds up
 PROGRAMS = 256  # that keep a GPU busy
+# Rows and stages of kernels that make features in two bytes, of more than 64 channels and of fewer.
+WIDE, NARROW = (64, 4), (64, 3)
 BESIDE = (torch.bfloat16,)  # dtypes in which numbers of rows and keys are channels beside products
 
 
@@ -324,15 +326,15 @@ def of_positions(
         if width is None:
             x = torch.empty((at.batch, at.heads, count), dtype=torch.float32, device=at.device)
         else:
-            x = torch.empty((at.batch, count, at.heads, width), dtype=at.low, device=at.device).transpose(1, 2)
+            x = torch.empty((at.batch, at.heads, count, width), dtype=at.low, device=at.device)
         found[name] = x
         args += [x, *strides(x)]
     blocks = {f"B{n}": padded(size) for n, size in sizes.items()}
-    block = 32 if at.low.itemsize == 4 else 64 if max(blocks.values(), default=16) > 64 else 128
+    block, stages = (32, 2) if at.low.itemsize == 4 else WIDE if max(blocks.values(), default=16) > 64 else NARROW
     # each program goes on for several blocks, as matrices are loaded once; but there are enough programs for a GPU
     each = max(1, min(16, at.batch * at.heads * triton.cdiv(count, block) // PROGRAMS))
     grid = (at.batch * at.heads * triton.cdiv(count, block * each),)
-    options = sizes | blocks | {"BT": block, "num_warps": 8, "num_stages": 2}
+    options = sizes | blocks | {"BT": block, "num_warps": 8, "num_stages": stages}
     launch(kernel, grid, *args, count, at.heads, each, **options)
     return found
 
