@@ -262,6 +262,38 @@ def plan(
         console().print(table(steps, title))
 
 
+@app.command()
+def tune(
+    specs: Specs = None,
+    width: Annotated[
+        list[int] | None,
+        typer.Option(help="size of every dim; may be given several times; 64, 128 and 256 when left out"),
+    ] = None,
+    dtype: Annotated[list[str] | None, typer.Option(help="may be given several times; bfloat16 when left out")] = None,
+    batch: Annotated[int, typer.Option(help="sequences")] = 4,
+    seq: Annotated[int, typer.Option(help="steps of a sequence")] = 4096,
+    heads: Annotated[int, typer.Option(help="heads")] = 16,
+    table: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="add the choices there, and not to your own")
+    ] = None,
+    json_path: JsonPath = None,
+) -> None:
+    """Measure a few configurations of chunk-parallel kernels on this GPU; later calls use the fastest whose numbers are right."""
+    from .tune import tune_all, tuned_table
+
+    for name, value in {"batch": batch, "seq": seq, "heads": heads, **{"width": min(width or [64])}}.items():
+        if value < 1:
+            raise ArgumentError(f"--{name} must be at least 1, got {value}")
+    chosen = declarations(specs)
+    with progress("measuring", 1) as step:
+        rows, path = tune_all(chosen, width, dtype, (batch, seq, heads), table, step)
+    if json_path is not None:
+        write_json(json_path, [r.json() for r in rows])
+    if str(json_path) != "-":
+        console().print(tuned_table(rows))
+        console().print(f"{sum(r.chosen for r in rows)} choices in {escape(str(path))}", highlight=False)
+
+
 # --- what they share --------------------------------------------------------------------------------------------------
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from filelock import FileLock
 
 from chunkform.errors import LoadError, SpecError
+from chunkform.runtime.tuned import cache_folder
 from chunkform.spec.language import Declaration, find
 
 from .build import write_atomically
@@ -47,14 +48,6 @@ def compile_module(spec: Declaration | str | os.PathLike) -> ModuleType:
                 text = kind.emit(c, tidy=False)
                 write_atomically(path, text + _CHECKSUM + _digest(text) + "\n")
     return _load(f"chunkform_cached_{r.name}_{key}", path)
-
-
-def cache_folder() -> Path:
-    """$CHUNKFORM_CACHE, or chunkform/ in the user's cache directory."""
-    chosen = os.environ.get("CHUNKFORM_CACHE")
-    if chosen:
-        return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "chunkform"
 
 
 @functools.cache

@@ -509,7 +509,7 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
     B, T = u.shape[:2]
     H = max(u.shape[2], lam.shape[2], lam_0.shape[0], p.shape[2], 0)
     D = u.shape[-1]
-    config = choose(some.dtype, (D,))
+    config = choose(some.dtype, (D,), "c2a4555904cd0274")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -1092,7 +1092,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     B, T = u.shape[:2]
     H = max(u.shape[2], lam.shape[2], lam_0.shape[0], p.shape[2], 0)
     D = u.shape[-1]
-    config = choose(some.dtype, (D,))
+    config = choose(some.dtype, (D,), "c2a4555904cd0274")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))

@@ -859,7 +859,7 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
     B, T = k.shape[:2]
     H = max(k.shape[2], beta.shape[2], lam.shape[2], lamb.shape[0], p.shape[2], 0)
     D = k.shape[-1]
-    config = choose(some.dtype, (D,))
+    config = choose(some.dtype, (D,), "5aeae485b687f5ac")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -1488,7 +1488,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     B, T = k.shape[:2]
     H = max(k.shape[2], beta.shape[2], lam.shape[2], lamb.shape[0], p.shape[2], 0)
     D = k.shape[-1]
-    config = choose(some.dtype, (D,))
+    config = choose(some.dtype, (D,), "5aeae485b687f5ac")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -2219,7 +2219,7 @@ def triton_o_forward(given, states, constants, packed=None, needs_backward=True)
     H = max(k.shape[2], v.shape[2], beta.shape[2], lam.shape[2], x.shape[2], 0)
     D = k.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E))
+    config = choose(some.dtype, (D, E), "52479003fccec6dc")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -2770,7 +2770,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
     H = max(k.shape[2], v.shape[2], beta.shape[2], lam.shape[2], x.shape[2], 0)
     D = k.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E))
+    config = choose(some.dtype, (D, E), "52479003fccec6dc")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))

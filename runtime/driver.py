@@ -195,7 +195,7 @@ def graph_of(launches: Sequence[tuple[int, int, int]], memory: Any, device: int)
         if driver.cuGraphAddKernelNode_v2(at + 8 * n, graph, *before, own):
             driver.cuGraphDestroy(graph)
             return None
-        nodes.append((handles[n], own))
+        nodes.append((handles[n] or 0, own))
     if driver.cuGraphInstantiateWithFlags(ctypes.byref(executable), graph, 0):
         driver.cuGraphDestroy(graph)
         return None
@@ -223,7 +223,8 @@ def _beside_captures() -> Iterator[None]:
 
 def parameters(x: Launch) -> list[tuple[str, Any]]:
     """What a compiled kernel takes, in order: (format, value), with a `Part` for a tensor."""
-    m, found = x.compiled.metadata, []
+    m = x.compiled.metadata
+    found: list[tuple[str, Any]] = []
     plain = {"num_ctas": 1, "launch_cooperative_grid": False, "launch_pdl": False, "global_scratch_size": 0}
     plain |= {"profile_scratch_size": 0}
     if any(getattr(m, n, value) != value for n, value in plain.items()):
@@ -246,7 +247,7 @@ def parameters(x: Launch) -> list[tuple[str, Any]]:
 def check(function: int, sizes: list[int]) -> None:
     """Has a kernel parameters of these sizes, and then only addresses of scratch memory?"""
     offset, size = ctypes.c_size_t(), ctypes.c_size_t()
-    found = []
+    found: list[int] = []
     while len(found) < len(sizes) + 3:
         if _driver().cuFuncGetParamInfo(function, len(found), ctypes.byref(offset), ctypes.byref(size)):
             break

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 import triton.language as tl
 from torch.utils._python_dispatch import _disable_current_modes
 
+from .tuned import lookup
 from .watch import watching
 
 
@@ -49,24 +53,65 @@ class Config:
         return self.chunk.bit_length() - 1
 
 
-def choose(dtype: torch.dtype, sizes: tuple[int, ...]) -> Config:
-    """The configuration for a shape class. Never keyed on T.
+def choose(dtype: torch.dtype, sizes: tuple[int, ...], kernels: str = "") -> Config:
+    """The configuration for a shape class, of the kernels with this hash. Never keyed on T.
 
-    `sizes` are the dims. The numbers are the fastest, of those that gave the right results, on an H200.
+    `sizes` are the dims. What was measured for these kernels on this GPU (`tuned.py`), or else the default.
     """
-    return config_for(4 if dtype == torch.float32 else 2, max((padded(x) for x in sizes), default=16))
+    if _using is not None:
+        _asked.add(kernels)
+        return _using
+    largest = max((padded(x) for x in sizes), default=16)
+    device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
+    return _chosen(4 if dtype == torch.float32 else 2, largest, kernels, device)
+
+
+_using: Config | None = None
+_asked: set[str] = set()
+
+
+@contextmanager
+def using(config: Config) -> Iterator[set[str]]:
+    """Every op of this process has this configuration meanwhile; yields the hashes of the kernels that have asked for one."""
+    global _using, _asked
+    before, _using, _asked = (_using, _asked), config, set()
+    try:
+        yield _asked
+    finally:
+        _using, _asked = before
+
+
+def use_tables_anew() -> None:
+    """Forget what was chosen, after a table has changed."""
+    _chosen.cache_clear()
 
 
 @functools.cache
-def config_for(itemsize: int, largest: int) -> Config:
-    """`largest` is that of the dims, padded to a power of two."""
+def _chosen(itemsize: int, largest: int, kernels: str, device: int | None) -> Config:
+    usual = candidates(itemsize, largest)[0]
+    fields = lookup(kernels, itemsize, largest, device) if kernels and device is not None else None
+    if fields is None:
+        return usual
+    known = {f.name for f in dataclasses.fields(Config)} - {"itemsize"}
+    return replace(usual, **{n: x for n, x in fields.items() if n in known})
+
+
+def candidates(itemsize: int, largest: int) -> tuple[Config, ...]:
+    """The configurations that may be chosen from for a shape class: the default first, which is the fastest of those that gave
+    the right results on an H200 for most ops, and compiles on any CUDA GPU. `largest` is the largest dim, padded to a power of
+    two."""
     if itemsize == 4:
-        if largest <= 128:
-            return Config(chunk=32, tile=32, block=32, warps=4, stages=2, itemsize=4)
-        return Config(chunk=16, tile=32, block=32, warps=8, stages=1, itemsize=4)
-    if largest > 128:
-        return Config(chunk=32, tile=32, block=32, warps=4, stages=2)
-    return Config(chunk=32, tile=64, block=64, warps=4, stages=3, ahead=2)
+        usual = Config(chunk=32, tile=32, block=32, warps=4, stages=2, itemsize=4)
+        if largest > 128:
+            usual = Config(chunk=16, tile=32, block=32, warps=8, stages=1, itemsize=4)
+        others: tuple[dict[str, int], ...] = ({"stages": 1}, {"warps": 4}, {"warps": 8}, {"chunk": 16}, {"tile": 16})
+    elif largest > 128:
+        usual = Config(chunk=32, tile=32, block=32, warps=4, stages=2)
+        others = ({"ahead": 2}, {"block": 64, "ahead": 2}, {"tile": 64, "warps": 8}, {"stages": 3}, {"chunk": 16})
+    else:
+        usual = Config(chunk=32, tile=64, block=64, warps=4, stages=3, ahead=2)
+        others = ({"stages": 2}, {"ahead": 4}, {"tile": 32}, {"chunk": 64}, {"chunk": 64, "tile": 128, "warps": 8})
+    return tuple(dict.fromkeys([usual, *(replace(usual, **x) for x in others)]))
 
 
 def padded(size: int) -> int:

@@ -172,7 +172,7 @@ class Recorded:
                 step(slots)
         finally:
             self.lock.release()
-        return [slots[x] if type(x) is int else None if x is None else x.of(slots) for x in self.results]
+        return [slots[x] if isinstance(x, int) else None if x is None else x.of(slots) for x in self.results]
 
 
 def _periods(spans: Mapping[int, tuple[int, int, int]], steps: Sequence[Any]) -> list[int]:

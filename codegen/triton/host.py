@@ -24,6 +24,7 @@ from .opened import Opened, opened
 from .tile import Argument, Fine, axis_name, block_name, size_name
 
 TERMS = 3  # that `total` adds
+HASH = "hash of the kernels"
 
 
 class Host:
@@ -122,7 +123,7 @@ class Host:
                 at = [dim_of(a) for a in with_dim.axes].index(d) - len(with_dim.axes)
                 add(f"{size_name(d)} = {self.names(with_dim.leaf)}.shape[{at}]")
         sizes = ", ".join(size_name(d) for d in p.dims) + ("," if len(p.dims) == 1 else "")
-        add(f"config = choose(some.dtype, ({sizes}))")
+        add(f'config = choose(some.dtype, ({sizes}), "{HASH}")')
         add("lay = places(packed, (B, T, H), config.chunk)")
         if self.pieces or self.blocks.stored:
             add("blocks = places(packed, (B, T, H), BLOCK)")

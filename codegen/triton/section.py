@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import jinja2
@@ -11,7 +12,7 @@ from ..pipeline import Compiled
 from ..segments import feeds_back, linear_sweep
 from .blocks import Blocks, blocks
 from .fuse import fuse
-from .host import Host, without
+from .host import HASH, Host, without
 from .kernels import Kernel
 from .tile import CannotPrint, Fine
 
@@ -46,7 +47,8 @@ def triton_source(c: Compiled, exchanges: bool = True, fine: Fine | None = None,
     for host in (Host(c, c.forward, False, cuts, exchanges, fine, backward), backward):
         text = host.text()
         parts += [kernel_text(k) for k in host.kernels] + [text]
-    return "\n\n".join(parts)
+    text = "\n\n".join(parts)
+    return text.replace(HASH, hashlib.sha256(text.encode()).hexdigest()[:16])
 
 
 def roles(c: Compiled) -> Blocks:

@@ -1,0 +1,269 @@
+"""`chunkform tune`: measure a few configurations of an op's kernels on this GPU, and keep the fastest whose numbers are right.
+
+Numbers first: each configuration runs in a process of its own, as a fault of the compiler may take the process with it, on
+lengths with and without a tail and on extreme decays. One whose errors against the float64 oracle are above their bounds, or
+well above those of the default, is out. Then those that are left are timed one after the other, forward with backward, on a GPU
+that does nothing else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import multiprocessing
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.table import Table
+
+from chunkform.errors import BackendError
+from chunkform.runtime import replay, tuned
+from chunkform.runtime.launch import Config, candidates, padded, use_tables_anew, using
+from chunkform.spec.language import Declaration, Recurrence, find
+
+from .check import Case, check_op, sample
+from .compile import compile_module
+from .pipeline import Compiled, compile_spec
+
+DEVICE = "cuda"
+WIDTHS = (64, 128, 256)
+DTYPES = ("bfloat16", "float16", "float32")
+WORSE = 1.5  # times the default's errors that a configuration may have
+NOISE = 1e-6  # errors below which none is worse than another
+FASTER = 0.98  # of the default's time that another configuration must take at most
+
+
+@dataclass(frozen=True)
+class Job:
+    """One configuration of one op at one width. `file` and `name` are where the op's spec is."""
+
+    file: str
+    name: str
+    dtype: str
+    width: int
+    config: Config
+    shape: tuple[int, int, int]  # sequences, steps, heads
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What was found of a configuration. `problem` is empty where its numbers are right; `errors` are by case and quantity."""
+
+    job: Job
+    kernels: str = ""
+    errors: dict[str, float] = dataclasses.field(default_factory=dict)
+    ms: float | None = None
+    problem: str = ""
+    chosen: bool = False
+
+    @property
+    def place(self) -> tuple[str, str, int]:
+        return self.job.name, self.job.dtype, self.job.width
+
+    def json(self) -> dict[str, Any]:
+        name, dtype, width = self.place
+        data = {"name": name, "dtype": dtype, "width": width, "config": fields_of(self.job.config)}
+        return data | {"error": self.error, "ms": self.ms, "problem": self.problem, "chosen": self.chosen}
+
+    @property
+    def error(self) -> float | None:
+        return max(self.errors.values(), default=None)
+
+
+def fields_of(config: Config) -> dict[str, int]:
+    """A configuration as tables have it."""
+    return {n: x for n, x in dataclasses.asdict(config).items() if n != "itemsize"}
+
+
+def tune_all(
+    specs: Iterable[Declaration],
+    widths: Iterable[int] | None = None,
+    dtypes: Iterable[str] | None = None,
+    shape: tuple[int, int, int] = (4, 4096, 16),
+    table: Path | None = None,
+    done: Callable[[str], None] = lambda name: None,
+) -> tuple[list[Tuned], Path]:
+    """Every configuration of each op, dtype and width; and the table that has the choices now: one's own, or `table`.
+
+    Raises:
+        BackendError: no GPU, an unknown dtype, or no op with chunk-parallel kernels.
+    """
+    chosen = tuple(dtypes or DTYPES[:1])
+    if unknown := set(chosen) - set(DTYPES):
+        raise BackendError(f"the dtype is one of {', '.join(DTYPES)}, got {', '.join(sorted(unknown))}")
+    ops = [c for r in specs if isinstance(r, Recurrence) for c in (compile_spec(r),) if c.forward is not None]
+    if not ops:
+        raise BackendError("none of these has chunk-parallel kernels: there is nothing to tune")
+    gpu = gpu_name()
+    rows: list[Tuned] = []
+    for c in ops:
+        compile_module(c.spec)  # once, for all processes
+        for dtype in chosen:
+            for width in widths or WIDTHS:
+                rows += chosen_of(measure(jobs_of(c, dtype, width, shape)))
+                done(f"{c.name}, {dtype}, {width}")
+    choices: tuned.Choices = {}
+    for r in rows:
+        if r.chosen:
+            itemsize = getattr(torch, r.job.dtype).itemsize
+            place = tuned.shape_class(itemsize, padded(r.job.width))
+            choices.setdefault(r.kernels, {})[place] = fields_of(r.job.config)
+    path = tuned.write(gpu, choices, table)
+    use_tables_anew()
+    return rows, path
+
+
+def gpu_name() -> str:
+    """The model of the GPU that is measured."""
+    if not torch.cuda.is_available():
+        raise BackendError("chunkform tune measures on a CUDA GPU, and torch sees none")
+    return torch.cuda.get_device_name()
+
+
+def jobs_of(c: Compiled, dtype: str, width: int, shape: tuple[int, int, int]) -> list[Job]:
+    """The default first."""
+    configs = candidates(getattr(torch, dtype).itemsize, padded(width))
+    return [Job(str(c.spec.where.file), c.name, dtype, width, x, shape) for x in configs]
+
+
+def chosen_of(rows: list[Tuned]) -> list[Tuned]:
+    """The rows of one op, dtype and width, the default first, with what is wrong with them, and the fastest chosen."""
+    usual = rows[0]
+    rows = [usual, *(compared(r, usual) for r in rows[1:])]
+    timed = [r for r in rows if r.ms is not None and not r.problem]
+    if not timed:
+        return rows
+    best = min(timed, key=lambda r: r.ms or 0.0)
+    if best is not usual and usual in timed and (best.ms or 0.0) > FASTER * (usual.ms or 0.0):
+        best = usual
+    return [replace(r, chosen=r is best) for r in rows]
+
+
+def compared(r: Tuned, usual: Tuned) -> Tuned:
+    """A row, with a problem where an error is well above the default's."""
+    worse = [n for n, e in r.errors.items() if not e <= max(NOISE, WORSE * usual.errors.get(n, 0.0))]
+    if r.problem or usual.problem or not worse:
+        return r
+    n = max(worse, key=lambda n: r.errors[n])
+    return replace(r, problem=f"{n}: error {r.errors[n]:.1e}, the default's is {usual.errors.get(n, 0.0):.1e}")
+
+
+# --- in processes of their own ------------------------------------------------------------------------------------------
+
+
+def measure(jobs: list[Job]) -> list[Tuned]:
+    """The errors of each configuration, several at a time, and the times of those whose numbers are right, one by one."""
+    found: dict[Job, Tuned] = {}
+    for j, r in _processes(checked, jobs, min(len(jobs), os.cpu_count() or 1)).items():
+        found[j] = r if isinstance(r, Tuned) else Tuned(j, problem=r)
+    usual = found[jobs[0]]
+    right = [j for j in jobs if not compared(found[j], usual).problem]
+    for j, ms in _processes(timed, right, 1).items():
+        found[j] = replace(found[j], ms=ms) if isinstance(ms, float) else replace(found[j], problem=str(ms))
+    return [found[j] for j in jobs]
+
+
+def _processes(function: Callable[[Job], Any], jobs: list[Job], workers: int) -> dict[Job, Any]:
+    """What each job comes to in a process of its own, or the text of its error."""
+    found: dict[Job, Any] = {}
+    context = multiprocessing.get_context("spawn")
+    waiting = list(jobs)
+    while waiting:
+        with ProcessPoolExecutor(max(1, workers), context, max_tasks_per_child=1) as pool:
+            running = {pool.submit(function, j): j for j in waiting}
+            for future in as_completed(running):
+                try:
+                    found[running[future]] = future.result()
+                except BrokenProcessPool:
+                    continue
+                except Exception as error:  # whatever the compiler or the GPU raises is a problem of this configuration
+                    found[running[future]] = f"{type(error).__name__}: {error}"[:200]
+        left = [j for j in waiting if j not in found]
+        if left and workers == 1:  # the first of them has taken its process with it
+            found[left[0]] = "its process died"
+            left = left[1:]
+        waiting, workers = left, 1
+    return found
+
+
+def cases(c: Compiled, dtype: str, width: int) -> list[Case]:
+    """Whole chunks and a tail, a narrower width of the same class, and extreme decays; the largest dim is `width`."""
+    first = max(1, width - 8 * (len(c.step.dims) - 1))  # as `sample` widens dims
+    base = Case(batch=1, steps=256, heads=2, width=first, dtype=getattr(torch, dtype), device=DEVICE)
+    return [
+        base,
+        replace(base, steps=150, width=max(1, first - width // 4), seed=1),
+        replace(base, steps=150, decay="extreme", seed=2),
+    ]
+
+
+def checked(job: Job) -> Tuned:
+    """The errors of a configuration; kernels at the size that is timed are compiled as well."""
+    c, op = _loaded(job)
+    errors: dict[str, float] = {}
+    problem = ""
+    with using(job.config) as asked:
+        for n, case in enumerate(cases(c, job.dtype, job.width)):
+            for row in check_op(c, op, case, "triton"):
+                errors[f"case {n + 1}: {row.quantity}"] = row.error
+                if not row.ok:
+                    problem = problem or f"case {n + 1}: {row.quantity}: error {row.error:.1e} above {row.allowed:.1e}"
+        if not problem:
+            _both_passes(c, op, job)()
+            if DEVICE == "cuda":
+                torch.cuda.synchronize()
+    if len(asked) != 1:
+        problem = "it has no kernels over chunks"
+    return Tuned(job, min(asked, default=""), errors, problem=problem)
+
+
+def timed(job: Job) -> float:
+    """Milliseconds of forward and backward, the median."""
+    import triton
+
+    c, op = _loaded(job)
+    with using(job.config):
+        run = _both_passes(c, op, job)
+        run()
+        return float(triton.testing.do_bench(run, warmup=50, rep=200, return_mode="median"))
+
+
+def _loaded(job: Job) -> tuple[Compiled, Callable[..., Any]]:
+    replay.ON = False  # kernels are what is measured
+    (r,) = (r for r in find(job.file) if r.name == job.name)
+    return compile_spec(r), getattr(compile_module(r), job.name)
+
+
+def _both_passes(c: Compiled, op: Callable[..., Any], job: Job) -> Callable[[], Any]:
+    batch, steps, heads = job.shape
+    width = cases(c, job.dtype, job.width)[0].width
+    case = Case(batch, steps, heads, width, getattr(torch, job.dtype), DEVICE, initial=False)
+    s = sample(c, case)
+    keys = {v.name: f"log_{v.name}" if v.is_decay else v.name for v in c.step.variables}
+    given = {keys[n]: x.requires_grad_() for n, x in s.given.items()}
+    cotangents = [s.cotangents[n] for n in c.step.outputs]
+
+    def run() -> Any:
+        *outputs, _ = op(**given, **s.constants, backend="triton")
+        return torch.autograd.grad(outputs, list(given.values()), cotangents, allow_unused=True)
+
+    return run
+
+
+def tuned_table(rows: Iterable[Tuned]) -> Table:
+    """One line for each configuration, the chosen ones marked."""
+    table = Table(box=None, padding=(0, 3, 0, 0), header_style="dim")
+    for name in ("op", "dtype", "width", "configuration", "ms", "largest error", ""):
+        table.add_column(name, justify="right" if name in ("width", "ms", "largest error") else "left")
+    for r in rows:
+        name, dtype, width = r.place
+        config = " ".join(f"{n}={x}" for n, x in fields_of(r.job.config).items())
+        ms, error = "" if r.ms is None else f"{r.ms:.3f}", "" if r.error is None else f"{r.error:.1e}"
+        mark = "[green]chosen[/]" if r.chosen else f"[red]{r.problem}[/]" if r.problem else ""
+        table.add_row(name, dtype, str(width), config, ms, error, mark)
+    return table

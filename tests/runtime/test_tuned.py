@@ -1,0 +1,219 @@
+"""Configurations that were measured: tables of them, and how `chunkform tune` chooses."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from chunkform.codegen import tune
+from chunkform.codegen.cli import app
+from chunkform.codegen.tune import Job, Tuned
+from chunkform.errors import BackendError
+from chunkform.runtime import launch, tuned
+from chunkform.spec.language import find
+
+GPU = "NVIDIA H999"
+HERE = Path(__file__).parent
+
+
+@pytest.fixture
+def on_gpu(tmp_path, monkeypatch):
+    """A cache folder, and a GPU as far as `choose` sees."""
+    monkeypatch.setenv("CHUNKFORM_CACHE", str(tmp_path))
+    monkeypatch.setattr(tuned, "SHIPPED", tmp_path / "shipped")
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: GPU)
+    monkeypatch.setattr(tune, "gpu_name", lambda: GPU)
+
+    def forget():
+        tuned._choices.cache_clear()
+        launch.use_tables_anew()
+
+    forget()
+    yield forget
+    forget()
+
+
+def chosen(kernels="k", sizes=(128, 128), dtype=torch.bfloat16):
+    return launch.choose(dtype, sizes, kernels)
+
+
+def test_a_choice_holds_for_its_kernels_and_shape_class_alone(on_gpu):
+    usual = chosen()
+    tuned.write(GPU, {"k": {"2-128": {"chunk": 64, "warps": 8}}})
+    launch.use_tables_anew()
+    assert chosen() == replace(usual, chunk=64, warps=8)
+    assert chosen(sizes=(96, 40)) == chosen()  # of the same class
+    assert chosen("other") == usual
+    assert chosen("") == usual
+    assert chosen(sizes=(64, 64)).chunk == usual.chunk
+    assert chosen(dtype=torch.float32).itemsize == 4
+
+
+def test_choices_are_added_to_a_table(on_gpu):
+    path = tuned.write(GPU, {"k": {"2-128": {"chunk": 64}}})
+    assert tuned.write(GPU, {"k": {"2-64": {"stages": 2}}, "m": {"4-64": {"tile": 16}}}) == path
+    assert json.loads(path.read_text())["choices"] == {
+        "k": {"2-128": {"chunk": 64}, "2-64": {"stages": 2}},
+        "m": {"4-64": {"tile": 16}},
+    }
+    assert not list(path.parent.glob("*.part"))
+
+
+def test_ones_own_table_comes_before_the_one_that_is_shipped(on_gpu, tmp_path):
+    shipped = {**tuned.about(GPU), "torch": "another"}  # holds for any torch
+    tuned.SHIPPED.mkdir()
+    choices = {"k": {"2-128": {"warps": 8}, "2-64": {"warps": 2}}}
+    (tuned.SHIPPED / "h999.json").write_text(json.dumps({"about": shipped, "choices": choices}))
+    on_gpu()
+    assert (chosen().warps, chosen(sizes=(64, 64)).warps) == (8, 2)
+    tuned.write(GPU, {"k": {"2-128": {"warps": 2}}})
+    on_gpu()
+    assert (chosen().warps, chosen(sizes=(64, 64)).warps) == (2, 2)
+
+
+@pytest.mark.parametrize("key", ["gpu", "triton", "shared"])
+def test_a_table_of_another_gpu_triton_or_runtime_is_not_used(on_gpu, key):
+    tuned.SHIPPED.mkdir()
+    about = {**tuned.about(GPU), key: "another"}
+    (tuned.SHIPPED / "x.json").write_text(json.dumps({"about": about, "choices": {"k": {"2-128": {"warps": 8}}}}))
+    on_gpu()
+    assert chosen() == launch.candidates(2, 128)[0]
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", '{"about": {}, "choices": {"k": {"2-128": {"chunk": "64"}}}}', '{"about": 1}']
+)
+def test_a_damaged_table_is_left_alone_with_a_warning(on_gpu, text):
+    path = tuned.path_of(GPU)
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    with pytest.warns(UserWarning, match=r"isn't used, as it can't be read"):
+        assert chosen() == launch.candidates(2, 128)[0]
+    assert path.read_text() == text
+
+
+def test_without_a_gpu_configurations_are_the_defaults():
+    assert chosen() == launch.candidates(2, 128)[0]
+
+
+@pytest.mark.parametrize("itemsize", [2, 4])
+@pytest.mark.parametrize("largest", [16, 64, 128, 256])
+def test_candidates_are_few_and_differ(itemsize, largest):
+    found = launch.candidates(itemsize, largest)
+    assert 2 <= len(found) == len(set(found)) <= 6
+    assert all(64 % x.chunk == 0 and x.itemsize == itemsize for x in found)
+
+
+# --- choosing ----------------------------------------------------------------------------------------------------------
+
+
+def rows(*found):
+    """Rows of (milliseconds, error, problem), the default first."""
+    jobs = tune.jobs_of(tune.compile_spec(find("lightning_attention")[0]), "bfloat16", 128, (1, 64, 1))
+    return [
+        Tuned(j, "k", {"case 1: o": error}, ms, problem) for j, (ms, error, problem) in zip(jobs, found, strict=False)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("found", "best"),
+    [
+        ([(1.0, 3e-3, ""), (0.9, 3e-3, ""), (0.8, 3e-3, "")], 2),
+        ([(1.0, 3e-3, ""), (0.99, 3e-3, "")], 0),  # no faster than timing can tell
+        ([(1.0, 3e-3, ""), (0.5, 5e-3, "")], 0),  # larger errors
+        ([(1.0, 3e-3, ""), (0.5, math.nan, "")], 0),
+        ([(1.0, 3e-3, ""), (0.5, 3e-3, "above its bound")], 0),
+        ([(1.0, 1e-9, ""), (0.5, 9e-7, "")], 1),  # errors of nothing but noise
+        ([(None, 3e-3, "does not compile"), (0.5, 3e-3, "")], 1),
+        ([(None, 3e-3, "does not compile"), (None, 3e-3, "dies")], None),
+    ],
+)
+def test_the_fastest_whose_numbers_are_right_is_chosen(found, best):
+    got = tune.chosen_of(rows(*found))
+    assert [n for n, r in enumerate(got) if r.chosen] == ([] if best is None else [best])
+
+
+def test_choices_are_written_where_later_calls_find_them(on_gpu, monkeypatch):
+    made = rows((1.0, 3e-3, ""), (0.5, 3e-3, ""))
+    monkeypatch.setattr(tune, "measure", lambda jobs: made)
+    found, path = tune.tune_all(find("lightning_attention"), [128])
+    assert [r.chosen for r in found] == [False, True]
+    assert path == tuned.path_of(GPU)
+    on_gpu()
+    assert chosen("k") == made[1].job.config
+    result = CliRunner().invoke(app, ["tune", "lightning_attention", "--width", "128", "--json", "-"])
+    assert result.exit_code == 0
+    assert [r["chosen"] for r in json.loads(result.stdout)] == [False, True]
+    result = CliRunner().invoke(app, ["tune", "lightning_attention", "--width", "128"])
+    assert "chosen" in result.output
+    assert "1 choices in" in result.output
+
+
+def test_a_configuration_that_raises_or_dies_leaves_the_others(monkeypatch):
+    assert tune._processes(math.sqrt, [4.0, -1.0], 2) == {4.0: 2.0, -1.0: "ValueError: math domain error"}
+    assert tune._processes(os._exit, [3, 4], 2) == {3: "its process died", 4: "its process died"}
+
+
+def test_a_configuration_is_checked_against_the_oracle():
+    code = (
+        "import json; from chunkform.codegen import tune; from chunkform.runtime.launch import candidates\n"
+        "from chunkform.spec.language import find\n"
+        "tune.DEVICE = 'cpu'\n"
+        "where = str(find('lightning_attention')[0].where.file)\n"
+        "job = tune.Job(where, 'lightning_attention', 'float32', 24, candidates(4, 32)[0], (1, 40, 1))\n"
+        "r = tune.checked(job); print(json.dumps([r.kernels, r.errors, r.problem]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    kernels, errors, problem = json.loads(done.stdout)
+    assert (len(kernels), problem) == (16, "")
+    assert {n.split(": ")[0] for n in errors} == {"case 1", "case 2", "case 3"}
+    assert {n.split(": ")[1] for n in errors} >= {"o", "dq", "dk", "dv", "dlog_lam"}
+    assert max(errors.values()) < 1e-4
+
+
+# --- errors ------------------------------------------------------------------------------------------------------------
+
+
+def test_tuning_without_a_gpu_is_refused():
+    with pytest.raises(BackendError, match="torch sees none"):
+        tune.tune_all(find("lightning_attention"), [64])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--dtype", "int8"], "the dtype is one of bfloat16, float16, float32, got int8"),
+        (["--seq", "0"], "--seq must be at least 1, got 0"),
+        (["--width", "0"], "--width must be at least 1, got 0"),
+    ],
+)
+def test_bad_options_are_named(words, message):
+    result = CliRunner().invoke(app, ["tune", "lightning_attention", *words])
+    assert result.exit_code == 2
+    assert message in " ".join(result.output.split())
+
+
+def test_what_has_no_kernels_over_chunks_is_refused():
+    with pytest.raises(BackendError, match="nothing to tune"):
+        tune.tune_all([*find("softmax_attention"), *find("gradient_descent_logistic")], [64])
+
+
+def test_a_job_says_where_its_spec_is():
+    (job, *_) = tune.jobs_of(tune.compile_spec(find("retention")[0]), "float32", 64, (1, 64, 1))
+    assert isinstance(job, Job)
+    assert [r.name for r in find(job.file)] == ["retention"]
