@@ -36,6 +36,7 @@ class Case:
     seed: int = 0
     decay: str = "usual"  # usual | extreme | none | strong
     initial: bool = True
+    same: bool = False  # are all dims of the same size? Else each is 8 wider than the one before
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class Sample:
 def sample(c: Compiled, case: Case) -> Sample:
     """Random arguments. Inputs are scaled by 1 / sqrt(width) where they run over a dim, so that reads stay of order one."""
     g = torch.Generator().manual_seed(case.seed)
-    dims = {d: case.width + 8 * i for i, d in enumerate(c.step.dims)}
+    dims = {d: case.width + (0 if case.same else 8 * i) for i, d in enumerate(c.step.dims)}
     half = case.dtype in (torch.bfloat16, torch.float16)
     wide = torch.float32 if half else case.dtype
 

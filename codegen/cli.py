@@ -285,7 +285,7 @@ def tune(
         if value < 1:
             raise ArgumentError(f"--{name} must be at least 1, got {value}")
     chosen = declarations(specs)
-    with progress("measuring", 1) as step:
+    with progress("measuring", None) as step:
         rows, path = tune_all(chosen, width, dtype, (batch, seq, heads), table, step)
     if json_path is not None:
         write_json(json_path, [r.json() for r in rows])

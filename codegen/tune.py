@@ -100,13 +100,11 @@ def tune_all(
     if not ops:
         raise BackendError("none of these has chunk-parallel kernels: there is nothing to tune")
     gpu = gpu_name()
-    rows: list[Tuned] = []
+    groups: list[list[Job]] = []
     for c in ops:
         compile_module(c.spec)  # once, for all processes
-        for dtype in chosen:
-            for width in widths or WIDTHS:
-                rows += chosen_of(measure(jobs_of(c, dtype, width, shape)))
-                done(f"{c.name}, {dtype}, {width}")
+        groups += [jobs_of(c, dtype, width, shape) for dtype in chosen for width in widths or WIDTHS]
+    rows = [r for group in measure(groups, done) for r in chosen_of(group)]
     choices: tuned.Choices = {}
     for r in rows:
         if r.chosen:
@@ -156,23 +154,28 @@ def compared(r: Tuned, usual: Tuned) -> Tuned:
 # --- in processes of their own ------------------------------------------------------------------------------------------
 
 
-def measure(jobs: list[Job]) -> list[Tuned]:
-    """The errors of each configuration, several at a time, and the times of those whose numbers are right, one by one."""
+def measure(groups: list[list[Job]], done: Callable[[str], None] = lambda name: None) -> list[list[Tuned]]:
+    """The errors of each configuration, as many at a time as there are processors, and the times of those of each group whose
+    numbers are right; the default is a group's first."""
     found: dict[Job, Tuned] = {}
-    for j, r in _processes(checked, jobs, min(len(jobs), os.cpu_count() or 1)).items():
+    jobs = [j for group in groups for j in group]
+    for j, r in _processes(checked, jobs, os.cpu_count() or 1, done).items():
         found[j] = r if isinstance(r, Tuned) else Tuned(j, problem=r)
-    usual = found[jobs[0]]
-    right = [j for j in jobs if not compared(found[j], usual).problem]
-    for j, ms in _processes(timed, right, 1).items():
-        found[j] = replace(found[j], ms=ms) if isinstance(ms, float) else replace(found[j], problem=str(ms))
-    return [found[j] for j in jobs]
+    right = [tuple(j for j in x if not compared(found[j], found[x[0]]).problem) for x in groups]
+    for group, times in _processes(timed, [x for x in right if x], 1, done).items():
+        for n, j in enumerate(group):
+            ms = times if isinstance(times, str) else times[n]
+            found[j] = replace(found[j], problem=ms) if isinstance(ms, str) else replace(found[j], ms=ms)
+    return [[found[j] for j in group] for group in groups]
 
 
-def _processes(function: Callable[[Job], Any], jobs: list[Job], workers: int) -> dict[Job, Any]:
+def _processes(
+    function: Callable[[Any], Any], jobs: list[Any], workers: int, done: Callable[[str], None] = lambda name: None
+) -> dict[Any, Any]:
     """What each job comes to in a process of its own, or the text of its error."""
-    found: dict[Job, Any] = {}
+    found: dict[Any, Any] = {}
     context = multiprocessing.get_context("spawn")
-    waiting = list(jobs)
+    waiting, workers = list(jobs), min(workers, len(jobs))
     while waiting:
         with ProcessPoolExecutor(max(1, workers), context, max_tasks_per_child=1) as pool:
             running = {pool.submit(function, j): j for j in waiting}
@@ -181,8 +184,9 @@ def _processes(function: Callable[[Job], Any], jobs: list[Job], workers: int) ->
                     found[running[future]] = future.result()
                 except BrokenProcessPool:
                     continue
-                except Exception as error:  # whatever the compiler or the GPU raises is a problem of this configuration
-                    found[running[future]] = f"{type(error).__name__}: {error}"[:200]
+                except Exception as error:  # whatever the compiler or the GPU raises is a problem of this job
+                    found[running[future]] = _reason(error)
+                done(function.__name__)
         left = [j for j in waiting if j not in found]
         if left and workers == 1:  # the first of them has taken its process with it
             found[left[0]] = "its process died"
@@ -191,46 +195,52 @@ def _processes(function: Callable[[Job], Any], jobs: list[Job], workers: int) ->
     return found
 
 
-def cases(c: Compiled, dtype: str, width: int) -> list[Case]:
-    """Whole chunks and a tail, a narrower width of the same class, and extreme decays; the largest dim is `width`."""
-    first = max(1, width - 8 * (len(c.step.dims) - 1))  # as `sample` widens dims
-    base = Case(batch=1, steps=256, heads=2, width=first, dtype=getattr(torch, dtype), device=DEVICE)
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:200]
+
+
+def cases(c: Compiled, job: Job) -> list[Case]:
+    """Whole chunks; a tail, and narrower dims of the same class that differ; extreme decays."""
+    dtype, narrow = getattr(torch, job.dtype), 3 * job.width // 4 - 8 * (len(c.step.dims) - 1)
+    base = Case(batch=1, steps=256, heads=job.shape[2], width=job.width, dtype=dtype, device=DEVICE, same=True)
     return [
         base,
-        replace(base, steps=150, width=max(1, first - width // 4), seed=1),
+        replace(base, steps=150, width=max(1, narrow), same=False, seed=1),
         replace(base, steps=150, decay="extreme", seed=2),
     ]
 
 
 def checked(job: Job) -> Tuned:
-    """The errors of a configuration; kernels at the size that is timed are compiled as well."""
+    """The errors of a configuration, with as many heads as are timed, so that its kernels are compiled for both."""
     c, op = _loaded(job)
     errors: dict[str, float] = {}
     problem = ""
     with using(job.config) as asked:
-        for n, case in enumerate(cases(c, job.dtype, job.width)):
+        for n, case in enumerate(cases(c, job)):
             for row in check_op(c, op, case, "triton"):
                 errors[f"case {n + 1}: {row.quantity}"] = row.error
                 if not row.ok:
                     problem = problem or f"case {n + 1}: {row.quantity}: error {row.error:.1e} above {row.allowed:.1e}"
-        if not problem:
-            _both_passes(c, op, job)()
-            if DEVICE == "cuda":
-                torch.cuda.synchronize()
     if len(asked) != 1:
         problem = "it has no kernels over chunks"
     return Tuned(job, min(asked, default=""), errors, problem=problem)
 
 
-def timed(job: Job) -> float:
-    """Milliseconds of forward and backward, the median."""
+def timed(jobs: tuple[Job, ...]) -> list[float | str]:
+    """Milliseconds of forward and backward, the median, of each of an op's configurations, or what is wrong with it."""
     import triton
 
-    c, op = _loaded(job)
-    with using(job.config):
-        run = _both_passes(c, op, job)
-        run()
-        return float(triton.testing.do_bench(run, warmup=50, rep=200, return_mode="median"))
+    c, op = _loaded(jobs[0])
+    run = _both_passes(c, op, jobs[0])
+    found: list[float | str] = []
+    for job in jobs:
+        try:
+            with using(job.config):
+                run()
+                found.append(float(triton.testing.do_bench(run, warmup=50, rep=200, return_mode="median")))
+        except Exception as error:  # as above
+            found.append(_reason(error))
+    return found
 
 
 def _loaded(job: Job) -> tuple[Compiled, Callable[..., Any]]:
@@ -241,8 +251,8 @@ def _loaded(job: Job) -> tuple[Compiled, Callable[..., Any]]:
 
 def _both_passes(c: Compiled, op: Callable[..., Any], job: Job) -> Callable[[], Any]:
     batch, steps, heads = job.shape
-    width = cases(c, job.dtype, job.width)[0].width
-    case = Case(batch, steps, heads, width, getattr(torch, job.dtype), DEVICE, initial=False)
+    base = cases(c, job)[0]
+    case = replace(base, batch=batch, steps=steps, heads=heads, initial=False)
     s = sample(c, case)
     keys = {v.name: f"log_{v.name}" if v.is_decay else v.name for v in c.step.variables}
     given = {keys[n]: x.requires_grad_() for n, x in s.given.items()}

@@ -144,7 +144,7 @@ def test_the_fastest_whose_numbers_are_right_is_chosen(found, best):
 
 def test_choices_are_written_where_later_calls_find_them(on_gpu, monkeypatch):
     made = rows((1.0, 3e-3, ""), (0.5, 3e-3, ""))
-    monkeypatch.setattr(tune, "measure", lambda jobs: made)
+    monkeypatch.setattr(tune, "measure", lambda groups, done: [made])
     found, path = tune.tune_all(find("lightning_attention"), [128])
     assert [r.chosen for r in found] == [False, True]
     assert path == tuned.path_of(GPU)
