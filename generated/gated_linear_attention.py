@@ -618,6 +618,8 @@ def forward_sweep_1(
         v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p = tl.dot(v.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 v
+        if not EXACT:
+            p = tl.dot(v.to(DT), tl.trans((t - t.to(DT).to(tl.float32)).to(DT)), p)
         scaled1 = tl.load(
             scaled1_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
         )
@@ -653,13 +655,13 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "dfe4280bf963de9f")
+    config = choose(some.dtype, (D, E), "6a13d8099ecef419")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     S_starts = S_first
     alpha_sums, alpha_resets, alpha_extents = cumulate(alpha, lay, config.exact)
-    matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+    matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
     scaled1 = some.new_empty((B, H, T, D))
     scaled2 = some.new_empty((B, H, T, D))
     for flat in (True, False):
@@ -783,14 +785,6 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
 
 @triton.jit(do_not_specialize=["T", "chunks"])
 def backward_prepare_1(
-    scaled1_p,
-    alpha_sums,
-    alpha_resets,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
     intra1_p,
     do_p,
     do_b,
@@ -802,6 +796,13 @@ def backward_prepare_1(
     v_t,
     v_h,
     v_g,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    k_g,
+    alpha_sums,
+    alpha_resets,
     alpha_extents,
     T,
     H,
@@ -833,15 +834,20 @@ def backward_prepare_1(
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
-    k_p += b * k_b + h // k_g * k_h
     do_p += b * do_b + h // do_g * do_h
     v_p += b * v_b + h // v_g * v_h
+    k_p += b * k_b + h // k_g * k_h
     extent = tl.load(alpha_extents + bh * chunks + c)
     if is_flat(extent, DT) != FLAT:
         return
+    do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+    v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+    p = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do v^T
+    p2 = p
     for d_start in range(0, D, part_d):
         d = d_start + tl.arange(0, part_d)
         d_ok = d < D
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         alpha_a = tl.load(
             alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
         )
@@ -852,44 +858,15 @@ def backward_prepare_1(
             if EXACT
             else 0
         )
-        alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
-        alpha_n_end = (
-            tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
-        )
-        until = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        tl.store(
-            scaled1_p + at * D + i[:, None] * D + d[None, :],
-            (until * k.to(tl.float32)),
-            mask=i_ok[:, None] & d_ok[None, :],
-        )  # k . until
-    do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-    v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-    p = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do v^T
-    p2 = p
-    for d_start in range(0, D, part_d):
-        d = d_start + tl.arange(0, part_d)
-        d_ok = d < D
-        k2 = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        alpha_a2 = tl.load(
-            alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
-        )
-        alpha_n2 = (
-            tl.load(
-                alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
-            )
-            if EXACT
-            else 0
-        )
         p3 = decayed_sum(
             p2,
-            k2.to(tl.float32),
+            k.to(tl.float32),
             alpha_sums + at * D,
             alpha_resets + at * D if EXACT else None,
-            alpha_a2,
-            alpha_n2,
-            alpha_a2,
-            alpha_n2,
+            alpha_a,
+            alpha_n,
+            alpha_a,
+            alpha_n,
             d,
             d_ok,
             last,
@@ -925,7 +902,11 @@ def backward_sweep_1(
     intra1_p,
     S_late_0_out,
     dq_out,
-    scaled1_p,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    k_g,
     v_p,
     v_b,
     v_t,
@@ -965,6 +946,7 @@ def backward_sweep_1(
         S += tl.load(S_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0)
     q_p += b * q_b + h // q_g * q_h
     do_p += b * do_b + h // do_g * do_h
+    k_p += b * k_b + h // k_g * k_h
     v_p += b * v_b + h // v_g * v_h
     for n in range(count):
         c = n
@@ -994,7 +976,7 @@ def backward_sweep_1(
         p = tl.dot(S.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # do S^T
         if not EXACT:
             p = tl.dot((S - S.to(DT).to(tl.float32)).to(DT), tl.trans(do.to(DT)), p)
-        sums = tl.sum((since * q.to(tl.float32)).to(DT).to(tl.float32) * p, axis=1)
+        sums = tl.sum((since * q.to(tl.float32)) * p, axis=1)
         intra1 = tl.load(intra1_p + at * D + i[None, :] * D + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         y = intra1.to(tl.float32) + (since * p)  # (do S^T) . since + intra1
         if YIELD:
@@ -1006,12 +988,14 @@ def backward_sweep_1(
             tl.store(dq_out + step * D + i[None, :] * (H * D) + d[:, None], y, mask=d_ok[:, None] & i_ok[None, :])  # dq
             tl.store(S_in__out + (bh * chunks + c) * D + d, sums, mask=d_ok)  # S: in
         kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
-        scaled1 = tl.load(
-            scaled1_p + at * D + i[None, :] * D + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0
-        )
+        until = span(alpha_a_end[:, None], alpha_n_end[:, None], alpha_a, alpha_n)
+        k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p2 = tl.dot(scaled1.to(DT), v.to(DT), (kept[:, None] * S), input_precision="tf32x3")  # ... + scaled1^T v
-        S = p2  # diag(kept) S + scaled1^T v
+        w = until * k.to(tl.float32)
+        p2 = tl.dot(w.to(DT), v.to(DT), (kept[:, None] * S), input_precision="tf32x3")  # ... + (k . until)^T v
+        if not EXACT:
+            p2 = tl.dot((w - w.to(DT).to(tl.float32)).to(DT), v.to(DT), p2)
+        S = p2  # diag(kept) S + (k . until)^T v
     if S_last is not None:
         tl.store(S_last + sh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
 
@@ -1031,8 +1015,8 @@ def backward_prepare_2(
     alpha_sums,
     alpha_resets,
     alpha_extents,
+    scaled1_p,
     scaled2_p,
-    scaled3_p,
     matrix1,
     T,
     H,
@@ -1110,13 +1094,13 @@ def backward_prepare_2(
         )
         since = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
         tl.store(
-            scaled2_p + at * D + i[:, None] * D + d[None, :],
+            scaled1_p + at * D + i[:, None] * D + d[None, :],
             (since * k.to(tl.float32)),
             mask=i_ok[:, None] & d_ok[None, :],
         )  # k . since
         until = span(alpha_a, alpha_n, 0.0, 0)
         tl.store(
-            scaled3_p + at * D + i[:, None] * D + d[None, :],
+            scaled2_p + at * D + i[:, None] * D + d[None, :],
             (until * q.to(tl.float32)),
             mask=i_ok[:, None] & d_ok[None, :],
         )  # q . until
@@ -1127,7 +1111,7 @@ def backward_prepare_2(
 def backward_sweep_2(
     dS_first,
     dS_last,
-    scaled2_p,
+    scaled1_p,
     do_p,
     do_b,
     do_t,
@@ -1137,7 +1121,7 @@ def backward_sweep_2(
     dv_out,
     alpha_sums,
     alpha_resets,
-    scaled3_p,
+    scaled2_p,
     T,
     H,
     chunks,
@@ -1185,23 +1169,25 @@ def backward_sweep_2(
         alpha_n_end = (
             tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
         )
-        scaled2 = tl.load(
-            scaled2_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
+        scaled1 = tl.load(
+            scaled1_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
         )
-        p = tl.dot(dS.to(DT), tl.trans(scaled2.to(DT)), input_precision="tf32x3")  # scaled2 dS
+        p = tl.dot(dS.to(DT), tl.trans(scaled1.to(DT)), input_precision="tf32x3")  # scaled1 dS
         do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(do.to(DT), tl.trans(t.to(DT)), p, input_precision="tf32x3")  # ... + matrix1 do
+        if not EXACT:
+            p2 = tl.dot(do.to(DT), tl.trans((t - t.to(DT).to(tl.float32)).to(DT)), p2)
         if YIELD:
             tl.store(
                 dv_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :]
             )  # dv
         kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
-        scaled3 = tl.load(
-            scaled3_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
+        scaled2 = tl.load(
+            scaled2_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
         )
-        p3 = tl.dot(do.to(DT), scaled3.to(DT), (kept[None, :] * dS), input_precision="tf32x3")  # ... + scaled3^T do
-        dS = p3  # diag(kept) dS + scaled3^T do
+        p3 = tl.dot(do.to(DT), scaled2.to(DT), (kept[None, :] * dS), input_precision="tf32x3")  # ... + scaled2^T do
+        dS = p3  # diag(kept) dS + scaled2^T do
     if YIELD:
         if dS_last is not None:
             if part == 0:
@@ -1337,7 +1323,11 @@ def backward_sweep_3(
     S_late_0_g,
     S_late__out,
     dk_out,
-    scaled3_p,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    q_g,
     do_p,
     do_b,
     do_t,
@@ -1380,6 +1370,7 @@ def backward_sweep_3(
     k_p += b * k_b + h // k_g * k_h
     v_p += b * v_b + h // v_g * v_h
     S_late_0_p += b * S_late_0_b + h // S_late_0_g * S_late_0_h
+    q_p += b * q_b + h // q_g * q_h
     do_p += b * do_b + h // do_g * do_h
     for n in range(count):
         c = count - 1 - n
@@ -1414,7 +1405,7 @@ def backward_sweep_3(
         p = tl.dot(dS.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # v dS^T
         if not EXACT:
             p = tl.dot((dS - dS.to(DT).to(tl.float32)).to(DT), tl.trans(v.to(DT)), p)
-        sums = tl.sum((-(since * k.to(tl.float32))).to(DT).to(tl.float32) * p, axis=1)
+        sums = tl.sum((-(since * k.to(tl.float32))) * p, axis=1)
         intra2 = tl.load(intra2_p + at * D + i[None, :] * D + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         y = intra2.to(tl.float32) + (p * since)  # (v dS^T) . since + intra2
         if YIELD:
@@ -1426,12 +1417,14 @@ def backward_sweep_3(
             tl.store(dk_out + step * D + i[None, :] * (H * D) + d[:, None], y, mask=d_ok[:, None] & i_ok[None, :])  # dk
             tl.store(S_out__out + (bh * chunks + c) * D + d, sums, mask=d_ok)  # S: out
         kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
-        scaled3 = tl.load(
-            scaled3_p + at * D + i[None, :] * D + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0
-        )
+        until = span(alpha_a, alpha_n, 0.0, 0)
+        q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p2 = tl.dot(scaled3.to(DT), do.to(DT), (kept[:, None] * dS), input_precision="tf32x3")  # ... + scaled3^T do
-        dS = p2  # diag(kept) dS + scaled3^T do
+        w = until * q.to(tl.float32)
+        p2 = tl.dot(w.to(DT), do.to(DT), (kept[:, None] * dS), input_precision="tf32x3")  # ... + (q . until)^T do
+        if not EXACT:
+            p2 = tl.dot((w - w.to(DT).to(tl.float32)).to(DT), do.to(DT), p2)
+        dS = p2  # diag(kept) dS + (q . until)^T do
 
 
 def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None):
@@ -1445,7 +1438,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "dfe4280bf963de9f")
+    config = choose(some.dtype, (D, E), "6a13d8099ecef419")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -1454,22 +1447,20 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     do = cotangent(cotangents.get("o"), some, (B, T, H, E))
     alpha_sums, alpha_resets, alpha_extents = cumulate(alpha, lay, config.exact)
     if needs & {"alpha", "k", "q"}:
-        scaled1 = some.new_empty((B, H, T, D))
         intra1 = some.new_empty((B, H, T, D), dtype=torch.float32)
         for flat in (True, False):
             launch(
                 backward_prepare_1,
                 (lay.programs,),
-                scaled1,
-                alpha_sums,
-                alpha_resets,
-                k,
-                *strides(k, H),
                 intra1,
                 do,
                 *strides(do, H),
                 v,
                 *strides(v, H),
+                k,
+                *strides(k, H),
+                alpha_sums,
+                alpha_resets,
                 alpha_extents,
                 *lay.at_once,
                 E=E,
@@ -1506,7 +1497,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             intra1,
             S_late_0,
             dq,
-            scaled1,
+            k,
+            *strides(k, H),
             v,
             *strides(v, H),
             *lay.walked,
@@ -1525,11 +1517,11 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=config.warps,
             num_stages=config.stages,
         )
-    intra1 = scaled1 = None
+    intra1 = None
     if needs & {"S", "alpha", "k", "v"}:
-        matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+        matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
+        scaled1 = some.new_empty((B, H, T, D))
         scaled2 = some.new_empty((B, H, T, D))
-        scaled3 = some.new_empty((B, H, T, D))
         for flat in (True, False):
             launch(
                 backward_prepare_2,
@@ -1541,8 +1533,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 alpha_sums,
                 alpha_resets,
                 alpha_extents,
+                scaled1,
                 scaled2,
-                scaled3,
                 matrix1,
                 *lay.at_once,
                 D=D,
@@ -1565,14 +1557,14 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
                 None,
                 dS_ends,
-                scaled2,
+                scaled1,
                 do,
                 *strides(do, H),
                 matrix1,
                 None,
                 alpha_sums,
                 alpha_resets,
-                scaled3,
+                scaled2,
                 *lay.walked,
                 parts,
                 lay.length(parts),
@@ -1620,14 +1612,14 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
             dS_starts,
             dS_last,
-            scaled2,
+            scaled1,
             do,
             *strides(do, H),
             matrix1,
             dv,
             alpha_sums,
             alpha_resets,
-            scaled3,
+            scaled2,
             *lay.walked,
             parts,
             lay.length(parts),
@@ -1644,7 +1636,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=config.warps,
             num_stages=config.stages,
         )
-    matrix1 = scaled2 = None
+    matrix1 = scaled1 = scaled2 = None
     if needs & {"alpha", "k"}:
         intra2 = some.new_empty((B, H, T, D), dtype=torch.float32)
         for flat in (True, False):
@@ -1697,7 +1689,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             *strides(S_late_0, H),
             S_late_,
             dk,
-            scaled3,
+            q,
+            *strides(q, H),
             do,
             *strides(do, H),
             *lay.walked,
@@ -1716,7 +1709,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=config.warps,
             num_stages=config.stages,
         )
-    S_late_0 = alpha_resets = alpha_sums = intra2 = scaled3 = None
+    S_late_0 = alpha_resets = alpha_sums = intra2 = None
     gradients, initial = {}, {}
     if needs & {"alpha"}:  # the decay times <S_(t-1), dS_t>
         late = spread(S_late_.float(), (B, T, H, D), some)

@@ -704,7 +704,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "3b02463de2ab585f")
+    config = choose(some.dtype, (D, E), "f42a2e73840cb4ca")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -838,14 +838,6 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
 
 @triton.jit(do_not_specialize=["T", "chunks"])
 def backward_prepare_1(
-    scaled1_p,
-    beta_sums,
-    beta_resets,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
     intra1_p,
     q_p,
     q_b,
@@ -857,6 +849,13 @@ def backward_prepare_1(
     k_t,
     k_h,
     k_g,
+    v_p,
+    v_b,
+    v_t,
+    v_h,
+    v_g,
+    beta_sums,
+    beta_resets,
     beta_extents,
     T,
     H,
@@ -888,15 +887,20 @@ def backward_prepare_1(
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
-    v_p += b * v_b + h // v_g * v_h
     q_p += b * q_b + h // q_g * q_h
     k_p += b * k_b + h // k_g * k_h
+    v_p += b * v_b + h // v_g * v_h
     extent = tl.load(beta_extents + bh * chunks + c)
     if is_flat(extent, DT) != FLAT:
         return
+    q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    p = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
+    p2 = p
     for e_start in range(0, E, part_e):
         e = e_start + tl.arange(0, part_e)
         e_ok = e < E
+        v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         beta_a = tl.load(
             beta_sums + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
         )
@@ -907,44 +911,15 @@ def backward_prepare_1(
             if EXACT
             else 0
         )
-        beta_a_end = tl.load(beta_sums + at * E + last * E + e, mask=e_ok, other=0)
-        beta_n_end = (
-            tl.load(beta_resets + at * E + last * E + e, mask=e_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
-        )
-        until = span(beta_a_end[None, :], beta_n_end[None, :], beta_a, beta_n)
-        v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        tl.store(
-            scaled1_p + at * E + i[:, None] * E + e[None, :],
-            (until * v.to(tl.float32)),
-            mask=i_ok[:, None] & e_ok[None, :],
-        )  # v . until
-    q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
-    p2 = p
-    for e_start in range(0, E, part_e):
-        e = e_start + tl.arange(0, part_e)
-        e_ok = e < E
-        v2 = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        beta_a2 = tl.load(
-            beta_sums + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
-        )
-        beta_n2 = (
-            tl.load(
-                beta_resets + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
-            )
-            if EXACT
-            else 0
-        )
         p3 = decayed_sum(
             p2,
-            v2.to(tl.float32),
+            v.to(tl.float32),
             beta_sums + at * E,
             beta_resets + at * E if EXACT else None,
-            beta_a2,
-            beta_n2,
-            beta_a2,
-            beta_n2,
+            beta_a,
+            beta_n,
+            beta_a,
+            beta_n,
             e,
             e_ok,
             last,
@@ -979,7 +954,11 @@ def backward_sweep_1(
     S_in__out,
     intra1_p,
     S_late_0_out,
-    scaled1_p,
+    v_p,
+    v_b,
+    v_t,
+    v_h,
+    v_g,
     k_p,
     k_b,
     k_t,
@@ -1019,6 +998,7 @@ def backward_sweep_1(
         S += tl.load(S_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
     do_p += b * do_b + h // do_g * do_h
     q_p += b * q_b + h // q_g * q_h
+    v_p += b * v_b + h // v_g * v_h
     k_p += b * k_b + h // k_g * k_h
     for n in range(count):
         c = n
@@ -1048,7 +1028,7 @@ def backward_sweep_1(
         p = tl.dot(S.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # q S
         if not EXACT:
             p = tl.dot((S - S.to(DT).to(tl.float32)).to(DT), tl.trans(q.to(DT)), p)
-        sums = tl.sum((do.to(tl.float32) * since).to(DT).to(tl.float32) * p, axis=1)
+        sums = tl.sum((do.to(tl.float32) * since) * p, axis=1)
         intra1 = tl.load(intra1_p + at * E + i[None, :] * E + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         y = intra1.to(tl.float32) + (p * since)  # (q S) . since + intra1
         if YIELD:
@@ -1059,12 +1039,14 @@ def backward_sweep_1(
             )  # S.late
             tl.store(S_in__out + (bh * chunks + c) * E + e, sums, mask=e_ok)  # S: in
         kept = span(beta_a_end, beta_n_end, 0.0, 0)
-        scaled1 = tl.load(
-            scaled1_p + at * E + i[None, :] * E + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0
-        )
+        until = span(beta_a_end[:, None], beta_n_end[:, None], beta_a, beta_n)
+        v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(scaled1.to(DT), k.to(DT), (kept[:, None] * S), input_precision="tf32x3")  # ... + k^T scaled1
-        S = p2  # S diag(kept) + k^T scaled1
+        w = until * v.to(tl.float32)
+        p2 = tl.dot(w.to(DT), k.to(DT), (kept[:, None] * S), input_precision="tf32x3")  # ... + k^T (v . until)
+        if not EXACT:
+            p2 = tl.dot((w - w.to(DT).to(tl.float32)).to(DT), k.to(DT), p2)
+        S = p2  # S diag(kept) + k^T (v . until)
     if S_last is not None:
         tl.store(S_last + sh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
 
@@ -1084,8 +1066,8 @@ def backward_prepare_2(
     beta_sums,
     beta_resets,
     beta_extents,
-    scaled2_p,
     scaled1_p,
+    scaled2_p,
     matrix1,
     T,
     H,
@@ -1159,7 +1141,7 @@ def backward_prepare_2(
         )
         since = span(beta_a, beta_n, 0.0, 0)
         tl.store(
-            scaled2_p + at * E + i[:, None] * E + e[None, :],
+            scaled1_p + at * E + i[:, None] * E + e[None, :],
             (do.to(tl.float32) * since),
             mask=i_ok[:, None] & e_ok[None, :],
         )  # do . since
@@ -1169,7 +1151,7 @@ def backward_prepare_2(
         )
         until = span(beta_a_end[None, :], beta_n_end[None, :], beta_a, beta_n)
         tl.store(
-            scaled1_p + at * E + i[:, None] * E + e[None, :],
+            scaled2_p + at * E + i[:, None] * E + e[None, :],
             (until * v.to(tl.float32)),
             mask=i_ok[:, None] & e_ok[None, :],
         )  # v . until
@@ -1185,11 +1167,11 @@ def backward_sweep_2(
     k_h,
     k_g,
     matrix1,
-    scaled2_p,
+    scaled1_p,
     dq_out,
     beta_sums,
     beta_resets,
-    scaled1_p,
+    scaled2_p,
     T,
     H,
     chunks,
@@ -1238,32 +1220,26 @@ def backward_sweep_2(
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p = tl.dot(k.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 k
-        scaled2 = tl.load(
-            scaled2_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+        if not EXACT:
+            p = tl.dot(k.to(DT), tl.trans((t - t.to(DT).to(tl.float32)).to(DT)), p)
+        scaled1 = tl.load(
+            scaled1_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
-        p2 = tl.dot(S.to(DT), tl.trans(scaled2.to(DT)), p, input_precision="tf32x3")  # ... + scaled2 S^T
+        p2 = tl.dot(S.to(DT), tl.trans(scaled1.to(DT)), p, input_precision="tf32x3")  # ... + scaled1 S^T
         if YIELD:
             tl.store(
                 dq_out + step * D + i[None, :] * (H * D) + d[:, None], p2, mask=d_ok[:, None] & i_ok[None, :]
             )  # dq
         kept = span(beta_a_end, beta_n_end, 0.0, 0)
-        scaled1 = tl.load(
-            scaled1_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+        scaled2 = tl.load(
+            scaled2_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
-        p3 = tl.dot(k.to(DT), scaled1.to(DT), (kept[None, :] * S), input_precision="tf32x3")  # ... + k^T scaled1
-        S = p3  # S diag(kept) + k^T scaled1
+        p3 = tl.dot(k.to(DT), scaled2.to(DT), (kept[None, :] * S), input_precision="tf32x3")  # ... + k^T scaled2
+        S = p3  # S diag(kept) + k^T scaled2
 
 
 @triton.jit(do_not_specialize=["T", "chunks"])
 def backward_prepare_3(
-    scaled3_p,
-    beta_sums,
-    beta_resets,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
     intra2_p,
     k_p,
     k_b,
@@ -1275,6 +1251,13 @@ def backward_prepare_3(
     q_t,
     q_h,
     q_g,
+    do_p,
+    do_b,
+    do_t,
+    do_h,
+    do_g,
+    beta_sums,
+    beta_resets,
     beta_extents,
     T,
     H,
@@ -1306,15 +1289,20 @@ def backward_prepare_3(
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
-    do_p += b * do_b + h // do_g * do_h
     k_p += b * k_b + h // k_g * k_h
     q_p += b * q_b + h // q_g * q_h
+    do_p += b * do_b + h // do_g * do_h
     extent = tl.load(beta_extents + bh * chunks + c)
     if is_flat(extent, DT) != FLAT:
         return
+    k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    p = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k q^T
+    p2 = p
     for e_start in range(0, E, part_e):
         e = e_start + tl.arange(0, part_e)
         e_ok = e < E
+        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         beta_a = tl.load(
             beta_sums + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
         )
@@ -1325,40 +1313,15 @@ def backward_prepare_3(
             if EXACT
             else 0
         )
-        until = span(beta_a, beta_n, 0.0, 0)
-        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        tl.store(
-            scaled3_p + at * E + i[:, None] * E + e[None, :],
-            (until * do.to(tl.float32)),
-            mask=i_ok[:, None] & e_ok[None, :],
-        )  # do . until
-    k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k q^T
-    p2 = p
-    for e_start in range(0, E, part_e):
-        e = e_start + tl.arange(0, part_e)
-        e_ok = e < E
-        do2 = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        beta_a2 = tl.load(
-            beta_sums + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
-        )
-        beta_n2 = (
-            tl.load(
-                beta_resets + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
-            )
-            if EXACT
-            else 0
-        )
         p3 = decayed_sum(
             p2,
-            do2.to(tl.float32),
+            do.to(tl.float32),
             beta_sums + at * E,
             beta_resets + at * E if EXACT else None,
-            beta_a2,
-            beta_n2,
-            beta_a2,
-            beta_n2,
+            beta_a,
+            beta_n,
+            beta_a,
+            beta_n,
             e,
             e_ok,
             last,
@@ -1399,7 +1362,11 @@ def backward_sweep_3(
     S_late_0_g,
     S_late__out,
     dv_out,
-    scaled3_p,
+    do_p,
+    do_b,
+    do_t,
+    do_h,
+    do_g,
     q_p,
     q_b,
     q_t,
@@ -1442,6 +1409,7 @@ def backward_sweep_3(
     v_p += b * v_b + h // v_g * v_h
     k_p += b * k_b + h // k_g * k_h
     S_late_0_p += b * S_late_0_b + h // S_late_0_g * S_late_0_h
+    do_p += b * do_b + h // do_g * do_h
     q_p += b * q_b + h // q_g * q_h
     for n in range(count):
         c = count - 1 - n
@@ -1476,7 +1444,7 @@ def backward_sweep_3(
         p = tl.dot(dS.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k dS
         if not EXACT:
             p = tl.dot((dS - dS.to(DT).to(tl.float32)).to(DT), tl.trans(k.to(DT)), p)
-        sums = tl.sum((-(since * v.to(tl.float32))).to(DT).to(tl.float32) * p, axis=1)
+        sums = tl.sum((-(since * v.to(tl.float32))) * p, axis=1)
         intra2 = tl.load(intra2_p + at * E + i[None, :] * E + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         y = (p * since) + intra2.to(tl.float32)  # (k dS) . since + intra2
         if YIELD:
@@ -1488,12 +1456,14 @@ def backward_sweep_3(
             tl.store(dv_out + step * E + i[None, :] * (H * E) + e[:, None], y, mask=e_ok[:, None] & i_ok[None, :])  # dv
             tl.store(S_out__out + (bh * chunks + c) * E + e, sums, mask=e_ok)  # S: out
         kept = span(beta_a_end, beta_n_end, 0.0, 0)
-        scaled3 = tl.load(
-            scaled3_p + at * E + i[None, :] * E + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0
-        )
+        until = span(beta_a, beta_n, 0.0, 0)
+        do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(scaled3.to(DT), q.to(DT), (kept[:, None] * dS), input_precision="tf32x3")  # ... + q^T scaled3
-        dS = p2  # dS diag(kept) + q^T scaled3
+        w = until * do.to(tl.float32)
+        p2 = tl.dot(w.to(DT), q.to(DT), (kept[:, None] * dS), input_precision="tf32x3")  # ... + q^T (do . until)
+        if not EXACT:
+            p2 = tl.dot((w - w.to(DT).to(tl.float32)).to(DT), q.to(DT), p2)
+        dS = p2  # dS diag(kept) + q^T (do . until)
     if YIELD:
         if dS_last is not None:
             if part == 0:
@@ -1521,6 +1491,7 @@ def backward_prepare_4(
     beta_sums,
     beta_resets,
     beta_extents,
+    scaled3_p,
     scaled4_p,
     matrix2,
     T,
@@ -1599,17 +1570,23 @@ def backward_prepare_4(
         )
         since = span(beta_a_end[None, :], beta_n_end[None, :], beta_a, beta_n)
         tl.store(
-            scaled4_p + at * E + i[:, None] * E + e[None, :],
+            scaled3_p + at * E + i[:, None] * E + e[None, :],
             (since * v.to(tl.float32)),
             mask=i_ok[:, None] & e_ok[None, :],
         )  # v . since
+        until = span(beta_a, beta_n, 0.0, 0)
+        tl.store(
+            scaled4_p + at * E + i[:, None] * E + e[None, :],
+            (until * do.to(tl.float32)),
+            mask=i_ok[:, None] & e_ok[None, :],
+        )  # do . until
     tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t)  # t
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_4(
     dS_first,
-    scaled4_p,
+    scaled3_p,
     q_p,
     q_b,
     q_t,
@@ -1619,7 +1596,7 @@ def backward_sweep_4(
     dk_out,
     beta_sums,
     beta_resets,
-    scaled3_p,
+    scaled4_p,
     T,
     H,
     chunks,
@@ -1667,23 +1644,25 @@ def backward_sweep_4(
         beta_n_end = (
             tl.load(beta_resets + at * E + last * E + e, mask=e_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
         )
-        scaled4 = tl.load(
-            scaled4_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+        scaled3 = tl.load(
+            scaled3_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
-        p = tl.dot(dS.to(DT), tl.trans(scaled4.to(DT)), input_precision="tf32x3")  # scaled4 dS^T
+        p = tl.dot(dS.to(DT), tl.trans(scaled3.to(DT)), input_precision="tf32x3")  # scaled3 dS^T
         q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(q.to(DT), tl.trans(t.to(DT)), p, input_precision="tf32x3")  # ... + matrix2 q
+        if not EXACT:
+            p2 = tl.dot(q.to(DT), tl.trans((t - t.to(DT).to(tl.float32)).to(DT)), p2)
         if YIELD:
             tl.store(
                 dk_out + step * D + i[None, :] * (H * D) + d[:, None], p2, mask=d_ok[:, None] & i_ok[None, :]
             )  # dk
         kept = span(beta_a_end, beta_n_end, 0.0, 0)
-        scaled3 = tl.load(
-            scaled3_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+        scaled4 = tl.load(
+            scaled4_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
-        p3 = tl.dot(q.to(DT), scaled3.to(DT), (kept[None, :] * dS), input_precision="tf32x3")  # ... + q^T scaled3
-        dS = p3  # dS diag(kept) + q^T scaled3
+        p3 = tl.dot(q.to(DT), scaled4.to(DT), (kept[None, :] * dS), input_precision="tf32x3")  # ... + q^T scaled4
+        dS = p3  # dS diag(kept) + q^T scaled4
 
 
 def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None):
@@ -1697,7 +1676,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "3b02463de2ab585f")
+    config = choose(some.dtype, (D, E), "f42a2e73840cb4ca")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -1706,22 +1685,20 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     do = cotangent(cotangents.get("o"), some, (B, T, H, E))
     beta_sums, beta_resets, beta_extents = cumulate(beta, lay, config.exact)
     if needs & {"S", "beta", "v"}:
-        scaled1 = some.new_empty((B, H, T, E))
         intra1 = some.new_empty((B, H, T, E), dtype=torch.float32)
         for flat in (True, False):
             launch(
                 backward_prepare_1,
                 (lay.programs,),
-                scaled1,
-                beta_sums,
-                beta_resets,
-                v,
-                *strides(v, H),
                 intra1,
                 q,
                 *strides(q, H),
                 k,
                 *strides(k, H),
+                v,
+                *strides(v, H),
+                beta_sums,
+                beta_resets,
                 beta_extents,
                 *lay.at_once,
                 D=D,
@@ -1756,7 +1733,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             S_in_,
             intra1,
             S_late_0,
-            scaled1,
+            v,
+            *strides(v, H),
             k,
             *strides(k, H),
             *lay.walked,
@@ -1777,9 +1755,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
     intra1 = None
     if needs & {"q"}:
-        matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-        scaled2 = some.new_empty((B, H, T, E))
+        matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
         scaled1 = some.new_empty((B, H, T, E))
+        scaled2 = some.new_empty((B, H, T, E))
         for flat in (True, False):
             launch(
                 backward_prepare_2,
@@ -1791,8 +1769,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 beta_sums,
                 beta_resets,
                 beta_extents,
-                scaled2,
                 scaled1,
+                scaled2,
                 matrix1,
                 *lay.at_once,
                 E=E,
@@ -1808,22 +1786,20 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 maxnreg=255 if config.exact else None,
             )
     if needs & {"S", "beta", "k", "v"}:
-        scaled3 = some.new_empty((B, H, T, E))
         intra2 = some.new_empty((B, H, T, E), dtype=torch.float32)
         for flat in (True, False):
             launch(
                 backward_prepare_3,
                 (lay.programs,),
-                scaled3,
-                beta_sums,
-                beta_resets,
-                do,
-                *strides(do, H),
                 intra2,
                 k,
                 *strides(k, H),
                 q,
                 *strides(q, H),
+                do,
+                *strides(do, H),
+                beta_sums,
+                beta_resets,
                 beta_extents,
                 *lay.at_once,
                 D=D,
@@ -1860,7 +1836,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 *strides(S_late_0, H),
                 None,
                 None,
-                scaled3,
+                do,
+                *strides(do, H),
                 q,
                 *strides(q, H),
                 *lay.walked,
@@ -1904,11 +1881,11 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             k,
             *strides(k, H),
             matrix1,
-            scaled2,
+            scaled1,
             dq,
             beta_sums,
             beta_resets,
-            scaled1,
+            scaled2,
             *lay.walked,
             parts,
             lay.length(parts),
@@ -1955,7 +1932,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             *strides(S_late_0, H),
             S_late_,
             dv,
-            scaled3,
+            do,
+            *strides(do, H),
             q,
             *strides(q, H),
             *lay.walked,
@@ -1976,7 +1954,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
     S_late_0 = intra2 = None
     if needs & {"k"}:
-        matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+        matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
+        scaled3 = some.new_empty((B, H, T, E))
         scaled4 = some.new_empty((B, H, T, E))
         for flat in (True, False):
             launch(
@@ -1989,6 +1968,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 beta_sums,
                 beta_resets,
                 beta_extents,
+                scaled3,
                 scaled4,
                 matrix2,
                 *lay.at_once,
@@ -2011,14 +1991,14 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             backward_sweep_4,
             (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
             dS_starts,
-            scaled4,
+            scaled3,
             q,
             *strides(q, H),
             matrix2,
             dk,
             beta_sums,
             beta_resets,
-            scaled3,
+            scaled4,
             *lay.walked,
             parts,
             lay.length(parts),

@@ -127,6 +127,19 @@ def order(C: tl.constexpr, FORWARD: tl.constexpr, DIAGONAL: tl.constexpr):
 
 
 @triton.jit
+def in_two_parts(p, w, ACROSS: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr):
+    """p @ w, or p @ w^T, of which both are taken as what they are rounded to and what that leaves: such products are rounded
+    again where they are used, and gradients of decays are differences of sums of them."""
+    high, wide = p.to(DT), w.to(DT)
+    here = tl.dot(high, tl.trans(wide) if ACROSS else wide, input_precision="tf32x3")
+    if not EXACT:
+        rest = (w - wide.to(tl.float32)).to(DT)
+        here = tl.dot(high, tl.trans(rest) if ACROSS else rest, here)
+        here = tl.dot((p - high.to(tl.float32)).to(DT), tl.trans(wide) if ACROSS else wide, here)
+    return here
+
+
+@triton.jit
 def decayed_product(
     total, r, w, a, n, high, n_high, low, n_low, x, x_ok, last,
     X: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, FORWARD: tl.constexpr, DIAGONAL: tl.constexpr,
@@ -140,31 +153,21 @@ def decayed_product(
     i = tl.arange(0, C)
     if FLAT:
         to_read, from_write = factors(a, high, low, x, x_ok, last, X, C, FORWARD)
-        here = tl.dot((r * to_read).to(DT), tl.trans((w * from_write).to(DT)), input_precision="tf32x3")
+        here = in_two_parts(r * to_read, w * from_write, True, EXACT, DT)
         total += tl.where(order(C, FORWARD, DIAGONAL), here, 0.0)
     else:
         for level in range(LEVELS):
             decay, past = halves(level, a, n, high, n_high, low, n_low, x, x_ok, last, X, C, EXACT)
             reads = past if FORWARD else ~past
-            reader = tl.where(reads[:, None], r * decay, 0.0).to(DT)
-            writer = tl.where(reads[:, None], 0.0, w * decay).to(DT)
+            reader = tl.where(reads[:, None], r * decay, 0.0)
+            writer = tl.where(reads[:, None], 0.0, w * decay)
             block = i >> (level + 1)
-            here = tl.dot(reader, tl.trans(writer), input_precision="tf32x3")
+            here = in_two_parts(reader, writer, True, EXACT, DT)
             total += tl.where(block[:, None] == block[None, :], here, 0.0)
         if DIAGONAL:
             same = tl.sum(r * w * span(high, n_high, low, n_low), axis=1)
             total += tl.where(i[:, None] == i[None, :], same[:, None], 0.0)
     return total
-
-
-@triton.jit
-def in_two_parts(p, w, EXACT: tl.constexpr, DT: tl.constexpr):
-    """p @ w, where w is taken as what it is rounded to and what that leaves: so that sums of such terms times reads, and of reads
-    times writes the other way round, which gradients of decays are the differences of, differ in p's rounding alone."""
-    here = tl.dot(p, w.to(DT), input_precision="tf32x3")
-    if not EXACT:
-        here = tl.dot(p, (w - w.to(DT).to(tl.float32)).to(DT), here)
-    return here
 
 
 @triton.jit
@@ -179,15 +182,15 @@ def decayed_sum(
     if FLAT:
         to_read, from_write = factors(a, high, low, x, x_ok, last, X, C, FORWARD)
         seen = tl.where(order(C, FORWARD, DIAGONAL), p, 0.0)
-        total += to_read * in_two_parts(seen.to(DT), w * from_write, EXACT, DT)
+        total += to_read * in_two_parts(seen, w * from_write, False, EXACT, DT)
     else:
         for level in range(LEVELS):
             decay, past = halves(level, a, n, high, n_high, low, n_low, x, x_ok, last, X, C, EXACT)
             reads = past if FORWARD else ~past
             writer = tl.where(reads[:, None], 0.0, w * decay)
             block = i >> (level + 1)
-            here = tl.where(block[:, None] == block[None, :], p, 0.0).to(DT)
-            total += tl.where(reads[:, None], decay, 0.0) * in_two_parts(here, writer, EXACT, DT)
+            here = tl.where(block[:, None] == block[None, :], p, 0.0)
+            total += tl.where(reads[:, None], decay, 0.0) * in_two_parts(here, writer, False, EXACT, DT)
         if DIAGONAL:
             same = tl.sum(tl.where(i[:, None] == i[None, :], p, 0.0), axis=1)
             total += same[:, None] * w * span(high, n_high, low, n_low)

@@ -389,7 +389,8 @@ class Host:
                 shape = f"B, H, T, {size_name(dim_of(own[0]))}"
             if x.attrs[0] == "own":
                 shape = "B, T, H, 1"
-            dtype = ", dtype=torch.float32" if x.attrs[0] in ("intra", "own") or self.fine is not None else ""
+            wide = x.attrs[0] in ("intra", "own") or x.attrs[1] in o.wide or self.fine is not None
+            dtype = ", dtype=torch.float32" if wide else ""
             lines.append(f"{self.names(x)} = some.new_empty(({shape}){dtype})")
         self._under(wanted, lines + self._launch(kernel))
         self.kernels.append(kernel)

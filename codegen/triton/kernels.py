@@ -79,6 +79,7 @@ def sweep_kernel(
     tiled = o.tile[0] if len(o.tile) == 1 else None
     tiles = Tiles(o.full, o.tile, o.direction, o.decays, o.streams, o.definitions, name_of, walks=True)
     tiles.precise, tiles.fine = bool(o.sums) or (fine is not None and fine.states and o.direction < 0), fine
+    tiles.parted, tiles.wide = fine is not None or any(x.totals for x in o.sums), o.wide
     axes = (*o.full, *o.tile)
     setup = _header(axes, tiled, walks=True)
     after: list[str] = []
@@ -205,7 +206,8 @@ def _next_piece(before: Tiles, o: Opened, name_of: NameOf, fine: Fine | None) ->
     """Tiles for the next piece of a kernel, which know what is loaded, and what is named."""
     tiles = Tiles(o.full, o.tile, o.direction, o.decays, o.streams, {**o.ahead, **o.definitions}, name_of)
     tiles.matrices = {x.attrs[1]: n for x, n in o.matrices.items() if made_here(n, o)}
-    tiles.precise, tiles.fine = fine is not None, fine
+    tiles.precise = tiles.parted = fine is not None
+    tiles.fine = fine
     tiles.names |= before.names
     tiles.arguments, tiles.head, tiles.lines, tiles.loads = before.arguments, before.head, before.lines, before.loads
     shared = (*PER_STEP, *PER_HEAD, "matrix", "state in")

@@ -63,6 +63,16 @@ class Opened:
     sums: list[Sums] = field(default_factory=list)
 
     @property
+    def wide(self) -> frozenset[str]:
+        """Matrices of products with a decay for each channel: they are float32, and two operands of the products that use them,
+        as the many products that make them are not rounded to two bytes either."""
+        return frozenset(
+            x.attrs[1]
+            for x, node in self.matrices.items()
+            if any(y.op == "leaf" and y.attrs[0] == "product" for y in walk(node))
+        )
+
+    @property
     def prepared(self) -> tuple[Node, ...]:
         return (*self.matrices, *self.scaled, *self.intra, *(x for s in self.sums for x in s.ahead.values()))
 
@@ -263,7 +273,7 @@ class _Opening:
         """A product with a decay over a state's axis in it, with one leaf for what is over that axis."""
         factors = factors_of(body)
         for f in factors:
-            if f.op not in ("decay_in", "decay_out") or len(f.axes) < 2:
+            if f.op not in ("decay_in", "decay_out") or len(f.axes) < 2 or self.summed(f):
                 continue
             inside = [g for g in factors if set(g.axes) == set(f.axes)]
             if all(self.free(g) for g in inside):
@@ -272,6 +282,11 @@ class _Opening:
                 self.out.scaled[x] = node
                 return mul(x, *(g for g in factors if g not in inside))
         return body
+
+    def summed(self, decay: Node) -> bool:
+        """Does the walk sum reads for each of these decays' channels? Then it takes writes as exactly as what it reads."""
+        tiled = any(a in self.out.tile for a in decay.axes)
+        return tiled and any(border.totals for border in self.sweep.borders)
 
     def prune(self) -> None:
         """Drop definitions that are not used, and name the products of the kernel ahead."""

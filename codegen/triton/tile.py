@@ -111,6 +111,8 @@ class Tiles:
         self.precise = (
             False  # are states two operands of products on tensor cores, of which one holds what rounding leaves?
         )
+        self.parted = False  # is what precise states get two operands as well, with nothing rounded in what sums read?
+        self.wide: frozenset[str] = frozenset()  # matrices that are float32 in memory
         self.fine: Fine | None = None
         self.flat: list[str] | None = None  # decays whose extent decides how a kernel ahead of the sweep splits them
         self.matrices: dict[str, Node] = {}  # over the steps of a chunk, made here and not loaded
@@ -343,7 +345,7 @@ class Tiles:
             v = sides[n]
             sides[n] = Value(f"tl.where({self.along('i_ok', ROW, v.axes)}, {v.over(v.axes)}, 0.0)", v.axes)
         again = [self._in_two_parts(left), self._in_two_parts(right)]
-        if self.fine is not None and self.precise and bound == ROW and not sides[n].raw:
+        if self.parted and self.precise and bound == ROW and not sides[n].raw:
             sides[n] = self.assign("w", sides[n].over(sides[n].axes), sides[n].axes)  # what a state gets
             again[n] = True
         a, b = sides
@@ -364,6 +366,8 @@ class Tiles:
         if is_state(side[0]):
             return self.precise
         kind, name = side[0].attrs[:2]
+        if kind == "matrix" and name in self.wide:
+            return True
         return self.fine is not None and (kind == "matrix" or (kind == "input" and name in self.fine.given))
 
     def kept(self, decay: Node) -> Value:
@@ -380,7 +384,7 @@ class Tiles:
             factors = factors_of(term)
             read = tuple(f for f in factors if any(is_state(y) for y in walk(f)))
             written = self._product(tuple(f for f in factors if f not in read))
-            rounded = "" if self.fine is not None else ".to(DT).to(tl.float32)"
+            rounded = "" if self.parted else ".to(DT).to(tl.float32)"
             text += f"{' + ' if text else ''}{written.over(axes)}{rounded} * {self._product(read).over(axes)}"
         return Value(text, axes)
 

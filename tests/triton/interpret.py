@@ -32,6 +32,8 @@ def main(job: dict) -> list[dict]:
         rows += [row for name in job["names"] for row in parts(name)]
     if job.get("decays"):
         rows += [row for name in job["names"] for row in decays(name)]
+    if job.get("widened"):
+        rows += [row for name in job["names"] for row in widened(name)]
     if job.get("groups"):
         rows += [row for name in job["names"] for row in groups(name)]
     if job.get("variants"):
@@ -72,6 +74,24 @@ def decays(name: str) -> list[dict]:
     rows = errors(name, Case(batch=1, steps=300, heads=8, width=16), torch.float16)
     m.parts_for = whole
     return [asdict(e) for e in rows if e.quantity in {f"d{v.name}" for v in c.step.variables if v.is_decay}]
+
+
+def widened(name: str) -> list[dict]:
+    """float16 beside float32, on the same numbers: what kernels lose on the way, without the rounding of arguments."""
+    m = module(name)
+    s = sample(compiled(name), Case(batch=1, steps=150, heads=2, width=24, dtype=torch.float16))
+    wide = replace(s, **{n: {k: x.float() for k, x in getattr(s, n).items()} for n in ("given", "cotangents")})
+    got, want = run(m, s), run(m, wide)
+    return [
+        {
+            "recurrence": name,
+            "quantity": n,
+            "dtype": "float16",
+            "error": float((got[n] - x).norm() / x.norm()),
+            "rounding": 0,
+        }
+        for n, x in want.items()
+    ]
 
 
 def variants(name: str) -> list[dict]:
