@@ -245,15 +245,13 @@ def cumulate_steps_kernel(
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def suffix_sum_kernel(
-    late, early, start, inside, outside, out, T, H, chunks, starts, parts, length,
-    X: tl.constexpr, C: tl.constexpr, BX: tl.constexpr,
-):  # fmt: skip
-    """out_t = start + sum of late at t and after + sum of early after t; late, early, out [B, T, H, X], start [N * parts, H, X].
-    A chunk's sum is inside + outside, [B, H, chunks, X], where they are given."""
+    late, early, start, out, T, H, chunks, starts, parts, length, X: tl.constexpr, C: tl.constexpr, BX: tl.constexpr
+):
+    """out_t = start + sum of late from t on + sum of early after t; late, early, out [B, T, H, X], start [N * parts, H, X]."""
     x = tl.program_id(0) % tl.cdiv(X, BX) * BX + tl.arange(0, BX)
     sh = (tl.program_id(0) // tl.cdiv(X, BX)).to(tl.int64)
     h = sh % H
-    b, _, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    b, _, begin, stop, _ = part_of(sh // H, T, starts, parts, length, C)
     base = (b * T * H + h) * X
     i = tl.arange(0, C)
     total = tl.zeros([BX], tl.float32)
@@ -271,11 +269,30 @@ def suffix_sum_kernel(
             after = tl.load(early + at, mask=ok, other=0.0)
         both = sums + after
         tl.store(out + at, total[None, :] + tl.cumsum(both, axis=0, reverse=True) - after, mask=ok)
-        if inside is None:
-            total += tl.sum(both, axis=0)
-        else:
-            place = ((b * H + h) * chunks + first + c) * X + x
-            total += tl.load(inside + place, mask=x < X, other=0.0) + tl.load(outside + place, mask=x < X, other=0.0)
+        total += tl.sum(both, axis=0)
+
+
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+def chunk_ends_kernel(
+    start, inside, outside, ends, T, H, chunks, starts, parts, length, X: tl.constexpr, C: tl.constexpr, BX: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """ends_c = start + the sum of inside + outside over the chunks after c; all [B, H, chunks, X], start [N * parts, H, X]."""
+    x = tl.program_id(0) % tl.cdiv(X, BX) * BX + tl.arange(0, BX)
+    sh = (tl.program_id(0) // tl.cdiv(X, BX)).to(tl.int64)
+    b, _, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    total = tl.zeros([BX], tl.float32)
+    if start is not None:
+        total += tl.load(start + sh * X + x, mask=x < X, other=0.0)
+    count = tl.cdiv(stop - begin, C).to(tl.int32)
+    n = tl.arange(0, BLOCK)
+    for base in range(0, count, BLOCK):
+        c = count - 1 - base - n  # the last one first
+        ok = (c >= 0)[:, None] & (x < X)[None, :]
+        at = ((b * H + sh % H) * chunks + first + c)[:, None] * X + x[None, :]
+        sums = tl.load(inside + at, mask=ok, other=0.0) + tl.load(outside + at, mask=ok, other=0.0)
+        tl.store(ends + at, total[None, :] + tl.cumsum(sums, axis=0) - sums, mask=ok)
+        total += tl.sum(sums, axis=0)
 
 
 @triton.jit(do_not_specialize=["T", "chunks"])
@@ -689,17 +706,22 @@ def suffix_sum(
     cancels in that sum; they are taken instead of it.
     """
     X = late.shape[3] if late.ndim == 4 else 1
+    block = min(triton.next_power_of_2(X), 32)
+    grid = (p.sequences * parts * p.heads * cdiv(X, block),)
+    start = None if start is None else start.contiguous()
+    if inside is not None:
+        ends = torch.empty_like(inside)
+        launch(
+            chunk_ends_kernel, grid, start, inside, outside, ends, *p.walked, parts, p.length(parts),
+            X=X, C=p.chunk, BX=block, BLOCK=16, num_warps=1,
+        )  # fmt: skip
+        return block_sums(late, early, ends, p)
     late = late.contiguous()
     out = torch.empty_like(late)
-    block = min(triton.next_power_of_2(X), 32)
+    early = None if early is None else early.contiguous()
     launch(
-        suffix_sum_kernel,
-        (p.sequences * parts * p.heads * cdiv(X, block),),
-        late,
-        None if early is None else early.contiguous(),
-        None if start is None else start.contiguous(),
-        inside, outside, out, *p.walked, parts, p.length(parts),
-        X=X, C=p.chunk if inside is not None else 64 if X > 1 else 512, BX=block, num_warps=4,
+        suffix_sum_kernel, grid, late, early, start, out, *p.walked, parts, p.length(parts),
+        X=X, C=64 if X > 1 else 512, BX=block, num_warps=4,
     )  # fmt: skip
     return out
 
