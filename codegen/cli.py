@@ -281,7 +281,8 @@ def tune(
     """Measure a few configurations of chunk-parallel kernels on this GPU; later calls use the fastest whose numbers are right."""
     from .tune import tune_all, tuned_table
 
-    for name, value in {"batch": batch, "seq": seq, "heads": heads, **{"width": min(width or [64])}}.items():
+    given = [("batch", batch), ("seq", seq), ("heads", heads), *(("width", x) for x in width or ())]
+    for name, value in given:
         if value < 1:
             raise ArgumentError(f"--{name} must be at least 1, got {value}")
     chosen = declarations(specs)

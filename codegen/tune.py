@@ -9,6 +9,7 @@ that does nothing else.
 from __future__ import annotations
 
 import dataclasses
+import math
 import multiprocessing
 import os
 from collections.abc import Callable, Iterable
@@ -19,11 +20,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rich.markup import escape
 from rich.table import Table
 
 from chunkform.errors import BackendError
 from chunkform.runtime import replay, tuned
-from chunkform.runtime.launch import Config, candidates, padded, use_tables_anew, using
+from chunkform.runtime.launch import Config, candidates, fields_of, padded, use_tables_anew, using
 from chunkform.spec.language import Declaration, Recurrence, find
 
 from .check import Case, check_op, sample
@@ -68,16 +70,13 @@ class Tuned:
     def json(self) -> dict[str, Any]:
         name, dtype, width = self.place
         data = {"name": name, "dtype": dtype, "width": width, "config": fields_of(self.job.config)}
-        return data | {"error": self.error, "ms": self.ms, "problem": self.problem, "chosen": self.chosen}
+        error = self.error if self.error is not None and math.isfinite(self.error) else None
+        return data | {"error": error, "ms": self.ms, "problem": self.problem, "chosen": self.chosen}
 
     @property
     def error(self) -> float | None:
-        return max(self.errors.values(), default=None)
-
-
-def fields_of(config: Config) -> dict[str, int]:
-    """A configuration as tables have it."""
-    return {n: x for n, x in dataclasses.asdict(config).items() if n != "itemsize"}
+        """The largest; NaN where one is."""
+        return max(self.errors.values(), key=lambda e: math.inf if math.isnan(e) else e, default=None)
 
 
 def tune_all(
@@ -108,8 +107,7 @@ def tune_all(
     choices: tuned.Choices = {}
     for r in rows:
         if r.chosen:
-            itemsize = getattr(torch, r.job.dtype).itemsize
-            place = tuned.shape_class(itemsize, padded(r.job.width))
+            place = tuned.shape_class(getattr(torch, r.job.dtype), padded(r.job.width))
             choices.setdefault(r.kernels, {})[place] = fields_of(r.job.config)
     path = tuned.write(gpu, choices, table)
     use_tables_anew()
@@ -274,6 +272,6 @@ def tuned_table(rows: Iterable[Tuned]) -> Table:
         name, dtype, width = r.place
         config = " ".join(f"{n}={x}" for n, x in fields_of(r.job.config).items())
         ms, error = "" if r.ms is None else f"{r.ms:.3f}", "" if r.error is None else f"{r.error:.1e}"
-        mark = "[green]chosen[/]" if r.chosen else f"[red]{r.problem}[/]" if r.problem else ""
+        mark = "[green]chosen[/]" if r.chosen else f"[red]{escape(r.problem)}[/]" if r.problem else ""
         table.add_row(name, dtype, str(width), config, ms, error, mark)
     return table

@@ -63,7 +63,7 @@ def choose(dtype: torch.dtype, sizes: tuple[int, ...], kernels: str = "") -> Con
         return _using
     largest = max((padded(x) for x in sizes), default=16)
     device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
-    return _chosen(4 if dtype == torch.float32 else 2, largest, kernels, device)
+    return _chosen(dtype, largest, kernels, device)
 
 
 _using: Config | None = None
@@ -87,13 +87,16 @@ def use_tables_anew() -> None:
 
 
 @functools.cache
-def _chosen(itemsize: int, largest: int, kernels: str, device: int | None) -> Config:
-    usual = candidates(itemsize, largest)[0]
-    fields = lookup(kernels, itemsize, largest, device) if kernels and device is not None else None
-    if fields is None:
-        return usual
-    known = {f.name for f in dataclasses.fields(Config)} - {"itemsize"}
-    return replace(usual, **{n: x for n, x in fields.items() if n in known})
+def _chosen(dtype: torch.dtype, largest: int, kernels: str, device: int | None) -> Config:
+    """What a table says, if it is one of the candidates still; or the first of them."""
+    known = candidates(4 if dtype == torch.float32 else 2, largest)
+    fields = lookup(kernels, dtype, largest, device) if kernels and device is not None else None
+    return next((x for x in known if fields_of(x) == fields), known[0])
+
+
+def fields_of(config: Config) -> dict[str, int]:
+    """A configuration as tables have it."""
+    return {n: x for n, x in dataclasses.asdict(config).items() if n != "itemsize"}
 
 
 def candidates(itemsize: int, largest: int) -> tuple[Config, ...]:

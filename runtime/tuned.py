@@ -41,9 +41,9 @@ def about(gpu: str) -> dict[str, str]:
     return {"gpu": gpu, "torch": torch.__version__, "triton": triton.__version__, "shared": shared}
 
 
-def shape_class(itemsize: int, largest: int) -> str:
-    """Bytes of an entry, and the largest dim, padded; never T."""
-    return f"{itemsize}-{largest}"
+def shape_class(dtype: torch.dtype, largest: int) -> str:
+    """The dtype, and the largest dim, padded; never T."""
+    return f"{str(dtype).removeprefix('torch.')}-{largest}"
 
 
 def path_of(gpu: str) -> Path:
@@ -53,9 +53,9 @@ def path_of(gpu: str) -> Path:
     return cache_folder() / "tables" / f"{re.sub(r'[^a-z0-9]+', '_', gpu.lower())}_{key}.json"
 
 
-def lookup(kernels: str, itemsize: int, largest: int, device: int) -> dict[str, int] | None:
+def lookup(kernels: str, dtype: torch.dtype, largest: int, device: int) -> dict[str, int] | None:
     """Fields of the configuration that was measured for an op's kernels on this device, if any."""
-    return _choices(torch.cuda.get_device_name(device)).get(kernels, {}).get(shape_class(itemsize, largest))
+    return _choices(torch.cuda.get_device_name(device)).get(kernels, {}).get(shape_class(dtype, largest))
 
 
 @functools.cache

@@ -1,11 +1,11 @@
 """Configurations that were measured: tables of them, and how `chunkform tune` chooses."""
 
+import io
 import json
 import math
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -48,22 +48,31 @@ def chosen(kernels="k", sizes=(128, 128), dtype=torch.bfloat16):
 
 def test_a_choice_holds_for_its_kernels_and_shape_class_alone(on_gpu):
     usual = chosen()
-    tuned.write(GPU, {"k": {"2-128": {"chunk": 64, "warps": 8}}})
+    other = launch.candidates(2, 128)[1]
+    tuned.write(GPU, {"k": {"bfloat16-128": launch.fields_of(other)}})
     launch.use_tables_anew()
-    assert chosen() == replace(usual, chunk=64, warps=8)
+    assert chosen() == other
     assert chosen(sizes=(96, 40)) == chosen()  # of the same class
     assert chosen("other") == usual
     assert chosen("") == usual
-    assert chosen(sizes=(64, 64)).chunk == usual.chunk
+    assert chosen(sizes=(64, 64)) == usual
+    assert chosen(dtype=torch.float16) == usual  # whose numbers weren't compared
     assert chosen(dtype=torch.float32).itemsize == 4
 
 
+def test_a_configuration_that_is_no_candidate_is_not_used(on_gpu):
+    for fields in ({**launch.fields_of(chosen()), "chunk": 48}, {"chunk": 64}, {"unknown": 1}):
+        tuned.write(GPU, {"k": {"bfloat16-128": fields}})
+        launch.use_tables_anew()
+        assert chosen() == launch.candidates(2, 128)[0]
+
+
 def test_choices_are_added_to_a_table(on_gpu):
-    path = tuned.write(GPU, {"k": {"2-128": {"chunk": 64}}})
-    assert tuned.write(GPU, {"k": {"2-64": {"stages": 2}}, "m": {"4-64": {"tile": 16}}}) == path
+    path = tuned.write(GPU, {"k": {"bfloat16-128": {"chunk": 64}}})
+    assert tuned.write(GPU, {"k": {"bfloat16-64": {"stages": 2}}, "m": {"float32-64": {"tile": 16}}}) == path
     assert json.loads(path.read_text())["choices"] == {
-        "k": {"2-128": {"chunk": 64}, "2-64": {"stages": 2}},
-        "m": {"4-64": {"tile": 16}},
+        "k": {"bfloat16-128": {"chunk": 64}, "bfloat16-64": {"stages": 2}},
+        "m": {"float32-64": {"tile": 16}},
     }
     assert not list(path.parent.glob("*.part"))
 
@@ -71,26 +80,27 @@ def test_choices_are_added_to_a_table(on_gpu):
 def test_ones_own_table_comes_before_the_one_that_is_shipped(on_gpu, tmp_path):
     shipped = {**tuned.about(GPU), "torch": "another"}  # holds for any torch
     tuned.SHIPPED.mkdir()
-    choices = {"k": {"2-128": {"warps": 8}, "2-64": {"warps": 2}}}
+    one, two, three = launch.candidates(2, 128)[1:4]
+    choices = {"k": {"bfloat16-128": launch.fields_of(one), "bfloat16-64": launch.fields_of(two)}}
     (tuned.SHIPPED / "h999.json").write_text(json.dumps({"about": shipped, "choices": choices}))
     on_gpu()
-    assert (chosen().warps, chosen(sizes=(64, 64)).warps) == (8, 2)
-    tuned.write(GPU, {"k": {"2-128": {"warps": 2}}})
+    assert (chosen(), chosen(sizes=(64, 64))) == (one, two)
+    tuned.write(GPU, {"k": {"bfloat16-128": launch.fields_of(three)}})
     on_gpu()
-    assert (chosen().warps, chosen(sizes=(64, 64)).warps) == (2, 2)
+    assert (chosen(), chosen(sizes=(64, 64))) == (three, two)
 
 
 @pytest.mark.parametrize("key", ["gpu", "triton", "shared"])
 def test_a_table_of_another_gpu_triton_or_runtime_is_not_used(on_gpu, key):
     tuned.SHIPPED.mkdir()
-    about = {**tuned.about(GPU), key: "another"}
-    (tuned.SHIPPED / "x.json").write_text(json.dumps({"about": about, "choices": {"k": {"2-128": {"warps": 8}}}}))
+    about, other = {**tuned.about(GPU), key: "another"}, launch.fields_of(launch.candidates(2, 128)[1])
+    (tuned.SHIPPED / "x.json").write_text(json.dumps({"about": about, "choices": {"k": {"bfloat16-128": other}}}))
     on_gpu()
     assert chosen() == launch.candidates(2, 128)[0]
 
 
 @pytest.mark.parametrize(
-    "text", ["{", "[]", '{"about": {}, "choices": {"k": {"2-128": {"chunk": "64"}}}}', '{"about": 1}']
+    "text", ["{", "[]", '{"about": {}, "choices": {"k": {"bfloat16-128": {"chunk": "64"}}}}', '{"about": 1}']
 )
 def test_a_damaged_table_is_left_alone_with_a_warning(on_gpu, text):
     path = tuned.path_of(GPU)
@@ -140,6 +150,20 @@ def rows(*found):
 def test_the_fastest_whose_numbers_are_right_is_chosen(found, best):
     got = tune.chosen_of(rows(*found))
     assert [n for n, r in enumerate(got) if r.chosen] == ([] if best is None else [best])
+
+
+def test_an_error_that_is_no_number_is_null_in_json():
+    (r,) = rows((1.0, math.nan, ""))
+    assert math.isnan(r.error)
+    assert json.loads(json.dumps(r.json(), allow_nan=False))["error"] is None
+
+
+def test_a_problem_is_shown_as_it_is():
+    from rich.console import Console
+
+    console = Console(width=250, record=True, file=io.StringIO())
+    console.print(tune.tuned_table(rows((None, 3e-3, "KeyError: [/red] tl.dot[0]"))))
+    assert "KeyError: [/red] tl.dot[0]" in console.export_text()
 
 
 def test_choices_are_written_where_later_calls_find_them(on_gpu, monkeypatch):
