@@ -24,7 +24,7 @@ from .opened import Opened, opened
 from .tile import Argument, Fine, axis_name, block_name, size_name
 
 TERMS = 3  # that `total` adds
-HASH = "hash of the kernels"
+HASH = "hash of the kernels"  # stands for it in the text that it is of
 
 
 class Host:
