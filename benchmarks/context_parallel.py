@@ -28,7 +28,8 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from .compiling import compile_ahead
+from chunkform.runtime.compiling import compile_ahead
+
 from .inputs import Shape, draw, parse_shape
 
 OPS = ("lightning_attention", "gated_linear_attention", "gated_delta_rule")

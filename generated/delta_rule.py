@@ -566,6 +566,8 @@ def forward_sweep_1(
     block_d: tl.constexpr,
     block_e: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -591,7 +593,7 @@ def forward_sweep_1(
     v_p += b * v_b + h // v_g * v_h
     q_p += b * q_b + h // q_g * q_h
     beta_p += b * beta_b + h // beta_g * beta_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
@@ -653,6 +655,8 @@ def forward_ends_1(
     block_d: tl.constexpr,
     block_d_kept: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -674,7 +678,7 @@ def forward_ends_1(
     S = tl.where(d_kept[:, None] == d[None, :], 1.0, 0.0)
     k_p += b * k_b + h // k_g * k_h
     beta_p += b * beta_b + h // beta_g * beta_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
@@ -715,7 +719,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "4821a06fb7bd1f2a")
+    config = choose(some.dtype, (D, E), "e9abe7d67b71341b")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -772,6 +776,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             block_d=config.padded(D),
             block_e=min(config.tile, config.padded(E)),
             YIELD=False,
+            WARPS=config.warps,
+            STAGES=config.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -797,6 +803,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             block_d=config.padded(D),
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=False,
+            WARPS=config.warps,
+            STAGES=config.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -841,6 +849,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         block_d=config.padded(D),
         block_e=min(config.tile, config.padded(E)),
         YIELD=True,
+        WARPS=config.warps,
+        STAGES=config.stages,
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -996,6 +1006,7 @@ def backward_sweep_1(
     block_d: tl.constexpr,
     block_e: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1051,9 +1062,16 @@ def backward_sweep_1(
                 mask=e_ok[:, None] & i_ok[None, :],
             )  # dv
             tl.store(
-                dbeta_0_out + (step + i * H) * tl.cdiv(E, block_e) + tile,
-                tl.sum(tl.where(e_ok[:, None], (p3 * write1.to(tl.float32)), 0.0), axis=0),
-                mask=i_ok,
+                dbeta_0_out
+                + ((step + i * H) * tl.cdiv(E, block_e) + tile)[None, :] * WARPS
+                + tl.arange(0, WARPS)[:, None],
+                tl.sum(
+                    tl.reshape(
+                        tl.where(e_ok[:, None], (p3 * write1.to(tl.float32)), 0.0), [WARPS, block_e // WARPS, C]
+                    ),
+                    axis=1,
+                ),
+                mask=i_ok[None, :],
             )  # dbeta
         p4 = tl.dot((beta.to(tl.float32)[None, :] * p3).to(DT), k.to(DT), input_precision="tf32x3")  # k^T diag(beta) p3
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
@@ -1095,6 +1113,8 @@ def backward_ends_1(
     block_d: tl.constexpr,
     block_d_kept: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1116,7 +1136,7 @@ def backward_ends_1(
     dS = tl.where(d_kept[:, None] == d[None, :], 1.0, 0.0)
     k_p += b * k_b + h // k_g * k_h
     beta_p += b * beta_b + h // beta_g * beta_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
@@ -1257,6 +1277,7 @@ def backward_sweep_2(
     block_e: tl.constexpr,
     block_d: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1371,6 +1392,7 @@ def backward_sweep_3(
     block_e: tl.constexpr,
     block_d: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1452,7 +1474,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "4821a06fb7bd1f2a")
+    config = choose(some.dtype, (D, E), "e9abe7d67b71341b")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -1525,6 +1547,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_d=config.padded(D),
             block_e=min(config.tile, config.padded(E)),
             YIELD=False,
+            WARPS=config.warps,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1550,6 +1573,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_d=config.padded(D),
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=False,
+            WARPS=config.warps,
+            STAGES=config.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1570,7 +1595,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     dS_ends = dS_linear = None
     write2 = some.new_empty((B, T, H, E), dtype=some.dtype)
     dv = some.new_empty((B, T, H, E), dtype=some.dtype)
-    dbeta_0 = some.new_empty((B, T, H, cdiv(E, min(config.tile, config.padded(E)))), dtype=torch.float32)
+    dbeta_0 = some.new_empty((B, T, H, cdiv(E, min(config.tile, config.padded(E))) * config.warps), dtype=torch.float32)
     dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
     launch(
         backward_sweep_1,
@@ -1600,6 +1625,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         block_d=config.padded(D),
         block_e=min(config.tile, config.padded(E)),
         YIELD=True,
+        WARPS=config.warps,
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -1664,6 +1690,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_e=config.padded(E),
             block_d=min(config.tile, config.padded(D)),
             YIELD=True,
+            WARPS=config.warps,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1706,6 +1733,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_e=config.padded(E),
             block_d=min(config.tile, config.padded(D)),
             YIELD=True,
+            WARPS=config.warps,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,

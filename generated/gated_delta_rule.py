@@ -75,6 +75,7 @@ from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
 from chunkform.runtime.parts import map_of_all
 from chunkform.runtime.places import parts_for, places
+from chunkform.runtime.rounding import rounded_and_rest, rounded_to
 from chunkform.runtime.segments import Segment, in_pieces, over_chunks
 from chunkform.runtime.torch_form import (
     CHUNK,
@@ -737,6 +738,8 @@ def forward_sweep_1(
     block_d: tl.constexpr,
     block_e: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -763,7 +766,7 @@ def forward_sweep_1(
     v_p += b * v_b + h // v_g * v_h
     q_p += b * q_b + h // q_g * q_h
     beta_p += b * beta_b + h // beta_g * beta_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
@@ -845,6 +848,8 @@ def forward_ends_1(
     block_d: tl.constexpr,
     block_d_kept: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -867,7 +872,7 @@ def forward_ends_1(
     alpha_p += b * alpha_b + h // alpha_g * alpha_h
     k_p += b * k_b + h // k_g * k_h
     beta_p += b * beta_b + h // beta_g * beta_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
@@ -919,7 +924,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "6e30d342c6fc9d2a")
+    config = choose(some.dtype, (D, E), "72f78068ca264387")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -986,6 +991,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             block_d=config.padded(D),
             block_e=min(config.tile, config.padded(E)),
             YIELD=False,
+            WARPS=config.warps,
+            STAGES=config.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1015,6 +1022,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             block_d=config.padded(D),
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=False,
+            WARPS=config.warps,
+            STAGES=config.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1063,6 +1072,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         block_d=config.padded(D),
         block_e=min(config.tile, config.padded(E)),
         YIELD=True,
+        WARPS=config.warps,
+        STAGES=config.stages,
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -1245,6 +1256,7 @@ def backward_sweep_1(
     block_d: tl.constexpr,
     block_e: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1310,21 +1322,33 @@ def backward_sweep_1(
                 mask=e_ok[:, None] & i_ok[None, :],
             )  # dv
             tl.store(
-                dbeta_0_out + (step + i * H) * tl.cdiv(E, block_e) + tile,
-                tl.sum(tl.where(e_ok[:, None], (write1.to(tl.float32) * p3), 0.0), axis=0),
-                mask=i_ok,
+                dbeta_0_out
+                + ((step + i * H) * tl.cdiv(E, block_e) + tile)[None, :] * WARPS
+                + tl.arange(0, WARPS)[:, None],
+                tl.sum(
+                    tl.reshape(
+                        tl.where(e_ok[:, None], (write1.to(tl.float32) * p3), 0.0), [WARPS, block_e // WARPS, C]
+                    ),
+                    axis=1,
+                ),
+                mask=i_ok[None, :],
             )  # dbeta
             tl.store(
-                dlog_alpha_0_out + (step + i * H) * tl.cdiv(E, block_e) + tile,
+                dlog_alpha_0_out
+                + ((step + i * H) * tl.cdiv(E, block_e) + tile)[None, :] * WARPS
+                + tl.arange(0, WARPS)[:, None],
                 tl.sum(
-                    tl.where(
-                        e_ok[:, None],
-                        (beta.to(tl.float32)[None, :] * (p3 * ((-v.to(tl.float32)) + write1.to(tl.float32)))),
-                        0.0,
+                    tl.reshape(
+                        tl.where(
+                            e_ok[:, None],
+                            (beta.to(tl.float32)[None, :] * (p3 * ((-v.to(tl.float32)) + write1.to(tl.float32)))),
+                            0.0,
+                        ),
+                        [WARPS, block_e // WARPS, C],
                     ),
-                    axis=0,
+                    axis=1,
                 ),
-                mask=i_ok,
+                mask=i_ok[None, :],
             )  # dlog_alpha
         kept = power(alpha_a_end, alpha_r_end < 0)
         alpha = tl.exp(tl.load(alpha_p + t0 * alpha_t + i * alpha_t, mask=i_ok, other=0.0).to(tl.float32))
@@ -1381,6 +1405,8 @@ def backward_ends_1(
     block_d: tl.constexpr,
     block_d_kept: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1403,7 +1429,7 @@ def backward_ends_1(
     k_p += b * k_b + h // k_g * k_h
     alpha_p += b * alpha_b + h // alpha_g * alpha_h
     beta_p += b * beta_b + h // beta_g * beta_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
@@ -1581,6 +1607,7 @@ def backward_sweep_2(
     block_e: tl.constexpr,
     block_d: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1631,10 +1658,17 @@ def backward_sweep_2(
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
-        p = tl.dot(dS.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write1 dS^T
+        rounded, rest = rounded_and_rest(dS, DT)
+        p = tl.dot(rounded.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write1 dS^T
         if not EXACT:
-            p = tl.dot((dS - dS.to(DT).to(tl.float32)).to(DT), tl.trans(write1.to(DT)), p)
-        sums = tl.sum((-(beta.to(tl.float32) * since)[None, :] * k.to(tl.float32)).to(DT).to(tl.float32) * p, axis=0)
+            p = tl.dot(rest.to(DT), tl.trans(write1.to(DT)), p)
+        sums = tl.sum(
+            tl.reshape(
+                rounded_to((-(beta.to(tl.float32) * since)[None, :] * k.to(tl.float32)), DT) * p,
+                [WARPS, block_d // WARPS, C],
+            ),
+            axis=1,
+        )
         t = tl.load(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(k.to(DT), t.to(DT), input_precision="tf32x3")  # matrix5 k
         q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
@@ -1646,7 +1680,13 @@ def backward_sweep_2(
                 (beta.to(tl.float32)[None, :] * p3),
                 mask=d_ok[:, None] & i_ok[None, :],
             )  # dk
-            tl.store(S_out_late__out + (step + i * H) * tl.cdiv(D, block_d) + tile, sums, mask=i_ok)  # S: out.late
+            tl.store(
+                S_out_late__out
+                + ((step + i * H) * tl.cdiv(D, block_d) + tile)[None, :] * WARPS
+                + tl.arange(0, WARPS)[:, None],
+                sums,
+                mask=i_ok[None, :],
+            )  # S: out.late
         kept = power(alpha_a_end, alpha_r_end < 0)
         alpha = tl.exp(tl.load(alpha_p + t0 * alpha_t + i * alpha_t, mask=i_ok, other=0.0).to(tl.float32))
         until = power(alpha_a_before, alpha_r_before < 0)
@@ -1851,6 +1891,7 @@ def backward_sweep_3(
     block_e: tl.constexpr,
     block_d: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1900,9 +1941,10 @@ def backward_sweep_3(
         since = power(alpha_a, alpha_r < 0)
         q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p = tl.dot(S.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # do S^T
+        rounded, rest = rounded_and_rest(S, DT)
+        p = tl.dot(rounded.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # do S^T
         if not EXACT:
-            p = tl.dot((S - S.to(DT).to(tl.float32)).to(DT), tl.trans(do.to(DT)), p)
+            p = tl.dot(rest.to(DT), tl.trans(do.to(DT)), p)
         alpha = tl.exp(tl.load(alpha_p + t0 * alpha_t + i * alpha_t, mask=i_ok, other=0.0).to(tl.float32))
         since2 = power(alpha_a_before, alpha_r_before < 0)
         beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
@@ -1910,12 +1952,18 @@ def backward_sweep_3(
         write2 = tl.load(
             write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
-        p2 = tl.dot(S.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # write2 S^T
+        p2 = tl.dot(rounded.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # write2 S^T
         if not EXACT:
-            p2 = tl.dot((S - S.to(DT).to(tl.float32)).to(DT), tl.trans(write2.to(DT)), p2)
-        sums = tl.sum((since[None, :] * q.to(tl.float32)).to(DT).to(tl.float32) * p, axis=0)
+            p2 = tl.dot(rest.to(DT), tl.trans(write2.to(DT)), p2)
+        sums = tl.sum(
+            tl.reshape(rounded_to((since[None, :] * q.to(tl.float32)), DT) * p, [WARPS, block_d // WARPS, C]), axis=1
+        )
         sums2 = tl.sum(
-            (-(alpha * since2 * beta.to(tl.float32))[None, :] * k.to(tl.float32)).to(DT).to(tl.float32) * p2, axis=0
+            tl.reshape(
+                rounded_to((-(alpha * since2 * beta.to(tl.float32))[None, :] * k.to(tl.float32)), DT) * p2,
+                [WARPS, block_d // WARPS, C],
+            ),
+            axis=1,
         )
         t = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p3 = tl.dot(k.to(DT), tl.trans(t.to(DT)), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix4 k
@@ -1930,8 +1978,20 @@ def backward_sweep_3(
                 ((-(alpha * beta.to(tl.float32))[None, :] * p4) + dk_1.to(tl.float32)),
                 mask=d_ok[:, None] & i_ok[None, :],
             )  # dk
-            tl.store(S_in_late__out + (step + i * H) * tl.cdiv(D, block_d) + tile, sums, mask=i_ok)  # S: in.late
-            tl.store(S_in_early__out + (step + i * H) * tl.cdiv(D, block_d) + tile, sums2, mask=i_ok)  # S: in.early
+            tl.store(
+                S_in_late__out
+                + ((step + i * H) * tl.cdiv(D, block_d) + tile)[None, :] * WARPS
+                + tl.arange(0, WARPS)[:, None],
+                sums,
+                mask=i_ok[None, :],
+            )  # S: in.late
+            tl.store(
+                S_in_early__out
+                + ((step + i * H) * tl.cdiv(D, block_d) + tile)[None, :] * WARPS
+                + tl.arange(0, WARPS)[:, None],
+                sums2,
+                mask=i_ok[None, :],
+            )  # S: in.early
         kept = power(alpha_a_end, alpha_r_end < 0)
         until = power(alpha_a_end - alpha_a, alpha_r_end < i + 1)
         write1 = tl.load(
@@ -1960,7 +2020,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "6e30d342c6fc9d2a")
+    config = choose(some.dtype, (D, E), "72f78068ca264387")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -2046,6 +2106,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_d=config.padded(D),
             block_e=min(config.tile, config.padded(E)),
             YIELD=False,
+            WARPS=config.warps,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -2075,6 +2136,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_d=config.padded(D),
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=False,
+            WARPS=config.warps,
+            STAGES=config.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -2095,8 +2158,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     dS_ends = dS_linear = None
     write2 = some.new_empty((B, T, H, E), dtype=some.dtype)
     dv = some.new_empty((B, T, H, E), dtype=some.dtype)
-    dbeta_0 = some.new_empty((B, T, H, cdiv(E, min(config.tile, config.padded(E)))), dtype=torch.float32)
-    dlog_alpha_0 = some.new_empty((B, T, H, cdiv(E, min(config.tile, config.padded(E)))), dtype=torch.float32)
+    dbeta_0 = some.new_empty((B, T, H, cdiv(E, min(config.tile, config.padded(E))) * config.warps), dtype=torch.float32)
+    dlog_alpha_0 = some.new_empty(
+        (B, T, H, cdiv(E, min(config.tile, config.padded(E))) * config.warps), dtype=torch.float32
+    )
     dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
     launch(
         backward_sweep_1,
@@ -2133,6 +2198,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         block_d=config.padded(D),
         block_e=min(config.tile, config.padded(E)),
         YIELD=True,
+        WARPS=config.warps,
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -2174,7 +2240,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
     if needs & {"alpha", "k", "q"}:
         dk_1 = some.new_empty((B, T, H, D), dtype=torch.float32)
-        S_out_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, config.padded(D)))), dtype=torch.float32)
+        S_out_late_ = some.new_empty(
+            (B, T, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps), dtype=torch.float32
+        )
         launch(
             backward_sweep_2,
             (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
@@ -2207,6 +2275,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_e=config.padded(E),
             block_d=min(config.tile, config.padded(D)),
             YIELD=True,
+            WARPS=config.warps,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -2257,8 +2326,12 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"alpha", "k", "q"}:
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
-        S_in_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, config.padded(D)))), dtype=torch.float32)
-        S_in_early_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, config.padded(D)))), dtype=torch.float32)
+        S_in_late_ = some.new_empty(
+            (B, T, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps), dtype=torch.float32
+        )
+        S_in_early_ = some.new_empty(
+            (B, T, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps), dtype=torch.float32
+        )
         S_last = some.new_empty((lay.sequences * parts, H, D, E), dtype=torch.float32)
         launch(
             backward_sweep_3,
@@ -2297,6 +2370,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_e=config.padded(E),
             block_d=min(config.tile, config.padded(D)),
             YIELD=True,
+            WARPS=config.warps,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,

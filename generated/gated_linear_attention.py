@@ -78,6 +78,7 @@ from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
 from chunkform.runtime.parts import map_of_all
 from chunkform.runtime.places import parts_for, places
+from chunkform.runtime.rounding import rounded_and_rest
 from chunkform.runtime.segments import PIECE, Segment, in_pieces, over_chunks
 from chunkform.runtime.torch_form import (
     after_chunks,
@@ -581,6 +582,8 @@ def forward_sweep_1(
     block_d: tl.constexpr,
     block_e: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -603,7 +606,7 @@ def forward_sweep_1(
     if S_first is not None:
         S += tl.load(S_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
     v_p += b * v_b + h // v_g * v_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
@@ -617,9 +620,10 @@ def forward_sweep_1(
         )
         v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p = tl.dot(v.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 v
+        rounded, rest = rounded_and_rest(t, DT)
+        p = tl.dot(v.to(DT), tl.trans(rounded.to(DT)), input_precision="tf32x3")  # matrix1 v
         if not EXACT:
-            p = tl.dot(v.to(DT), tl.trans((t - t.to(DT).to(tl.float32)).to(DT)), p)
+            p = tl.dot(v.to(DT), tl.trans(rest.to(DT)), p)
         scaled1 = tl.load(
             scaled1_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
         )
@@ -655,7 +659,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "6a13d8099ecef419")
+    config = choose(some.dtype, (D, E), "183aeb2cca7bed2f")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -715,6 +719,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             block_d=config.padded(D),
             block_e=min(config.tile, config.padded(E)),
             YIELD=False,
+            WARPS=config.warps,
+            STAGES=config.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -768,6 +774,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         block_d=config.padded(D),
         block_e=min(config.tile, config.padded(E)),
         YIELD=True,
+        WARPS=config.warps,
+        STAGES=config.stages,
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -923,6 +931,7 @@ def backward_sweep_1(
     block_e: tl.constexpr,
     block_d: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -973,9 +982,10 @@ def backward_sweep_1(
         since = span(alpha_a, alpha_n, 0.0, 0)
         q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p = tl.dot(S.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # do S^T
+        rounded, rest = rounded_and_rest(S, DT)
+        p = tl.dot(rounded.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # do S^T
         if not EXACT:
-            p = tl.dot((S - S.to(DT).to(tl.float32)).to(DT), tl.trans(do.to(DT)), p)
+            p = tl.dot(rest.to(DT), tl.trans(do.to(DT)), p)
         sums = tl.sum((since * q.to(tl.float32)) * p, axis=1)
         intra1 = tl.load(intra1_p + at * D + i[None, :] * D + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         y = intra1.to(tl.float32) + (since * p)  # (do S^T) . since + intra1
@@ -992,9 +1002,10 @@ def backward_sweep_1(
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         w = until * k.to(tl.float32)
-        p2 = tl.dot(w.to(DT), v.to(DT), (kept[:, None] * S), input_precision="tf32x3")  # ... + (k . until)^T v
+        rounded2, rest2 = rounded_and_rest(w, DT)
+        p2 = tl.dot(rounded2.to(DT), v.to(DT), (kept[:, None] * S), input_precision="tf32x3")  # ... + (k . until)^T v
         if not EXACT:
-            p2 = tl.dot((w - w.to(DT).to(tl.float32)).to(DT), v.to(DT), p2)
+            p2 = tl.dot(rest2.to(DT), v.to(DT), p2)
         S = p2  # diag(kept) S + (k . until)^T v
     if S_last is not None:
         tl.store(S_last + sh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
@@ -1133,6 +1144,8 @@ def backward_sweep_2(
     block_d: tl.constexpr,
     block_e: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1157,7 +1170,7 @@ def backward_sweep_2(
             dS_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0
         )
     do_p += b * do_b + h // do_g * do_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
@@ -1175,9 +1188,10 @@ def backward_sweep_2(
         p = tl.dot(dS.to(DT), tl.trans(scaled1.to(DT)), input_precision="tf32x3")  # scaled1 dS
         do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(do.to(DT), tl.trans(t.to(DT)), p, input_precision="tf32x3")  # ... + matrix1 do
+        rounded, rest = rounded_and_rest(t, DT)
+        p2 = tl.dot(do.to(DT), tl.trans(rounded.to(DT)), p, input_precision="tf32x3")  # ... + matrix1 do
         if not EXACT:
-            p2 = tl.dot(do.to(DT), tl.trans((t - t.to(DT).to(tl.float32)).to(DT)), p2)
+            p2 = tl.dot(do.to(DT), tl.trans(rest.to(DT)), p2)
         if YIELD:
             tl.store(
                 dv_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :]
@@ -1344,6 +1358,7 @@ def backward_sweep_3(
     block_e: tl.constexpr,
     block_d: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1402,9 +1417,10 @@ def backward_sweep_3(
         since = span(alpha_a_end[:, None], alpha_n_end[:, None], alpha_a, alpha_n)
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p = tl.dot(dS.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # v dS^T
+        rounded, rest = rounded_and_rest(dS, DT)
+        p = tl.dot(rounded.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # v dS^T
         if not EXACT:
-            p = tl.dot((dS - dS.to(DT).to(tl.float32)).to(DT), tl.trans(v.to(DT)), p)
+            p = tl.dot(rest.to(DT), tl.trans(v.to(DT)), p)
         sums = tl.sum((-(since * k.to(tl.float32))) * p, axis=1)
         intra2 = tl.load(intra2_p + at * D + i[None, :] * D + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         y = intra2.to(tl.float32) + (p * since)  # (v dS^T) . since + intra2
@@ -1421,9 +1437,12 @@ def backward_sweep_3(
         q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         w = until * q.to(tl.float32)
-        p2 = tl.dot(w.to(DT), do.to(DT), (kept[:, None] * dS), input_precision="tf32x3")  # ... + (q . until)^T do
+        rounded2, rest2 = rounded_and_rest(w, DT)
+        p2 = tl.dot(
+            rounded2.to(DT), do.to(DT), (kept[:, None] * dS), input_precision="tf32x3"
+        )  # ... + (q . until)^T do
         if not EXACT:
-            p2 = tl.dot((w - w.to(DT).to(tl.float32)).to(DT), do.to(DT), p2)
+            p2 = tl.dot(rest2.to(DT), do.to(DT), p2)
         dS = p2  # diag(kept) dS + (q . until)^T do
 
 
@@ -1438,7 +1457,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "6a13d8099ecef419")
+    config = choose(some.dtype, (D, E), "183aeb2cca7bed2f")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -1509,6 +1528,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_e=config.padded(E),
             block_d=min(config.tile, config.padded(D)),
             YIELD=True,
+            WARPS=config.warps,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1573,6 +1593,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 block_d=config.padded(D),
                 block_e=min(config.tile, config.padded(E)),
                 YIELD=False,
+                WARPS=config.warps,
+                STAGES=config.stages,
                 C=config.chunk,
                 LEVELS=config.levels,
                 EVEN=lay.even,
@@ -1628,6 +1650,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_d=config.padded(D),
             block_e=min(config.tile, config.padded(E)),
             YIELD=True,
+            WARPS=config.warps,
+            STAGES=config.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1701,6 +1725,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_e=config.padded(E),
             block_d=min(config.tile, config.padded(D)),
             YIELD=True,
+            WARPS=config.warps,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,

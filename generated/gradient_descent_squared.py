@@ -568,6 +568,8 @@ def forward_sweep_1(
     block_n_: tl.constexpr,
     block_m_: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -595,7 +597,7 @@ def forward_sweep_1(
     x_p += b * x_b + h // x_g * x_h
     z_p += b * z_b + h // z_g * z_h
     eta_p += b * eta_b + h // eta_g * eta_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
@@ -658,6 +660,8 @@ def forward_ends_1(
     block_n_: tl.constexpr,
     block_n__kept: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -679,7 +683,7 @@ def forward_ends_1(
     W = tl.where(n__kept[:, None] == n_[None, :], 1.0, 0.0)
     x_p += b * x_b + h // x_g * x_h
     eta_p += b * eta_b + h // eta_g * eta_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
@@ -717,7 +721,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "3325ec212a877d71")
+    config = choose(some.dtype, (N, M), "e877230a8c97fdb1")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(M, min(config.tile, config.padded(M))))
     W_first = whole(states.get("W"))
@@ -774,6 +778,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             block_n_=config.padded(N),
             block_m_=min(config.tile, config.padded(M)),
             YIELD=False,
+            WARPS=config.warps,
+            STAGES=config.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -799,6 +805,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             block_n_=config.padded(N),
             block_n__kept=min(config.tile, config.padded(N)),
             YIELD=False,
+            WARPS=config.warps,
+            STAGES=config.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -843,6 +851,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         block_n_=config.padded(N),
         block_m_=min(config.tile, config.padded(M)),
         YIELD=True,
+        WARPS=config.warps,
+        STAGES=config.stages,
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -992,6 +1002,8 @@ def backward_sweep_1(
     block_n_: tl.constexpr,
     block_m_: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1019,7 +1031,7 @@ def backward_sweep_1(
     do_p += b * do_b + h // do_g * do_h
     eta_p += b * eta_b + h // eta_g * eta_h
     z_p += b * z_b + h // z_g * z_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
@@ -1084,6 +1096,8 @@ def backward_ends_1(
     block_n_: tl.constexpr,
     block_n__kept: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1105,7 +1119,7 @@ def backward_ends_1(
     dW = tl.where(n__kept[:, None] == n_[None, :], 1.0, 0.0)
     x_p += b * x_b + h // x_g * x_h
     eta_p += b * eta_b + h // eta_g * eta_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
@@ -1249,6 +1263,7 @@ def backward_sweep_2(
     block_m_: tl.constexpr,
     block_n_: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1306,9 +1321,16 @@ def backward_sweep_2(
                 mask=n__ok[:, None] & i_ok[None, :],
             )  # dx
             tl.store(
-                deta_1_out + (step + i * H) * tl.cdiv(N, block_n_) + tile,
-                tl.sum(tl.where(n__ok[:, None], (-(x.to(tl.float32) * p3)), 0.0), axis=0),
-                mask=i_ok,
+                deta_1_out
+                + ((step + i * H) * tl.cdiv(N, block_n_) + tile)[None, :] * WARPS
+                + tl.arange(0, WARPS)[:, None],
+                tl.sum(
+                    tl.reshape(
+                        tl.where(n__ok[:, None], (-(x.to(tl.float32) * p3)), 0.0), [WARPS, block_n_ // WARPS, C]
+                    ),
+                    axis=1,
+                ),
+                mask=i_ok[None, :],
             )  # deta
         write2 = tl.load(
             write2_p + t0 * write2_t + i[:, None] * write2_t + m_[None, :],
@@ -1372,6 +1394,7 @@ def backward_sweep_3(
     block_m_: tl.constexpr,
     block_n_: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1459,7 +1482,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "3325ec212a877d71")
+    config = choose(some.dtype, (N, M), "e877230a8c97fdb1")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(N, min(config.tile, config.padded(N))))
     W_first = whole(states.get("W"))
@@ -1529,6 +1552,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_n_=config.padded(N),
             block_m_=min(config.tile, config.padded(M)),
             YIELD=False,
+            WARPS=config.warps,
+            STAGES=config.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1554,6 +1579,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_n_=config.padded(N),
             block_n__kept=min(config.tile, config.padded(N)),
             YIELD=False,
+            WARPS=config.warps,
+            STAGES=config.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1600,6 +1627,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         block_n_=config.padded(N),
         block_m_=min(config.tile, config.padded(M)),
         YIELD=True,
+        WARPS=config.warps,
+        STAGES=config.stages,
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -1637,7 +1666,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
     if needs & {"eta", "x", "z"}:
         dx_1 = some.new_empty((B, T, H, N), dtype=torch.float32)
-        deta_1 = some.new_empty((B, T, H, cdiv(N, min(config.tile, config.padded(N)))), dtype=torch.float32)
+        deta_1 = some.new_empty(
+            (B, T, H, cdiv(N, min(config.tile, config.padded(N))) * config.warps), dtype=torch.float32
+        )
         launch(
             backward_sweep_2,
             (lay.sequences * parts * H * cdiv(N, min(config.tile, config.padded(N))),),
@@ -1666,6 +1697,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_m_=config.padded(M),
             block_n_=min(config.tile, config.padded(N)),
             YIELD=True,
+            WARPS=config.warps,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1708,6 +1740,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_m_=config.padded(M),
             block_n_=min(config.tile, config.padded(N)),
             YIELD=True,
+            WARPS=config.warps,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,

@@ -79,6 +79,7 @@ from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
 from chunkform.runtime.parts import map_of_all
 from chunkform.runtime.places import parts_for, places
+from chunkform.runtime.rounding import rounded_and_rest, rounded_to
 from chunkform.runtime.segments import Segment, in_pieces, over_chunks
 from chunkform.runtime.torch_form import (
     CHUNK,
@@ -740,6 +741,8 @@ def forward_sweep_1(
     block_n_: tl.constexpr,
     block_m_: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -767,7 +770,7 @@ def forward_sweep_1(
     y_p += b * y_b + h // y_g * y_h
     z_p += b * z_b + h // z_g * z_h
     eta_p += b * eta_b + h // eta_g * eta_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
@@ -846,6 +849,8 @@ def forward_ends_1(
     block_n_: tl.constexpr,
     block_n__kept: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -867,7 +872,7 @@ def forward_ends_1(
     W = tl.where(n__kept[:, None] == n_[None, :], 1.0, 0.0)
     x_p += b * x_b + h // x_g * x_h
     eta_p += b * eta_b + h // eta_g * eta_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
@@ -918,7 +923,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], keep.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "dd5dd629943d00e3")
+    config = choose(some.dtype, (N, M), "f0bf6d0edc0dc1a7")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(M, min(config.tile, config.padded(M))))
     W_first = whole(states.get("W"))
@@ -981,6 +986,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             block_n_=config.padded(N),
             block_m_=min(config.tile, config.padded(M)),
             YIELD=False,
+            WARPS=config.warps,
+            STAGES=config.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1008,6 +1015,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             block_n_=config.padded(N),
             block_n__kept=min(config.tile, config.padded(N)),
             YIELD=False,
+            WARPS=config.warps,
+            STAGES=config.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1054,6 +1063,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         block_n_=config.padded(N),
         block_m_=min(config.tile, config.padded(M)),
         YIELD=True,
+        WARPS=config.warps,
+        STAGES=config.stages,
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -1212,6 +1223,8 @@ def backward_sweep_1(
     block_n_: tl.constexpr,
     block_m_: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1239,7 +1252,7 @@ def backward_sweep_1(
     do_p += b * do_b + h // do_g * do_h
     eta_p += b * eta_b + h // eta_g * eta_h
     z_p += b * z_b + h // z_g * z_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
@@ -1320,6 +1333,8 @@ def backward_ends_1(
     block_n_: tl.constexpr,
     block_n__kept: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1341,7 +1356,7 @@ def backward_ends_1(
     dW = tl.where(n__kept[:, None] == n_[None, :], 1.0, 0.0)
     x_p += b * x_b + h // x_g * x_h
     eta_p += b * eta_b + h // eta_g * eta_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
@@ -1508,6 +1523,7 @@ def backward_sweep_2(
     block_m_: tl.constexpr,
     block_n_: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1559,10 +1575,17 @@ def backward_sweep_2(
             mask=i_ok[:, None] & m__ok[None, :],
             other=0.0,
         )
-        p = tl.dot(dW.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write1 dW
+        rounded, rest = rounded_and_rest(dW, DT)
+        p = tl.dot(rounded.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write1 dW
         if not EXACT:
-            p = tl.dot((dW - dW.to(DT).to(tl.float32)).to(DT), tl.trans(write1.to(DT)), p)
-        sums = tl.sum(((since * eta.to(tl.float32))[None, :] * x.to(tl.float32)).to(DT).to(tl.float32) * p, axis=0)
+            p = tl.dot(rest.to(DT), tl.trans(write1.to(DT)), p)
+        sums = tl.sum(
+            tl.reshape(
+                rounded_to(((since * eta.to(tl.float32))[None, :] * x.to(tl.float32)), DT) * p,
+                [WARPS, block_n_ // WARPS, C],
+            ),
+            axis=1,
+        )
         t = tl.load(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(x.to(DT), t.to(DT), input_precision="tf32x3")  # matrix5 x
         z = tl.load(z_p + t0 * z_t + i[None, :] * z_t + n_[:, None], mask=n__ok[:, None] & i_ok[None, :], other=0.0)
@@ -1575,11 +1598,24 @@ def backward_sweep_2(
                 mask=n__ok[:, None] & i_ok[None, :],
             )  # dx
             tl.store(
-                deta_2_out + (step + i * H) * tl.cdiv(N, block_n_) + tile,
-                tl.sum(tl.where(n__ok[:, None], (-(x.to(tl.float32) * p3)), 0.0), axis=0),
-                mask=i_ok,
+                deta_2_out
+                + ((step + i * H) * tl.cdiv(N, block_n_) + tile)[None, :] * WARPS
+                + tl.arange(0, WARPS)[:, None],
+                tl.sum(
+                    tl.reshape(
+                        tl.where(n__ok[:, None], (-(x.to(tl.float32) * p3)), 0.0), [WARPS, block_n_ // WARPS, C]
+                    ),
+                    axis=1,
+                ),
+                mask=i_ok[None, :],
             )  # deta
-            tl.store(W_out_late__out + (step + i * H) * tl.cdiv(N, block_n_) + tile, sums, mask=i_ok)  # W: out.late
+            tl.store(
+                W_out_late__out
+                + ((step + i * H) * tl.cdiv(N, block_n_) + tile)[None, :] * WARPS
+                + tl.arange(0, WARPS)[:, None],
+                sums,
+                mask=i_ok[None, :],
+            )  # W: out.late
         until = power(keep_a_before, keep_r_before < 0)
         write2 = tl.load(
             write2_p + t0 * write2_t + i[:, None] * write2_t + m_[None, :],
@@ -1771,6 +1807,7 @@ def backward_sweep_3(
     block_m_: tl.constexpr,
     block_n_: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1821,9 +1858,10 @@ def backward_sweep_3(
         since = power(keep_a, keep_r < 0)
         z = tl.load(z_p + t0 * z_t + i[None, :] * z_t + n_[:, None], mask=n__ok[:, None] & i_ok[None, :], other=0.0)
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
-        p = tl.dot(W.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # do W
+        rounded, rest = rounded_and_rest(W, DT)
+        p = tl.dot(rounded.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # do W
         if not EXACT:
-            p = tl.dot((W - W.to(DT).to(tl.float32)).to(DT), tl.trans(do.to(DT)), p)
+            p = tl.dot(rest.to(DT), tl.trans(do.to(DT)), p)
         eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
         since2 = power(keep_a_before, keep_r_before < 0)
         x = tl.load(x_p + t0 * x_t + i[None, :] * x_t + n_[:, None], mask=n__ok[:, None] & i_ok[None, :], other=0.0)
@@ -1832,11 +1870,19 @@ def backward_sweep_3(
             mask=i_ok[:, None] & m__ok[None, :],
             other=0.0,
         )
-        p2 = tl.dot(W.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # write2 W
+        p2 = tl.dot(rounded.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # write2 W
         if not EXACT:
-            p2 = tl.dot((W - W.to(DT).to(tl.float32)).to(DT), tl.trans(write2.to(DT)), p2)
-        sums = tl.sum((since[None, :] * z.to(tl.float32)).to(DT).to(tl.float32) * p, axis=0)
-        sums2 = tl.sum((-(eta.to(tl.float32) * since2)[None, :] * x.to(tl.float32)).to(DT).to(tl.float32) * p2, axis=0)
+            p2 = tl.dot(rest.to(DT), tl.trans(write2.to(DT)), p2)
+        sums = tl.sum(
+            tl.reshape(rounded_to((since[None, :] * z.to(tl.float32)), DT) * p, [WARPS, block_n_ // WARPS, C]), axis=1
+        )
+        sums2 = tl.sum(
+            tl.reshape(
+                rounded_to((-(eta.to(tl.float32) * since2)[None, :] * x.to(tl.float32)), DT) * p2,
+                [WARPS, block_n_ // WARPS, C],
+            ),
+            axis=1,
+        )
         t = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p3 = tl.dot(x.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix4 x
         y = (since[None, :] * p) + (-p3)  # diag(since) do W - matrix4 x
@@ -1852,8 +1898,20 @@ def backward_sweep_3(
             tl.store(
                 dz_out + step * N + i[None, :] * (H * N) + n_[:, None], y, mask=n__ok[:, None] & i_ok[None, :]
             )  # dz
-            tl.store(W_in_late__out + (step + i * H) * tl.cdiv(N, block_n_) + tile, sums, mask=i_ok)  # W: in.late
-            tl.store(W_in_early__out + (step + i * H) * tl.cdiv(N, block_n_) + tile, sums2, mask=i_ok)  # W: in.early
+            tl.store(
+                W_in_late__out
+                + ((step + i * H) * tl.cdiv(N, block_n_) + tile)[None, :] * WARPS
+                + tl.arange(0, WARPS)[:, None],
+                sums,
+                mask=i_ok[None, :],
+            )  # W: in.late
+            tl.store(
+                W_in_early__out
+                + ((step + i * H) * tl.cdiv(N, block_n_) + tile)[None, :] * WARPS
+                + tl.arange(0, WARPS)[:, None],
+                sums2,
+                mask=i_ok[None, :],
+            )  # W: in.early
         kept = power(keep_a_end, keep_r_end < 0)
         until = power(keep_a_end - keep_a, keep_r_end < i + 1)
         write1 = tl.load(
@@ -1881,7 +1939,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], keep.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "dd5dd629943d00e3")
+    config = choose(some.dtype, (N, M), "f0bf6d0edc0dc1a7")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(N, min(config.tile, config.padded(N))))
     W_first = whole(states.get("W"))
@@ -1957,6 +2015,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_n_=config.padded(N),
             block_m_=min(config.tile, config.padded(M)),
             YIELD=False,
+            WARPS=config.warps,
+            STAGES=config.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1984,6 +2044,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_n_=config.padded(N),
             block_n__kept=min(config.tile, config.padded(N)),
             YIELD=False,
+            WARPS=config.warps,
+            STAGES=config.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -2032,6 +2094,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         block_n_=config.padded(N),
         block_m_=min(config.tile, config.padded(M)),
         YIELD=True,
+        WARPS=config.warps,
+        STAGES=config.stages,
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -2071,8 +2135,12 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
     if needs & {"eta", "keep", "x", "z"}:
         dx_2 = some.new_empty((B, T, H, N), dtype=torch.float32)
-        deta_2 = some.new_empty((B, T, H, cdiv(N, min(config.tile, config.padded(N)))), dtype=torch.float32)
-        W_out_late_ = some.new_empty((B, T, H, cdiv(N, min(config.tile, config.padded(N)))), dtype=torch.float32)
+        deta_2 = some.new_empty(
+            (B, T, H, cdiv(N, min(config.tile, config.padded(N))) * config.warps), dtype=torch.float32
+        )
+        W_out_late_ = some.new_empty(
+            (B, T, H, cdiv(N, min(config.tile, config.padded(N))) * config.warps), dtype=torch.float32
+        )
         launch(
             backward_sweep_2,
             (lay.sequences * parts * H * cdiv(N, min(config.tile, config.padded(N))),),
@@ -2104,6 +2172,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_m_=config.padded(M),
             block_n_=min(config.tile, config.padded(N)),
             YIELD=True,
+            WARPS=config.warps,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -2152,8 +2221,12 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"keep", "x", "z"}:
         dx = some.new_empty((B, T, H, N), dtype=some.dtype)
         dz = some.new_empty((B, T, H, N), dtype=some.dtype)
-        W_in_late_ = some.new_empty((B, T, H, cdiv(N, min(config.tile, config.padded(N)))), dtype=torch.float32)
-        W_in_early_ = some.new_empty((B, T, H, cdiv(N, min(config.tile, config.padded(N)))), dtype=torch.float32)
+        W_in_late_ = some.new_empty(
+            (B, T, H, cdiv(N, min(config.tile, config.padded(N))) * config.warps), dtype=torch.float32
+        )
+        W_in_early_ = some.new_empty(
+            (B, T, H, cdiv(N, min(config.tile, config.padded(N))) * config.warps), dtype=torch.float32
+        )
         W_last = some.new_empty((lay.sequences * parts, H, M, N), dtype=torch.float32)
         launch(
             backward_sweep_3,
@@ -2190,6 +2263,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_m_=config.padded(M),
             block_n_=min(config.tile, config.padded(N)),
             YIELD=True,
+            WARPS=config.warps,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,

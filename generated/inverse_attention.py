@@ -72,6 +72,7 @@ from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
 from chunkform.runtime.parts import map_of_all
 from chunkform.runtime.places import parts_for, places
+from chunkform.runtime.rounding import rounded_and_rest, rounded_to
 from chunkform.runtime.segments import Segment, in_pieces, over_chunks
 from chunkform.runtime.torch_form import (
     CHUNK,
@@ -654,6 +655,8 @@ def forward_sweep_1(
     block_d: tl.constexpr,
     block_e: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -679,7 +682,7 @@ def forward_sweep_1(
     lam_p += b * lam_b + h // lam_g * lam_h
     o_p += b * o_b + h // o_g * o_h
     k_p += b * k_b + h // k_g * k_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
@@ -755,6 +758,8 @@ def forward_ends_1(
     block_d: tl.constexpr,
     block_d_kept: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -777,7 +782,7 @@ def forward_ends_1(
     q_p += b * q_b + h // q_g * q_h
     lam_p += b * lam_b + h // lam_g * lam_h
     k_p += b * k_b + h // k_g * k_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
@@ -829,7 +834,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], o.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = o.shape[-1]
-    config = choose(some.dtype, (D, E), "3885ea6f589394c8")
+    config = choose(some.dtype, (D, E), "b0ad387e72a58f93")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     s_first = whole(states.get("s"))
@@ -889,6 +894,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             block_d=config.padded(D),
             block_e=min(config.tile, config.padded(E)),
             YIELD=False,
+            WARPS=config.warps,
+            STAGES=config.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -918,6 +925,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             block_d=config.padded(D),
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=False,
+            WARPS=config.warps,
+            STAGES=config.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -963,6 +972,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         block_d=config.padded(D),
         block_e=min(config.tile, config.padded(E)),
         YIELD=True,
+        WARPS=config.warps,
+        STAGES=config.stages,
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -1108,6 +1119,7 @@ def backward_sweep_1(
     block_d: tl.constexpr,
     block_e: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1173,19 +1185,24 @@ def backward_sweep_1(
                 do_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :]
             )  # do
             tl.store(
-                dlog_lam_0_out + (step + i * H) * tl.cdiv(E, block_e) + tile,
+                dlog_lam_0_out
+                + ((step + i * H) * tl.cdiv(E, block_e) + tile)[None, :] * WARPS
+                + tl.arange(0, WARPS)[:, None],
                 tl.sum(
-                    tl.where(
-                        e_ok[:, None],
-                        (
-                            (((-o.to(tl.float32)) + write1.to(tl.float32)) * p2)
-                            + (-lam[None, :] * (y * write1.to(tl.float32)))
+                    tl.reshape(
+                        tl.where(
+                            e_ok[:, None],
+                            (
+                                (((-o.to(tl.float32)) + write1.to(tl.float32)) * p2)
+                                + (-lam[None, :] * (y * write1.to(tl.float32)))
+                            ),
+                            0.0,
                         ),
-                        0.0,
+                        [WARPS, block_e // WARPS, C],
                     ),
-                    axis=0,
+                    axis=1,
                 ),
-                mask=i_ok,
+                mask=i_ok[None, :],
             )  # dlog_lam
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a_before, lam_r_before < 0)
@@ -1237,6 +1254,8 @@ def backward_ends_1(
     block_d: tl.constexpr,
     block_d_kept: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1259,7 +1278,7 @@ def backward_ends_1(
     k_p += b * k_b + h // k_g * k_h
     lam_p += b * lam_b + h // lam_g * lam_h
     q_p += b * q_b + h // q_g * q_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
@@ -1420,6 +1439,8 @@ def backward_sweep_2(
     block_e: tl.constexpr,
     block_d: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1448,7 +1469,7 @@ def backward_sweep_2(
     write1_p += b * write1_b + h // write1_g * write1_h
     q_p += b * q_b + h // q_g * q_h
     write2_p += b * write2_b + h // write2_g * write2_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
@@ -1469,10 +1490,14 @@ def backward_sweep_2(
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
-        p = tl.dot(ds.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write1 ds^T
+        rounded, rest = rounded_and_rest(ds, DT)
+        p = tl.dot(rounded.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write1 ds^T
         if not EXACT:
-            p = tl.dot((ds - ds.to(DT).to(tl.float32)).to(DT), tl.trans(write1.to(DT)), p)
-        sums = tl.sum((-(since * x)[None, :] * k.to(tl.float32)).to(DT).to(tl.float32) * p, axis=0)
+            p = tl.dot(rest.to(DT), tl.trans(write1.to(DT)), p)
+        sums = tl.sum(
+            tl.reshape(rounded_to((-(since * x)[None, :] * k.to(tl.float32)), DT) * p, [WARPS, block_d // WARPS, C]),
+            axis=1,
+        )
         q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         t = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(q.to(DT), t.to(DT), input_precision="tf32x3")  # matrix3 q
@@ -1483,7 +1508,13 @@ def backward_sweep_2(
                 ((1.0 + (-lam))[None, :] * y),
                 mask=d_ok[:, None] & i_ok[None, :],
             )  # dk
-            tl.store(s_out_late__out + (step + i * H) * tl.cdiv(D, block_d) + tile, sums, mask=i_ok)  # s: out.late
+            tl.store(
+                s_out_late__out
+                + ((step + i * H) * tl.cdiv(D, block_d) + tile)[None, :] * WARPS
+                + tl.arange(0, WARPS)[:, None],
+                sums,
+                mask=i_ok[None, :],
+            )  # s: out.late
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a_before, lam_r_before < 0)
         write2 = tl.load(
@@ -1636,6 +1667,8 @@ def backward_sweep_3(
     block_e: tl.constexpr,
     block_d: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1662,7 +1695,7 @@ def backward_sweep_3(
     write2_p += b * write2_b + h // write2_g * write2_h
     k_p += b * k_b + h // k_g * k_h
     write1_p += b * write1_b + h // write1_g * write1_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
@@ -1682,10 +1715,14 @@ def backward_sweep_3(
         write2 = tl.load(
             write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
-        p = tl.dot(s.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # write2 s^T
+        rounded, rest = rounded_and_rest(s, DT)
+        p = tl.dot(rounded.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # write2 s^T
         if not EXACT:
-            p = tl.dot((s - s.to(DT).to(tl.float32)).to(DT), tl.trans(write2.to(DT)), p)
-        sums = tl.sum((-(since * lam)[None, :] * q.to(tl.float32)).to(DT).to(tl.float32) * p, axis=0)
+            p = tl.dot(rest.to(DT), tl.trans(write2.to(DT)), p)
+        sums = tl.sum(
+            tl.reshape(rounded_to((-(since * lam)[None, :] * q.to(tl.float32)), DT) * p, [WARPS, block_d // WARPS, C]),
+            axis=1,
+        )
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         t = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(k.to(DT), tl.trans(t.to(DT)), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix4 k
@@ -1695,7 +1732,13 @@ def backward_sweep_3(
                 (-lam[None, :] * p2),
                 mask=d_ok[:, None] & i_ok[None, :],
             )  # dq
-            tl.store(s_in_early__out + (step + i * H) * tl.cdiv(D, block_d) + tile, sums, mask=i_ok)  # s: in.early
+            tl.store(
+                s_in_early__out
+                + ((step + i * H) * tl.cdiv(D, block_d) + tile)[None, :] * WARPS
+                + tl.arange(0, WARPS)[:, None],
+                sums,
+                mask=i_ok[None, :],
+            )  # s: in.early
         kept = power(lam_a_end, lam_r_end < 0)
         x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
@@ -1721,7 +1764,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], o.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = o.shape[-1]
-    config = choose(some.dtype, (D, E), "3885ea6f589394c8")
+    config = choose(some.dtype, (D, E), "b0ad387e72a58f93")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     s_first = whole(states.get("s"))
@@ -1792,6 +1835,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_d=config.padded(D),
             block_e=min(config.tile, config.padded(E)),
             YIELD=False,
+            WARPS=config.warps,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1821,6 +1865,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_d=config.padded(D),
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=False,
+            WARPS=config.warps,
+            STAGES=config.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1841,7 +1887,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     ds_ends = ds_linear = None
     write2 = some.new_empty((B, T, H, E), dtype=some.dtype)
     do = some.new_empty((B, T, H, E), dtype=some.dtype)
-    dlog_lam_0 = some.new_empty((B, T, H, cdiv(E, min(config.tile, config.padded(E)))), dtype=torch.float32)
+    dlog_lam_0 = some.new_empty(
+        (B, T, H, cdiv(E, min(config.tile, config.padded(E))) * config.warps), dtype=torch.float32
+    )
     ds_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
     launch(
         backward_sweep_1,
@@ -1875,6 +1923,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         block_d=config.padded(D),
         block_e=min(config.tile, config.padded(E)),
         YIELD=True,
+        WARPS=config.warps,
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -1914,7 +1963,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
     if needs & {"k", "lam"}:
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
-        s_out_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, config.padded(D)))), dtype=torch.float32)
+        s_out_late_ = some.new_empty(
+            (B, T, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps), dtype=torch.float32
+        )
         launch(
             backward_sweep_2,
             (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
@@ -1942,6 +1993,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_e=config.padded(E),
             block_d=min(config.tile, config.padded(D)),
             YIELD=True,
+            WARPS=config.warps,
+            STAGES=config.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1987,7 +2040,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
     if needs & {"lam", "q"}:
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
-        s_in_early_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, config.padded(D)))), dtype=torch.float32)
+        s_in_early_ = some.new_empty(
+            (B, T, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps), dtype=torch.float32
+        )
         s_last = some.new_empty((lay.sequences * parts, H, D, E), dtype=torch.float32)
         launch(
             backward_sweep_3,
@@ -2017,6 +2072,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_e=config.padded(E),
             block_d=min(config.tile, config.padded(D)),
             YIELD=True,
+            WARPS=config.warps,
+            STAGES=config.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,

@@ -72,6 +72,7 @@ from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
 from chunkform.runtime.parts import map_of_all
 from chunkform.runtime.places import parts_for, places
+from chunkform.runtime.rounding import rounded_and_rest, rounded_to
 from chunkform.runtime.segments import Segment, in_pieces, over_chunks
 from chunkform.runtime.torch_form import (
     CHUNK,
@@ -674,6 +675,8 @@ def forward_sweep_1(
     block_d: tl.constexpr,
     block_e: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -700,7 +703,7 @@ def forward_sweep_1(
     o_p += b * o_b + h // o_g * o_h
     ahead1_p += b * ahead1_b + h // ahead1_g * ahead1_h
     k_p += b * k_b + h // k_g * k_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
@@ -780,6 +783,8 @@ def forward_ends_1(
     block_d: tl.constexpr,
     block_d_kept: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -803,7 +808,7 @@ def forward_ends_1(
     lam_p += b * lam_b + h // lam_g * lam_h
     ahead1_p += b * ahead1_b + h // ahead1_g * ahead1_h
     k_p += b * k_b + h // k_g * k_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
@@ -855,7 +860,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], o.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = o.shape[-1]
-    config = choose(some.dtype, (D, E), "dacf87679073c47f")
+    config = choose(some.dtype, (D, E), "a2995dbc23e89b32")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     s_first = whole(states.get("s"))
@@ -920,6 +925,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             block_d=config.padded(D),
             block_e=min(config.tile, config.padded(E)),
             YIELD=False,
+            WARPS=config.warps,
+            STAGES=config.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -951,6 +958,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             block_d=config.padded(D),
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=False,
+            WARPS=config.warps,
+            STAGES=config.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -996,6 +1005,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         block_d=config.padded(D),
         block_e=min(config.tile, config.padded(E)),
         YIELD=True,
+        WARPS=config.warps,
+        STAGES=config.stages,
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -1158,6 +1169,7 @@ def backward_sweep_1(
     block_d: tl.constexpr,
     block_e: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1220,22 +1232,40 @@ def backward_sweep_1(
         if YIELD:
             tl.store(write2_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :])
             tl.store(
-                dq_0_2a4812_out + (step + i * H) * tl.cdiv(E, block_e) + tile,
-                tl.sum(tl.where(e_ok[:, None], (y * write1.to(tl.float32)), 0.0), axis=0),
-                mask=i_ok,
+                dq_0_2a4812_out
+                + ((step + i * H) * tl.cdiv(E, block_e) + tile)[None, :] * WARPS
+                + tl.arange(0, WARPS)[:, None],
+                tl.sum(
+                    tl.reshape(tl.where(e_ok[:, None], (y * write1.to(tl.float32)), 0.0), [WARPS, block_e // WARPS, C]),
+                    axis=1,
+                ),
+                mask=i_ok[None, :],
             )  # dq
             tl.store(
-                dk_0_2a4812_out + (step + i * H) * tl.cdiv(E, block_e) + tile,
-                tl.sum(tl.where(e_ok[:, None], (y * write1.to(tl.float32)), 0.0), axis=0),
-                mask=i_ok,
+                dk_0_2a4812_out
+                + ((step + i * H) * tl.cdiv(E, block_e) + tile)[None, :] * WARPS
+                + tl.arange(0, WARPS)[:, None],
+                tl.sum(
+                    tl.reshape(tl.where(e_ok[:, None], (y * write1.to(tl.float32)), 0.0), [WARPS, block_e // WARPS, C]),
+                    axis=1,
+                ),
+                mask=i_ok[None, :],
             )  # dk
             tl.store(
                 do_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :]
             )  # do
             tl.store(
-                dlog_lam_0_out + (step + i * H) * tl.cdiv(E, block_e) + tile,
-                tl.sum(tl.where(e_ok[:, None], (((-o.to(tl.float32)) + write1.to(tl.float32)) * p2), 0.0), axis=0),
-                mask=i_ok,
+                dlog_lam_0_out
+                + ((step + i * H) * tl.cdiv(E, block_e) + tile)[None, :] * WARPS
+                + tl.arange(0, WARPS)[:, None],
+                tl.sum(
+                    tl.reshape(
+                        tl.where(e_ok[:, None], (((-o.to(tl.float32)) + write1.to(tl.float32)) * p2), 0.0),
+                        [WARPS, block_e // WARPS, C],
+                    ),
+                    axis=1,
+                ),
+                mask=i_ok[None, :],
             )  # dlog_lam
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a_before, lam_r_before < 0)
@@ -1293,6 +1323,8 @@ def backward_ends_1(
     block_d: tl.constexpr,
     block_d_kept: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1316,7 +1348,7 @@ def backward_ends_1(
     k_p += b * k_b + h // k_g * k_h
     lam_p += b * lam_b + h // lam_g * lam_h
     q_p += b * q_b + h // q_g * q_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
@@ -1477,6 +1509,8 @@ def backward_sweep_2(
     block_e: tl.constexpr,
     block_d: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1506,7 +1540,7 @@ def backward_sweep_2(
     q_p += b * q_b + h // q_g * q_h
     lam_p += b * lam_b + h // lam_g * lam_h
     write2_p += b * write2_b + h // write2_g * write2_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
@@ -1526,17 +1560,30 @@ def backward_sweep_2(
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
-        p = tl.dot(ds.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write1 ds^T
+        rounded, rest = rounded_and_rest(ds, DT)
+        p = tl.dot(rounded.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write1 ds^T
         if not EXACT:
-            p = tl.dot((ds - ds.to(DT).to(tl.float32)).to(DT), tl.trans(write1.to(DT)), p)
-        sums = tl.sum((-(since * ahead1.to(tl.float32))[None, :] * k.to(tl.float32)).to(DT).to(tl.float32) * p, axis=0)
+            p = tl.dot(rest.to(DT), tl.trans(write1.to(DT)), p)
+        sums = tl.sum(
+            tl.reshape(
+                rounded_to((-(since * ahead1.to(tl.float32))[None, :] * k.to(tl.float32)), DT) * p,
+                [WARPS, block_d // WARPS, C],
+            ),
+            axis=1,
+        )
         q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         t = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(q.to(DT), t.to(DT), input_precision="tf32x3")  # matrix3 q
         y = (-p2) + (since[None, :] * p)  # diag(since) write1 ds^T - matrix3 q
         if YIELD:
             tl.store(read1_out + step * D + i[None, :] * (H * D) + d[:, None], y, mask=d_ok[:, None] & i_ok[None, :])
-            tl.store(s_out_late__out + (step + i * H) * tl.cdiv(D, block_d) + tile, sums, mask=i_ok)  # s: out.late
+            tl.store(
+                s_out_late__out
+                + ((step + i * H) * tl.cdiv(D, block_d) + tile)[None, :] * WARPS
+                + tl.arange(0, WARPS)[:, None],
+                sums,
+                mask=i_ok[None, :],
+            )  # s: out.late
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a_before, lam_r_before < 0)
         lam = tl.exp(tl.load(lam_p + t0 * lam_t + i * lam_t, mask=i_ok, other=0.0).to(tl.float32))
@@ -1705,6 +1752,8 @@ def backward_sweep_3(
     block_e: tl.constexpr,
     block_d: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1732,7 +1781,7 @@ def backward_sweep_3(
     k_p += b * k_b + h // k_g * k_h
     ahead1_p += b * ahead1_b + h // ahead1_g * ahead1_h
     write1_p += b * write1_b + h // write1_g * write1_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
@@ -1752,10 +1801,14 @@ def backward_sweep_3(
         write2 = tl.load(
             write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
-        p = tl.dot(s.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # write2 s^T
+        rounded, rest = rounded_and_rest(s, DT)
+        p = tl.dot(rounded.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # write2 s^T
         if not EXACT:
-            p = tl.dot((s - s.to(DT).to(tl.float32)).to(DT), tl.trans(write2.to(DT)), p)
-        sums = tl.sum((-(since * lam)[None, :] * q.to(tl.float32)).to(DT).to(tl.float32) * p, axis=0)
+            p = tl.dot(rest.to(DT), tl.trans(write2.to(DT)), p)
+        sums = tl.sum(
+            tl.reshape(rounded_to((-(since * lam)[None, :] * q.to(tl.float32)), DT) * p, [WARPS, block_d // WARPS, C]),
+            axis=1,
+        )
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         t = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(k.to(DT), tl.trans(t.to(DT)), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix4 k
@@ -1765,7 +1818,13 @@ def backward_sweep_3(
                 (-lam[None, :] * p2),
                 mask=d_ok[:, None] & i_ok[None, :],
             )  # dq
-            tl.store(s_in_early__out + (step + i * H) * tl.cdiv(D, block_d) + tile, sums, mask=i_ok)  # s: in.early
+            tl.store(
+                s_in_early__out
+                + ((step + i * H) * tl.cdiv(D, block_d) + tile)[None, :] * WARPS
+                + tl.arange(0, WARPS)[:, None],
+                sums,
+                mask=i_ok[None, :],
+            )  # s: in.early
         kept = power(lam_a_end, lam_r_end < 0)
         ahead1 = tl.load(ahead1_p + t0 * ahead1_t + i * ahead1_t, mask=i_ok, other=0.0)
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
@@ -1794,7 +1853,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], o.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = o.shape[-1]
-    config = choose(some.dtype, (D, E), "dacf87679073c47f")
+    config = choose(some.dtype, (D, E), "a2995dbc23e89b32")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     s_first = whole(states.get("s"))
@@ -1873,6 +1932,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_d=config.padded(D),
             block_e=min(config.tile, config.padded(E)),
             YIELD=False,
+            WARPS=config.warps,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1904,6 +1964,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_d=config.padded(D),
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=False,
+            WARPS=config.warps,
+            STAGES=config.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1923,10 +1985,16 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             ds_starts = chained_matrix(ds_first, ds_ends, ds_linear, lay, parts, False, along=0)
     ds_ends = ds_linear = None
     write2 = some.new_empty((B, T, H, E), dtype=some.dtype)
-    dq_0_2a4812 = some.new_empty((B, T, H, cdiv(E, min(config.tile, config.padded(E)))), dtype=torch.float32)
-    dk_0_2a4812 = some.new_empty((B, T, H, cdiv(E, min(config.tile, config.padded(E)))), dtype=torch.float32)
+    dq_0_2a4812 = some.new_empty(
+        (B, T, H, cdiv(E, min(config.tile, config.padded(E))) * config.warps), dtype=torch.float32
+    )
+    dk_0_2a4812 = some.new_empty(
+        (B, T, H, cdiv(E, min(config.tile, config.padded(E))) * config.warps), dtype=torch.float32
+    )
     do = some.new_empty((B, T, H, E), dtype=some.dtype)
-    dlog_lam_0 = some.new_empty((B, T, H, cdiv(E, min(config.tile, config.padded(E)))), dtype=torch.float32)
+    dlog_lam_0 = some.new_empty(
+        (B, T, H, cdiv(E, min(config.tile, config.padded(E))) * config.warps), dtype=torch.float32
+    )
     ds_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
     launch(
         backward_sweep_1,
@@ -1964,6 +2032,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         block_d=config.padded(D),
         block_e=min(config.tile, config.padded(E)),
         YIELD=True,
+        WARPS=config.warps,
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -2001,7 +2070,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
     if needs & {"k", "lam"}:
         read1 = some.new_empty((B, T, H, D), dtype=some.dtype)
-        s_out_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, config.padded(D)))), dtype=torch.float32)
+        s_out_late_ = some.new_empty(
+            (B, T, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps), dtype=torch.float32
+        )
         launch(
             backward_sweep_2,
             (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
@@ -2031,6 +2102,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_e=config.padded(E),
             block_d=min(config.tile, config.padded(D)),
             YIELD=True,
+            WARPS=config.warps,
+            STAGES=config.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -2080,7 +2153,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
     if needs & {"lam", "q"}:
         dq_2 = some.new_empty((B, T, H, D), dtype=torch.float32)
-        s_in_early_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, config.padded(D)))), dtype=torch.float32)
+        s_in_early_ = some.new_empty(
+            (B, T, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps), dtype=torch.float32
+        )
         s_last = some.new_empty((lay.sequences * parts, H, D, E), dtype=torch.float32)
         launch(
             backward_sweep_3,
@@ -2112,6 +2187,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_e=config.padded(E),
             block_d=min(config.tile, config.padded(D)),
             YIELD=True,
+            WARPS=config.warps,
+            STAGES=config.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,

@@ -102,6 +102,7 @@ from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import BLOCK, backward_by_length, forward_by_length
 from chunkform.runtime.parts import map_of_all
 from chunkform.runtime.places import LEVELS, parts_for, places
+from chunkform.runtime.rounding import rounded_and_rest
 from chunkform.runtime.segments import Segment, in_pieces, over_chunks
 from chunkform.runtime.torch_form import (
     after_chunks,
@@ -790,6 +791,7 @@ def forward_sweep_1(
     block_d: tl.constexpr,
     block_e: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
     BLOCK: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
@@ -843,9 +845,10 @@ def forward_sweep_1(
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
         t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p3 = tl.dot(p2.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix2 p2
+        rounded, rest = rounded_and_rest(t2, DT)
+        p3 = tl.dot(p2.to(DT), tl.trans(rounded.to(DT)), input_precision="tf32x3")  # matrix2 p2
         if not EXACT:
-            p3 = tl.dot(p2.to(DT), tl.trans((t2 - t2.to(DT).to(tl.float32)).to(DT)), p3)
+            p3 = tl.dot(p2.to(DT), tl.trans(rest.to(DT)), p3)
         scaled2 = tl.load(
             scaled2_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
         )
@@ -897,6 +900,8 @@ def forward_ends_1(
     block_d: tl.constexpr,
     block_d_kept: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -917,7 +922,7 @@ def forward_ends_1(
     d_kept_ok = d_kept < D
     S = tl.where(d_kept[:, None] == d[None, :], 1.0, 0.0)
     beta_p += b * beta_b + h // beta_g * beta_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
@@ -969,7 +974,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "f311037cbb16a4f7")
+    config = choose(some.dtype, (D, E), "614ff96fbc388712")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -1045,6 +1050,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             block_d=config.padded(D),
             block_e=min(config.tile, config.padded(E)),
             YIELD=False,
+            WARPS=config.warps,
             BLOCK=BLOCK,
             C=config.chunk,
             LEVELS=config.levels,
@@ -1073,6 +1079,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             block_d=config.padded(D),
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=False,
+            WARPS=config.warps,
+            STAGES=config.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1121,6 +1129,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         block_d=config.padded(D),
         block_e=min(config.tile, config.padded(E)),
         YIELD=True,
+        WARPS=config.warps,
         BLOCK=BLOCK,
         C=config.chunk,
         LEVELS=config.levels,
@@ -1356,6 +1365,7 @@ def backward_sweep_1(
     block_d: tl.constexpr,
     block_e: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
     BLOCK: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
@@ -1416,9 +1426,10 @@ def backward_sweep_1(
         p = tl.dot(dS.to(DT), tl.trans(scaled1.to(DT)), input_precision="tf32x3")  # scaled1 dS
         do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(do.to(DT), tl.trans(t.to(DT)), p, input_precision="tf32x3")  # ... + matrix2 do
+        rounded, rest = rounded_and_rest(t, DT)
+        p2 = tl.dot(do.to(DT), tl.trans(rounded.to(DT)), p, input_precision="tf32x3")  # ... + matrix2 do
         if not EXACT:
-            p2 = tl.dot(do.to(DT), tl.trans((t - t.to(DT).to(tl.float32)).to(DT)), p2)
+            p2 = tl.dot(do.to(DT), tl.trans(rest.to(DT)), p2)
         t2 = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p3 = tl.dot(p2.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix1 p2
         if YIELD:
@@ -1429,9 +1440,16 @@ def backward_sweep_1(
                 mask=e_ok[:, None] & i_ok[None, :],
             )  # dv
             tl.store(
-                dbeta_0_out + (step + i * H) * tl.cdiv(E, block_e) + tile,
-                tl.sum(tl.where(e_ok[:, None], (p3 * write1.to(tl.float32)), 0.0), axis=0),
-                mask=i_ok,
+                dbeta_0_out
+                + ((step + i * H) * tl.cdiv(E, block_e) + tile)[None, :] * WARPS
+                + tl.arange(0, WARPS)[:, None],
+                tl.sum(
+                    tl.reshape(
+                        tl.where(e_ok[:, None], (p3 * write1.to(tl.float32)), 0.0), [WARPS, block_e // WARPS, C]
+                    ),
+                    axis=1,
+                ),
+                mask=i_ok[None, :],
             )  # dbeta
         scaled2 = tl.load(
             scaled2_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
@@ -1482,6 +1500,8 @@ def backward_ends_1(
     block_d: tl.constexpr,
     block_d_kept: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1502,7 +1522,7 @@ def backward_ends_1(
     d_kept_ok = d_kept < D
     dS = tl.where(d_kept[:, None] == d[None, :], 1.0, 0.0)
     beta_p += b * beta_b + h // beta_g * beta_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
@@ -2060,7 +2080,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "f311037cbb16a4f7")
+    config = choose(some.dtype, (D, E), "614ff96fbc388712")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -2142,6 +2162,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_d=config.padded(D),
             block_e=min(config.tile, config.padded(E)),
             YIELD=False,
+            WARPS=config.warps,
             BLOCK=BLOCK,
             C=config.chunk,
             LEVELS=config.levels,
@@ -2170,6 +2191,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_d=config.padded(D),
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=False,
+            WARPS=config.warps,
+            STAGES=config.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -2190,7 +2213,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     dS_ends = dS_linear = None
     write2 = some.new_empty((B, T, H, E), dtype=some.dtype)
     dv = some.new_empty((B, T, H, E), dtype=some.dtype)
-    dbeta_0 = some.new_empty((B, T, H, cdiv(E, min(config.tile, config.padded(E)))), dtype=torch.float32)
+    dbeta_0 = some.new_empty((B, T, H, cdiv(E, min(config.tile, config.padded(E))) * config.warps), dtype=torch.float32)
     dS_borders = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype)
     dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
     launch(
@@ -2224,6 +2247,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         block_d=config.padded(D),
         block_e=min(config.tile, config.padded(E)),
         YIELD=True,
+        WARPS=config.warps,
         BLOCK=BLOCK,
         C=config.chunk,
         LEVELS=config.levels,

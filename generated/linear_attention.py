@@ -393,6 +393,8 @@ def forward_sweep_1(
     block_d: tl.constexpr,
     block_e: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -417,7 +419,7 @@ def forward_sweep_1(
     v_p += b * v_b + h // v_g * v_h
     q_p += b * q_b + h // q_g * q_h
     k_p += b * k_b + h // k_g * k_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
@@ -459,7 +461,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "3f8cc70a32d56507")
+    config = choose(some.dtype, (D, E), "a75bd18a78ec75c8")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -486,6 +488,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             block_d=config.padded(D),
             block_e=min(config.tile, config.padded(E)),
             YIELD=False,
+            WARPS=config.warps,
+            STAGES=config.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -524,6 +528,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         block_d=config.padded(D),
         block_e=min(config.tile, config.padded(E)),
         YIELD=True,
+        WARPS=config.warps,
+        STAGES=config.stages,
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -569,6 +575,8 @@ def backward_sweep_1(
     block_e: tl.constexpr,
     block_d: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -593,7 +601,7 @@ def backward_sweep_1(
     do_p += b * do_b + h // do_g * do_h
     k_p += b * k_b + h // k_g * k_h
     v_p += b * v_b + h // v_g * v_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
@@ -650,6 +658,8 @@ def backward_sweep_2(
     block_d: tl.constexpr,
     block_e: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -676,7 +686,7 @@ def backward_sweep_2(
     k_p += b * k_b + h // k_g * k_h
     do_p += b * do_b + h // do_g * do_h
     q_p += b * q_b + h // q_g * q_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
@@ -740,6 +750,8 @@ def backward_sweep_3(
     block_e: tl.constexpr,
     block_d: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -766,7 +778,7 @@ def backward_sweep_3(
     q_p += b * q_b + h // q_g * q_h
     v_p += b * v_b + h // v_g * v_h
     do_p += b * do_b + h // do_g * do_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
@@ -800,7 +812,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "3f8cc70a32d56507")
+    config = choose(some.dtype, (D, E), "a75bd18a78ec75c8")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -830,6 +842,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 block_d=config.padded(D),
                 block_e=min(config.tile, config.padded(E)),
                 YIELD=False,
+                WARPS=config.warps,
+                STAGES=config.stages,
                 C=config.chunk,
                 LEVELS=config.levels,
                 EVEN=lay.even,
@@ -863,6 +877,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_e=config.padded(E),
             block_d=min(config.tile, config.padded(D)),
             YIELD=True,
+            WARPS=config.warps,
+            STAGES=config.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -902,6 +918,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_d=config.padded(D),
             block_e=min(config.tile, config.padded(E)),
             YIELD=True,
+            WARPS=config.warps,
+            STAGES=config.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -931,6 +949,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_e=config.padded(E),
             block_d=min(config.tile, config.padded(D)),
             YIELD=True,
+            WARPS=config.warps,
+            STAGES=config.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,

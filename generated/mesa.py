@@ -72,18 +72,9 @@ from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
 from chunkform.runtime.places import parts_for, places
 from chunkform.runtime.programs import Again, Sums, checked_solves, results, wanted, zeros_where_none
+from chunkform.runtime.rounding import INTERPRETED, narrowed, rounded_and_rest, rounded_to, widened
 from chunkform.runtime.solve import conjugate_gradients
-from chunkform.runtime.solve_launch import (
-    CONVERGED,
-    INTERPRETED,
-    conjugate_step,
-    narrowed,
-    over_root,
-    relative,
-    solve_config,
-    strides3,
-    widened,
-)
+from chunkform.runtime.solve_launch import CONVERGED, conjugate_step, over_root, relative, solve_config, strides3
 from chunkform.runtime.torch_form import (
     CHUNK,
     dtype_of,
@@ -425,6 +416,8 @@ def x_system_forward_sweep_1(
     block_d: tl.constexpr,
     block_d_kept: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -450,7 +443,7 @@ def x_system_forward_sweep_1(
         )
     p_p += b * p_b + h // p_g * p_h
     u_p += b * u_b + h // u_g * u_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
@@ -509,7 +502,7 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
     B, T = u.shape[:2]
     H = max(u.shape[2], lam.shape[2], lam_0.shape[0], p.shape[2], 0)
     D = u.shape[-1]
-    config = choose(some.dtype, (D,), "c2a4555904cd0274")
+    config = choose(some.dtype, (D,), "6921a631ffa95500")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -545,6 +538,8 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
             block_d=config.padded(D),
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=False,
+            WARPS=config.warps,
+            STAGES=config.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -577,6 +572,8 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
         block_d=config.padded(D),
         block_d_kept=min(config.tile, config.padded(D)),
         YIELD=True,
+        WARPS=config.warps,
+        STAGES=config.stages,
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -691,6 +688,8 @@ def x_system_backward_sweep_1(
     block_d: tl.constexpr,
     block_d_kept: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -717,7 +716,7 @@ def x_system_backward_sweep_1(
     p_p += b * p_b + h // p_g * p_h
     dy_p += b * dy_b + h // dy_g * dy_h
     u_p += b * u_b + h // u_g * u_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
@@ -734,12 +733,22 @@ def x_system_backward_sweep_1(
             p_p + t0 * p_t + i[None, :] * p_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
         dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(H_.to(DT), tl.trans(dy.to(DT)), input_precision="tf32x3")  # dy H
+        rounded, rest = rounded_and_rest(H_, DT)
+        p2 = tl.dot(rounded.to(DT), tl.trans(dy.to(DT)), input_precision="tf32x3")  # dy H
         if not EXACT:
-            p2 = tl.dot((H_ - H_.to(DT).to(tl.float32)).to(DT), tl.trans(dy.to(DT)), p2)
-        sums = tl.sum((since[None, :] * p.to(tl.float32)).to(DT).to(tl.float32) * p2, axis=0)
+            p2 = tl.dot(rest.to(DT), tl.trans(dy.to(DT)), p2)
+        sums = tl.sum(
+            tl.reshape(rounded_to((since[None, :] * p.to(tl.float32)), DT) * p2, [WARPS, block_d_kept // WARPS, C]),
+            axis=1,
+        )
         if YIELD:
-            tl.store(H_in_late__out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile, sums, mask=i_ok)  # H: in.late
+            tl.store(
+                H_in_late__out
+                + ((step + i * H) * tl.cdiv(D, block_d_kept) + tile)[None, :] * WARPS
+                + tl.arange(0, WARPS)[:, None],
+                sums,
+                mask=i_ok[None, :],
+            )  # H: in.late
         kept = power(lam_a_end, lam_r_end < 0)
         u = tl.load(
             u_p + t0 * u_t + i[None, :] * u_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
@@ -844,6 +853,8 @@ def x_system_backward_sweep_2(
     block_d: tl.constexpr,
     block_d_kept: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -870,7 +881,7 @@ def x_system_backward_sweep_2(
     u_p += b * u_b + h // u_g * u_h
     p_p += b * p_b + h // p_g * p_h
     dy_p += b * dy_b + h // dy_g * dy_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
@@ -887,10 +898,14 @@ def x_system_backward_sweep_2(
         )
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         u2 = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(dH.to(DT), tl.trans(u2.to(DT)), input_precision="tf32x3")  # u dH
+        rounded, rest = rounded_and_rest(dH, DT)
+        p = tl.dot(rounded.to(DT), tl.trans(u2.to(DT)), input_precision="tf32x3")  # u dH
         if not EXACT:
-            p = tl.dot((dH - dH.to(DT).to(tl.float32)).to(DT), tl.trans(u2.to(DT)), p)
-        sums = tl.sum((-since[None, :] * u.to(tl.float32)).to(DT).to(tl.float32) * p, axis=0)
+            p = tl.dot(rest.to(DT), tl.trans(u2.to(DT)), p)
+        sums = tl.sum(
+            tl.reshape(rounded_to((-since[None, :] * u.to(tl.float32)), DT) * p, [WARPS, block_d_kept // WARPS, C]),
+            axis=1,
+        )
         p2 = tl.load(
             p_p + t0 * p_t + i[None, :] * p_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
@@ -902,7 +917,13 @@ def x_system_backward_sweep_2(
                 p3,
                 mask=d_kept_ok[:, None] & i_ok[None, :],
             )  # du
-            tl.store(H_out_late__out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile, sums, mask=i_ok)  # H: out.late
+            tl.store(
+                H_out_late__out
+                + ((step + i * H) * tl.cdiv(D, block_d_kept) + tile)[None, :] * WARPS
+                + tl.arange(0, WARPS)[:, None],
+                sums,
+                mask=i_ok[None, :],
+            )  # H: out.late
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a, lam_r < 0)
         dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
@@ -1015,6 +1036,8 @@ def x_system_backward_sweep_3(
     block_d: tl.constexpr,
     block_d_kept: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1042,7 +1065,7 @@ def x_system_backward_sweep_3(
     dy_p += b * dy_b + h // dy_g * dy_h
     du_1_p += b * du_1_b + h // du_1_g * du_1_h
     p_p += b * p_b + h // p_g * p_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
@@ -1092,7 +1115,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     B, T = u.shape[:2]
     H = max(u.shape[2], lam.shape[2], lam_0.shape[0], p.shape[2], 0)
     D = u.shape[-1]
-    config = choose(some.dtype, (D,), "c2a4555904cd0274")
+    config = choose(some.dtype, (D,), "6921a631ffa95500")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -1185,6 +1208,8 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
                 block_d=config.padded(D),
                 block_d_kept=min(config.tile, config.padded(D)),
                 YIELD=False,
+                WARPS=config.warps,
+                STAGES=config.stages,
                 C=config.chunk,
                 LEVELS=config.levels,
                 EVEN=lay.even,
@@ -1194,7 +1219,9 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
                 num_stages=config.stages,
             )
     if needs & {"lam"}:
-        H_in_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, config.padded(D)))), dtype=torch.float32)
+        H_in_late_ = some.new_empty(
+            (B, T, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps), dtype=torch.float32
+        )
         H__last = some.new_empty((lay.sequences * parts, H, D, D), dtype=torch.float32)
         launch(
             x_system_backward_sweep_1,
@@ -1217,6 +1244,8 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             block_d=config.padded(D),
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=True,
+            WARPS=config.warps,
+            STAGES=config.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1231,7 +1260,9 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     dH_ends = None
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         du_1 = some.new_empty((B, T, H, D), dtype=torch.float32)
-        H_out_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, config.padded(D)))), dtype=torch.float32)
+        H_out_late_ = some.new_empty(
+            (B, T, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps), dtype=torch.float32
+        )
         dH_last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32)
         launch(
             x_system_backward_sweep_2,
@@ -1256,6 +1287,8 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             block_d=config.padded(D),
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=True,
+            WARPS=config.warps,
+            STAGES=config.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1314,6 +1347,8 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             block_d=config.padded(D),
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=True,
+            WARPS=config.warps,
+            STAGES=config.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,

@@ -140,18 +140,9 @@ from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
 from chunkform.runtime.places import parts_for, places
 from chunkform.runtime.programs import Again, Sums, checked_solves, kept, part, results, wanted, zeros_where_none
+from chunkform.runtime.rounding import INTERPRETED, narrowed, rounded_and_rest, widened
 from chunkform.runtime.solve import conjugate_gradients
-from chunkform.runtime.solve_launch import (
-    CONVERGED,
-    INTERPRETED,
-    conjugate_step,
-    narrowed,
-    over_root,
-    relative,
-    solve_config,
-    strides3,
-    widened,
-)
+from chunkform.runtime.solve_launch import CONVERGED, conjugate_step, over_root, relative, solve_config, strides3
 from chunkform.runtime.torch_form import (
     CHUNK,
     dtype_of,
@@ -766,6 +757,8 @@ def x_system_forward_sweep_1(
     block_d: tl.constexpr,
     block_d_kept: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -792,7 +785,7 @@ def x_system_forward_sweep_1(
     p_p += b * p_b + h // p_g * p_h
     k_p += b * k_b + h // k_g * k_h
     beta_p += b * beta_b + h // beta_g * beta_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
@@ -859,7 +852,7 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
     B, T = k.shape[:2]
     H = max(k.shape[2], beta.shape[2], lam.shape[2], lamb.shape[0], p.shape[2], 0)
     D = k.shape[-1]
-    config = choose(some.dtype, (D,), "5aeae485b687f5ac")
+    config = choose(some.dtype, (D,), "71724009b8fd158e")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -889,6 +882,8 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
             block_d=config.padded(D),
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=False,
+            WARPS=config.warps,
+            STAGES=config.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -923,6 +918,8 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
         block_d=config.padded(D),
         block_d_kept=min(config.tile, config.padded(D)),
         YIELD=True,
+        WARPS=config.warps,
+        STAGES=config.stages,
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -1055,6 +1052,8 @@ def x_system_backward_sweep_1(
     block_d: tl.constexpr,
     block_d_kept: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1082,7 +1081,7 @@ def x_system_backward_sweep_1(
     dy_p += b * dy_b + h // dy_g * dy_h
     k_p += b * k_b + h // k_g * k_h
     beta_p += b * beta_b + h // beta_g * beta_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
@@ -1099,12 +1098,19 @@ def x_system_backward_sweep_1(
             p_p + t0 * p_t + i[None, :] * p_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
         dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(H_.to(DT), tl.trans(dy.to(DT)), input_precision="tf32x3")  # dy H
+        rounded, rest = rounded_and_rest(H_, DT)
+        p2 = tl.dot(rounded.to(DT), tl.trans(dy.to(DT)), input_precision="tf32x3")  # dy H
         if not EXACT:
-            p2 = tl.dot((H_ - H_.to(DT).to(tl.float32)).to(DT), tl.trans(dy.to(DT)), p2)
-        sums = tl.sum((since[None, :] * p.to(tl.float32)) * p2, axis=0)
+            p2 = tl.dot(rest.to(DT), tl.trans(dy.to(DT)), p2)
+        sums = tl.sum(tl.reshape((since[None, :] * p.to(tl.float32)) * p2, [WARPS, block_d_kept // WARPS, C]), axis=1)
         if YIELD:
-            tl.store(H_in_late__out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile, sums, mask=i_ok)  # H: in.late
+            tl.store(
+                H_in_late__out
+                + ((step + i * H) * tl.cdiv(D, block_d_kept) + tile)[None, :] * WARPS
+                + tl.arange(0, WARPS)[:, None],
+                sums,
+                mask=i_ok[None, :],
+            )  # H: in.late
         kept = power(lam_a_end, lam_r_end < 0)
         k = tl.load(
             k_p + t0 * k_t + i[None, :] * k_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
@@ -1113,9 +1119,10 @@ def x_system_backward_sweep_1(
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
         k2 = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         w = (beta.to(tl.float32) * until)[None, :] * k.to(tl.float32)
-        p3 = tl.dot(w.to(DT), k2.to(DT), (kept * H_), input_precision="tf32x3")  # ... + k^T diag(beta . until) k
+        rounded2, rest2 = rounded_and_rest(w, DT)
+        p3 = tl.dot(rounded2.to(DT), k2.to(DT), (kept * H_), input_precision="tf32x3")  # ... + k^T diag(beta . until) k
         if not EXACT:
-            p3 = tl.dot((w - w.to(DT).to(tl.float32)).to(DT), k2.to(DT), p3)
+            p3 = tl.dot(rest2.to(DT), k2.to(DT), p3)
         H_ = p3  # kept H + k^T diag(beta . until) k
     if H__last is not None:
         tl.store(H__last + sh * D * D + d[None, :] * D + d_kept[:, None], H_, mask=d_ok[None, :] & d_kept_ok[:, None])
@@ -1216,6 +1223,8 @@ def x_system_backward_sweep_2(
     block_d: tl.constexpr,
     block_d_kept: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1243,7 +1252,7 @@ def x_system_backward_sweep_2(
     p_p += b * p_b + h // p_g * p_h
     beta_p += b * beta_b + h // beta_g * beta_h
     dy_p += b * dy_b + h // dy_g * dy_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
@@ -1266,9 +1275,10 @@ def x_system_backward_sweep_2(
             p_p + t0 * p_t + i[None, :] * p_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p3 = tl.dot(p2.to(DT), t.to(DT), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix1 p
+        rounded, rest = rounded_and_rest(t, DT)
+        p3 = tl.dot(p2.to(DT), rounded.to(DT), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix1 p
         if not EXACT:
-            p3 = tl.dot(p2.to(DT), (t - t.to(DT).to(tl.float32)).to(DT), p3)
+            p3 = tl.dot(p2.to(DT), rest.to(DT), p3)
         if YIELD:
             tl.store(
                 dk_1_out + step * D + i[None, :] * (H * D) + d_kept[:, None],
@@ -1276,9 +1286,16 @@ def x_system_backward_sweep_2(
                 mask=d_kept_ok[:, None] & i_ok[None, :],
             )  # dk
             tl.store(
-                dbeta_1_out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile,
-                tl.sum(tl.where(d_kept_ok[:, None], (k2.to(tl.float32) * p3), 0.0), axis=0),
-                mask=i_ok,
+                dbeta_1_out
+                + ((step + i * H) * tl.cdiv(D, block_d_kept) + tile)[None, :] * WARPS
+                + tl.arange(0, WARPS)[:, None],
+                tl.sum(
+                    tl.reshape(
+                        tl.where(d_kept_ok[:, None], (k2.to(tl.float32) * p3), 0.0), [WARPS, block_d_kept // WARPS, C]
+                    ),
+                    axis=1,
+                ),
+                mask=i_ok[None, :],
             )  # dbeta
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a, lam_r < 0)
@@ -1398,6 +1415,8 @@ def x_system_backward_sweep_3(
     block_d: tl.constexpr,
     block_d_kept: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1426,7 +1445,7 @@ def x_system_backward_sweep_3(
     dy_p += b * dy_b + h // dy_g * dy_h
     dk_1_p += b * dk_1_b + h // dk_1_g * dk_1_h
     p_p += b * p_b + h // p_g * p_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
@@ -1449,31 +1468,45 @@ def x_system_backward_sweep_3(
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
         k2 = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(dH.to(DT), tl.trans(k2.to(DT)), input_precision="tf32x3")  # k dH^T
+        rounded, rest = rounded_and_rest(dH, DT)
+        p = tl.dot(rounded.to(DT), tl.trans(k2.to(DT)), input_precision="tf32x3")  # k dH^T
         if not EXACT:
-            p = tl.dot((dH - dH.to(DT).to(tl.float32)).to(DT), tl.trans(k2.to(DT)), p)
-        sums = tl.sum((-(since * beta.to(tl.float32))[None, :] * k.to(tl.float32)) * p, axis=0)
+            p = tl.dot(rest.to(DT), tl.trans(k2.to(DT)), p)
+        sums = tl.sum(
+            tl.reshape(
+                (-(since * beta.to(tl.float32))[None, :] * k.to(tl.float32)) * p, [WARPS, block_d_kept // WARPS, C]
+            ),
+            axis=1,
+        )
         dy = tl.load(
             dy_p + t0 * dy_t + i[None, :] * dy_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
         t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(dy.to(DT), t.to(DT), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix2 dy
+        rounded2, rest2 = rounded_and_rest(t, DT)
+        p2 = tl.dot(dy.to(DT), rounded2.to(DT), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix2 dy
         if not EXACT:
-            p2 = tl.dot(dy.to(DT), (t - t.to(DT).to(tl.float32)).to(DT), p2)
+            p2 = tl.dot(dy.to(DT), rest2.to(DT), p2)
         if YIELD:
             tl.store(
                 dk_out + step * D + i[None, :] * (H * D) + d_kept[:, None],
                 ((beta.to(tl.float32)[None, :] * p2) + dk_1.to(tl.float32)),
                 mask=d_kept_ok[:, None] & i_ok[None, :],
             )  # dk
-            tl.store(H_out_late__out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile, sums, mask=i_ok)  # H: out.late
+            tl.store(
+                H_out_late__out
+                + ((step + i * H) * tl.cdiv(D, block_d_kept) + tile)[None, :] * WARPS
+                + tl.arange(0, WARPS)[:, None],
+                sums,
+                mask=i_ok[None, :],
+            )  # H: out.late
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a, lam_r < 0)
         p3 = tl.load(p_p + t0 * p_t + i[:, None] * p_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         w = until[None, :] * dy.to(tl.float32)
-        p4 = tl.dot(w.to(DT), p3.to(DT), (kept * dH), input_precision="tf32x3")  # ... + p^T diag(until) dy
+        rounded3, rest3 = rounded_and_rest(w, DT)
+        p4 = tl.dot(rounded3.to(DT), p3.to(DT), (kept * dH), input_precision="tf32x3")  # ... + p^T diag(until) dy
         if not EXACT:
-            p4 = tl.dot((w - w.to(DT).to(tl.float32)).to(DT), p3.to(DT), p4)
+            p4 = tl.dot(rest3.to(DT), p3.to(DT), p4)
         dH = p4  # kept dH + dy^T diag(until) p
 
 
@@ -1488,7 +1521,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     B, T = k.shape[:2]
     H = max(k.shape[2], beta.shape[2], lam.shape[2], lamb.shape[0], p.shape[2], 0)
     D = k.shape[-1]
-    config = choose(some.dtype, (D,), "5aeae485b687f5ac")
+    config = choose(some.dtype, (D,), "71724009b8fd158e")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -1577,6 +1610,8 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
                 block_d=config.padded(D),
                 block_d_kept=min(config.tile, config.padded(D)),
                 YIELD=False,
+                WARPS=config.warps,
+                STAGES=config.stages,
                 C=config.chunk,
                 LEVELS=config.levels,
                 EVEN=lay.even,
@@ -1586,7 +1621,9 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
                 num_stages=config.stages,
             )
     if needs & {"lam"}:
-        H_in_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, config.padded(D)))), dtype=torch.float32)
+        H_in_late_ = some.new_empty(
+            (B, T, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps), dtype=torch.float32
+        )
         H__last = some.new_empty((lay.sequences * parts, H, D, D), dtype=torch.float32)
         launch(
             x_system_backward_sweep_1,
@@ -1611,6 +1648,8 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             block_d=config.padded(D),
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=True,
+            WARPS=config.warps,
+            STAGES=config.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1625,7 +1664,9 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     dH_ends = None
     if needs & {"H", "beta", "k", "lam"}:
         dk_1 = some.new_empty((B, T, H, D), dtype=torch.float32)
-        dbeta_1 = some.new_empty((B, T, H, cdiv(D, min(config.tile, config.padded(D)))), dtype=torch.float32)
+        dbeta_1 = some.new_empty(
+            (B, T, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps), dtype=torch.float32
+        )
         dH_last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32)
         launch(
             x_system_backward_sweep_2,
@@ -1652,6 +1693,8 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             block_d=config.padded(D),
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=True,
+            WARPS=config.warps,
+            STAGES=config.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1687,7 +1730,9 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
         )
     if needs & {"k", "lam"}:
         dk = dk_1  # in place
-        H_out_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, config.padded(D)))), dtype=torch.float32)
+        H_out_late_ = some.new_empty(
+            (B, T, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps), dtype=torch.float32
+        )
         launch(
             x_system_backward_sweep_3,
             (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
@@ -1714,6 +1759,8 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             block_d=config.padded(D),
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=True,
+            WARPS=config.warps,
+            STAGES=config.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -2126,6 +2173,8 @@ def o_forward_sweep_1(
     block_d: tl.constexpr,
     block_e: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -2151,7 +2200,7 @@ def o_forward_sweep_1(
     v_p += b * v_b + h // v_g * v_h
     k_p += b * k_b + h // k_g * k_h
     beta_p += b * beta_b + h // beta_g * beta_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
@@ -2164,9 +2213,10 @@ def o_forward_sweep_1(
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(S.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x S
+        rounded, rest = rounded_and_rest(x, DT)
+        p = tl.dot(S.to(DT), tl.trans(rounded.to(DT)), input_precision="tf32x3")  # x S
         if not EXACT:
-            p = tl.dot(S.to(DT), tl.trans((x - x.to(DT).to(tl.float32)).to(DT)), p)
+            p = tl.dot(S.to(DT), tl.trans(rest.to(DT)), p)
         since = power(lam_a, lam_r < 0)
         v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         seen = i[:, None] >= i[None, :]
@@ -2174,9 +2224,9 @@ def o_forward_sweep_1(
             seen = seen & (i[None, :] >= lam_r[:, None])
         m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(x.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # x k^T
+        p2 = tl.dot(rounded.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # x k^T
         if not EXACT:
-            p2 = tl.dot((x - x.to(DT).to(tl.float32)).to(DT), tl.trans(k.to(DT)), p2)
+            p2 = tl.dot(rest.to(DT), tl.trans(k.to(DT)), p2)
         beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
         p3 = tl.dot(
             v.to(DT),
@@ -2219,7 +2269,7 @@ def triton_o_forward(given, states, constants, packed=None, needs_backward=True)
     H = max(k.shape[2], v.shape[2], beta.shape[2], lam.shape[2], x.shape[2], 0)
     D = k.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "52479003fccec6dc")
+    config = choose(some.dtype, (D, E), "844331b1ff5409bf")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -2252,6 +2302,8 @@ def triton_o_forward(given, states, constants, packed=None, needs_backward=True)
             block_d=config.padded(D),
             block_e=min(config.tile, config.padded(E)),
             YIELD=False,
+            WARPS=config.warps,
+            STAGES=config.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -2289,6 +2341,8 @@ def triton_o_forward(given, states, constants, packed=None, needs_backward=True)
         block_d=config.padded(D),
         block_e=min(config.tile, config.padded(E)),
         YIELD=True,
+        WARPS=config.warps,
+        STAGES=config.stages,
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -2388,9 +2442,10 @@ def o_backward_prepare_1(
     )  # ((dy v^T) . m) diag(beta)
     x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p2 = tl.dot(x.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # x k^T
+    rounded, rest = rounded_and_rest(x, DT)
+    p2 = tl.dot(rounded.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # x k^T
     if not EXACT:
-        p2 = tl.dot((x - x.to(DT).to(tl.float32)).to(DT), tl.trans(k.to(DT)), p2)
+        p2 = tl.dot(rest.to(DT), tl.trans(k.to(DT)), p2)
     tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p2))  # (x k^T) . m
     tl.store(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p))  # (dy v^T) . m
     pairs = beta.to(tl.float32)[None, :] * (
@@ -2446,6 +2501,8 @@ def o_backward_sweep_1(
     block_e: tl.constexpr,
     block_d: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -2472,7 +2529,7 @@ def o_backward_sweep_1(
     k_p += b * k_b + h // k_g * k_h
     beta_p += b * beta_b + h // beta_g * beta_h
     v_p += b * v_b + h // v_g * v_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
@@ -2487,28 +2544,39 @@ def o_backward_sweep_1(
         since = power(lam_a, lam_r < 0)
         x = tl.load(x_p + t0 * x_t + i[None, :] * x_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p = tl.dot(S.to(DT), tl.trans(dy.to(DT)), input_precision="tf32x3")  # dy S^T
+        rounded, rest = rounded_and_rest(S, DT)
+        p = tl.dot(rounded.to(DT), tl.trans(dy.to(DT)), input_precision="tf32x3")  # dy S^T
         if not EXACT:
-            p = tl.dot((S - S.to(DT).to(tl.float32)).to(DT), tl.trans(dy.to(DT)), p)
-        sums = tl.sum((since[None, :] * x.to(tl.float32)) * p, axis=0)
+            p = tl.dot(rest.to(DT), tl.trans(dy.to(DT)), p)
+        sums = tl.sum(tl.reshape((since[None, :] * x.to(tl.float32)) * p, [WARPS, block_d // WARPS, C]), axis=1)
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(k.to(DT), tl.trans(t.to(DT)), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix1 k
+        rounded2, rest2 = rounded_and_rest(t, DT)
+        p2 = tl.dot(
+            k.to(DT), tl.trans(rounded2.to(DT)), (since[None, :] * p), input_precision="tf32x3"
+        )  # ... + matrix1 k
         if not EXACT:
-            p2 = tl.dot(k.to(DT), tl.trans((t - t.to(DT).to(tl.float32)).to(DT)), p2)
+            p2 = tl.dot(k.to(DT), tl.trans(rest2.to(DT)), p2)
         if YIELD:
             tl.store(
                 dx_out + step * D + i[None, :] * (H * D) + d[:, None], p2, mask=d_ok[:, None] & i_ok[None, :]
             )  # dx
-            tl.store(S_in_late__out + (step + i * H) * tl.cdiv(D, block_d) + tile, sums, mask=i_ok)  # S: in.late
+            tl.store(
+                S_in_late__out
+                + ((step + i * H) * tl.cdiv(D, block_d) + tile)[None, :] * WARPS
+                + tl.arange(0, WARPS)[:, None],
+                sums,
+                mask=i_ok[None, :],
+            )  # S: in.late
         kept = power(lam_a_end, lam_r_end < 0)
         beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         w = (beta.to(tl.float32) * until)[None, :] * k.to(tl.float32)
-        p3 = tl.dot(w.to(DT), v.to(DT), (kept * S), input_precision="tf32x3")  # ... + k^T diag(beta . until) v
+        rounded3, rest3 = rounded_and_rest(w, DT)
+        p3 = tl.dot(rounded3.to(DT), v.to(DT), (kept * S), input_precision="tf32x3")  # ... + k^T diag(beta . until) v
         if not EXACT:
-            p3 = tl.dot((w - w.to(DT).to(tl.float32)).to(DT), v.to(DT), p3)
+            p3 = tl.dot(rest3.to(DT), v.to(DT), p3)
         S = p3  # kept S + k^T diag(beta . until) v
     if S_last is not None:
         tl.store(S_last + sh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
@@ -2559,6 +2627,8 @@ def o_backward_sweep_2(
     block_d: tl.constexpr,
     block_e: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -2587,7 +2657,7 @@ def o_backward_sweep_2(
     beta_p += b * beta_b + h // beta_g * beta_h
     v_p += b * v_b + h // v_g * v_h
     x_p += b * x_b + h // x_g * x_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
@@ -2603,14 +2673,16 @@ def o_backward_sweep_2(
         v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(dS.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k dS
+        rounded, rest = rounded_and_rest(dS, DT)
+        p = tl.dot(rounded.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k dS
         if not EXACT:
-            p = tl.dot((dS - dS.to(DT).to(tl.float32)).to(DT), tl.trans(k.to(DT)), p)
+            p = tl.dot(rest.to(DT), tl.trans(k.to(DT)), p)
         dy = tl.load(dy_p + t0 * dy_t + i[None, :] * dy_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(dy.to(DT), t.to(DT), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix2 dy
+        rounded2, rest2 = rounded_and_rest(t, DT)
+        p2 = tl.dot(dy.to(DT), rounded2.to(DT), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix2 dy
         if not EXACT:
-            p2 = tl.dot(dy.to(DT), (t - t.to(DT).to(tl.float32)).to(DT), p2)
+            p2 = tl.dot(dy.to(DT), rest2.to(DT), p2)
         if YIELD:
             tl.store(
                 dv_out + step * E + i[None, :] * (H * E) + e[:, None],
@@ -2618,18 +2690,25 @@ def o_backward_sweep_2(
                 mask=e_ok[:, None] & i_ok[None, :],
             )  # dv
             tl.store(
-                dbeta_1_out + (step + i * H) * tl.cdiv(E, block_e) + tile,
-                tl.sum(tl.where(e_ok[:, None], (p2 * v.to(tl.float32)), 0.0), axis=0),
-                mask=i_ok,
+                dbeta_1_out
+                + ((step + i * H) * tl.cdiv(E, block_e) + tile)[None, :] * WARPS
+                + tl.arange(0, WARPS)[:, None],
+                tl.sum(
+                    tl.reshape(tl.where(e_ok[:, None], (p2 * v.to(tl.float32)), 0.0), [WARPS, block_e // WARPS, C]),
+                    axis=1,
+                ),
+                mask=i_ok[None, :],
             )  # dbeta
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a, lam_r < 0)
         x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         w = until[None, :] * dy.to(tl.float32)
-        p3 = tl.dot(w.to(DT), x.to(DT), (kept * dS), input_precision="tf32x3")  # ... + x^T diag(until) dy
+        rounded3, rest3 = rounded_and_rest(w, DT)
+        rounded4, rest4 = rounded_and_rest(x, DT)
+        p3 = tl.dot(rounded3.to(DT), rounded4.to(DT), (kept * dS), input_precision="tf32x3")  # ... + x^T diag(until) dy
         if not EXACT:
-            p3 = tl.dot((w - w.to(DT).to(tl.float32)).to(DT), x.to(DT), p3)
-            p3 = tl.dot(w.to(DT), (x - x.to(DT).to(tl.float32)).to(DT), p3)
+            p3 = tl.dot(rest3.to(DT), rounded4.to(DT), p3)
+            p3 = tl.dot(rounded3.to(DT), rest4.to(DT), p3)
         dS = p3  # kept dS + x^T diag(until) dy
     if YIELD:
         if dS_last is not None:
@@ -2687,6 +2766,8 @@ def o_backward_sweep_3(
     block_e: tl.constexpr,
     block_d: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -2715,7 +2796,7 @@ def o_backward_sweep_3(
     v_p += b * v_b + h // v_g * v_h
     x_p += b * x_b + h // x_g * x_h
     dy_p += b * dy_b + h // dy_g * dy_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
@@ -2731,30 +2812,43 @@ def o_backward_sweep_3(
         beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p = tl.dot(dS.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # v dS^T
+        rounded, rest = rounded_and_rest(dS, DT)
+        p = tl.dot(rounded.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # v dS^T
         if not EXACT:
-            p = tl.dot((dS - dS.to(DT).to(tl.float32)).to(DT), tl.trans(v.to(DT)), p)
-        sums = tl.sum((-(since * beta.to(tl.float32))[None, :] * k.to(tl.float32)) * p, axis=0)
+            p = tl.dot(rest.to(DT), tl.trans(v.to(DT)), p)
+        sums = tl.sum(
+            tl.reshape((-(since * beta.to(tl.float32))[None, :] * k.to(tl.float32)) * p, [WARPS, block_d // WARPS, C]),
+            axis=1,
+        )
         x = tl.load(x_p + t0 * x_t + i[None, :] * x_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         t = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(x.to(DT), t.to(DT), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix3 x
+        rounded2, rest2 = rounded_and_rest(x, DT)
+        rounded3, rest3 = rounded_and_rest(t, DT)
+        p2 = tl.dot(rounded2.to(DT), rounded3.to(DT), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix3 x
         if not EXACT:
-            p2 = tl.dot((x - x.to(DT).to(tl.float32)).to(DT), t.to(DT), p2)
-            p2 = tl.dot(x.to(DT), (t - t.to(DT).to(tl.float32)).to(DT), p2)
+            p2 = tl.dot(rest2.to(DT), rounded3.to(DT), p2)
+            p2 = tl.dot(rounded2.to(DT), rest3.to(DT), p2)
         if YIELD:
             tl.store(
                 dk_out + step * D + i[None, :] * (H * D) + d[:, None],
                 (beta.to(tl.float32)[None, :] * p2),
                 mask=d_ok[:, None] & i_ok[None, :],
             )  # dk
-            tl.store(S_out_late__out + (step + i * H) * tl.cdiv(D, block_d) + tile, sums, mask=i_ok)  # S: out.late
+            tl.store(
+                S_out_late__out
+                + ((step + i * H) * tl.cdiv(D, block_d) + tile)[None, :] * WARPS
+                + tl.arange(0, WARPS)[:, None],
+                sums,
+                mask=i_ok[None, :],
+            )  # S: out.late
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a, lam_r < 0)
         dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         w = until[None, :] * x.to(tl.float32)
-        p3 = tl.dot(w.to(DT), dy.to(DT), (kept * dS), input_precision="tf32x3")  # ... + x^T diag(until) dy
+        rounded4, rest4 = rounded_and_rest(w, DT)
+        p3 = tl.dot(rounded4.to(DT), dy.to(DT), (kept * dS), input_precision="tf32x3")  # ... + x^T diag(until) dy
         if not EXACT:
-            p3 = tl.dot((w - w.to(DT).to(tl.float32)).to(DT), dy.to(DT), p3)
+            p3 = tl.dot(rest4.to(DT), dy.to(DT), p3)
         dS = p3  # kept dS + x^T diag(until) dy
 
 
@@ -2770,7 +2864,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
     H = max(k.shape[2], v.shape[2], beta.shape[2], lam.shape[2], x.shape[2], 0)
     D = k.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "52479003fccec6dc")
+    config = choose(some.dtype, (D, E), "844331b1ff5409bf")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -2847,6 +2941,8 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
                 block_d=config.padded(D),
                 block_e=min(config.tile, config.padded(E)),
                 YIELD=False,
+                WARPS=config.warps,
+                STAGES=config.stages,
                 C=config.chunk,
                 LEVELS=config.levels,
                 EVEN=lay.even,
@@ -2857,7 +2953,9 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
             )
     if needs & {"lam", "x"}:
         dx = some.new_empty((B, T, H, D), dtype=torch.float32)
-        S_in_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, config.padded(D)))), dtype=torch.float32)
+        S_in_late_ = some.new_empty(
+            (B, T, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps), dtype=torch.float32
+        )
         S_last = some.new_empty((lay.sequences * parts, H, D, E), dtype=torch.float32)
         launch(
             o_backward_sweep_1,
@@ -2887,6 +2985,8 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
             block_e=config.padded(E),
             block_d=min(config.tile, config.padded(D)),
             YIELD=True,
+            WARPS=config.warps,
+            STAGES=config.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -2902,7 +3002,9 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
     dS_ends = None
     if needs & {"S", "beta", "v"}:
         dv = some.new_empty((B, T, H, E), dtype=some.dtype)
-        dbeta_1 = some.new_empty((B, T, H, cdiv(E, min(config.tile, config.padded(E)))), dtype=torch.float32)
+        dbeta_1 = some.new_empty(
+            (B, T, H, cdiv(E, min(config.tile, config.padded(E))) * config.warps), dtype=torch.float32
+        )
         dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
         launch(
             o_backward_sweep_2,
@@ -2932,6 +3034,8 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
             block_d=config.padded(D),
             block_e=min(config.tile, config.padded(E)),
             YIELD=True,
+            WARPS=config.warps,
+            STAGES=config.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -2943,7 +3047,9 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
     matrix2 = None
     if needs & {"k", "lam"}:
         dk = some.new_empty((B, T, H, D), dtype=torch.float32)
-        S_out_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, config.padded(D)))), dtype=torch.float32)
+        S_out_late_ = some.new_empty(
+            (B, T, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps), dtype=torch.float32
+        )
         launch(
             o_backward_sweep_3,
             (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
@@ -2971,6 +3077,8 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
             block_e=config.padded(E),
             block_d=min(config.tile, config.padded(D)),
             YIELD=True,
+            WARPS=config.warps,
+            STAGES=config.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -3144,7 +3252,7 @@ OP = Op(
     SIGNATURE,
     {
         "torch": Backend(torch_forward, torch_backward, frozenset(("packed",))),
-        "triton": Backend(triton_forward, triton_backward, frozenset(("replays",)), narrowest=33),
+        "triton": Backend(triton_forward, triton_backward, frozenset(("replays",))),
     },
     module=__name__,
 )

@@ -130,6 +130,7 @@ from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
 from chunkform.runtime.places import parts_for, places
 from chunkform.runtime.programs import Sums, kept, part, wanted
+from chunkform.runtime.rounding import rounded_and_rest, rounded_to
 from chunkform.runtime.solve import through
 from chunkform.runtime.torch_form import (
     CHUNK,
@@ -694,6 +695,8 @@ def o2_forward_sweep_1(
     block_d: tl.constexpr,
     block_d_kept: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -719,7 +722,7 @@ def o2_forward_sweep_1(
         )
     q_p += b * q_b + h // q_g * q_h
     u_p += b * u_b + h // u_g * u_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
@@ -780,7 +783,7 @@ def triton_o2_forward(given, states, constants, packed=None, needs_backward=True
     B, T = q.shape[:2]
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], 0)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "f28ebb24b2470e42")
+    config = choose(some.dtype, (D,), "ba42db9eab3c7e90")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -816,6 +819,8 @@ def triton_o2_forward(given, states, constants, packed=None, needs_backward=True
             block_d=config.padded(D),
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=False,
+            WARPS=config.warps,
+            STAGES=config.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -848,6 +853,8 @@ def triton_o2_forward(given, states, constants, packed=None, needs_backward=True
         block_d=config.padded(D),
         block_d_kept=min(config.tile, config.padded(D)),
         YIELD=True,
+        WARPS=config.warps,
+        STAGES=config.stages,
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -972,6 +979,8 @@ def o2_backward_sweep_1(
     block_d: tl.constexpr,
     block_d_kept: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -998,7 +1007,7 @@ def o2_backward_sweep_1(
     q_p += b * q_b + h // q_g * q_h
     dy_p += b * dy_b + h // dy_g * dy_h
     u_p += b * u_b + h // u_g * u_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
@@ -1015,10 +1024,14 @@ def o2_backward_sweep_1(
             q_p + t0 * q_t + i[None, :] * q_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
         dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(H_.to(DT), tl.trans(dy.to(DT)), input_precision="tf32x3")  # dy H
+        rounded, rest = rounded_and_rest(H_, DT)
+        p = tl.dot(rounded.to(DT), tl.trans(dy.to(DT)), input_precision="tf32x3")  # dy H
         if not EXACT:
-            p = tl.dot((H_ - H_.to(DT).to(tl.float32)).to(DT), tl.trans(dy.to(DT)), p)
-        sums = tl.sum((-since[None, :] * q.to(tl.float32)).to(DT).to(tl.float32) * p, axis=0)
+            p = tl.dot(rest.to(DT), tl.trans(dy.to(DT)), p)
+        sums = tl.sum(
+            tl.reshape(rounded_to((-since[None, :] * q.to(tl.float32)), DT) * p, [WARPS, block_d_kept // WARPS, C]),
+            axis=1,
+        )
         u = tl.load(
             u_p + t0 * u_t + i[None, :] * u_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
@@ -1030,7 +1043,13 @@ def o2_backward_sweep_1(
                 (-p2),
                 mask=d_kept_ok[:, None] & i_ok[None, :],
             )  # dq
-            tl.store(H_in_late__out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile, sums, mask=i_ok)  # H: in.late
+            tl.store(
+                H_in_late__out
+                + ((step + i * H) * tl.cdiv(D, block_d_kept) + tile)[None, :] * WARPS
+                + tl.arange(0, WARPS)[:, None],
+                sums,
+                mask=i_ok[None, :],
+            )  # H: in.late
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
         u2 = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
@@ -1132,6 +1151,8 @@ def o2_backward_sweep_2(
     block_d: tl.constexpr,
     block_d_kept: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1158,7 +1179,7 @@ def o2_backward_sweep_2(
     u_p += b * u_b + h // u_g * u_h
     q_p += b * q_b + h // q_g * q_h
     dy_p += b * dy_b + h // dy_g * dy_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
@@ -1175,10 +1196,14 @@ def o2_backward_sweep_2(
         )
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         u2 = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(dH.to(DT), tl.trans(u2.to(DT)), input_precision="tf32x3")  # u dH
+        rounded, rest = rounded_and_rest(dH, DT)
+        p = tl.dot(rounded.to(DT), tl.trans(u2.to(DT)), input_precision="tf32x3")  # u dH
         if not EXACT:
-            p = tl.dot((dH - dH.to(DT).to(tl.float32)).to(DT), tl.trans(u2.to(DT)), p)
-        sums = tl.sum((-since[None, :] * u.to(tl.float32)).to(DT).to(tl.float32) * p, axis=0)
+            p = tl.dot(rest.to(DT), tl.trans(u2.to(DT)), p)
+        sums = tl.sum(
+            tl.reshape(rounded_to((-since[None, :] * u.to(tl.float32)), DT) * p, [WARPS, block_d_kept // WARPS, C]),
+            axis=1,
+        )
         q = tl.load(
             q_p + t0 * q_t + i[None, :] * q_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
@@ -1189,7 +1214,13 @@ def o2_backward_sweep_2(
             tl.store(
                 du_1_out + step * D + i[None, :] * (H * D) + d_kept[:, None], y, mask=d_kept_ok[:, None] & i_ok[None, :]
             )  # du
-            tl.store(H_out_late__out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile, sums, mask=i_ok)  # H: out.late
+            tl.store(
+                H_out_late__out
+                + ((step + i * H) * tl.cdiv(D, block_d_kept) + tile)[None, :] * WARPS
+                + tl.arange(0, WARPS)[:, None],
+                sums,
+                mask=i_ok[None, :],
+            )  # H: out.late
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a, lam_r < 0)
         dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
@@ -1302,6 +1333,8 @@ def o2_backward_sweep_3(
     block_d: tl.constexpr,
     block_d_kept: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1329,7 +1362,7 @@ def o2_backward_sweep_3(
     u_p += b * u_b + h // u_g * u_h
     du_1_p += b * du_1_b + h // du_1_g * du_1_h
     q_p += b * q_b + h // q_g * q_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
@@ -1380,7 +1413,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
     B, T = q.shape[:2]
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], 0)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "f28ebb24b2470e42")
+    config = choose(some.dtype, (D,), "ba42db9eab3c7e90")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -1475,6 +1508,8 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
                 block_d=config.padded(D),
                 block_d_kept=min(config.tile, config.padded(D)),
                 YIELD=False,
+                WARPS=config.warps,
+                STAGES=config.stages,
                 C=config.chunk,
                 LEVELS=config.levels,
                 EVEN=lay.even,
@@ -1485,7 +1520,9 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             )
     if needs & {"lam", "q"}:
         dq_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
-        H_in_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, config.padded(D)))), dtype=torch.float32)
+        H_in_late_ = some.new_empty(
+            (B, T, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps), dtype=torch.float32
+        )
         H__last = some.new_empty((lay.sequences * parts, H, D, D), dtype=torch.float32)
         launch(
             o2_backward_sweep_1,
@@ -1510,6 +1547,8 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             block_d=config.padded(D),
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=True,
+            WARPS=config.warps,
+            STAGES=config.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1524,7 +1563,9 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
     dH_ends = None
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         du_1 = some.new_empty((B, T, H, D), dtype=torch.float32)
-        H_out_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, config.padded(D)))), dtype=torch.float32)
+        H_out_late_ = some.new_empty(
+            (B, T, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps), dtype=torch.float32
+        )
         dH_last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32)
         launch(
             o2_backward_sweep_2,
@@ -1549,6 +1590,8 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             block_d=config.padded(D),
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=True,
+            WARPS=config.warps,
+            STAGES=config.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1607,6 +1650,8 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             block_d=config.padded(D),
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=True,
+            WARPS=config.warps,
+            STAGES=config.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1677,6 +1722,8 @@ def o3_forward_sweep_1(
     block_d: tl.constexpr,
     block_d_kept: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1702,7 +1749,7 @@ def o3_forward_sweep_1(
         )
     x_p += b * x_b + h // x_g * x_h
     u_p += b * u_b + h // u_g * u_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
@@ -1764,7 +1811,7 @@ def triton_o3_forward(given, states, constants, packed=None, needs_backward=True
     B, T = q.shape[:2]
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], x.shape[2], 0)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "4d151caad4759114")
+    config = choose(some.dtype, (D,), "cc604f264ef149ad")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -1800,6 +1847,8 @@ def triton_o3_forward(given, states, constants, packed=None, needs_backward=True
             block_d=config.padded(D),
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=False,
+            WARPS=config.warps,
+            STAGES=config.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1832,6 +1881,8 @@ def triton_o3_forward(given, states, constants, packed=None, needs_backward=True
         block_d=config.padded(D),
         block_d_kept=min(config.tile, config.padded(D)),
         YIELD=True,
+        WARPS=config.warps,
+        STAGES=config.stages,
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -1960,6 +2011,8 @@ def o3_backward_sweep_1(
     block_d: tl.constexpr,
     block_d_kept: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1986,7 +2039,7 @@ def o3_backward_sweep_1(
     x_p += b * x_b + h // x_g * x_h
     dy_p += b * dy_b + h // dy_g * dy_h
     u_p += b * u_b + h // u_g * u_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
@@ -2003,10 +2056,14 @@ def o3_backward_sweep_1(
             x_p + t0 * x_t + i[None, :] * x_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
         dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(H_.to(DT), tl.trans(dy.to(DT)), input_precision="tf32x3")  # dy H
+        rounded, rest = rounded_and_rest(H_, DT)
+        p = tl.dot(rounded.to(DT), tl.trans(dy.to(DT)), input_precision="tf32x3")  # dy H
         if not EXACT:
-            p = tl.dot((H_ - H_.to(DT).to(tl.float32)).to(DT), tl.trans(dy.to(DT)), p)
-        sums = tl.sum((-since[None, :] * x.to(tl.float32)).to(DT).to(tl.float32) * p, axis=0)
+            p = tl.dot(rest.to(DT), tl.trans(dy.to(DT)), p)
+        sums = tl.sum(
+            tl.reshape(rounded_to((-since[None, :] * x.to(tl.float32)), DT) * p, [WARPS, block_d_kept // WARPS, C]),
+            axis=1,
+        )
         u = tl.load(
             u_p + t0 * u_t + i[None, :] * u_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
@@ -2018,7 +2075,13 @@ def o3_backward_sweep_1(
                 (-p2),
                 mask=d_kept_ok[:, None] & i_ok[None, :],
             )  # dx
-            tl.store(H_in_late__out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile, sums, mask=i_ok)  # H: in.late
+            tl.store(
+                H_in_late__out
+                + ((step + i * H) * tl.cdiv(D, block_d_kept) + tile)[None, :] * WARPS
+                + tl.arange(0, WARPS)[:, None],
+                sums,
+                mask=i_ok[None, :],
+            )  # H: in.late
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
         u2 = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
@@ -2120,6 +2183,8 @@ def o3_backward_sweep_2(
     block_d: tl.constexpr,
     block_d_kept: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -2146,7 +2211,7 @@ def o3_backward_sweep_2(
     u_p += b * u_b + h // u_g * u_h
     x_p += b * x_b + h // x_g * x_h
     dy_p += b * dy_b + h // dy_g * dy_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
@@ -2163,10 +2228,14 @@ def o3_backward_sweep_2(
         )
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         u2 = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(dH.to(DT), tl.trans(u2.to(DT)), input_precision="tf32x3")  # u dH
+        rounded, rest = rounded_and_rest(dH, DT)
+        p = tl.dot(rounded.to(DT), tl.trans(u2.to(DT)), input_precision="tf32x3")  # u dH
         if not EXACT:
-            p = tl.dot((dH - dH.to(DT).to(tl.float32)).to(DT), tl.trans(u2.to(DT)), p)
-        sums = tl.sum((-since[None, :] * u.to(tl.float32)).to(DT).to(tl.float32) * p, axis=0)
+            p = tl.dot(rest.to(DT), tl.trans(u2.to(DT)), p)
+        sums = tl.sum(
+            tl.reshape(rounded_to((-since[None, :] * u.to(tl.float32)), DT) * p, [WARPS, block_d_kept // WARPS, C]),
+            axis=1,
+        )
         x = tl.load(
             x_p + t0 * x_t + i[None, :] * x_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
@@ -2177,7 +2246,13 @@ def o3_backward_sweep_2(
             tl.store(
                 du_1_out + step * D + i[None, :] * (H * D) + d_kept[:, None], y, mask=d_kept_ok[:, None] & i_ok[None, :]
             )  # du
-            tl.store(H_out_late__out + (step + i * H) * tl.cdiv(D, block_d_kept) + tile, sums, mask=i_ok)  # H: out.late
+            tl.store(
+                H_out_late__out
+                + ((step + i * H) * tl.cdiv(D, block_d_kept) + tile)[None, :] * WARPS
+                + tl.arange(0, WARPS)[:, None],
+                sums,
+                mask=i_ok[None, :],
+            )  # H: out.late
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a, lam_r < 0)
         dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
@@ -2290,6 +2365,8 @@ def o3_backward_sweep_3(
     block_d: tl.constexpr,
     block_d_kept: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -2317,7 +2394,7 @@ def o3_backward_sweep_3(
     u_p += b * u_b + h // u_g * u_h
     du_1_p += b * du_1_b + h // du_1_g * du_1_h
     x_p += b * x_b + h // x_g * x_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
@@ -2369,7 +2446,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
     B, T = q.shape[:2]
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], x.shape[2], 0)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "4d151caad4759114")
+    config = choose(some.dtype, (D,), "cc604f264ef149ad")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -2464,6 +2541,8 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
                 block_d=config.padded(D),
                 block_d_kept=min(config.tile, config.padded(D)),
                 YIELD=False,
+                WARPS=config.warps,
+                STAGES=config.stages,
                 C=config.chunk,
                 LEVELS=config.levels,
                 EVEN=lay.even,
@@ -2474,7 +2553,9 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             )
     if needs & {"lam", "x"}:
         dx_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
-        H_in_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, config.padded(D)))), dtype=torch.float32)
+        H_in_late_ = some.new_empty(
+            (B, T, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps), dtype=torch.float32
+        )
         H__last = some.new_empty((lay.sequences * parts, H, D, D), dtype=torch.float32)
         launch(
             o3_backward_sweep_1,
@@ -2499,6 +2580,8 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             block_d=config.padded(D),
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=True,
+            WARPS=config.warps,
+            STAGES=config.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -2513,7 +2596,9 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
     dH_ends = None
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         du_1 = some.new_empty((B, T, H, D), dtype=torch.float32)
-        H_out_late_ = some.new_empty((B, T, H, cdiv(D, min(config.tile, config.padded(D)))), dtype=torch.float32)
+        H_out_late_ = some.new_empty(
+            (B, T, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps), dtype=torch.float32
+        )
         dH_last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32)
         launch(
             o3_backward_sweep_2,
@@ -2538,6 +2623,8 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             block_d=config.padded(D),
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=True,
+            WARPS=config.warps,
+            STAGES=config.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -2596,6 +2683,8 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             block_d=config.padded(D),
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=True,
+            WARPS=config.warps,
+            STAGES=config.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,

@@ -80,6 +80,7 @@ from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
 from chunkform.runtime.parts import map_of_all
 from chunkform.runtime.places import parts_for, places
+from chunkform.runtime.rounding import rounded_and_rest
 from chunkform.runtime.segments import PIECE, Segment, in_pieces, over_chunks
 from chunkform.runtime.torch_form import (
     after_chunks,
@@ -622,6 +623,8 @@ def forward_sweep_1(
     block_d: tl.constexpr,
     block_e: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -645,7 +648,7 @@ def forward_sweep_1(
         S += tl.load(S_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
     q_p += b * q_b + h // q_g * q_h
     k_p += b * k_b + h // k_g * k_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
@@ -704,7 +707,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "f42a2e73840cb4ca")
+    config = choose(some.dtype, (D, E), "3348fc96993090df")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -767,6 +770,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             block_d=config.padded(D),
             block_e=min(config.tile, config.padded(E)),
             YIELD=False,
+            WARPS=config.warps,
+            STAGES=config.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -821,6 +826,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         block_d=config.padded(D),
         block_e=min(config.tile, config.padded(E)),
         YIELD=True,
+        WARPS=config.warps,
+        STAGES=config.stages,
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -975,6 +982,7 @@ def backward_sweep_1(
     block_d: tl.constexpr,
     block_e: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1025,9 +1033,10 @@ def backward_sweep_1(
         )
         since = span(beta_a, beta_n, 0.0, 0)
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(S.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # q S
+        rounded, rest = rounded_and_rest(S, DT)
+        p = tl.dot(rounded.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # q S
         if not EXACT:
-            p = tl.dot((S - S.to(DT).to(tl.float32)).to(DT), tl.trans(q.to(DT)), p)
+            p = tl.dot(rest.to(DT), tl.trans(q.to(DT)), p)
         sums = tl.sum((do.to(tl.float32) * since) * p, axis=1)
         intra1 = tl.load(intra1_p + at * E + i[None, :] * E + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         y = intra1.to(tl.float32) + (p * since)  # (q S) . since + intra1
@@ -1043,9 +1052,10 @@ def backward_sweep_1(
         v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         w = until * v.to(tl.float32)
-        p2 = tl.dot(w.to(DT), k.to(DT), (kept[:, None] * S), input_precision="tf32x3")  # ... + k^T (v . until)
+        rounded2, rest2 = rounded_and_rest(w, DT)
+        p2 = tl.dot(rounded2.to(DT), k.to(DT), (kept[:, None] * S), input_precision="tf32x3")  # ... + k^T (v . until)
         if not EXACT:
-            p2 = tl.dot((w - w.to(DT).to(tl.float32)).to(DT), k.to(DT), p2)
+            p2 = tl.dot(rest2.to(DT), k.to(DT), p2)
         S = p2  # S diag(kept) + k^T (v . until)
     if S_last is not None:
         tl.store(S_last + sh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
@@ -1183,6 +1193,8 @@ def backward_sweep_2(
     block_e: tl.constexpr,
     block_d: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1205,7 +1217,7 @@ def backward_sweep_2(
     if S_first is not None:
         S += tl.load(S_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0)
     k_p += b * k_b + h // k_g * k_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
@@ -1219,9 +1231,10 @@ def backward_sweep_2(
         )
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p = tl.dot(k.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 k
+        rounded, rest = rounded_and_rest(t, DT)
+        p = tl.dot(k.to(DT), tl.trans(rounded.to(DT)), input_precision="tf32x3")  # matrix1 k
         if not EXACT:
-            p = tl.dot(k.to(DT), tl.trans((t - t.to(DT).to(tl.float32)).to(DT)), p)
+            p = tl.dot(k.to(DT), tl.trans(rest.to(DT)), p)
         scaled1 = tl.load(
             scaled1_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
@@ -1383,6 +1396,7 @@ def backward_sweep_3(
     block_d: tl.constexpr,
     block_e: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1441,9 +1455,10 @@ def backward_sweep_3(
         since = span(beta_a_end[:, None], beta_n_end[:, None], beta_a, beta_n)
         v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(dS.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k dS
+        rounded, rest = rounded_and_rest(dS, DT)
+        p = tl.dot(rounded.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k dS
         if not EXACT:
-            p = tl.dot((dS - dS.to(DT).to(tl.float32)).to(DT), tl.trans(k.to(DT)), p)
+            p = tl.dot(rest.to(DT), tl.trans(k.to(DT)), p)
         sums = tl.sum((-(since * v.to(tl.float32))) * p, axis=1)
         intra2 = tl.load(intra2_p + at * E + i[None, :] * E + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         y = (p * since) + intra2.to(tl.float32)  # (k dS) . since + intra2
@@ -1460,9 +1475,10 @@ def backward_sweep_3(
         do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         w = until * do.to(tl.float32)
-        p2 = tl.dot(w.to(DT), q.to(DT), (kept[:, None] * dS), input_precision="tf32x3")  # ... + q^T (do . until)
+        rounded2, rest2 = rounded_and_rest(w, DT)
+        p2 = tl.dot(rounded2.to(DT), q.to(DT), (kept[:, None] * dS), input_precision="tf32x3")  # ... + q^T (do . until)
         if not EXACT:
-            p2 = tl.dot((w - w.to(DT).to(tl.float32)).to(DT), q.to(DT), p2)
+            p2 = tl.dot(rest2.to(DT), q.to(DT), p2)
         dS = p2  # dS diag(kept) + q^T (do . until)
     if YIELD:
         if dS_last is not None:
@@ -1608,6 +1624,8 @@ def backward_sweep_4(
     block_e: tl.constexpr,
     block_d: tl.constexpr,
     YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1632,7 +1650,7 @@ def backward_sweep_4(
             dS_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0
         )
     q_p += b * q_b + h // q_g * q_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
@@ -1650,9 +1668,10 @@ def backward_sweep_4(
         p = tl.dot(dS.to(DT), tl.trans(scaled3.to(DT)), input_precision="tf32x3")  # scaled3 dS^T
         q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(q.to(DT), tl.trans(t.to(DT)), p, input_precision="tf32x3")  # ... + matrix2 q
+        rounded, rest = rounded_and_rest(t, DT)
+        p2 = tl.dot(q.to(DT), tl.trans(rounded.to(DT)), p, input_precision="tf32x3")  # ... + matrix2 q
         if not EXACT:
-            p2 = tl.dot(q.to(DT), tl.trans((t - t.to(DT).to(tl.float32)).to(DT)), p2)
+            p2 = tl.dot(q.to(DT), tl.trans(rest.to(DT)), p2)
         if YIELD:
             tl.store(
                 dk_out + step * D + i[None, :] * (H * D) + d[:, None], p2, mask=d_ok[:, None] & i_ok[None, :]
@@ -1676,7 +1695,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "f42a2e73840cb4ca")
+    config = choose(some.dtype, (D, E), "3348fc96993090df")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -1745,6 +1764,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_d=config.padded(D),
             block_e=min(config.tile, config.padded(E)),
             YIELD=True,
+            WARPS=config.warps,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1848,6 +1868,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 block_d=config.padded(D),
                 block_e=min(config.tile, config.padded(E)),
                 YIELD=False,
+                WARPS=config.warps,
                 C=config.chunk,
                 LEVELS=config.levels,
                 EVEN=lay.even,
@@ -1894,6 +1915,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_e=config.padded(E),
             block_d=min(config.tile, config.padded(D)),
             YIELD=True,
+            WARPS=config.warps,
+            STAGES=config.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1944,6 +1967,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_d=config.padded(D),
             block_e=min(config.tile, config.padded(E)),
             YIELD=True,
+            WARPS=config.warps,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -2007,6 +2031,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_e=config.padded(E),
             block_d=min(config.tile, config.padded(D)),
             YIELD=True,
+            WARPS=config.warps,
+            STAGES=config.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,

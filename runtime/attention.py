@@ -209,7 +209,12 @@ def _results(call: Call, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
 
 def _forward(call: Call, tensors: Sequence[Tensor]) -> tuple[list[Any], Kept]:
     """Results, followed by what is kept for the backward pass, where there is one."""
-    return replayed(call.replays, "forward", tensors, functools.partial(_forward_pass, call))
+    return replayed(call.replays, "forward", tensors, functools.partial(_forward_pass, call), _owner(call))
+
+
+def _owner(call: Call, *others: Any) -> tuple[Any, ...]:
+    """What passes depend on that launch the same kernels, beside tensors."""
+    return id(call.op), call.backend, call.needs_backward, call.at.causal, *others
 
 
 def _forward_pass(call: Call, tensors: Sequence[Tensor | None]) -> tuple[list[Tensor | None], Kept]:
@@ -258,7 +263,8 @@ class _Run(torch.autograd.Function):
         mode = autocast_dtype(call.at.device.type)
         key = (ctx.kept, wanted, mode, _laid_out(tensors))
         with torch.no_grad():
-            found, _ = replayed(call.replays, key, tensors, functools.partial(_backward_pass, call, ctx.kept, wanted))
+            run = functools.partial(_backward_pass, call, ctx.kept, wanted)
+            found, _ = replayed(call.replays, key, tensors, run, _owner(call, ctx.kept, wanted))
         if torch.is_grad_enabled():  # create_graph=True
             present = [k for k, g in enumerate(found) if g is not None]
             given = tensors[: len(call.names)]

@@ -28,7 +28,7 @@ from .launch import launch, padded
 MOST = 4  # terms that `sum_kernel` adds up
 PROGRAMS = 256  # that keep a GPU busy
 # Rows and stages of kernels that make features in two bytes, of more than 64 channels and of fewer.
-WIDE, NARROW = (64, 3), (128, 2)
+WIDE, NARROW = (64, 4), (64, 3)
 BESIDE = (torch.bfloat16,)  # dtypes in which numbers of rows and keys are channels beside products
 
 

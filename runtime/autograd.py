@@ -39,7 +39,8 @@ def _forward(call: Call, tensors: Sequence[Tensor | None]) -> tuple[list[Any], t
             return [*results, *saved.values()], tuple(saved)
         return [*results], None
 
-    return replayed(call.replays, "forward", _with_starts(call, tensors), run)
+    owner = (id(call.backend), "forward", call.needs_backward, call.packed is None)
+    return replayed(call.replays, "forward", _with_starts(call, tensors), run, owner)
 
 
 def _results(call: Call) -> int:
@@ -134,7 +135,9 @@ class Task:
         tensors = _with_starts(self.call, flat)
         if self.call.replays is None:
             return self._run(tensors)[0]
-        return replayed(self.call.replays, (self.kept, self.wanted, layouts(tensors)), tensors, self._run)[0]
+        key = (self.kept, self.wanted, layouts(tensors))
+        owner = (id(self.call.backend), self.kept, self.wanted, self.call.packed is None)
+        return replayed(self.call.replays, key, tensors, self._run, owner)[0]
 
     def _run(self, flat: Sequence[Tensor | None]) -> tuple[list[Tensor | None], None]:
         s, kept = self.call.signature, len(self.kept or ())

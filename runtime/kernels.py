@@ -17,6 +17,7 @@ import triton.language as tl
 
 from .launch import cdiv, launch, padded, steps, strides
 from .places import Places
+from .rounding import rounded_and_rest
 
 WIDEST = 128  # rows of a matrix that kernels multiply states by: more don't fit into shared memory, and torch does it
 LOG2E = tl.constexpr(1.4426950408889634)
@@ -130,12 +131,12 @@ def order(C: tl.constexpr, FORWARD: tl.constexpr, DIAGONAL: tl.constexpr):
 def in_two_parts(p, w, ACROSS: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr):
     """p @ w, or p @ w^T, of which both are taken as what they are rounded to and what that leaves: such products are rounded
     again where they are used, and gradients of decays are differences of sums of them."""
-    high, wide = p.to(DT), w.to(DT)
+    high, p_rest = rounded_and_rest(p, DT)
+    wide, w_rest = rounded_and_rest(w, DT)
     here = tl.dot(high, tl.trans(wide) if ACROSS else wide, input_precision="tf32x3")
     if not EXACT:
-        rest = (w - wide.to(tl.float32)).to(DT)
-        here = tl.dot(high, tl.trans(rest) if ACROSS else rest, here)
-        here = tl.dot((p - high.to(tl.float32)).to(DT), tl.trans(wide) if ACROSS else wide, here)
+        here = tl.dot(high, tl.trans(w_rest) if ACROSS else w_rest, here)
+        here = tl.dot(p_rest, tl.trans(wide) if ACROSS else wide, here)
     return here
 
 

@@ -158,6 +158,9 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> No
     """Run a kernel over a grid, on the device of its first tensor; an empty grid is nothing to do."""
     if 0 in grid:
         return
+    if watching.instead is not None:
+        watching.instead(kernel, grid, args, options)
+        return
     device = next(x.device for x in args if isinstance(x, torch.Tensor))
     compiled = None
     if device.type != "cuda":
@@ -180,7 +183,7 @@ def _launch(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], options: 
 
     Triton finds it for the arguments anew at each launch, which costs more than the launch; this remembers it, by what Triton
     specialises: dtypes, pointers and integers that 16 divides, integers that are 1 or wide, and None."""
-    key = (id(kernel), device, *map(_special, args), *options.values())
+    key = _key(kernel, args, options, device)
     found = _COMPILED.get(key)
     if found is None:
         compiled = kernel[grid](*args, **options)
@@ -189,6 +192,16 @@ def _launch(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], options: 
     compiled, names = found
     compiled[(*grid, 1, 1)[:3]](*args, *(options[n] for n in names))
     return compiled
+
+
+def _key(kernel: Any, args: tuple[Any, ...], options: dict[str, Any], device: int) -> tuple[Any, ...]:
+    return (id(kernel), device, *map(_special, args), *options.values())
+
+
+def compiled_for(kernel: Any, args: tuple[Any, ...], options: dict[str, Any], device: int) -> tuple[Any, bool]:
+    """What a kernel is compiled for, with these arguments, and whether it was."""
+    key = _key(kernel, args, options, device)
+    return key, key in _COMPILED
 
 
 def _special(x: Any) -> Any:

@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .compiling import compile_first
 from .driver import Kernels, hooked
-from .watch import Launch, Operation, Part, Unknown, Watch
+from .watch import Launch, Operation, Part, Unknown, Watch, watching
 
 Flat = Sequence[Tensor | None]
 Pass = Callable[
@@ -29,18 +30,21 @@ SMALL = 1 << 21  # bytes of a tensor that shares an allocation with others
 ALIGNED = 512  # bytes, as torch's allocator has it
 
 
-def replayed(known: dict[Any, Any] | None, key: Any, tensors: Flat, run: Pass) -> tuple[list[Tensor | None], Any]:
+def replayed(
+    known: dict[Any, Any] | None, key: Any, tensors: Flat, run: Pass, owner: Any = None
+) -> tuple[list[Tensor | None], Any]:
     """run(tensors), or a replay of it.
 
     `known` has what was seen of such calls; None where nothing is to be replayed. `key` has all that `run` depends on beside
-    tensors and `known`, and the layouts of tensors. The first tensor isn't None.
+    tensors and `known`, and the layouts of tensors. The first tensor isn't None. `owner` tells passes apart that launch other
+    kernels, so that these are compiled side by side ahead of the first run; None where they aren't.
     """
-    if known is None or not ON or hooked() or _seen_from_outside():
+    if known is None or not ON or watching.instead is not None or hooked() or _seen_from_outside():
         return run(tensors)
     device = tensors[0].device  # type: ignore[union-attr]
     if device.type == "cuda" and torch._C._cuda_getDevice() != device.index:
         with torch.cuda.device(device):
-            return replayed(known, key, tensors, run)
+            return replayed(known, key, tensors, run, owner)
     found = known.get(key, 0)
     if type(found) is Recorded:
         results = found.replay(tensors)
@@ -52,6 +56,8 @@ def replayed(known: dict[Any, Any] | None, key: Any, tensors: Flat, run: Pass) -
     if len(known) >= KINDS:
         known.clear()
     known[key] = found + 1
+    if owner is not None:
+        compile_first(owner, tensors, run)
     return run(tensors)
 
 

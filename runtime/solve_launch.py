@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 import torch
@@ -10,12 +9,11 @@ import triton
 import triton.language as tl
 
 from .launch import padded
+from .rounding import widened
 
 CONVERGED = tl.constexpr(
     1e-18
 )  # the square of a residual, over that of the right side, that is less than float32 rounds off
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # then float32 goes through the kernels too
-PAIRS = tl.constexpr(not INTERPRETED)  # are entries of 16 bits rounded in pairs by instructions of their own?
 
 
 @dataclass(frozen=True)
@@ -47,41 +45,6 @@ def strides3(x: torch.Tensor) -> tuple[int, int, int]:
 def over_root(r, square):
     """The rows of r over the square roots of `square`, such as those of their own sums of squares; 0 where that is 0."""
     return r * tl.where(square > 0.0, tl.rsqrt(square), 0.0)[:, None]
-
-
-@triton.jit
-def narrowed(x, DT: tl.constexpr):
-    """x in DT. Left to itself, the compiler rounds entries that are used in float32 as well one by one, at a quarter of the
-    speed, and keeps each in a register of its own, which a kernel that holds so much doesn't have."""
-    if PAIRS and tl.bfloat16 == DT:
-        y = tl.inline_asm_elementwise(
-            "cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,r,r", [x], dtype=tl.bfloat16, is_pure=True, pack=2
-        )
-    elif PAIRS and tl.float16 == DT:
-        y = tl.inline_asm_elementwise(
-            "cvt.rn.f16x2.f32 $0, $2, $1;", "=r,r,r", [x], dtype=tl.float16, is_pure=True, pack=2
-        )
-    else:
-        y = x.to(DT)
-    return y
-
-
-@triton.jit
-def widened(x):
-    """x in float32, anew at each use: what `narrowed` rounded isn't kept twice."""
-    if PAIRS and tl.bfloat16 == x.dtype:
-        y = tl.inline_asm_elementwise(
-            "{ shl.b32 $0, $2, 16; and.b32 $1, $2, 0xffff0000; }",
-            "=&r,=r,r", [x], dtype=tl.float32, is_pure=False, pack=2,
-        )  # fmt: skip
-    elif PAIRS and tl.float16 == x.dtype:
-        y = tl.inline_asm_elementwise(
-            "{ .reg .b16 a, b; mov.b32 {a, b}, $2; cvt.f32.f16 $0, a; cvt.f32.f16 $1, b; }",
-            "=r,=r,r", [x], dtype=tl.float32, is_pure=False, pack=2,
-        )  # fmt: skip
-    else:
-        y = x.to(tl.float32)
-    return y
 
 
 @triton.jit

@@ -16,9 +16,10 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 class _Watching(threading.local):
     """Who wants to hear of what this thread does: `note` of launches, called with a kernel, it compiled, grid, arguments and
-    options, and `act` in the place of `act` below."""
+    options, `instead` in the place of launches, and `act` in the place of `act` below."""
 
     note: Callable[..., None] | None = None
+    instead: Callable[..., None] | None = None
     act: Callable[..., None] | None = None
 
 

@@ -14,7 +14,7 @@ from .words import node_text
 
 # Kernels that take operands in two parts of 16 bits gave gradients of NaN on an H200 where tiles have 32 channels: with fewer
 # than this, float32 is right.
-NARROWEST = 33
+NARROWEST = 0
 _MODULES = {
     "chunkform.runtime.packed": "backward_by_length forward_by_length",
     "chunkform.runtime.programs": "Again Sums checked_solves inverted kept part results through_inverse wanted zeros_where_none",

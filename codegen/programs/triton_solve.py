@@ -26,9 +26,8 @@ MODULES = {
     "chunkform.runtime.kernels": "FLOOR LOG2E power",
     "chunkform.runtime.launch": "DTYPES cdiv launch padded steps whole",
     "chunkform.runtime.solve": "conjugate_gradients",
-    "chunkform.runtime.solve_launch": (
-        "CONVERGED INTERPRETED conjugate_step narrowed over_root relative solve_config strides3 widened"
-    ),
+    "chunkform.runtime.rounding": "INTERPRETED narrowed widened",
+    "chunkform.runtime.solve_launch": "CONVERGED conjugate_step over_root relative solve_config strides3",
 }
 OWN = frozenset(  # what the kernels' skeleton calls its own
     "x p r hp along delta size rest inside place state first last_out borders_out x_out fine_out "

@@ -237,7 +237,7 @@ class Host:
                 alone = "" if self.backward else " if needs_backward else None"
                 lines.append(f"{self.names(leaf('state', state.name))}_borders = {text}{alone}")
         for x in self._border_sums(o):
-            shape = f"B, H, lay.chunks, {size_name(dim_of(x.axes[0]))}" if x.axes else f"B, T, H, {self._tile_count(o)}"
+            shape = f"B, H, lay.chunks, {size_name(dim_of(x.axes[0]))}" if x.axes else f"B, T, H, {self._sums_of(k)}"
             lines.append(f"{self.names(x)} = some.new_empty(({shape}), dtype=torch.float32)")
         for s in sweep.group:
             if s.name in sweep.finals:
@@ -516,7 +516,7 @@ class Host:
         shape = ["B", "T", "H", *(size_name(dim_of(a)) for a in x.axes)]
         dtype = "some.dtype"
         if s.kind == "sums":
-            shape.append(self._tile_count(self.opened[k] if k in self.opened else self.pieces[k]))
+            shape.append(self._sums_of(k))
         if s.kind in ("sums", "part") or (s.kind == "final" and self._wide(s.root)):
             dtype = "torch.float32"
             if (before := self._replaced(k, s)) is not None:
@@ -546,6 +546,13 @@ class Host:
         if len(o.tile) != 1:
             return "1"
         return f"cdiv({size_name(dim_of(o.tile[0]))}, {self._tile(o.tile[0])})"
+
+    def _sums_of(self, k: int) -> str:
+        """How many sums over its tile axis a sweep leaves of each step: one for each tile, and of a walk for each warp."""
+        if k not in self.opened:
+            return self._tile_count(self.pieces[k])
+        tiles = self._tile_count(self.opened[k])
+        return f"{tiles} * config.warps" if len(self.opened[k].tile) == 1 else tiles
 
     def _border_sums(self, o: Opened) -> list[Node]:
         """What the walk of a sweep sums for gradients of decays."""
@@ -598,7 +605,8 @@ class Host:
         part = "BLOCK" if block else "config.block"
         words += [f"part_{axis_name(a)}=min({part}, config.padded({size_name(dim_of(a))}))" for a in kernel.parts]
         words += ["FLAT=flat"] if kernel.split else []
-        words += [f"YIELD={not instead}"] if kernel.walks else []
+        words += [f"YIELD={not instead}", "WARPS=config.warps"] if kernel.walks else []
+        words += ["STAGES=config.stages"] if kernel.ahead else []
         words += ["BLOCK=BLOCK"] if kernel.borders else []
         words += [f"C={chunk}", f"LEVELS={levels}", f"EVEN={lay}.even"]
         words += ["EXACT=config.exact", "DT=DTYPES[some.dtype]"]

@@ -25,6 +25,7 @@ IMPORTS = {
     "chunkform.runtime.parts": "map_of_all",
     "chunkform.runtime.packed": "BLOCK",
     "chunkform.runtime.places": "LEVELS parts_for places",
+    "chunkform.runtime.rounding": "rounded_and_rest rounded_to",
     "chunkform.runtime.total": "pair total",
 }
 TEMPLATES = Path(__file__).parent.parent / "templates"
@@ -83,5 +84,6 @@ def kernel_text(k: Kernel) -> str:
         doc=k.doc,
         setup=k.lines["setup"],
         loop=k.lines["loop"] if k.walks else None,
+        chunks="tl.range(0, count, num_stages=STAGES)" if k.ahead else "range(count)",
         after=k.lines["after"],
     )

@@ -107,6 +107,7 @@ class Tiles:
         self.head: list[str] = []  # loads at the start of a chunk, so that nothing waits for them
         self.memo: dict[Node, Value] = {}
         self.loads: dict[tuple[str, ...], str] = {}
+        self.parts: dict[str, tuple[str, str]] = {}  # of operands in two parts
         self.arguments: dict[str, Argument] = {}
         self.precise = (
             False  # are states two operands of products on tensor cores, of which one holds what rounding leaves?
@@ -348,16 +349,28 @@ class Tiles:
         if self.parted and self.precise and bound == ROW and not sides[n].raw:
             sides[n] = self.assign("w", sides[n].over(sides[n].axes), sides[n].axes)  # what a state gets
             again[n] = True
+        rests = list(sides)
+        for side in (0, 1):
+            if again[side]:
+                sides[side], rests[side] = self._in_parts(sides[side])
         a, b = sides
         operands = f"{self._operand(a, (p, bound))}, {self._operand(b, (bound, q))}"
         plus = f", {onto.over(axes)}" if onto is not None else ""
         note = ("... + " if plus else "") + self.note(x)
         v = self.assign("p", f'tl.dot({operands}{plus}, input_precision="tf32x3")', axes, note=note)
-        rests = [(_left_over(a), b)] * again[0] + [(a, _left_over(b))] * again[1]
-        for n, (y, z) in enumerate(rests):
+        others = [(rests[0], b)] * again[0] + [(a, rests[1])] * again[1]
+        for n, (y, z) in enumerate(others):
             operands = f"{self._operand(y, (p, bound))}, {self._operand(z, (bound, q))}"
             self.lines += [*["if not EXACT:"][n:], f"    {v.text} = tl.dot({operands}, {v.text})"]
         return v
+
+    def _in_parts(self, v: Value) -> tuple[Value, Value]:
+        """What v is rounded to, and what that leaves of it."""
+        if v.text not in self.parts:
+            self.parts[v.text] = self.fresh("rounded"), self.fresh("rest")
+            self.lines.append(f"{', '.join(self.parts[v.text])} = rounded_and_rest({v.text}, DT)")
+        first, rest = (Value(x, v.axes, raw=True) for x in self.parts[v.text])
+        return first, rest
 
     def _in_two_parts(self, side: list[Node]) -> bool:
         """Is an operand that tensor cores take in two parts all of this side?"""
@@ -384,8 +397,8 @@ class Tiles:
             factors = factors_of(term)
             read = tuple(f for f in factors if any(is_state(y) for y in walk(f)))
             written = self._product(tuple(f for f in factors if f not in read))
-            rounded = "" if self.parted else ".to(DT).to(tl.float32)"
-            text += f"{' + ' if text else ''}{written.over(axes)}{rounded} * {self._product(read).over(axes)}"
+            factor = written.over(axes) if self.parted else f"rounded_to({written.over(axes)}, DT)"
+            text += f"{' + ' if text else ''}{factor} * {self._product(read).over(axes)}"
         return Value(text, axes)
 
     def _plain(self, factors: list[Node]) -> bool:
@@ -622,11 +635,6 @@ class Tiles:
 def is_state(x: Node) -> bool:
     """Is x the state at the chunk's start?"""
     return x.op == "leaf" and x.attrs[0] == "state in"
-
-
-def _left_over(v: Value) -> Value:
-    """What rounding to the dtype of operands leaves."""
-    return Value(f"({v.text} - {v.text}.to(DT).to(tl.float32))", v.axes)
 
 
 def at_row(x: Node) -> Node:

@@ -24,7 +24,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import Tensor
 
-from benchmarks.compiling import compile_ahead
+from chunkform.runtime.compiling import compile_ahead
 from chunkform.runtime.parallel.group import Group
 
 STEPS = 1100  # of a rank, on average: several parts of the kernels' own
