@@ -270,7 +270,7 @@ def tune(
         typer.Option(help="size of every dim; may be given several times; 64, 128 and 256 when left out"),
     ] = None,
     dtype: Annotated[list[str] | None, typer.Option(help="may be given several times; bfloat16 when left out")] = None,
-    batch: Annotated[int, typer.Option(help="sequences")] = 4,
+    batch: Annotated[int, typer.Option(help="sequences; with heads, enough to fill the GPU")] = 8,
     seq: Annotated[int, typer.Option(help="steps of a sequence")] = 4096,
     heads: Annotated[int, typer.Option(help="heads")] = 16,
     table: Annotated[

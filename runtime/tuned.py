@@ -22,6 +22,7 @@ from filelock import FileLock
 
 Choices = dict[str, dict[str, dict[str, int]]]  # by the kernels' hash, and by shape class: fields of a Config
 SHIPPED = Path(__file__).parent / "tables"
+SHARED = ("kernels.py", "rounding.py")  # functions that generated kernels share
 
 
 def cache_folder() -> Path:
@@ -37,8 +38,9 @@ def about(gpu: str) -> dict[str, str]:
     """What a table of a GPU model holds for: a compiler's faults come and go with its version, and kernels share functions."""
     import triton
 
-    shared = hashlib.sha256((Path(__file__).parent / "kernels.py").read_bytes()).hexdigest()[:16]
-    return {"gpu": gpu, "torch": torch.__version__, "triton": triton.__version__, "shared": shared}
+    shared = b"".join((Path(__file__).parent / name).read_bytes() for name in SHARED)
+    key = hashlib.sha256(shared).hexdigest()[:16]
+    return {"gpu": gpu, "torch": torch.__version__, "triton": triton.__version__, "shared": key}
 
 
 def shape_class(dtype: torch.dtype, largest: int) -> str:
