@@ -6,7 +6,6 @@ configuration, the dtypes and the divisibilities of a real call.
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import math
 import os
@@ -19,6 +18,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from chunkform.runtime.compiling import noting
 
 from .ir import dim_of
 from .pipeline import Compiled
@@ -110,7 +111,7 @@ def _launches(c: Compiled, module: Any, dtype: str, width: int) -> list[_Launch]
     batch, steps, heads = 2, 1024, 4
     found: dict[str, _Launch] = {}
 
-    def record(kernel: Any, grid: Any, *args: Any, **options: Any) -> None:
+    def record(kernel: Any, grid: Any, args: Any, options: Any) -> None:
         key = f"{kernel.fn.__name__} {options.get('FLAT', '')} {options.get('YIELD', '')}".strip()
         found.setdefault(key, _Launch(kernel, args, options))
 
@@ -135,19 +136,16 @@ def _launches(c: Compiled, module: Any, dtype: str, width: int) -> list[_Launch]
 
 @contextmanager
 def replaced_launches(module: Any, record: Any, parts: int = 2) -> Iterator[None]:
-    """Where a module's functions launch a kernel, `record` is called instead; sequences are cut into `parts`."""
-    launching = [importlib.import_module(f"chunkform.runtime.{n}") for n in ("kernels", "parts", "total")]
-    places = [(m, "launch", record) for m in (module, *launching)]
-    if hasattr(module, "parts_for"):
-        places.append((module, "parts_for", lambda *_: parts))
-    before = [getattr(m, n) for m, n, _ in places]
-    for m, n, value in places:
-        setattr(m, n, value)
+    """Where a kernel would be launched, `record` is called instead; a module's functions cut sequences into `parts`."""
+    before = getattr(module, "parts_for", None)
+    if before is not None:
+        module.parts_for = lambda *_: parts
     try:
-        yield
+        with noting(record):
+            yield
     finally:
-        for (m, n, _), value in zip(places, before, strict=True):
-            setattr(m, n, value)
+        if before is not None:
+            module.parts_for = before
 
 
 def _held(c: Compiled, launched: _Launch) -> int:

@@ -59,6 +59,7 @@ import torch
 import triton
 import triton.language as tl
 
+from chunkform.runtime.by_head import by_head
 from chunkform.runtime.decay import order_mask, triangular_inverse
 from chunkform.runtime.decode import Step, StepKernel
 from chunkform.runtime.kernels import chained_matrix, inverse, part_of, place_of
@@ -472,11 +473,7 @@ def forward_prepare_1(
     k_t,
     k_h,
     k_g,
-    beta_p,
-    beta_b,
-    beta_t,
-    beta_h,
-    beta_g,
+    beta_by_head,
     matrix2,
     q_p,
     q_b,
@@ -511,19 +508,18 @@ def forward_prepare_1(
     at = bh * T + t0
     step = (b * T + t0) * H + h
     k_p += b * k_b + h // k_g * k_h
-    beta_p += b * beta_b + h // beta_g * beta_h
     q_p += b * q_b + h // q_g * q_h
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     p = tl.dot(k.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k k^T
-    beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
-    w = -beta.to(tl.float32)[None, :] * (p * tl.where(i[:, None] > i[None, :], 1.0, 0.0))
+    beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
+    w = -beta[None, :] * (p * tl.where(i[:, None] > i[None, :], 1.0, 0.0))
     x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
     tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # x
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     p2 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
     tl.store(
         matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        (beta.to(tl.float32)[None, :] * (p2 * tl.where(i[:, None] >= i[None, :], 1.0, 0.0))),
+        (beta[None, :] * (p2 * tl.where(i[:, None] >= i[None, :], 1.0, 0.0))),
     )  # ([order_{mask}]_{i,j} . (q k^T)) diag(beta)
 
 
@@ -550,11 +546,7 @@ def forward_sweep_1(
     q_g,
     write1_out,
     o_out,
-    beta_p,
-    beta_b,
-    beta_t,
-    beta_h,
-    beta_g,
+    beta_by_head,
     T,
     H,
     chunks,
@@ -592,7 +584,6 @@ def forward_sweep_1(
     k_p += b * k_b + h // k_g * k_h
     v_p += b * v_b + h // v_g * v_h
     q_p += b * q_b + h // q_g * q_h
-    beta_p += b * beta_b + h // beta_g * beta_h
     for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -614,10 +605,8 @@ def forward_sweep_1(
         if YIELD:
             tl.store(write1_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :])
             tl.store(o_out + step * E + i[None, :] * (H * E) + e[:, None], p4, mask=e_ok[:, None] & i_ok[None, :])  # o
-        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
-        p5 = tl.dot(
-            (beta.to(tl.float32)[None, :] * p2).to(DT), k.to(DT), S, input_precision="tf32x3"
-        )  # ... + k^T diag(beta) p2
+        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
+        p5 = tl.dot((beta[None, :] * p2).to(DT), k.to(DT), S, input_precision="tf32x3")  # ... + k^T diag(beta) p2
         S = p5  # S + k^T diag(beta) p2
     if YIELD:
         if S_last is not None:
@@ -640,11 +629,7 @@ def forward_ends_1(
     k_h,
     k_g,
     matrix1,
-    beta_p,
-    beta_b,
-    beta_t,
-    beta_h,
-    beta_g,
+    beta_by_head,
     T,
     H,
     chunks,
@@ -677,7 +662,6 @@ def forward_ends_1(
     d_kept_ok = d_kept < D
     S = tl.where(d_kept[:, None] == d[None, :], 1.0, 0.0)
     k_p += b * k_b + h // k_g * k_h
-    beta_p += b * beta_b + h // beta_g * beta_h
     for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -691,10 +675,8 @@ def forward_ends_1(
         w = -p
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
-        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
-        p3 = tl.dot(
-            (beta.to(tl.float32)[None, :] * p2).to(DT), k.to(DT), S, input_precision="tf32x3"
-        )  # ... + k^T diag(beta) p2
+        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
+        p3 = tl.dot((beta[None, :] * p2).to(DT), k.to(DT), S, input_precision="tf32x3")  # ... + k^T diag(beta) p2
         S = p3  # S + k^T diag(beta) p2
     if YIELD:
         if S_last is not None:
@@ -719,11 +701,12 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "e9abe7d67b71341b")
+    config = choose(some.dtype, (D, E), "f762baae66f4a2fc")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     S_starts = S_first
+    beta_by_head = by_head(beta, H)
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
@@ -732,8 +715,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         matrix1,
         k,
         *strides(k, H),
-        beta,
-        *strides(beta, H),
+        beta_by_head,
         matrix2,
         q,
         *strides(q, H),
@@ -766,8 +748,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             *strides(q, H),
             None,
             None,
-            beta,
-            *strides(beta, H),
+            beta_by_head,
             *lay.walked,
             parts,
             lay.length(parts),
@@ -794,8 +775,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             k,
             *strides(k, H),
             matrix1,
-            beta,
-            *strides(beta, H),
+            beta_by_head,
             *lay.walked,
             parts,
             lay.length(parts),
@@ -839,8 +819,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         *strides(q, H),
         write1,
         o,
-        beta,
-        *strides(beta, H),
+        beta_by_head,
         *lay.walked,
         parts,
         lay.length(parts),
@@ -881,11 +860,7 @@ def backward_prepare_1(
     k_h,
     k_g,
     matrix1,
-    beta_p,
-    beta_b,
-    beta_t,
-    beta_h,
-    beta_g,
+    beta_by_head,
     matrix3,
     do_p,
     do_b,
@@ -931,7 +906,6 @@ def backward_prepare_1(
     step = (b * T + t0) * H + h
     q_p += b * q_b + h // q_g * q_h
     k_p += b * k_b + h // k_g * k_h
-    beta_p += b * beta_b + h // beta_g * beta_h
     do_p += b * do_b + h // do_g * do_h
     write1_p += b * write1_b + h // write1_g * write1_h
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
@@ -942,8 +916,8 @@ def backward_prepare_1(
         (p * tl.where(i[:, None] >= i[None, :], 1.0, 0.0)),
     )  # [order_{mask}]_{i,j} . (q k^T)
     p2 = tl.dot(k.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k k^T
-    beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
-    w = -beta.to(tl.float32)[None, :] * (p2 * tl.where(i[:, None] < i[None, :], 1.0, 0.0))
+    beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
+    w = -beta[None, :] * (p2 * tl.where(i[:, None] < i[None, :], 1.0, 0.0))
     x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
     tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # x
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
@@ -957,7 +931,7 @@ def backward_prepare_1(
     )  # [order_{mask}]_{i,j} . (do write1^T)
     tl.store(
         matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        (beta.to(tl.float32)[None, :] * (tl.where(i[:, None] >= i[None, :], 1.0, 0.0) * p3)),
+        (beta[None, :] * (tl.where(i[:, None] >= i[None, :], 1.0, 0.0) * p3)),
     )  # ([order_{mask}]_{i,j} . (do write1^T)) diag(beta)
 
 
@@ -977,11 +951,7 @@ def backward_sweep_1(
     do_g,
     matrix2,
     matrix1,
-    beta_p,
-    beta_b,
-    beta_t,
-    beta_h,
-    beta_g,
+    beta_by_head,
     write1_p,
     write1_b,
     write1_t,
@@ -1032,7 +1002,6 @@ def backward_sweep_1(
         )
     k_p += b * k_b + h // k_g * k_h
     do_p += b * do_b + h // do_g * do_h
-    beta_p += b * beta_b + h // beta_g * beta_h
     write1_p += b * write1_b + h // write1_g * write1_h
     q_p += b * q_b + h // q_g * q_h
     for n in range(count):
@@ -1043,7 +1012,7 @@ def backward_sweep_1(
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
-        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         write1 = tl.load(
             write1_p + t0 * write1_t + i[None, :] * write1_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0
         )
@@ -1058,7 +1027,7 @@ def backward_sweep_1(
             tl.store(write2_out + step * E + i[None, :] * (H * E) + e[:, None], p3, mask=e_ok[:, None] & i_ok[None, :])
             tl.store(
                 dv_out + step * E + i[None, :] * (H * E) + e[:, None],
-                (beta.to(tl.float32)[None, :] * p3),
+                (beta[None, :] * p3),
                 mask=e_ok[:, None] & i_ok[None, :],
             )  # dv
             tl.store(
@@ -1073,7 +1042,7 @@ def backward_sweep_1(
                 ),
                 mask=i_ok[None, :],
             )  # dbeta
-        p4 = tl.dot((beta.to(tl.float32)[None, :] * p3).to(DT), k.to(DT), input_precision="tf32x3")  # k^T diag(beta) p3
+        p4 = tl.dot((beta[None, :] * p3).to(DT), k.to(DT), input_precision="tf32x3")  # k^T diag(beta) p3
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p5 = tl.dot(do.to(DT), q.to(DT), (dS + (-p4)), input_precision="tf32x3")  # ... + q^T do
         dS = p5  # dS + q^T do - k^T diag(beta) p3
@@ -1098,11 +1067,7 @@ def backward_ends_1(
     k_h,
     k_g,
     matrix1,
-    beta_p,
-    beta_b,
-    beta_t,
-    beta_h,
-    beta_g,
+    beta_by_head,
     T,
     H,
     chunks,
@@ -1135,7 +1100,6 @@ def backward_ends_1(
     d_kept_ok = d_kept < D
     dS = tl.where(d_kept[:, None] == d[None, :], 1.0, 0.0)
     k_p += b * k_b + h // k_g * k_h
-    beta_p += b * beta_b + h // beta_g * beta_h
     for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -1148,8 +1112,8 @@ def backward_ends_1(
         p = tl.dot(dS.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k dS
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(p.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 p
-        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
-        p3 = tl.dot((beta.to(tl.float32)[None, :] * p2).to(DT), k.to(DT), input_precision="tf32x3")  # k^T diag(beta) p2
+        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
+        p3 = tl.dot((beta[None, :] * p2).to(DT), k.to(DT), input_precision="tf32x3")  # k^T diag(beta) p2
         dS = (-p3) + dS  # dS - k^T diag(beta) p2
     if YIELD:
         if dS_last is not None:
@@ -1166,11 +1130,7 @@ def backward_ends_1(
 @triton.jit(do_not_specialize=["T", "chunks"])
 def backward_prepare_2(
     matrix5,
-    beta_p,
-    beta_b,
-    beta_t,
-    beta_h,
-    beta_g,
+    beta_by_head,
     write2_p,
     write2_b,
     write2_t,
@@ -1209,10 +1169,9 @@ def backward_prepare_2(
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
-    beta_p += b * beta_b + h // beta_g * beta_h
     write2_p += b * write2_b + h // write2_g * write2_h
     write1_p += b * write1_b + h // write1_g * write1_h
-    beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+    beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
     write2 = tl.load(
         write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
     )
@@ -1222,11 +1181,11 @@ def backward_prepare_2(
     p = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
     tl.store(
         matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        (beta.to(tl.float32)[:, None] * (tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p)),
+        (beta[:, None] * (tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p)),
     )  # diag(beta) ([order_{mask}]_{i,j} . (write2 write1^T))
     tl.store(
         matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        (beta.to(tl.float32)[None, :] * (tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p)),
+        (beta[None, :] * (tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p)),
     )  # ([order_{mask}]_{i,j} . (write2 write1^T)) diag(beta)
 
 
@@ -1250,11 +1209,7 @@ def backward_sweep_2(
     write1_t,
     write1_h,
     write1_g,
-    beta_p,
-    beta_b,
-    beta_t,
-    beta_h,
-    beta_g,
+    beta_by_head,
     dk_1_out,
     write2_p,
     write2_b,
@@ -1304,7 +1259,6 @@ def backward_sweep_2(
     k_p += b * k_b + h // k_g * k_h
     q_p += b * q_b + h // q_g * q_h
     write1_p += b * write1_b + h // write1_g * write1_h
-    beta_p += b * beta_b + h // beta_g * beta_h
     write2_p += b * write2_b + h // write2_g * write2_h
     do_p += b * do_b + h // do_g * do_h
     for n in range(count):
@@ -1315,7 +1269,7 @@ def backward_sweep_2(
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
-        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         t = tl.load(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p = tl.dot(k.to(DT), t.to(DT), input_precision="tf32x3")  # matrix5 k
@@ -1329,14 +1283,14 @@ def backward_sweep_2(
         if YIELD:
             tl.store(
                 dk_1_out + step * D + i[None, :] * (H * D) + d[:, None],
-                (beta.to(tl.float32)[None, :] * p3),
+                (beta[None, :] * p3),
                 mask=d_ok[:, None] & i_ok[None, :],
             )  # dk
         write2 = tl.load(
             write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
         p4 = tl.dot(
-            (beta.to(tl.float32)[None, :] * k.to(tl.float32)).to(DT), write2.to(DT), input_precision="tf32x3"
+            (beta[None, :] * k.to(tl.float32)).to(DT), write2.to(DT), input_precision="tf32x3"
         )  # k^T diag(beta) write2
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p5 = tl.dot(q.to(DT), do.to(DT), (dS + (-p4)), input_precision="tf32x3")  # ... + q^T do
@@ -1364,11 +1318,7 @@ def backward_sweep_3(
     write2_t,
     write2_h,
     write2_g,
-    beta_p,
-    beta_b,
-    beta_t,
-    beta_h,
-    beta_g,
+    beta_by_head,
     dk_1_p,
     dk_1_b,
     dk_1_t,
@@ -1417,7 +1367,6 @@ def backward_sweep_3(
     k_p += b * k_b + h // k_g * k_h
     do_p += b * do_b + h // do_g * do_h
     write2_p += b * write2_b + h // write2_g * write2_h
-    beta_p += b * beta_b + h // beta_g * beta_h
     dk_1_p += b * dk_1_b + h // dk_1_g * dk_1_h
     write1_p += b * write1_b + h // write1_g * write1_h
     for n in range(count):
@@ -1428,7 +1377,7 @@ def backward_sweep_3(
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
-        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         dk_1 = tl.load(
             dk_1_p + t0 * dk_1_t + i[None, :] * dk_1_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0
         )
@@ -1449,14 +1398,14 @@ def backward_sweep_3(
             )  # dq
             tl.store(
                 dk_out + step * D + i[None, :] * (H * D) + d[:, None],
-                ((-beta.to(tl.float32)[None, :] * p4) + dk_1.to(tl.float32)),
+                ((-beta[None, :] * p4) + dk_1.to(tl.float32)),
                 mask=d_ok[:, None] & i_ok[None, :],
             )  # dk
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
         p5 = tl.dot(
-            (beta.to(tl.float32)[None, :] * k.to(tl.float32)).to(DT), write1.to(DT), S, input_precision="tf32x3"
+            (beta[None, :] * k.to(tl.float32)).to(DT), write1.to(DT), S, input_precision="tf32x3"
         )  # ... + k^T diag(beta) write1
         S = p5  # S + k^T diag(beta) write1
     if S_last is not None:
@@ -1474,7 +1423,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "e9abe7d67b71341b")
+    config = choose(some.dtype, (D, E), "f762baae66f4a2fc")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -1482,6 +1431,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     S_starts = saved["S starts"] if parts > 1 else S_first
     write1 = saved["0c5684b44a"]
     do = cotangent(cotangents.get("o"), some, (B, T, H, E))
+    beta_by_head = by_head(beta, H)
     matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
@@ -1495,8 +1445,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         k,
         *strides(k, H),
         matrix1,
-        beta,
-        *strides(beta, H),
+        beta_by_head,
         matrix3,
         do,
         *strides(do, H),
@@ -1530,8 +1479,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             *strides(do, H),
             matrix2,
             matrix1,
-            beta,
-            *strides(beta, H),
+            beta_by_head,
             write1,
             *strides(write1, H),
             None,
@@ -1564,8 +1512,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             k,
             *strides(k, H),
             matrix1,
-            beta,
-            *strides(beta, H),
+            beta_by_head,
             *lay.walked,
             parts,
             lay.length(parts),
@@ -1608,8 +1555,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         *strides(do, H),
         matrix2,
         matrix1,
-        beta,
-        *strides(beta, H),
+        beta_by_head,
         write1,
         *strides(write1, H),
         write2,
@@ -1642,8 +1588,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             backward_prepare_2,
             (lay.programs,),
             matrix5,
-            beta,
-            *strides(beta, H),
+            beta_by_head,
             write2,
             *strides(write2, H),
             write1,
@@ -1675,8 +1620,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             matrix3,
             write1,
             *strides(write1, H),
-            beta,
-            *strides(beta, H),
+            beta_by_head,
             dk_1,
             write2,
             *strides(write2, H),
@@ -1717,8 +1661,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             matrix6,
             write2,
             *strides(write2, H),
-            beta,
-            *strides(beta, H),
+            beta_by_head,
             dk_1,
             *strides(dk_1, H),
             dq,

@@ -67,6 +67,7 @@ import torch
 import triton
 import triton.language as tl
 
+from chunkform.runtime.by_head import by_head
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out, triangular_inverse
 from chunkform.runtime.decode import Step, StepKernel
 from chunkform.runtime.kernels import border_sums, chained_matrix, cumulate, inverse, part_of, place_of, power
@@ -612,11 +613,7 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 @triton.jit(do_not_specialize=["T", "chunks"])
 def forward_prepare_1(
     matrix1,
-    alpha_p,
-    alpha_b,
-    alpha_t,
-    alpha_h,
-    alpha_g,
+    alpha_by_head,
     alpha_sums,
     alpha_resets,
     k_p,
@@ -624,11 +621,7 @@ def forward_prepare_1(
     k_t,
     k_h,
     k_g,
-    beta_p,
-    beta_b,
-    beta_t,
-    beta_h,
-    beta_g,
+    beta_by_head,
     matrix2,
     q_p,
     q_b,
@@ -662,23 +655,21 @@ def forward_prepare_1(
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
-    alpha_p += b * alpha_b + h // alpha_g * alpha_h
     k_p += b * k_b + h // k_g * k_h
-    beta_p += b * beta_b + h // beta_g * beta_h
     q_p += b * q_b + h // q_g * q_h
     alpha_a_before = tl.load(alpha_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
     alpha_r_before = tl.load(alpha_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
     alpha_a = tl.load(alpha_sums + at + tl.minimum(i, last))
     alpha_r = tl.load(alpha_resets + at + tl.minimum(i, last)) if EXACT else -1
-    alpha = tl.exp(tl.load(alpha_p + t0 * alpha_t + i * alpha_t, mask=i_ok, other=0.0).to(tl.float32))
+    alpha = tl.exp(tl.load(alpha_by_head + at + i, mask=i_ok, other=0.0))
     seen = i[:, None] > i[None, :]
     if EXACT:
         seen = seen & (i[None, :] >= alpha_r_before[:, None])
     m = power(alpha_a_before[:, None] - alpha_a[None, :], seen)  # decays from write to read
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     p = tl.dot(k.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k k^T
-    beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
-    w = -alpha[:, None] * beta.to(tl.float32)[None, :] * (m * p)
+    beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
+    w = -alpha[:, None] * beta[None, :] * (m * p)
     x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
     tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # x
     seen2 = i[:, None] >= i[None, :]
@@ -688,7 +679,7 @@ def forward_prepare_1(
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     p2 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
     tl.store(
-        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta.to(tl.float32)[None, :] * (m2 * p2))
+        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta[None, :] * (m2 * p2))
     )  # ((q k^T) . m) diag(beta)
 
 
@@ -701,11 +692,7 @@ def forward_sweep_1(
     k_t,
     k_h,
     k_g,
-    alpha_p,
-    alpha_b,
-    alpha_t,
-    alpha_h,
-    alpha_g,
+    alpha_by_head,
     alpha_sums,
     alpha_resets,
     v_p,
@@ -722,11 +709,7 @@ def forward_sweep_1(
     matrix2,
     write1_out,
     o_out,
-    beta_p,
-    beta_b,
-    beta_t,
-    beta_h,
-    beta_g,
+    beta_by_head,
     T,
     H,
     chunks,
@@ -762,10 +745,8 @@ def forward_sweep_1(
     if S_first is not None:
         S += tl.load(S_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
     k_p += b * k_b + h // k_g * k_h
-    alpha_p += b * alpha_b + h // alpha_g * alpha_h
     v_p += b * v_b + h // v_g * v_h
     q_p += b * q_b + h // q_g * q_h
-    beta_p += b * beta_b + h // beta_g * beta_h
     for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -782,7 +763,7 @@ def forward_sweep_1(
         alpha_r_end = tl.load(alpha_resets + at + last) if EXACT else -1
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(S.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k S
-        alpha = tl.exp(tl.load(alpha_p + t0 * alpha_t + i * alpha_t, mask=i_ok, other=0.0).to(tl.float32))
+        alpha = tl.exp(tl.load(alpha_by_head + at + i, mask=i_ok, other=0.0))
         since = power(alpha_a_before, alpha_r_before < 0)
         v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         w = (-(alpha * since)[None, :] * p) + v.to(tl.float32)
@@ -799,10 +780,10 @@ def forward_sweep_1(
             tl.store(write1_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :])
             tl.store(o_out + step * E + i[None, :] * (H * E) + e[:, None], p4, mask=e_ok[:, None] & i_ok[None, :])  # o
         kept = power(alpha_a_end, alpha_r_end < 0)
-        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         until = power(alpha_a_end - alpha_a, alpha_r_end < i + 1)
         p5 = tl.dot(
-            ((beta.to(tl.float32) * until)[None, :] * p2).to(DT), k.to(DT), (kept * S), input_precision="tf32x3"
+            ((beta * until)[None, :] * p2).to(DT), k.to(DT), (kept * S), input_precision="tf32x3"
         )  # ... + k^T diag(beta . until) p2
         S = p5  # kept S + k^T diag(beta . until) p2
     if YIELD:
@@ -820,11 +801,7 @@ def forward_sweep_1(
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def forward_ends_1(
     S_last,
-    alpha_p,
-    alpha_b,
-    alpha_t,
-    alpha_h,
-    alpha_g,
+    alpha_by_head,
     alpha_sums,
     alpha_resets,
     k_p,
@@ -833,11 +810,7 @@ def forward_ends_1(
     k_h,
     k_g,
     matrix1,
-    beta_p,
-    beta_b,
-    beta_t,
-    beta_h,
-    beta_g,
+    beta_by_head,
     T,
     H,
     chunks,
@@ -869,9 +842,7 @@ def forward_ends_1(
     d_kept = tile * block_d_kept + tl.arange(0, block_d_kept)
     d_kept_ok = d_kept < D
     S = tl.where(d_kept[:, None] == d[None, :], 1.0, 0.0)
-    alpha_p += b * alpha_b + h // alpha_g * alpha_h
     k_p += b * k_b + h // k_g * k_h
-    beta_p += b * beta_b + h // beta_g * beta_h
     for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -886,7 +857,7 @@ def forward_ends_1(
         alpha_r_end = tl.load(alpha_resets + at + last) if EXACT else -1
         alpha_a = tl.load(alpha_sums + at + tl.minimum(i, last))
         alpha_r = tl.load(alpha_resets + at + tl.minimum(i, last)) if EXACT else -1
-        alpha = tl.exp(tl.load(alpha_p + t0 * alpha_t + i * alpha_t, mask=i_ok, other=0.0).to(tl.float32))
+        alpha = tl.exp(tl.load(alpha_by_head + at + i, mask=i_ok, other=0.0))
         since = power(alpha_a_before, alpha_r_before < 0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(S.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k S
@@ -894,10 +865,10 @@ def forward_ends_1(
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
         kept = power(alpha_a_end, alpha_r_end < 0)
-        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         until = power(alpha_a_end - alpha_a, alpha_r_end < i + 1)
         p3 = tl.dot(
-            ((beta.to(tl.float32) * until)[None, :] * p2).to(DT), k.to(DT), (kept * S), input_precision="tf32x3"
+            ((beta * until)[None, :] * p2).to(DT), k.to(DT), (kept * S), input_precision="tf32x3"
         )  # ... + k^T diag(beta . until) p2
         S = p3  # kept S + k^T diag(beta . until) p2
     if YIELD:
@@ -924,27 +895,27 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "72f78068ca264387")
+    config = choose(some.dtype, (D, E), "28ba144c4a94ed5d")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     S_starts = S_first
+    alpha_by_head = by_head(alpha, H)
     alpha_sums, alpha_resets, alpha_extents = cumulate(alpha, lay, config.exact)
     alpha_extents = None
+    beta_by_head = by_head(beta, H)
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
         forward_prepare_1,
         (lay.programs,),
         matrix1,
-        alpha,
-        *strides(alpha, H),
+        alpha_by_head,
         alpha_sums,
         alpha_resets,
         k,
         *strides(k, H),
-        beta,
-        *strides(beta, H),
+        beta_by_head,
         matrix2,
         q,
         *strides(q, H),
@@ -969,8 +940,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             S_ends,
             k,
             *strides(k, H),
-            alpha,
-            *strides(alpha, H),
+            alpha_by_head,
             alpha_sums,
             alpha_resets,
             v,
@@ -981,8 +951,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             matrix2,
             None,
             None,
-            beta,
-            *strides(beta, H),
+            beta_by_head,
             *lay.walked,
             parts,
             lay.length(parts),
@@ -1006,15 +975,13 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             forward_ends_1,
             (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
             S_linear,
-            alpha,
-            *strides(alpha, H),
+            alpha_by_head,
             alpha_sums,
             alpha_resets,
             k,
             *strides(k, H),
             matrix1,
-            beta,
-            *strides(beta, H),
+            beta_by_head,
             *lay.walked,
             parts,
             lay.length(parts),
@@ -1050,8 +1017,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         S_last,
         k,
         *strides(k, H),
-        alpha,
-        *strides(alpha, H),
+        alpha_by_head,
         alpha_sums,
         alpha_resets,
         v,
@@ -1062,8 +1028,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         matrix2,
         write1,
         o,
-        beta,
-        *strides(beta, H),
+        beta_by_head,
         *lay.walked,
         parts,
         lay.length(parts),
@@ -1106,16 +1071,8 @@ def backward_prepare_1(
     k_h,
     k_g,
     matrix1,
-    alpha_p,
-    alpha_b,
-    alpha_t,
-    alpha_h,
-    alpha_g,
-    beta_p,
-    beta_b,
-    beta_t,
-    beta_h,
-    beta_g,
+    alpha_by_head,
+    beta_by_head,
     matrix3,
     do_p,
     do_b,
@@ -1161,8 +1118,6 @@ def backward_prepare_1(
     step = (b * T + t0) * H + h
     q_p += b * q_b + h // q_g * q_h
     k_p += b * k_b + h // k_g * k_h
-    alpha_p += b * alpha_b + h // alpha_g * alpha_h
-    beta_p += b * beta_b + h // beta_g * beta_h
     do_p += b * do_b + h // do_g * do_h
     write1_p += b * write1_b + h // write1_g * write1_h
     alpha_a = tl.load(alpha_sums + at + tl.minimum(i, last))
@@ -1181,10 +1136,10 @@ def backward_prepare_1(
     if EXACT:
         seen2 = seen2 & (i[:, None] >= alpha_r_before[None, :])
     m2 = power(alpha_a_before[None, :] - alpha_a[:, None], seen2)  # decays from write to read
-    alpha = tl.exp(tl.load(alpha_p + t0 * alpha_t + i * alpha_t, mask=i_ok, other=0.0).to(tl.float32))
+    alpha = tl.exp(tl.load(alpha_by_head + at + i, mask=i_ok, other=0.0))
     p2 = tl.dot(k.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k k^T
-    beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
-    w = -(alpha * beta.to(tl.float32))[None, :] * (m2 * p2)
+    beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
+    w = -(alpha * beta)[None, :] * (m2 * p2)
     x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
     tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # x
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
@@ -1194,7 +1149,7 @@ def backward_prepare_1(
     p3 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
     tl.store(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (p3 * m))  # (do write1^T) . m
     tl.store(
-        matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta.to(tl.float32)[None, :] * (p3 * m))
+        matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta[None, :] * (p3 * m))
     )  # ((do write1^T) . m) diag(beta)
 
 
@@ -1216,11 +1171,7 @@ def backward_sweep_1(
     do_g,
     matrix2,
     matrix1,
-    beta_p,
-    beta_b,
-    beta_t,
-    beta_h,
-    beta_g,
+    beta_by_head,
     write1_p,
     write1_b,
     write1_t,
@@ -1235,11 +1186,7 @@ def backward_sweep_1(
     dv_out,
     dbeta_0_out,
     dlog_alpha_0_out,
-    alpha_p,
-    alpha_b,
-    alpha_t,
-    alpha_h,
-    alpha_g,
+    alpha_by_head,
     q_p,
     q_b,
     q_t,
@@ -1282,10 +1229,8 @@ def backward_sweep_1(
         )
     k_p += b * k_b + h // k_g * k_h
     do_p += b * do_b + h // do_g * do_h
-    beta_p += b * beta_b + h // beta_g * beta_h
     write1_p += b * write1_b + h // write1_g * write1_h
     v_p += b * v_b + h // v_g * v_h
-    alpha_p += b * alpha_b + h // alpha_g * alpha_h
     q_p += b * q_b + h // q_g * q_h
     for n in range(count):
         c = count - 1 - n
@@ -1299,7 +1244,7 @@ def backward_sweep_1(
         alpha_r = tl.load(alpha_resets + at + tl.minimum(i, last)) if EXACT else -1
         alpha_a_end = tl.load(alpha_sums + at + last)
         alpha_r_end = tl.load(alpha_resets + at + last) if EXACT else -1
-        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         write1 = tl.load(
             write1_p + t0 * write1_t + i[None, :] * write1_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0
         )
@@ -1318,7 +1263,7 @@ def backward_sweep_1(
             tl.store(write2_out + step * E + i[None, :] * (H * E) + e[:, None], p3, mask=e_ok[:, None] & i_ok[None, :])
             tl.store(
                 dv_out + step * E + i[None, :] * (H * E) + e[:, None],
-                (beta.to(tl.float32)[None, :] * p3),
+                (beta[None, :] * p3),
                 mask=e_ok[:, None] & i_ok[None, :],
             )  # dv
             tl.store(
@@ -1340,9 +1285,7 @@ def backward_sweep_1(
                 tl.sum(
                     tl.reshape(
                         tl.where(
-                            e_ok[:, None],
-                            (beta.to(tl.float32)[None, :] * (p3 * ((-v.to(tl.float32)) + write1.to(tl.float32)))),
-                            0.0,
+                            e_ok[:, None], (beta[None, :] * (p3 * ((-v.to(tl.float32)) + write1.to(tl.float32)))), 0.0
                         ),
                         [WARPS, block_e // WARPS, C],
                     ),
@@ -1351,10 +1294,10 @@ def backward_sweep_1(
                 mask=i_ok[None, :],
             )  # dlog_alpha
         kept = power(alpha_a_end, alpha_r_end < 0)
-        alpha = tl.exp(tl.load(alpha_p + t0 * alpha_t + i * alpha_t, mask=i_ok, other=0.0).to(tl.float32))
+        alpha = tl.exp(tl.load(alpha_by_head + at + i, mask=i_ok, other=0.0))
         until = power(alpha_a_before, alpha_r_before < 0)
         p4 = tl.dot(
-            ((alpha * until * beta.to(tl.float32))[None, :] * p3).to(DT), k.to(DT), input_precision="tf32x3"
+            ((alpha * until * beta)[None, :] * p3).to(DT), k.to(DT), input_precision="tf32x3"
         )  # k^T diag(beta . alpha . until) p3
         until2 = power(alpha_a, alpha_r < 0)
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
@@ -1385,16 +1328,8 @@ def backward_ends_1(
     alpha_sums,
     alpha_resets,
     matrix1,
-    alpha_p,
-    alpha_b,
-    alpha_t,
-    alpha_h,
-    alpha_g,
-    beta_p,
-    beta_b,
-    beta_t,
-    beta_h,
-    beta_g,
+    alpha_by_head,
+    beta_by_head,
     T,
     H,
     chunks,
@@ -1427,8 +1362,6 @@ def backward_ends_1(
     d_kept_ok = d_kept < D
     dS = tl.where(d_kept[:, None] == d[None, :], 1.0, 0.0)
     k_p += b * k_b + h // k_g * k_h
-    alpha_p += b * alpha_b + h // alpha_g * alpha_h
-    beta_p += b * beta_b + h // beta_g * beta_h
     for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -1449,11 +1382,11 @@ def backward_ends_1(
         w = since[None, :] * p
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
-        alpha = tl.exp(tl.load(alpha_p + t0 * alpha_t + i * alpha_t, mask=i_ok, other=0.0).to(tl.float32))
+        alpha = tl.exp(tl.load(alpha_by_head + at + i, mask=i_ok, other=0.0))
         until = power(alpha_a_before, alpha_r_before < 0)
-        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         p3 = tl.dot(
-            ((alpha * until * beta.to(tl.float32))[None, :] * p2).to(DT), k.to(DT), input_precision="tf32x3"
+            ((alpha * until * beta)[None, :] * p2).to(DT), k.to(DT), input_precision="tf32x3"
         )  # k^T diag(beta . alpha . until) p2
         kept = power(alpha_a_end, alpha_r_end < 0)
         dS = (-p3) + (kept * dS)  # kept dS - k^T diag(beta . alpha . until) p2
@@ -1472,11 +1405,7 @@ def backward_ends_1(
 @triton.jit(do_not_specialize=["T", "chunks"])
 def backward_prepare_2(
     matrix5,
-    alpha_p,
-    alpha_b,
-    alpha_t,
-    alpha_h,
-    alpha_g,
+    alpha_by_head,
     write2_p,
     write2_b,
     write2_t,
@@ -1489,11 +1418,7 @@ def backward_prepare_2(
     write1_g,
     alpha_sums,
     alpha_resets,
-    beta_p,
-    beta_b,
-    beta_t,
-    beta_h,
-    beta_g,
+    beta_by_head,
     matrix6,
     T,
     H,
@@ -1522,15 +1447,13 @@ def backward_prepare_2(
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
-    alpha_p += b * alpha_b + h // alpha_g * alpha_h
     write2_p += b * write2_b + h // write2_g * write2_h
     write1_p += b * write1_b + h // write1_g * write1_h
-    beta_p += b * beta_b + h // beta_g * beta_h
     alpha_a_before = tl.load(alpha_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
     alpha_r_before = tl.load(alpha_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
     alpha_a = tl.load(alpha_sums + at + tl.minimum(i, last))
     alpha_r = tl.load(alpha_resets + at + tl.minimum(i, last)) if EXACT else -1
-    alpha = tl.exp(tl.load(alpha_p + t0 * alpha_t + i * alpha_t, mask=i_ok, other=0.0).to(tl.float32))
+    alpha = tl.exp(tl.load(alpha_by_head + at + i, mask=i_ok, other=0.0))
     write2 = tl.load(
         write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
     )
@@ -1542,24 +1465,19 @@ def backward_prepare_2(
     if EXACT:
         seen = seen & (i[None, :] >= alpha_r_before[:, None])
     m = power(alpha_a_before[:, None] - alpha_a[None, :], seen)  # decays from write to read
-    beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+    beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
     tl.store(
-        matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        ((alpha * beta.to(tl.float32))[:, None] * (p * m)),
+        matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], ((alpha * beta)[:, None] * (p * m))
     )  # diag(beta . alpha) ((write2 write1^T) . m)
     tl.store(
-        matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta.to(tl.float32)[None, :] * (p * m))
+        matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta[None, :] * (p * m))
     )  # ((write2 write1^T) . m) diag(beta)
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_2(
     dS_first,
-    beta_p,
-    beta_b,
-    beta_t,
-    beta_h,
-    beta_g,
+    beta_by_head,
     alpha_sums,
     alpha_resets,
     k_p,
@@ -1581,11 +1499,7 @@ def backward_sweep_2(
     q_g,
     matrix3,
     dk_1_out,
-    alpha_p,
-    alpha_b,
-    alpha_t,
-    alpha_h,
-    alpha_g,
+    alpha_by_head,
     write2_p,
     write2_b,
     write2_t,
@@ -1631,11 +1545,9 @@ def backward_sweep_2(
         dS += tl.load(
             dS_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0
         )
-    beta_p += b * beta_b + h // beta_g * beta_h
     k_p += b * k_b + h // k_g * k_h
     write1_p += b * write1_b + h // write1_g * write1_h
     q_p += b * q_b + h // q_g * q_h
-    alpha_p += b * alpha_b + h // alpha_g * alpha_h
     write2_p += b * write2_b + h // write2_g * write2_h
     do_p += b * do_b + h // do_g * do_h
     for n in range(count):
@@ -1652,7 +1564,7 @@ def backward_sweep_2(
         alpha_r_end = tl.load(alpha_resets + at + last) if EXACT else -1
         alpha_a_before = tl.load(alpha_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
         alpha_r_before = tl.load(alpha_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
-        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         since = power(alpha_a_end - alpha_a, alpha_r_end < i + 1)
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         write1 = tl.load(
@@ -1663,10 +1575,7 @@ def backward_sweep_2(
         if not EXACT:
             p = tl.dot(rest.to(DT), tl.trans(write1.to(DT)), p)
         sums = tl.sum(
-            tl.reshape(
-                rounded_to((-(beta.to(tl.float32) * since)[None, :] * k.to(tl.float32)), DT) * p,
-                [WARPS, block_d // WARPS, C],
-            ),
+            tl.reshape(rounded_to((-(beta * since)[None, :] * k.to(tl.float32)), DT) * p, [WARPS, block_d // WARPS, C]),
             axis=1,
         )
         t = tl.load(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
@@ -1677,7 +1586,7 @@ def backward_sweep_2(
         if YIELD:
             tl.store(
                 dk_1_out + step * D + i[None, :] * (H * D) + d[:, None],
-                (beta.to(tl.float32)[None, :] * p3),
+                (beta[None, :] * p3),
                 mask=d_ok[:, None] & i_ok[None, :],
             )  # dk
             tl.store(
@@ -1688,15 +1597,13 @@ def backward_sweep_2(
                 mask=i_ok[None, :],
             )  # S: out.late
         kept = power(alpha_a_end, alpha_r_end < 0)
-        alpha = tl.exp(tl.load(alpha_p + t0 * alpha_t + i * alpha_t, mask=i_ok, other=0.0).to(tl.float32))
+        alpha = tl.exp(tl.load(alpha_by_head + at + i, mask=i_ok, other=0.0))
         until = power(alpha_a_before, alpha_r_before < 0)
         write2 = tl.load(
             write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
         p4 = tl.dot(
-            ((alpha * until * beta.to(tl.float32))[None, :] * k.to(tl.float32)).to(DT),
-            write2.to(DT),
-            input_precision="tf32x3",
+            ((alpha * until * beta)[None, :] * k.to(tl.float32)).to(DT), write2.to(DT), input_precision="tf32x3"
         )  # k^T diag(beta . alpha . until) write2
         until2 = power(alpha_a, alpha_r < 0)
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
@@ -1730,16 +1637,8 @@ def backward_prepare_3(
     k_t,
     k_h,
     k_g,
-    beta_p,
-    beta_b,
-    beta_t,
-    beta_h,
-    beta_g,
-    alpha_p,
-    alpha_b,
-    alpha_t,
-    alpha_h,
-    alpha_g,
+    beta_by_head,
+    alpha_by_head,
     write2_p,
     write2_b,
     write2_t,
@@ -1782,8 +1681,6 @@ def backward_prepare_3(
     write1_p += b * write1_b + h // write1_g * write1_h
     q_p += b * q_b + h // q_g * q_h
     k_p += b * k_b + h // k_g * k_h
-    beta_p += b * beta_b + h // beta_g * beta_h
-    alpha_p += b * alpha_b + h // alpha_g * alpha_h
     write2_p += b * write2_b + h // write2_g * write2_h
     alpha_a = tl.load(alpha_sums + at + tl.minimum(i, last))
     alpha_r = tl.load(alpha_resets + at + tl.minimum(i, last)) if EXACT else -1
@@ -1801,13 +1698,13 @@ def backward_prepare_3(
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     p2 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
-    beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
-    pairs = beta.to(tl.float32)[None, :] * (
+    beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
+    pairs = beta[None, :] * (
         p * m * p2 * tl.where(i[:, None] > i[None, :], 1.0, 0.0)
     )  # ([order_{mask}]_{i,j} . (q k^T) . (do write1^T) . m) diag(beta)
     sums = tl.sum(pairs, axis=1)
     sums2 = sums - tl.sum(pairs, axis=0)
-    alpha = tl.exp(tl.load(alpha_p + t0 * alpha_t + i * alpha_t, mask=i_ok, other=0.0).to(tl.float32))
+    alpha = tl.exp(tl.load(alpha_by_head + at + i, mask=i_ok, other=0.0))
     write2 = tl.load(
         write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
     )
@@ -1818,9 +1715,7 @@ def backward_prepare_3(
     m2 = power(alpha_a_before[:, None] - alpha_a[None, :], seen2)  # decays from write to read
     p4 = tl.dot(k.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k k^T
     pairs2 = (
-        -(alpha * beta.to(tl.float32))[:, None]
-        * beta.to(tl.float32)[None, :]
-        * (p3 * m2 * p4 * tl.where(i[:, None] > i[None, :], 1.0, 0.0))
+        -(alpha * beta)[:, None] * beta[None, :] * (p3 * m2 * p4 * tl.where(i[:, None] > i[None, :], 1.0, 0.0))
     )  # -diag(beta . alpha) ([order_{mask}]_{i,j} . (k k^T) . (write2 write1^T) . m) diag(beta)
     sums3 = tl.sum(pairs2, axis=1)
     sums4 = sums2 - tl.sum(pairs2, axis=0)
@@ -1844,16 +1739,8 @@ def backward_sweep_3(
     do_t,
     do_h,
     do_g,
-    alpha_p,
-    alpha_b,
-    alpha_t,
-    alpha_h,
-    alpha_g,
-    beta_p,
-    beta_b,
-    beta_t,
-    beta_h,
-    beta_g,
+    alpha_by_head,
+    beta_by_head,
     k_p,
     k_b,
     k_t,
@@ -1915,8 +1802,6 @@ def backward_sweep_3(
         S += tl.load(S_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0)
     q_p += b * q_b + h // q_g * q_h
     do_p += b * do_b + h // do_g * do_h
-    alpha_p += b * alpha_b + h // alpha_g * alpha_h
-    beta_p += b * beta_b + h // beta_g * beta_h
     k_p += b * k_b + h // k_g * k_h
     write2_p += b * write2_b + h // write2_g * write2_h
     dk_1_p += b * dk_1_b + h // dk_1_g * dk_1_h
@@ -1945,9 +1830,9 @@ def backward_sweep_3(
         p = tl.dot(rounded.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # do S^T
         if not EXACT:
             p = tl.dot(rest.to(DT), tl.trans(do.to(DT)), p)
-        alpha = tl.exp(tl.load(alpha_p + t0 * alpha_t + i * alpha_t, mask=i_ok, other=0.0).to(tl.float32))
+        alpha = tl.exp(tl.load(alpha_by_head + at + i, mask=i_ok, other=0.0))
         since2 = power(alpha_a_before, alpha_r_before < 0)
-        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         write2 = tl.load(
             write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
@@ -1960,7 +1845,7 @@ def backward_sweep_3(
         )
         sums2 = tl.sum(
             tl.reshape(
-                rounded_to((-(alpha * since2 * beta.to(tl.float32))[None, :] * k.to(tl.float32)), DT) * p2,
+                rounded_to((-(alpha * since2 * beta)[None, :] * k.to(tl.float32)), DT) * p2,
                 [WARPS, block_d // WARPS, C],
             ),
             axis=1,
@@ -1975,7 +1860,7 @@ def backward_sweep_3(
             )  # dq
             tl.store(
                 dk_out + step * D + i[None, :] * (H * D) + d[:, None],
-                ((-(alpha * beta.to(tl.float32))[None, :] * p4) + dk_1.to(tl.float32)),
+                ((-(alpha * beta)[None, :] * p4) + dk_1.to(tl.float32)),
                 mask=d_ok[:, None] & i_ok[None, :],
             )  # dk
             tl.store(
@@ -1998,10 +1883,7 @@ def backward_sweep_3(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
         p5 = tl.dot(
-            ((beta.to(tl.float32) * until)[None, :] * k.to(tl.float32)).to(DT),
-            write1.to(DT),
-            (kept * S),
-            input_precision="tf32x3",
+            ((beta * until)[None, :] * k.to(tl.float32)).to(DT), write1.to(DT), (kept * S), input_precision="tf32x3"
         )  # ... + k^T diag(beta . until) write1
         S = p5  # kept S + k^T diag(beta . until) write1
     if S_last is not None:
@@ -2020,7 +1902,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "72f78068ca264387")
+    config = choose(some.dtype, (D, E), "28ba144c4a94ed5d")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -2030,6 +1912,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     do = cotangent(cotangents.get("o"), some, (B, T, H, E))
     alpha_sums, alpha_resets, alpha_extents = cumulate(alpha, lay, config.exact)
     alpha_extents = None
+    alpha_by_head = by_head(alpha, H)
+    beta_by_head = by_head(beta, H)
     matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
@@ -2045,10 +1929,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         k,
         *strides(k, H),
         matrix1,
-        alpha,
-        *strides(alpha, H),
-        beta,
-        *strides(beta, H),
+        alpha_by_head,
+        beta_by_head,
         matrix3,
         do,
         *strides(do, H),
@@ -2084,8 +1966,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             *strides(do, H),
             matrix2,
             matrix1,
-            beta,
-            *strides(beta, H),
+            beta_by_head,
             write1,
             *strides(write1, H),
             v,
@@ -2094,8 +1975,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             None,
             None,
             None,
-            alpha,
-            *strides(alpha, H),
+            alpha_by_head,
             q,
             *strides(q, H),
             *lay.walked,
@@ -2125,10 +2005,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             alpha_sums,
             alpha_resets,
             matrix1,
-            alpha,
-            *strides(alpha, H),
-            beta,
-            *strides(beta, H),
+            alpha_by_head,
+            beta_by_head,
             *lay.walked,
             parts,
             lay.length(parts),
@@ -2176,8 +2054,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         *strides(do, H),
         matrix2,
         matrix1,
-        beta,
-        *strides(beta, H),
+        beta_by_head,
         write1,
         *strides(write1, H),
         v,
@@ -2186,8 +2063,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dv,
         dbeta_0,
         dlog_alpha_0,
-        alpha,
-        *strides(alpha, H),
+        alpha_by_head,
         q,
         *strides(q, H),
         *lay.walked,
@@ -2215,16 +2091,14 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             backward_prepare_2,
             (lay.programs,),
             matrix5,
-            alpha,
-            *strides(alpha, H),
+            alpha_by_head,
             write2,
             *strides(write2, H),
             write1,
             *strides(write1, H),
             alpha_sums,
             alpha_resets,
-            beta,
-            *strides(beta, H),
+            beta_by_head,
             matrix6,
             *lay.at_once,
             E=E,
@@ -2247,8 +2121,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             backward_sweep_2,
             (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
             dS_starts,
-            beta,
-            *strides(beta, H),
+            beta_by_head,
             alpha_sums,
             alpha_resets,
             k,
@@ -2261,8 +2134,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             *strides(q, H),
             matrix3,
             dk_1,
-            alpha,
-            *strides(alpha, H),
+            alpha_by_head,
             write2,
             *strides(write2, H),
             do,
@@ -2301,10 +2173,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             *strides(q, H),
             k,
             *strides(k, H),
-            beta,
-            *strides(beta, H),
-            alpha,
-            *strides(alpha, H),
+            beta_by_head,
+            alpha_by_head,
             write2,
             *strides(write2, H),
             own1,
@@ -2344,10 +2214,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             *strides(q, H),
             do,
             *strides(do, H),
-            alpha,
-            *strides(alpha, H),
-            beta,
-            *strides(beta, H),
+            alpha_by_head,
+            beta_by_head,
             k,
             *strides(k, H),
             write2,

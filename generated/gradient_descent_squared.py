@@ -61,6 +61,7 @@ import torch
 import triton
 import triton.language as tl
 
+from chunkform.runtime.by_head import by_head
 from chunkform.runtime.decay import order_mask, triangular_inverse
 from chunkform.runtime.decode import Step, StepKernel
 from chunkform.runtime.kernels import chained_matrix, inverse, part_of, place_of
@@ -474,11 +475,7 @@ def forward_prepare_1(
     x_t,
     x_h,
     x_g,
-    eta_p,
-    eta_b,
-    eta_t,
-    eta_h,
-    eta_g,
+    eta_by_head,
     matrix2,
     z_p,
     z_b,
@@ -513,19 +510,18 @@ def forward_prepare_1(
     at = bh * T + t0
     step = (b * T + t0) * H + h
     x_p += b * x_b + h // x_g * x_h
-    eta_p += b * eta_b + h // eta_g * eta_h
     z_p += b * z_b + h // z_g * z_h
     x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
     p = tl.dot(x.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x x^T
-    eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
-    w = -eta.to(tl.float32)[None, :] * (p * tl.where(i[:, None] > i[None, :], 1.0, 0.0))
+    eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
+    w = -eta[None, :] * (p * tl.where(i[:, None] > i[None, :], 1.0, 0.0))
     x2 = inverse(w, C, LEVELS, DT)  # (I - T)^-1
     tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2)  # x2
     z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
     p2 = tl.dot(z.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # z x^T
     tl.store(
         matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        (eta.to(tl.float32)[None, :] * (tl.where(i[:, None] >= i[None, :], 1.0, 0.0) * p2)),
+        (eta[None, :] * (tl.where(i[:, None] >= i[None, :], 1.0, 0.0) * p2)),
     )  # ([order_{mask}]_{i,j} . (z x^T)) diag(eta)
 
 
@@ -552,11 +548,7 @@ def forward_sweep_1(
     z_g,
     write1_out,
     o_out,
-    eta_p,
-    eta_b,
-    eta_t,
-    eta_h,
-    eta_g,
+    eta_by_head,
     T,
     H,
     chunks,
@@ -596,7 +588,6 @@ def forward_sweep_1(
     y_p += b * y_b + h // y_g * y_h
     x_p += b * x_b + h // x_g * x_h
     z_p += b * z_b + h // z_g * z_h
-    eta_p += b * eta_b + h // eta_g * eta_h
     for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -621,8 +612,8 @@ def forward_sweep_1(
             tl.store(
                 o_out + step * M + i[None, :] * (H * M) + m_[:, None], p4, mask=m__ok[:, None] & i_ok[None, :]
             )  # o
-        eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
-        p5 = tl.dot((eta.to(tl.float32)[None, :] * p2).to(DT), x.to(DT), input_precision="tf32x3")  # p2^T diag(eta) x
+        eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
+        p5 = tl.dot((eta[None, :] * p2).to(DT), x.to(DT), input_precision="tf32x3")  # p2^T diag(eta) x
         W = (-p5) + W  # W - p2^T diag(eta) x
     if YIELD:
         if W_last is not None:
@@ -645,11 +636,7 @@ def forward_ends_1(
     x_h,
     x_g,
     matrix1,
-    eta_p,
-    eta_b,
-    eta_t,
-    eta_h,
-    eta_g,
+    eta_by_head,
     T,
     H,
     chunks,
@@ -682,7 +669,6 @@ def forward_ends_1(
     n__kept_ok = n__kept < N
     W = tl.where(n__kept[:, None] == n_[None, :], 1.0, 0.0)
     x_p += b * x_b + h // x_g * x_h
-    eta_p += b * eta_b + h // eta_g * eta_h
     for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -695,8 +681,8 @@ def forward_ends_1(
         p = tl.dot(W.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x W
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(p.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 p
-        eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
-        p3 = tl.dot((eta.to(tl.float32)[None, :] * p2).to(DT), x.to(DT), input_precision="tf32x3")  # x^T diag(eta) p2
+        eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
+        p3 = tl.dot((eta[None, :] * p2).to(DT), x.to(DT), input_precision="tf32x3")  # x^T diag(eta) p2
         W = (-p3) + W  # W - x^T diag(eta) p2
     if YIELD:
         if W_last is not None:
@@ -721,11 +707,12 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "e877230a8c97fdb1")
+    config = choose(some.dtype, (N, M), "3e48bd2eaab3427f")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(M, min(config.tile, config.padded(M))))
     W_first = whole(states.get("W"))
     W_starts = W_first
+    eta_by_head = by_head(eta, H)
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
@@ -734,8 +721,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         matrix1,
         x,
         *strides(x, H),
-        eta,
-        *strides(eta, H),
+        eta_by_head,
         matrix2,
         z,
         *strides(z, H),
@@ -768,8 +754,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             *strides(z, H),
             None,
             None,
-            eta,
-            *strides(eta, H),
+            eta_by_head,
             *lay.walked,
             parts,
             lay.length(parts),
@@ -796,8 +781,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             x,
             *strides(x, H),
             matrix1,
-            eta,
-            *strides(eta, H),
+            eta_by_head,
             *lay.walked,
             parts,
             lay.length(parts),
@@ -841,8 +825,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         *strides(z, H),
         write1,
         o,
-        eta,
-        *strides(eta, H),
+        eta_by_head,
         *lay.walked,
         parts,
         lay.length(parts),
@@ -883,11 +866,7 @@ def backward_prepare_1(
     x_h,
     x_g,
     matrix1,
-    eta_p,
-    eta_b,
-    eta_t,
-    eta_h,
-    eta_g,
+    eta_by_head,
     matrix3,
     do_p,
     do_b,
@@ -933,7 +912,6 @@ def backward_prepare_1(
     step = (b * T + t0) * H + h
     z_p += b * z_b + h // z_g * z_h
     x_p += b * x_b + h // x_g * x_h
-    eta_p += b * eta_b + h // eta_g * eta_h
     do_p += b * do_b + h // do_g * do_h
     write1_p += b * write1_b + h // write1_g * write1_h
     z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
@@ -944,8 +922,8 @@ def backward_prepare_1(
         (tl.where(i[:, None] >= i[None, :], 1.0, 0.0) * p),
     )  # [order_{mask}]_{i,j} . (z x^T)
     p2 = tl.dot(x.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x x^T
-    eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
-    w = -eta.to(tl.float32)[None, :] * (p2 * tl.where(i[:, None] < i[None, :], 1.0, 0.0))
+    eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
+    w = -eta[None, :] * (p2 * tl.where(i[:, None] < i[None, :], 1.0, 0.0))
     x2 = inverse(w, C, LEVELS, DT)  # (I - T)^-1
     tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2)  # x2
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
@@ -959,7 +937,7 @@ def backward_prepare_1(
     )  # [order_{mask}]_{i,j} . (do write1^T)
     tl.store(
         matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        (eta.to(tl.float32)[None, :] * (p3 * tl.where(i[:, None] >= i[None, :], 1.0, 0.0))),
+        (eta[None, :] * (p3 * tl.where(i[:, None] >= i[None, :], 1.0, 0.0))),
     )  # ([order_{mask}]_{i,j} . (do write1^T)) diag(eta)
 
 
@@ -979,11 +957,7 @@ def backward_sweep_1(
     do_g,
     matrix2,
     matrix1,
-    eta_p,
-    eta_b,
-    eta_t,
-    eta_h,
-    eta_g,
+    eta_by_head,
     write2_out,
     dy_out,
     z_p,
@@ -1029,7 +1003,6 @@ def backward_sweep_1(
         )
     x_p += b * x_b + h // x_g * x_h
     do_p += b * do_b + h // do_g * do_h
-    eta_p += b * eta_b + h // eta_g * eta_h
     z_p += b * z_b + h // z_g * z_h
     for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
@@ -1039,7 +1012,7 @@ def backward_sweep_1(
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
-        eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
+        eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
         x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
         p = tl.dot(dW.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x dW^T
         do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + m_[:, None], mask=m__ok[:, None] & i_ok[None, :], other=0.0)
@@ -1053,10 +1026,10 @@ def backward_sweep_1(
             )
             tl.store(
                 dy_out + step * M + i[None, :] * (H * M) + m_[:, None],
-                (eta.to(tl.float32)[None, :] * p3),
+                (eta[None, :] * p3),
                 mask=m__ok[:, None] & i_ok[None, :],
             )  # dy
-        p4 = tl.dot((eta.to(tl.float32)[None, :] * p3).to(DT), x.to(DT), input_precision="tf32x3")  # p3^T diag(eta) x
+        p4 = tl.dot((eta[None, :] * p3).to(DT), x.to(DT), input_precision="tf32x3")  # p3^T diag(eta) x
         z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
         p5 = tl.dot(do.to(DT), z.to(DT), ((-p4) + dW), input_precision="tf32x3")  # ... + do^T z
         dW = p5  # dW + do^T z - p3^T diag(eta) x
@@ -1081,11 +1054,7 @@ def backward_ends_1(
     x_h,
     x_g,
     matrix1,
-    eta_p,
-    eta_b,
-    eta_t,
-    eta_h,
-    eta_g,
+    eta_by_head,
     T,
     H,
     chunks,
@@ -1118,7 +1087,6 @@ def backward_ends_1(
     n__kept_ok = n__kept < N
     dW = tl.where(n__kept[:, None] == n_[None, :], 1.0, 0.0)
     x_p += b * x_b + h // x_g * x_h
-    eta_p += b * eta_b + h // eta_g * eta_h
     for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -1131,8 +1099,8 @@ def backward_ends_1(
         p = tl.dot(dW.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x dW
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(p.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 p
-        eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
-        p3 = tl.dot((eta.to(tl.float32)[None, :] * p2).to(DT), x.to(DT), input_precision="tf32x3")  # x^T diag(eta) p2
+        eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
+        p3 = tl.dot((eta[None, :] * p2).to(DT), x.to(DT), input_precision="tf32x3")  # x^T diag(eta) p2
         dW = dW + (-p3)  # dW - x^T diag(eta) p2
     if YIELD:
         if dW_last is not None:
@@ -1151,11 +1119,7 @@ def backward_ends_1(
 @triton.jit(do_not_specialize=["T", "chunks"])
 def backward_prepare_2(
     matrix5,
-    eta_p,
-    eta_b,
-    eta_t,
-    eta_h,
-    eta_g,
+    eta_by_head,
     write2_p,
     write2_b,
     write2_t,
@@ -1194,10 +1158,9 @@ def backward_prepare_2(
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
-    eta_p += b * eta_b + h // eta_g * eta_h
     write2_p += b * write2_b + h // write2_g * write2_h
     write1_p += b * write1_b + h // write1_g * write1_h
-    eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
+    eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
     write2 = tl.load(
         write2_p + t0 * write2_t + i[:, None] * write2_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
     )
@@ -1207,11 +1170,11 @@ def backward_prepare_2(
     p = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
     tl.store(
         matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        (eta.to(tl.float32)[:, None] * (p * tl.where(i[:, None] > i[None, :], 1.0, 0.0))),
+        (eta[:, None] * (p * tl.where(i[:, None] > i[None, :], 1.0, 0.0))),
     )  # diag(eta) ([order_{mask}]_{i,j} . (write2 write1^T))
     tl.store(
         matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        (eta.to(tl.float32)[None, :] * (p * tl.where(i[:, None] > i[None, :], 1.0, 0.0))),
+        (eta[None, :] * (p * tl.where(i[:, None] > i[None, :], 1.0, 0.0))),
     )  # ([order_{mask}]_{i,j} . (write2 write1^T)) diag(eta)
 
 
@@ -1235,11 +1198,7 @@ def backward_sweep_2(
     write1_t,
     write1_h,
     write1_g,
-    eta_p,
-    eta_b,
-    eta_t,
-    eta_h,
-    eta_g,
+    eta_by_head,
     dx_1_out,
     deta_1_out,
     write2_p,
@@ -1290,7 +1249,6 @@ def backward_sweep_2(
     x_p += b * x_b + h // x_g * x_h
     z_p += b * z_b + h // z_g * z_h
     write1_p += b * write1_b + h // write1_g * write1_h
-    eta_p += b * eta_b + h // eta_g * eta_h
     write2_p += b * write2_b + h // write2_g * write2_h
     do_p += b * do_b + h // do_g * do_h
     for n in range(count):
@@ -1301,7 +1259,7 @@ def backward_sweep_2(
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
-        eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
+        eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
         x = tl.load(x_p + t0 * x_t + i[None, :] * x_t + n_[:, None], mask=n__ok[:, None] & i_ok[None, :], other=0.0)
         t = tl.load(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p = tl.dot(x.to(DT), t.to(DT), input_precision="tf32x3")  # matrix5 x
@@ -1317,7 +1275,7 @@ def backward_sweep_2(
         if YIELD:
             tl.store(
                 dx_1_out + step * N + i[None, :] * (H * N) + n_[:, None],
-                (-eta.to(tl.float32)[None, :] * p3),
+                (-eta[None, :] * p3),
                 mask=n__ok[:, None] & i_ok[None, :],
             )  # dx
             tl.store(
@@ -1338,7 +1296,7 @@ def backward_sweep_2(
             other=0.0,
         )
         p4 = tl.dot(
-            (eta.to(tl.float32)[None, :] * x.to(tl.float32)).to(DT), write2.to(DT), input_precision="tf32x3"
+            (eta[None, :] * x.to(tl.float32)).to(DT), write2.to(DT), input_precision="tf32x3"
         )  # write2^T diag(eta) x
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
         p5 = tl.dot(z.to(DT), do.to(DT), (dW + (-p4)), input_precision="tf32x3")  # ... + do^T z
@@ -1366,11 +1324,7 @@ def backward_sweep_3(
     write2_t,
     write2_h,
     write2_g,
-    eta_p,
-    eta_b,
-    eta_t,
-    eta_h,
-    eta_g,
+    eta_by_head,
     dx_1_p,
     dx_1_b,
     dx_1_t,
@@ -1421,7 +1375,6 @@ def backward_sweep_3(
     x_p += b * x_b + h // x_g * x_h
     do_p += b * do_b + h // do_g * do_h
     write2_p += b * write2_b + h // write2_g * write2_h
-    eta_p += b * eta_b + h // eta_g * eta_h
     dx_1_p += b * dx_1_b + h // dx_1_g * dx_1_h
     write1_p += b * write1_b + h // write1_g * write1_h
     for n in range(count):
@@ -1432,7 +1385,7 @@ def backward_sweep_3(
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
-        eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
+        eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
         dx_1 = tl.load(
             dx_1_p + t0 * dx_1_t + i[None, :] * dx_1_t + n_[:, None], mask=n__ok[:, None] & i_ok[None, :], other=0.0
         )
@@ -1452,7 +1405,7 @@ def backward_sweep_3(
         if YIELD:
             tl.store(
                 dx_out + step * N + i[None, :] * (H * N) + n_[:, None],
-                ((-eta.to(tl.float32)[None, :] * p4) + dx_1.to(tl.float32)),
+                ((-eta[None, :] * p4) + dx_1.to(tl.float32)),
                 mask=n__ok[:, None] & i_ok[None, :],
             )  # dx
             tl.store(
@@ -1464,7 +1417,7 @@ def backward_sweep_3(
             other=0.0,
         )
         p5 = tl.dot(
-            (eta.to(tl.float32)[None, :] * x.to(tl.float32)).to(DT), write1.to(DT), input_precision="tf32x3"
+            (eta[None, :] * x.to(tl.float32)).to(DT), write1.to(DT), input_precision="tf32x3"
         )  # write1^T diag(eta) x
         W = W + (-p5)  # W - write1^T diag(eta) x
     if W_last is not None:
@@ -1482,7 +1435,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "e877230a8c97fdb1")
+    config = choose(some.dtype, (N, M), "3e48bd2eaab3427f")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(N, min(config.tile, config.padded(N))))
     W_first = whole(states.get("W"))
@@ -1490,6 +1443,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     W_starts = saved["W starts"] if parts > 1 else W_first
     write1 = saved["f73806d84e"]
     do = cotangent(cotangents.get("o"), some, (B, T, H, M))
+    eta_by_head = by_head(eta, H)
     matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
@@ -1503,8 +1457,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         x,
         *strides(x, H),
         matrix1,
-        eta,
-        *strides(eta, H),
+        eta_by_head,
         matrix3,
         do,
         *strides(do, H),
@@ -1538,8 +1491,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             *strides(do, H),
             matrix2,
             matrix1,
-            eta,
-            *strides(eta, H),
+            eta_by_head,
             None,
             None,
             z,
@@ -1570,8 +1522,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             x,
             *strides(x, H),
             matrix1,
-            eta,
-            *strides(eta, H),
+            eta_by_head,
             *lay.walked,
             parts,
             lay.length(parts),
@@ -1613,8 +1564,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         *strides(do, H),
         matrix2,
         matrix1,
-        eta,
-        *strides(eta, H),
+        eta_by_head,
         write2,
         dy,
         z,
@@ -1645,8 +1595,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             backward_prepare_2,
             (lay.programs,),
             matrix5,
-            eta,
-            *strides(eta, H),
+            eta_by_head,
             write2,
             *strides(write2, H),
             write1,
@@ -1681,8 +1630,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             matrix3,
             write1,
             *strides(write1, H),
-            eta,
-            *strides(eta, H),
+            eta_by_head,
             dx_1,
             deta_1,
             write2,
@@ -1724,8 +1672,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             matrix6,
             write2,
             *strides(write2, H),
-            eta,
-            *strides(eta, H),
+            eta_by_head,
             dx_1,
             *strides(dx_1, H),
             dx,

@@ -71,6 +71,7 @@ import torch
 import triton
 import triton.language as tl
 
+from chunkform.runtime.by_head import by_head
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out, triangular_inverse
 from chunkform.runtime.decode import Step, StepKernel
 from chunkform.runtime.kernels import border_sums, chained_matrix, cumulate, inverse, part_of, place_of, power
@@ -634,11 +635,7 @@ def forward_prepare_1(
     x_t,
     x_h,
     x_g,
-    eta_p,
-    eta_b,
-    eta_t,
-    eta_h,
-    eta_g,
+    eta_by_head,
     matrix2,
     z_p,
     z_b,
@@ -673,7 +670,6 @@ def forward_prepare_1(
     at = bh * T + t0
     step = (b * T + t0) * H + h
     x_p += b * x_b + h // x_g * x_h
-    eta_p += b * eta_b + h // eta_g * eta_h
     z_p += b * z_b + h // z_g * z_h
     keep_a_before = tl.load(keep_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
     keep_r_before = tl.load(keep_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
@@ -685,8 +681,8 @@ def forward_prepare_1(
     m = power(keep_a_before[:, None] - keep_a[None, :], seen)  # decays from write to read
     x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
     p = tl.dot(x.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x x^T
-    eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
-    w = -eta.to(tl.float32)[None, :] * (m * p)
+    eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
+    w = -eta[None, :] * (m * p)
     x2 = inverse(w, C, LEVELS, DT)  # (I - T)^-1
     tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2)  # x2
     seen2 = i[:, None] >= i[None, :]
@@ -696,7 +692,7 @@ def forward_prepare_1(
     z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
     p2 = tl.dot(z.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # z x^T
     tl.store(
-        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (eta.to(tl.float32)[None, :] * (m2 * p2))
+        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (eta[None, :] * (m2 * p2))
     )  # ((z x^T) . m) diag(eta)
 
 
@@ -725,11 +721,7 @@ def forward_sweep_1(
     matrix2,
     write1_out,
     o_out,
-    eta_p,
-    eta_b,
-    eta_t,
-    eta_h,
-    eta_g,
+    eta_by_head,
     T,
     H,
     chunks,
@@ -769,7 +761,6 @@ def forward_sweep_1(
     x_p += b * x_b + h // x_g * x_h
     y_p += b * y_b + h // y_g * y_h
     z_p += b * z_b + h // z_g * z_h
-    eta_p += b * eta_b + h // eta_g * eta_h
     for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -806,9 +797,9 @@ def forward_sweep_1(
             )  # o
         kept = power(keep_a_end, keep_r_end < 0)
         until = power(keep_a_end - keep_a, keep_r_end < i + 1)
-        eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
+        eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
         p5 = tl.dot(
-            ((until * eta.to(tl.float32))[None, :] * p2).to(DT), x.to(DT), input_precision="tf32x3"
+            ((until * eta)[None, :] * p2).to(DT), x.to(DT), input_precision="tf32x3"
         )  # p2^T diag(eta . until) x
         W = (kept * W) + (-p5)  # kept W - p2^T diag(eta . until) x
     if YIELD:
@@ -834,11 +825,7 @@ def forward_ends_1(
     x_h,
     x_g,
     matrix1,
-    eta_p,
-    eta_b,
-    eta_t,
-    eta_h,
-    eta_g,
+    eta_by_head,
     T,
     H,
     chunks,
@@ -871,7 +858,6 @@ def forward_ends_1(
     n__kept_ok = n__kept < N
     W = tl.where(n__kept[:, None] == n_[None, :], 1.0, 0.0)
     x_p += b * x_b + h // x_g * x_h
-    eta_p += b * eta_b + h // eta_g * eta_h
     for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -894,9 +880,9 @@ def forward_ends_1(
         p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
         kept = power(keep_a_end, keep_r_end < 0)
         until = power(keep_a_end - keep_a, keep_r_end < i + 1)
-        eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
+        eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
         p3 = tl.dot(
-            ((until * eta.to(tl.float32))[None, :] * p2).to(DT), x.to(DT), input_precision="tf32x3"
+            ((until * eta)[None, :] * p2).to(DT), x.to(DT), input_precision="tf32x3"
         )  # x^T diag(eta . until) p2
         W = (kept * W) + (-p3)  # kept W - x^T diag(eta . until) p2
     if YIELD:
@@ -923,13 +909,14 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], keep.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "f0bf6d0edc0dc1a7")
+    config = choose(some.dtype, (N, M), "9d60e320d2f95ef0")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(M, min(config.tile, config.padded(M))))
     W_first = whole(states.get("W"))
     W_starts = W_first
     keep_sums, keep_resets, keep_extents = cumulate(keep, lay, config.exact)
     keep_extents = None
+    eta_by_head = by_head(eta, H)
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
@@ -940,8 +927,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         keep_resets,
         x,
         *strides(x, H),
-        eta,
-        *strides(eta, H),
+        eta_by_head,
         matrix2,
         z,
         *strides(z, H),
@@ -976,8 +962,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             matrix2,
             None,
             None,
-            eta,
-            *strides(eta, H),
+            eta_by_head,
             *lay.walked,
             parts,
             lay.length(parts),
@@ -1006,8 +991,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             x,
             *strides(x, H),
             matrix1,
-            eta,
-            *strides(eta, H),
+            eta_by_head,
             *lay.walked,
             parts,
             lay.length(parts),
@@ -1053,8 +1037,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         matrix2,
         write1,
         o,
-        eta,
-        *strides(eta, H),
+        eta_by_head,
         *lay.walked,
         parts,
         lay.length(parts),
@@ -1097,11 +1080,7 @@ def backward_prepare_1(
     x_h,
     x_g,
     matrix1,
-    eta_p,
-    eta_b,
-    eta_t,
-    eta_h,
-    eta_g,
+    eta_by_head,
     matrix3,
     do_p,
     do_b,
@@ -1147,7 +1126,6 @@ def backward_prepare_1(
     step = (b * T + t0) * H + h
     z_p += b * z_b + h // z_g * z_h
     x_p += b * x_b + h // x_g * x_h
-    eta_p += b * eta_b + h // eta_g * eta_h
     do_p += b * do_b + h // do_g * do_h
     write1_p += b * write1_b + h // write1_g * write1_h
     keep_a = tl.load(keep_sums + at + tl.minimum(i, last))
@@ -1167,8 +1145,8 @@ def backward_prepare_1(
     if EXACT:
         seen2 = seen2 & (i[:, None] >= keep_r_before[None, :])
     m2 = power(keep_a_before[None, :] - keep_a[:, None], seen2)  # decays from write to read
-    eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
-    w = -eta.to(tl.float32)[None, :] * (p2 * m2)
+    eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
+    w = -eta[None, :] * (p2 * m2)
     x2 = inverse(w, C, LEVELS, DT)  # (I - T)^-1
     tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2)  # x2
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
@@ -1178,7 +1156,7 @@ def backward_prepare_1(
     p3 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
     tl.store(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p3))  # (do write1^T) . m
     tl.store(
-        matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (eta.to(tl.float32)[None, :] * (m * p3))
+        matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (eta[None, :] * (m * p3))
     )  # ((do write1^T) . m) diag(eta)
 
 
@@ -1200,11 +1178,7 @@ def backward_sweep_1(
     do_g,
     matrix2,
     matrix1,
-    eta_p,
-    eta_b,
-    eta_t,
-    eta_h,
-    eta_g,
+    eta_by_head,
     write2_out,
     dy_out,
     z_p,
@@ -1250,7 +1224,6 @@ def backward_sweep_1(
         )
     x_p += b * x_b + h // x_g * x_h
     do_p += b * do_b + h // do_g * do_h
-    eta_p += b * eta_b + h // eta_g * eta_h
     z_p += b * z_b + h // z_g * z_h
     for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
@@ -1264,7 +1237,7 @@ def backward_sweep_1(
         keep_r = tl.load(keep_resets + at + tl.minimum(i, last)) if EXACT else -1
         keep_a_end = tl.load(keep_sums + at + last)
         keep_r_end = tl.load(keep_resets + at + last) if EXACT else -1
-        eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
+        eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
         keep_a_before = tl.load(keep_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
         keep_r_before = tl.load(keep_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
         x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
@@ -1281,13 +1254,13 @@ def backward_sweep_1(
             )
             tl.store(
                 dy_out + step * M + i[None, :] * (H * M) + m_[:, None],
-                (eta.to(tl.float32)[None, :] * p3),
+                (eta[None, :] * p3),
                 mask=m__ok[:, None] & i_ok[None, :],
             )  # dy
         kept = power(keep_a_end, keep_r_end < 0)
         until = power(keep_a_before, keep_r_before < 0)
         p4 = tl.dot(
-            ((eta.to(tl.float32) * until)[None, :] * p3).to(DT), x.to(DT), input_precision="tf32x3"
+            ((eta * until)[None, :] * p3).to(DT), x.to(DT), input_precision="tf32x3"
         )  # p3^T diag(eta . until) x
         until2 = power(keep_a, keep_r < 0)
         z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
@@ -1318,11 +1291,7 @@ def backward_ends_1(
     x_h,
     x_g,
     matrix1,
-    eta_p,
-    eta_b,
-    eta_t,
-    eta_h,
-    eta_g,
+    eta_by_head,
     T,
     H,
     chunks,
@@ -1355,7 +1324,6 @@ def backward_ends_1(
     n__kept_ok = n__kept < N
     dW = tl.where(n__kept[:, None] == n_[None, :], 1.0, 0.0)
     x_p += b * x_b + h // x_g * x_h
-    eta_p += b * eta_b + h // eta_g * eta_h
     for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -1377,10 +1345,10 @@ def backward_ends_1(
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
         kept = power(keep_a_end, keep_r_end < 0)
-        eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
+        eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
         until = power(keep_a_before, keep_r_before < 0)
         p3 = tl.dot(
-            ((eta.to(tl.float32) * until)[None, :] * p2).to(DT), x.to(DT), input_precision="tf32x3"
+            ((eta * until)[None, :] * p2).to(DT), x.to(DT), input_precision="tf32x3"
         )  # x^T diag(eta . until) p2
         dW = (kept * dW) + (-p3)  # kept dW - x^T diag(eta . until) p2
     if YIELD:
@@ -1400,11 +1368,7 @@ def backward_ends_1(
 @triton.jit(do_not_specialize=["T", "chunks"])
 def backward_prepare_2(
     matrix5,
-    eta_p,
-    eta_b,
-    eta_t,
-    eta_h,
-    eta_g,
+    eta_by_head,
     keep_sums,
     keep_resets,
     write2_p,
@@ -1445,14 +1409,13 @@ def backward_prepare_2(
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
-    eta_p += b * eta_b + h // eta_g * eta_h
     write2_p += b * write2_b + h // write2_g * write2_h
     write1_p += b * write1_b + h // write1_g * write1_h
     keep_a_before = tl.load(keep_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
     keep_r_before = tl.load(keep_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
     keep_a = tl.load(keep_sums + at + tl.minimum(i, last))
     keep_r = tl.load(keep_resets + at + tl.minimum(i, last)) if EXACT else -1
-    eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
+    eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
     seen = i[:, None] > i[None, :]
     if EXACT:
         seen = seen & (i[None, :] >= keep_r_before[:, None])
@@ -1465,10 +1428,10 @@ def backward_prepare_2(
     )
     p = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
     tl.store(
-        matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (eta.to(tl.float32)[:, None] * (m * p))
+        matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (eta[:, None] * (m * p))
     )  # diag(eta) ((write2 write1^T) . m)
     tl.store(
-        matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (eta.to(tl.float32)[None, :] * (m * p))
+        matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (eta[None, :] * (m * p))
     )  # ((write2 write1^T) . m) diag(eta)
 
 
@@ -1477,11 +1440,7 @@ def backward_sweep_2(
     dW_first,
     keep_sums,
     keep_resets,
-    eta_p,
-    eta_b,
-    eta_t,
-    eta_h,
-    eta_g,
+    eta_by_head,
     x_p,
     x_b,
     x_t,
@@ -1547,7 +1506,6 @@ def backward_sweep_2(
         dW += tl.load(
             dW_first + sh * M * N + m_[None, :] * N + n_[:, None], mask=m__ok[None, :] & n__ok[:, None], other=0.0
         )
-    eta_p += b * eta_b + h // eta_g * eta_h
     x_p += b * x_b + h // x_g * x_h
     write1_p += b * write1_b + h // write1_g * write1_h
     z_p += b * z_b + h // z_g * z_h
@@ -1568,7 +1526,7 @@ def backward_sweep_2(
         keep_a_before = tl.load(keep_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
         keep_r_before = tl.load(keep_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
         since = power(keep_a_end - keep_a, keep_r_end < i + 1)
-        eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
+        eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
         x = tl.load(x_p + t0 * x_t + i[None, :] * x_t + n_[:, None], mask=n__ok[:, None] & i_ok[None, :], other=0.0)
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :],
@@ -1580,10 +1538,7 @@ def backward_sweep_2(
         if not EXACT:
             p = tl.dot(rest.to(DT), tl.trans(write1.to(DT)), p)
         sums = tl.sum(
-            tl.reshape(
-                rounded_to(((since * eta.to(tl.float32))[None, :] * x.to(tl.float32)), DT) * p,
-                [WARPS, block_n_ // WARPS, C],
-            ),
+            tl.reshape(rounded_to(((since * eta)[None, :] * x.to(tl.float32)), DT) * p, [WARPS, block_n_ // WARPS, C]),
             axis=1,
         )
         t = tl.load(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
@@ -1594,7 +1549,7 @@ def backward_sweep_2(
         if YIELD:
             tl.store(
                 dx_2_out + step * N + i[None, :] * (H * N) + n_[:, None],
-                (-eta.to(tl.float32)[None, :] * p3),
+                (-eta[None, :] * p3),
                 mask=n__ok[:, None] & i_ok[None, :],
             )  # dx
             tl.store(
@@ -1623,7 +1578,7 @@ def backward_sweep_2(
             other=0.0,
         )
         p4 = tl.dot(
-            ((eta.to(tl.float32) * until)[None, :] * x.to(tl.float32)).to(DT), write2.to(DT), input_precision="tf32x3"
+            ((eta * until)[None, :] * x.to(tl.float32)).to(DT), write2.to(DT), input_precision="tf32x3"
         )  # write2^T diag(eta . until) x
         kept = power(keep_a_end, keep_r_end < 0)
         until2 = power(keep_a, keep_r < 0)
@@ -1648,11 +1603,7 @@ def backward_prepare_3(
     write1_t,
     write1_h,
     write1_g,
-    eta_p,
-    eta_b,
-    eta_t,
-    eta_h,
-    eta_g,
+    eta_by_head,
     z_p,
     z_b,
     z_t,
@@ -1703,7 +1654,6 @@ def backward_prepare_3(
     step = (b * T + t0) * H + h
     do_p += b * do_b + h // do_g * do_h
     write1_p += b * write1_b + h // write1_g * write1_h
-    eta_p += b * eta_b + h // eta_g * eta_h
     z_p += b * z_b + h // z_g * z_h
     x_p += b * x_b + h // x_g * x_h
     write2_p += b * write2_b + h // write2_g * write2_h
@@ -1720,11 +1670,11 @@ def backward_prepare_3(
         write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
     )
     p = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
-    eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
+    eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
     z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
     x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
     p2 = tl.dot(z.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # z x^T
-    pairs = -eta.to(tl.float32)[None, :] * (
+    pairs = -eta[None, :] * (
         m * p * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p2
     )  # -([order_{mask}]_{i,j} . (z x^T) . (do write1^T) . m) diag(eta)
     sums = tl.sum(pairs, axis=1)
@@ -1739,9 +1689,7 @@ def backward_prepare_3(
     )
     p4 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
     pairs2 = (
-        eta.to(tl.float32)[:, None]
-        * eta.to(tl.float32)[None, :]
-        * (m2 * p3 * p4 * tl.where(i[:, None] > i[None, :], 1.0, 0.0))
+        eta[:, None] * eta[None, :] * (m2 * p3 * p4 * tl.where(i[:, None] > i[None, :], 1.0, 0.0))
     )  # diag(eta) ([order_{mask}]_{i,j} . (x x^T) . (write2 write1^T) . m) diag(eta)
     sums3 = tl.sum(pairs2, axis=1)
     sums4 = sums2 - tl.sum(pairs2, axis=0)
@@ -1765,11 +1713,7 @@ def backward_sweep_3(
     do_t,
     do_h,
     do_g,
-    eta_p,
-    eta_b,
-    eta_t,
-    eta_h,
-    eta_g,
+    eta_by_head,
     x_p,
     x_b,
     x_t,
@@ -1833,7 +1777,6 @@ def backward_sweep_3(
         )
     z_p += b * z_b + h // z_g * z_h
     do_p += b * do_b + h // do_g * do_h
-    eta_p += b * eta_b + h // eta_g * eta_h
     x_p += b * x_b + h // x_g * x_h
     write2_p += b * write2_b + h // write2_g * write2_h
     dx_2_p += b * dx_2_b + h // dx_2_g * dx_2_h
@@ -1862,7 +1805,7 @@ def backward_sweep_3(
         p = tl.dot(rounded.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # do W
         if not EXACT:
             p = tl.dot(rest.to(DT), tl.trans(do.to(DT)), p)
-        eta = tl.load(eta_p + t0 * eta_t + i * eta_t, mask=i_ok, other=0.0)
+        eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
         since2 = power(keep_a_before, keep_r_before < 0)
         x = tl.load(x_p + t0 * x_t + i[None, :] * x_t + n_[:, None], mask=n__ok[:, None] & i_ok[None, :], other=0.0)
         write2 = tl.load(
@@ -1878,8 +1821,7 @@ def backward_sweep_3(
         )
         sums2 = tl.sum(
             tl.reshape(
-                rounded_to((-(eta.to(tl.float32) * since2)[None, :] * x.to(tl.float32)), DT) * p2,
-                [WARPS, block_n_ // WARPS, C],
+                rounded_to((-(eta * since2)[None, :] * x.to(tl.float32)), DT) * p2, [WARPS, block_n_ // WARPS, C]
             ),
             axis=1,
         )
@@ -1892,7 +1834,7 @@ def backward_sweep_3(
         if YIELD:
             tl.store(
                 dx_out + step * N + i[None, :] * (H * N) + n_[:, None],
-                ((-eta.to(tl.float32)[None, :] * y2) + dx_2.to(tl.float32)),
+                ((-eta[None, :] * y2) + dx_2.to(tl.float32)),
                 mask=n__ok[:, None] & i_ok[None, :],
             )  # dx
             tl.store(
@@ -1920,7 +1862,7 @@ def backward_sweep_3(
             other=0.0,
         )
         p5 = tl.dot(
-            ((until * eta.to(tl.float32))[None, :] * x.to(tl.float32)).to(DT), write1.to(DT), input_precision="tf32x3"
+            ((until * eta)[None, :] * x.to(tl.float32)).to(DT), write1.to(DT), input_precision="tf32x3"
         )  # write1^T diag(eta . until) x
         W = (kept * W) + (-p5)  # kept W - write1^T diag(eta . until) x
     if W_last is not None:
@@ -1939,7 +1881,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], keep.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "f0bf6d0edc0dc1a7")
+    config = choose(some.dtype, (N, M), "9d60e320d2f95ef0")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(N, min(config.tile, config.padded(N))))
     W_first = whole(states.get("W"))
@@ -1949,6 +1891,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     do = cotangent(cotangents.get("o"), some, (B, T, H, M))
     keep_sums, keep_resets, keep_extents = cumulate(keep, lay, config.exact)
     keep_extents = None
+    eta_by_head = by_head(eta, H)
     matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
@@ -1964,8 +1907,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         x,
         *strides(x, H),
         matrix1,
-        eta,
-        *strides(eta, H),
+        eta_by_head,
         matrix3,
         do,
         *strides(do, H),
@@ -2001,8 +1943,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             *strides(do, H),
             matrix2,
             matrix1,
-            eta,
-            *strides(eta, H),
+            eta_by_head,
             None,
             None,
             z,
@@ -2035,8 +1976,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             x,
             *strides(x, H),
             matrix1,
-            eta,
-            *strides(eta, H),
+            eta_by_head,
             *lay.walked,
             parts,
             lay.length(parts),
@@ -2080,8 +2020,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         *strides(do, H),
         matrix2,
         matrix1,
-        eta,
-        *strides(eta, H),
+        eta_by_head,
         write2,
         dy,
         z,
@@ -2112,8 +2051,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             backward_prepare_2,
             (lay.programs,),
             matrix5,
-            eta,
-            *strides(eta, H),
+            eta_by_head,
             keep_sums,
             keep_resets,
             write2,
@@ -2147,8 +2085,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             dW_starts,
             keep_sums,
             keep_resets,
-            eta,
-            *strides(eta, H),
+            eta_by_head,
             x,
             *strides(x, H),
             write1,
@@ -2194,8 +2131,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             *strides(do, H),
             write1,
             *strides(write1, H),
-            eta,
-            *strides(eta, H),
+            eta_by_head,
             z,
             *strides(z, H),
             x,
@@ -2239,8 +2175,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             *strides(z, H),
             do,
             *strides(do, H),
-            eta,
-            *strides(eta, H),
+            eta_by_head,
             x,
             *strides(x, H),
             write2,

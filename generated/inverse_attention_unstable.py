@@ -64,6 +64,7 @@ import torch
 import triton
 import triton.language as tl
 
+from chunkform.runtime.by_head import by_head
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out, triangular_inverse
 from chunkform.runtime.decode import Step, StepKernel
 from chunkform.runtime.kernels import border_sums, chained_matrix, cumulate, inverse, part_of, place_of, power
@@ -577,11 +578,7 @@ def forward_prepare_1(
     ahead1_t,
     ahead1_h,
     ahead1_g,
-    lam_p,
-    lam_b,
-    lam_t,
-    lam_h,
-    lam_g,
+    lam_by_head,
     T,
     H,
     chunks,
@@ -612,7 +609,6 @@ def forward_prepare_1(
     q_p += b * q_b + h // q_g * q_h
     k_p += b * k_b + h // k_g * k_h
     ahead1_p += b * ahead1_b + h // ahead1_g * ahead1_h
-    lam_p += b * lam_b + h // lam_g * lam_h
     lam_a_before = tl.load(lam_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
     lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
     lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
@@ -625,7 +621,7 @@ def forward_prepare_1(
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     p = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
     ahead1 = tl.load(ahead1_p + t0 * ahead1_t + i * ahead1_t, mask=i_ok, other=0.0)
-    lam = tl.exp(tl.load(lam_p + t0 * lam_t + i * lam_t, mask=i_ok, other=0.0).to(tl.float32))
+    lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
     w = -lam[:, None] * ahead1.to(tl.float32)[None, :] * (m * p)
     x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
     tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # x
@@ -642,11 +638,7 @@ def forward_sweep_1(
     q_g,
     lam_sums,
     lam_resets,
-    lam_p,
-    lam_b,
-    lam_t,
-    lam_h,
-    lam_g,
+    lam_by_head,
     o_p,
     o_b,
     o_t,
@@ -699,7 +691,6 @@ def forward_sweep_1(
     if s_first is not None:
         s += tl.load(s_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
     q_p += b * q_b + h // q_g * q_h
-    lam_p += b * lam_b + h // lam_g * lam_h
     o_p += b * o_b + h // o_g * o_h
     ahead1_p += b * ahead1_b + h // ahead1_g * ahead1_h
     k_p += b * k_b + h // k_g * k_h
@@ -720,7 +711,7 @@ def forward_sweep_1(
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(s.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # q s
         since = power(lam_a_before, lam_r_before < 0)
-        lam = tl.exp(tl.load(lam_p + t0 * lam_t + i * lam_t, mask=i_ok, other=0.0).to(tl.float32))
+        lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
         o = tl.load(o_p + t0 * o_t + i[None, :] * o_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         w = (-(since * lam)[None, :] * p) + o.to(tl.float32)
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
@@ -757,11 +748,7 @@ def forward_ends_1(
     q_g,
     lam_sums,
     lam_resets,
-    lam_p,
-    lam_b,
-    lam_t,
-    lam_h,
-    lam_g,
+    lam_by_head,
     matrix1,
     ahead1_p,
     ahead1_b,
@@ -805,7 +792,6 @@ def forward_ends_1(
     d_kept_ok = d_kept < D
     s = tl.where(d_kept[:, None] == d[None, :], 1.0, 0.0)
     q_p += b * q_b + h // q_g * q_h
-    lam_p += b * lam_b + h // lam_g * lam_h
     ahead1_p += b * ahead1_b + h // ahead1_g * ahead1_h
     k_p += b * k_b + h // k_g * k_h
     for n in tl.range(0, count, num_stages=STAGES):
@@ -825,7 +811,7 @@ def forward_ends_1(
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(s.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # q s
         since = power(lam_a_before, lam_r_before < 0)
-        lam = tl.exp(tl.load(lam_p + t0 * lam_t + i * lam_t, mask=i_ok, other=0.0).to(tl.float32))
+        lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
         w = -(since * lam)[None, :] * p
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
@@ -860,7 +846,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], o.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = o.shape[-1]
-    config = choose(some.dtype, (D, E), "a2995dbc23e89b32")
+    config = choose(some.dtype, (D, E), "61e9ea3673ba5a15")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     s_first = whole(states.get("s"))
@@ -869,6 +855,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     lam_extents = None
     t1 = (each_head(q, H).float() * each_head(k, H).float()).sum(-1)
     ahead1 = steps((1.0 / t1).expand(B, T, H))
+    lam_by_head = by_head(lam, H)
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
         forward_prepare_1,
@@ -882,8 +869,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         *strides(k, H),
         ahead1,
         *strides(ahead1, H),
-        lam,
-        *strides(lam, H),
+        lam_by_head,
         *lay.at_once,
         D=D,
         block_d=config.padded(D),
@@ -907,8 +893,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             *strides(q, H),
             lam_sums,
             lam_resets,
-            lam,
-            *strides(lam, H),
+            lam_by_head,
             o,
             *strides(o, H),
             matrix1,
@@ -944,8 +929,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             *strides(q, H),
             lam_sums,
             lam_resets,
-            lam,
-            *strides(lam, H),
+            lam_by_head,
             matrix1,
             ahead1,
             *strides(ahead1, H),
@@ -987,8 +971,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         *strides(q, H),
         lam_sums,
         lam_resets,
-        lam,
-        *strides(lam, H),
+        lam_by_head,
         o,
         *strides(o, H),
         matrix1,
@@ -1045,11 +1028,7 @@ def backward_prepare_1(
     ahead1_t,
     ahead1_h,
     ahead1_g,
-    lam_p,
-    lam_b,
-    lam_t,
-    lam_h,
-    lam_g,
+    lam_by_head,
     lam_sums,
     lam_resets,
     matrix2,
@@ -1083,7 +1062,6 @@ def backward_prepare_1(
     k_p += b * k_b + h // k_g * k_h
     q_p += b * q_b + h // q_g * q_h
     ahead1_p += b * ahead1_b + h // ahead1_g * ahead1_h
-    lam_p += b * lam_b + h // lam_g * lam_h
     lam_a_before = tl.load(lam_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
     lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
     lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
@@ -1092,7 +1070,7 @@ def backward_prepare_1(
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     p = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k q^T
     ahead1 = tl.load(ahead1_p + t0 * ahead1_t + i * ahead1_t, mask=i_ok, other=0.0)
-    lam = tl.exp(tl.load(lam_p + t0 * lam_t + i * lam_t, mask=i_ok, other=0.0).to(tl.float32))
+    lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
     seen = i[:, None] < i[None, :]
     if EXACT:
         seen = seen & (i[:, None] >= lam_r_before[None, :])
@@ -1148,11 +1126,7 @@ def backward_sweep_1(
     dk_0_2a4812_out,
     do_out,
     dlog_lam_0_out,
-    lam_p,
-    lam_b,
-    lam_t,
-    lam_h,
-    lam_g,
+    lam_by_head,
     q_p,
     q_b,
     q_t,
@@ -1198,7 +1172,6 @@ def backward_sweep_1(
     k_p += b * k_b + h // k_g * k_h
     write1_p += b * write1_b + h // write1_g * write1_h
     o_p += b * o_b + h // o_g * o_h
-    lam_p += b * lam_b + h // lam_g * lam_h
     q_p += b * q_b + h // q_g * q_h
     for n in range(count):
         c = count - 1 - n
@@ -1269,7 +1242,7 @@ def backward_sweep_1(
             )  # dlog_lam
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a_before, lam_r_before < 0)
-        lam = tl.exp(tl.load(lam_p + t0 * lam_t + i * lam_t, mask=i_ok, other=0.0).to(tl.float32))
+        lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p4 = tl.dot(
             ((until * lam)[None, :] * p2).to(DT), q.to(DT), input_precision="tf32x3"
@@ -1303,11 +1276,7 @@ def backward_ends_1(
     k_h,
     k_g,
     matrix1,
-    lam_p,
-    lam_b,
-    lam_t,
-    lam_h,
-    lam_g,
+    lam_by_head,
     q_p,
     q_b,
     q_t,
@@ -1346,7 +1315,6 @@ def backward_ends_1(
     ds = tl.where(d_kept[:, None] == d[None, :], 1.0, 0.0)
     ahead1_p += b * ahead1_b + h // ahead1_g * ahead1_h
     k_p += b * k_b + h // k_g * k_h
-    lam_p += b * lam_b + h // lam_g * lam_h
     q_p += b * q_b + h // q_g * q_h
     for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
@@ -1370,7 +1338,7 @@ def backward_ends_1(
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
         until = power(lam_a_before, lam_r_before < 0)
-        lam = tl.exp(tl.load(lam_p + t0 * lam_t + i * lam_t, mask=i_ok, other=0.0).to(tl.float32))
+        lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p3 = tl.dot(
             ((until * lam)[None, :] * p2).to(DT), q.to(DT), input_precision="tf32x3"
@@ -1404,11 +1372,7 @@ def backward_prepare_2(
     write1_t,
     write1_h,
     write1_g,
-    lam_p,
-    lam_b,
-    lam_t,
-    lam_h,
-    lam_g,
+    lam_by_head,
     T,
     H,
     chunks,
@@ -1438,7 +1402,6 @@ def backward_prepare_2(
     step = (b * T + t0) * H + h
     write2_p += b * write2_b + h // write2_g * write2_h
     write1_p += b * write1_b + h // write1_g * write1_h
-    lam_p += b * lam_b + h // lam_g * lam_h
     lam_a_before = tl.load(lam_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
     lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
     lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
@@ -1454,7 +1417,7 @@ def backward_prepare_2(
         write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
     )
     p = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
-    lam = tl.exp(tl.load(lam_p + t0 * lam_t + i * lam_t, mask=i_ok, other=0.0).to(tl.float32))
+    lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
     tl.store(
         matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (lam[:, None] * (m * p))
     )  # diag(lam) ((write2 write1^T) . m)
@@ -1488,11 +1451,7 @@ def backward_sweep_2(
     q_g,
     matrix3,
     read1_out,
-    lam_p,
-    lam_b,
-    lam_t,
-    lam_h,
-    lam_g,
+    lam_by_head,
     write2_p,
     write2_b,
     write2_t,
@@ -1538,7 +1497,6 @@ def backward_sweep_2(
     k_p += b * k_b + h // k_g * k_h
     write1_p += b * write1_b + h // write1_g * write1_h
     q_p += b * q_b + h // q_g * q_h
-    lam_p += b * lam_b + h // lam_g * lam_h
     write2_p += b * write2_b + h // write2_g * write2_h
     for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
@@ -1586,7 +1544,7 @@ def backward_sweep_2(
             )  # s: out.late
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a_before, lam_r_before < 0)
-        lam = tl.exp(tl.load(lam_p + t0 * lam_t + i * lam_t, mask=i_ok, other=0.0).to(tl.float32))
+        lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
         write2 = tl.load(
             write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
@@ -1626,11 +1584,7 @@ def backward_prepare_3(
     k_t,
     k_h,
     k_g,
-    lam_p,
-    lam_b,
-    lam_t,
-    lam_h,
-    lam_g,
+    lam_by_head,
     own2_out,
     own1_out,
     T,
@@ -1669,7 +1623,6 @@ def backward_prepare_3(
     ahead1_p += b * ahead1_b + h // ahead1_g * ahead1_h
     q_p += b * q_b + h // q_g * q_h
     k_p += b * k_b + h // k_g * k_h
-    lam_p += b * lam_b + h // lam_g * lam_h
     lam_a_before = tl.load(lam_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
     lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
     lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
@@ -1692,7 +1645,7 @@ def backward_prepare_3(
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     p2 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
-    lam = tl.exp(tl.load(lam_p + t0 * lam_t + i * lam_t, mask=i_ok, other=0.0).to(tl.float32))
+    lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
     pairs = (
         -lam[:, None] * ahead1.to(tl.float32)[None, :] * (m * p2 * p * tl.where(i[:, None] > i[None, :], 1.0, 0.0))
     )  # -diag(lam) ([order_{mask}]_{i,j} . (q k^T) . (write2 write1^T) . m) diag((cd952cfd4723))
@@ -1713,11 +1666,7 @@ def backward_sweep_3(
     q_t,
     q_h,
     q_g,
-    lam_p,
-    lam_b,
-    lam_t,
-    lam_h,
-    lam_g,
+    lam_by_head,
     write2_p,
     write2_b,
     write2_t,
@@ -1776,7 +1725,6 @@ def backward_sweep_3(
     if s_first is not None:
         s += tl.load(s_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0)
     q_p += b * q_b + h // q_g * q_h
-    lam_p += b * lam_b + h // lam_g * lam_h
     write2_p += b * write2_b + h // write2_g * write2_h
     k_p += b * k_b + h // k_g * k_h
     ahead1_p += b * ahead1_b + h // ahead1_g * ahead1_h
@@ -1797,7 +1745,7 @@ def backward_sweep_3(
         lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
         since = power(lam_a_before, lam_r_before < 0)
         q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
-        lam = tl.exp(tl.load(lam_p + t0 * lam_t + i * lam_t, mask=i_ok, other=0.0).to(tl.float32))
+        lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
         write2 = tl.load(
             write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
@@ -1853,7 +1801,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], o.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = o.shape[-1]
-    config = choose(some.dtype, (D, E), "a2995dbc23e89b32")
+    config = choose(some.dtype, (D, E), "61e9ea3673ba5a15")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     s_first = whole(states.get("s"))
@@ -1863,6 +1811,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     dv = cotangent(cotangents.get("v"), some, (B, T, H, E))
     t1 = (each_head(q, H).float() * each_head(k, H).float()).sum(-1)
     ahead1 = steps((1.0 / t1).expand(B, T, H))
+    lam_by_head = by_head(lam, H)
     lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
     lam_extents = None
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
@@ -1877,8 +1826,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         *strides(q, H),
         ahead1,
         *strides(ahead1, H),
-        lam,
-        *strides(lam, H),
+        lam_by_head,
         lam_sums,
         lam_resets,
         matrix2,
@@ -1920,8 +1868,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             None,
             None,
             None,
-            lam,
-            *strides(lam, H),
+            lam_by_head,
             q,
             *strides(q, H),
             *lay.walked,
@@ -1953,8 +1900,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             k,
             *strides(k, H),
             matrix1,
-            lam,
-            *strides(lam, H),
+            lam_by_head,
             q,
             *strides(q, H),
             *lay.walked,
@@ -2020,8 +1966,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dk_0_2a4812,
         do,
         dlog_lam_0,
-        lam,
-        *strides(lam, H),
+        lam_by_head,
         q,
         *strides(q, H),
         *lay.walked,
@@ -2054,8 +1999,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             *strides(write2, H),
             write1,
             *strides(write1, H),
-            lam,
-            *strides(lam, H),
+            lam_by_head,
             *lay.at_once,
             E=E,
             block_e=config.padded(E),
@@ -2090,8 +2034,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             *strides(q, H),
             matrix3,
             read1,
-            lam,
-            *strides(lam, H),
+            lam_by_head,
             write2,
             *strides(write2, H),
             *lay.walked,
@@ -2133,8 +2076,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             *strides(q, H),
             k,
             *strides(k, H),
-            lam,
-            *strides(lam, H),
+            lam_by_head,
             own2,
             own1,
             *lay.at_once,
@@ -2166,8 +2108,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             lam_resets,
             q,
             *strides(q, H),
-            lam,
-            *strides(lam, H),
+            lam_by_head,
             write2,
             *strides(write2, H),
             s_in_early_,

@@ -76,6 +76,7 @@ import torch
 import triton
 import triton.language as tl
 
+from chunkform.runtime.by_head import by_head
 from chunkform.runtime.decay import (
     channel_apply,
     channel_product,
@@ -602,11 +603,7 @@ def forward_prepare_1(
     scaled2_p,
     scaled3_p,
     matrix1,
-    beta_p,
-    beta_b,
-    beta_t,
-    beta_h,
-    beta_g,
+    beta_by_head,
     matrix2,
     T,
     H,
@@ -637,7 +634,6 @@ def forward_prepare_1(
     q_p += b * q_b + h // q_g * q_h
     k_p += b * k_b + h // k_g * k_h
     alpha_p += b * alpha_b + h // alpha_g * alpha_h
-    beta_p += b * beta_b + h // beta_g * beta_h
     extent = tl.load(alpha_extents + bh * chunks + c)
     if is_flat(extent, DT) != FLAT:
         return
@@ -746,13 +742,11 @@ def forward_prepare_1(
             (until * k.to(tl.float32)),
             mask=i_ok[:, None] & d_ok[None, :],
         )  # k . until
-    beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
-    w = -beta.to(tl.float32)[None, :] * t2
+    beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
+    w = -beta[None, :] * t2
     x2 = inverse(w, C, LEVELS, DT)  # (I - T)^-1
     tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2)  # x2
-    tl.store(
-        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta.to(tl.float32)[None, :] * t)
-    )  # t diag(beta)
+    tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta[None, :] * t))  # t diag(beta)
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -773,11 +767,7 @@ def forward_sweep_1(
     o_out,
     alpha_sums,
     alpha_resets,
-    beta_p,
-    beta_b,
-    beta_t,
-    beta_h,
-    beta_g,
+    beta_by_head,
     scaled3_p,
     T,
     H,
@@ -816,7 +806,6 @@ def forward_sweep_1(
         S += tl.load(S_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
     first_block = (begin // BLOCK + (0 if starts is None else sh // H)).to(tl.int32)
     v_p += b * v_b + h // v_g * v_h
-    beta_p += b * beta_b + h // beta_g * beta_h
     for n in range(count):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -857,12 +846,12 @@ def forward_sweep_1(
             tl.store(write1_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :])
             tl.store(o_out + step * E + i[None, :] * (H * E) + e[:, None], p4, mask=e_ok[:, None] & i_ok[None, :])  # o
         kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
-        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         scaled3 = tl.load(
             scaled3_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
         )
         p5 = tl.dot(
-            (beta.to(tl.float32)[None, :] * p2).to(DT), scaled3.to(DT), (kept[None, :] * S), input_precision="tf32x3"
+            (beta[None, :] * p2).to(DT), scaled3.to(DT), (kept[None, :] * S), input_precision="tf32x3"
         )  # ... + scaled3^T diag(beta) p2
         S = p5  # diag(kept) S + scaled3^T diag(beta) p2
     if YIELD:
@@ -884,11 +873,7 @@ def forward_ends_1(
     matrix1,
     alpha_sums,
     alpha_resets,
-    beta_p,
-    beta_b,
-    beta_t,
-    beta_h,
-    beta_g,
+    beta_by_head,
     scaled3_p,
     T,
     H,
@@ -921,7 +906,6 @@ def forward_ends_1(
     d_kept = tile * block_d_kept + tl.arange(0, block_d_kept)
     d_kept_ok = d_kept < D
     S = tl.where(d_kept[:, None] == d[None, :], 1.0, 0.0)
-    beta_p += b * beta_b + h // beta_g * beta_h
     for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -942,12 +926,12 @@ def forward_ends_1(
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
         kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
-        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         scaled3 = tl.load(
             scaled3_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
         )
         p3 = tl.dot(
-            (beta.to(tl.float32)[None, :] * p2).to(DT), scaled3.to(DT), (kept[None, :] * S), input_precision="tf32x3"
+            (beta[None, :] * p2).to(DT), scaled3.to(DT), (kept[None, :] * S), input_precision="tf32x3"
         )  # ... + scaled3^T diag(beta) p2
         S = p3  # diag(kept) S + scaled3^T diag(beta) p2
     if YIELD:
@@ -974,13 +958,14 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "614ff96fbc388712")
+    config = choose(some.dtype, (D, E), "307119d60144b196")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     S_starts = S_first
     alpha_sums, alpha_resets, alpha_extents = cumulate(alpha, lay, config.exact)
+    beta_by_head = by_head(beta, H)
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
     scaled1 = some.new_empty((B, H, T, D))
@@ -1003,8 +988,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             scaled2,
             scaled3,
             matrix1,
-            beta,
-            *strides(beta, H),
+            beta_by_head,
             matrix2,
             *lay.at_once,
             D=D,
@@ -1038,8 +1022,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             None,
             alpha_sums,
             alpha_resets,
-            beta,
-            *strides(beta, H),
+            beta_by_head,
             scaled3,
             *lay.walked,
             parts,
@@ -1069,8 +1052,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             matrix1,
             alpha_sums,
             alpha_resets,
-            beta,
-            *strides(beta, H),
+            beta_by_head,
             scaled3,
             *lay.walked,
             parts,
@@ -1117,8 +1099,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         o,
         alpha_sums,
         alpha_resets,
-        beta,
-        *strides(beta, H),
+        beta_by_head,
         scaled3,
         *lay.walked,
         parts,
@@ -1173,11 +1154,7 @@ def backward_prepare_1(
     scaled3_p,
     matrix2,
     matrix1,
-    beta_p,
-    beta_b,
-    beta_t,
-    beta_h,
-    beta_g,
+    beta_by_head,
     T,
     H,
     chunks,
@@ -1207,7 +1184,6 @@ def backward_prepare_1(
     k_p += b * k_b + h // k_g * k_h
     q_p += b * q_b + h // q_g * q_h
     alpha_p += b * alpha_b + h // alpha_g * alpha_h
-    beta_p += b * beta_b + h // beta_g * beta_h
     extent = tl.load(alpha_extents + bh * chunks + c)
     if is_flat(extent, DT) != FLAT:
         return
@@ -1317,8 +1293,8 @@ def backward_prepare_1(
             mask=i_ok[:, None] & d_ok[None, :],
         )  # q . until
     tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t)  # t
-    beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
-    w = -beta.to(tl.float32)[None, :] * t2
+    beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
+    w = -beta[None, :] * t2
     x2 = inverse(w, C, LEVELS, DT)  # (I - T)^-1
     tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2)  # x2
 
@@ -1336,11 +1312,7 @@ def backward_sweep_1(
     do_g,
     matrix2,
     matrix1,
-    beta_p,
-    beta_b,
-    beta_t,
-    beta_h,
-    beta_g,
+    beta_by_head,
     write1_p,
     write1_b,
     write1_t,
@@ -1392,7 +1364,6 @@ def backward_sweep_1(
         )
     first_block = (begin // BLOCK + (0 if starts is None else sh // H)).to(tl.int32)
     do_p += b * do_b + h // do_g * do_h
-    beta_p += b * beta_b + h // beta_g * beta_h
     write1_p += b * write1_b + h // write1_g * write1_h
     for n in range(count):
         c = count - 1 - n
@@ -1402,7 +1373,7 @@ def backward_sweep_1(
         i_ok = i <= last
         at = bh * T + t0
         step = (b * T + t0) * H + h
-        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         write1 = tl.load(
             write1_p + t0 * write1_t + i[None, :] * write1_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0
         )
@@ -1436,7 +1407,7 @@ def backward_sweep_1(
             tl.store(write2_out + step * E + i[None, :] * (H * E) + e[:, None], p3, mask=e_ok[:, None] & i_ok[None, :])
             tl.store(
                 dv_out + step * E + i[None, :] * (H * E) + e[:, None],
-                (beta.to(tl.float32)[None, :] * p3),
+                (beta[None, :] * p3),
                 mask=e_ok[:, None] & i_ok[None, :],
             )  # dv
             tl.store(
@@ -1454,9 +1425,7 @@ def backward_sweep_1(
         scaled2 = tl.load(
             scaled2_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
         )
-        p4 = tl.dot(
-            (beta.to(tl.float32)[None, :] * p3).to(DT), scaled2.to(DT), input_precision="tf32x3"
-        )  # scaled2^T diag(beta) p3
+        p4 = tl.dot((beta[None, :] * p3).to(DT), scaled2.to(DT), input_precision="tf32x3")  # scaled2^T diag(beta) p3
         kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
         scaled3 = tl.load(
             scaled3_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
@@ -1482,11 +1451,7 @@ def backward_ends_1(
     dS_last,
     scaled1_p,
     matrix1,
-    beta_p,
-    beta_b,
-    beta_t,
-    beta_h,
-    beta_g,
+    beta_by_head,
     scaled2_p,
     alpha_sums,
     alpha_resets,
@@ -1521,7 +1486,6 @@ def backward_ends_1(
     d_kept = tile * block_d_kept + tl.arange(0, block_d_kept)
     d_kept_ok = d_kept < D
     dS = tl.where(d_kept[:, None] == d[None, :], 1.0, 0.0)
-    beta_p += b * beta_b + h // beta_g * beta_h
     for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -1540,13 +1504,11 @@ def backward_ends_1(
         p = tl.dot(dS.to(DT), tl.trans(scaled1.to(DT)), input_precision="tf32x3")  # scaled1 dS
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(p.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 p
-        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         scaled2 = tl.load(
             scaled2_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
         )
-        p3 = tl.dot(
-            (beta.to(tl.float32)[None, :] * p2).to(DT), scaled2.to(DT), input_precision="tf32x3"
-        )  # scaled2^T diag(beta) p2
+        p3 = tl.dot((beta[None, :] * p2).to(DT), scaled2.to(DT), input_precision="tf32x3")  # scaled2^T diag(beta) p2
         kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
         dS = (-p3) + (kept[None, :] * dS)  # diag(kept) dS - scaled2^T diag(beta) p2
     if YIELD:
@@ -1574,11 +1536,7 @@ def backward_prepare_read_2(
     write2_t,
     write2_h,
     write2_g,
-    beta_p,
-    beta_b,
-    beta_t,
-    beta_h,
-    beta_g,
+    beta_by_head,
     alpha_p,
     alpha_b,
     alpha_t,
@@ -1635,7 +1593,6 @@ def backward_prepare_read_2(
     step = (b * T + t0) * H + h
     write1_p += b * write1_b + h // write1_g * write1_h
     write2_p += b * write2_b + h // write2_g * write2_h
-    beta_p += b * beta_b + h // beta_g * beta_h
     alpha_p += b * alpha_b + h // alpha_g * alpha_h
     k_p += b * k_b + h // k_g * k_h
     do_p += b * do_b + h // do_g * do_h
@@ -1657,7 +1614,7 @@ def backward_prepare_read_2(
     for d_start in range(0, D, part_d):
         d = d_start + tl.arange(0, part_d)
         d_ok = d < D
-        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         alpha = tl.exp(
             tl.load(
                 alpha_p + t0 * alpha_t + i[:, None] * alpha_t + d[None, :],
@@ -1693,7 +1650,7 @@ def backward_prepare_read_2(
         )
         p3 = decayed_sum(
             p2,
-            (beta.to(tl.float32)[:, None] * x),
+            (beta[:, None] * x),
             alpha_sums + at * D,
             alpha_resets + at * D if EXACT else None,
             alpha_a_before,
@@ -1751,11 +1708,7 @@ def backward_prepare_read_3(
     write1_t,
     write1_h,
     write1_g,
-    beta_p,
-    beta_b,
-    beta_t,
-    beta_h,
-    beta_g,
+    beta_by_head,
     k_p,
     k_b,
     k_t,
@@ -1802,7 +1755,6 @@ def backward_prepare_read_3(
     step = (b * T + t0) * H + h
     do_p += b * do_b + h // do_g * do_h
     write1_p += b * write1_b + h // write1_g * write1_h
-    beta_p += b * beta_b + h // beta_g * beta_h
     k_p += b * k_b + h // k_g * k_h
     write2_p += b * write2_b + h // write2_g * write2_h
     extent = tl.load(alpha_extents + bh * chunks + c)
@@ -1822,7 +1774,7 @@ def backward_prepare_read_3(
     for d_start in range(0, D, part_d):
         d = d_start + tl.arange(0, part_d)
         d_ok = d < D
-        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         alpha_a = tl.load(
             alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
@@ -1836,7 +1788,7 @@ def backward_prepare_read_3(
         )
         p3 = decayed_sum(
             p2,
-            (beta.to(tl.float32)[:, None] * k.to(tl.float32)),
+            (beta[:, None] * k.to(tl.float32)),
             alpha_sums + at * D,
             alpha_resets + at * D if EXACT else None,
             alpha_a,
@@ -1872,7 +1824,7 @@ def backward_prepare_read_3(
         )
         p6 = decayed_sum(
             p5,
-            (beta.to(tl.float32)[:, None] * k.to(tl.float32)),
+            (beta[:, None] * k.to(tl.float32)),
             alpha_sums + at * D,
             alpha_resets + at * D if EXACT else None,
             alpha_a_before,
@@ -1906,11 +1858,7 @@ def backward_read_1(
     alpha_sums,
     alpha_resets,
     intra2_p,
-    beta_p,
-    beta_b,
-    beta_t,
-    beta_h,
-    beta_g,
+    beta_by_head,
     k_p,
     k_b,
     k_t,
@@ -1975,7 +1923,6 @@ def backward_read_1(
     at = bh * T + t0
     step = (b * T + t0) * H + h
     write1_p += b * write1_b + h // write1_g * write1_h
-    beta_p += b * beta_b + h // beta_g * beta_h
     k_p += b * k_b + h // k_g * k_h
     do_p += b * do_b + h // do_g * do_h
     write2_p += b * write2_b + h // write2_g * write2_h
@@ -2006,11 +1953,11 @@ def backward_read_1(
     since = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
     intra2 = tl.load(intra2_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     y = (-intra1.to(tl.float32)) + (p * since) + intra2.to(tl.float32)  # (write1 dS^T) . since + intra2 - intra1
-    beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+    beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    sums = tl.sum((-beta.to(tl.float32)[:, None] * (p * since * k.to(tl.float32))), axis=0)  # out
-    terms = -beta.to(tl.float32)[:, None] * (y * k.to(tl.float32))  # S.late
-    terms2 = beta.to(tl.float32)[:, None] * y  # dk
+    sums = tl.sum((-beta[:, None] * (p * since * k.to(tl.float32))), axis=0)  # out
+    terms = -beta[:, None] * (y * k.to(tl.float32))  # S.late
+    terms2 = beta[:, None] * y  # dk
     s2 = tl.load(
         S_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
         mask=d_ok[None, :] & e_ok[:, None],
@@ -2050,15 +1997,13 @@ def backward_read_1(
             alpha_p + t0 * alpha_t + i[:, None] * alpha_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
         ).to(tl.float32)
     )
-    terms3 = (
-        (y2 * q.to(tl.float32)) + (-beta.to(tl.float32)[:, None] * (y3 * alpha * k.to(tl.float32))) + terms
-    )  # S.late
+    terms3 = (y2 * q.to(tl.float32)) + (-beta[:, None] * (y3 * alpha * k.to(tl.float32))) + terms  # S.late
     terms4 = y2  # dq
     tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], y2, mask=i_ok[:, None] & d_ok[None, :])  # dq
-    terms5 = (-beta.to(tl.float32)[:, None] * (y3 * alpha)) + terms2  # dk
+    terms5 = (-beta[:, None] * (y3 * alpha)) + terms2  # dk
     tl.store(
         dk_out + step * D + i[:, None] * (H * D) + d[None, :],
-        ((-beta.to(tl.float32)[:, None] * (y3 * alpha)) + terms2),
+        ((-beta[:, None] * (y3 * alpha)) + terms2),
         mask=i_ok[:, None] & d_ok[None, :],
     )  # dk
     end = -sums + spans
@@ -2080,7 +2025,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "614ff96fbc388712")
+    config = choose(some.dtype, (D, E), "307119d60144b196")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -2090,6 +2035,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     write1 = saved["c0cc4e5ad4"]
     do = cotangent(cotangents.get("o"), some, (B, T, H, E))
     alpha_sums, alpha_resets, alpha_extents = cumulate(alpha, lay, config.exact)
+    beta_by_head = by_head(beta, H)
     matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     scaled1 = some.new_empty((B, H, T, D))
@@ -2113,8 +2059,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             scaled3,
             matrix2,
             matrix1,
-            beta,
-            *strides(beta, H),
+            beta_by_head,
             *lay.at_once,
             D=D,
             part_d=min(config.block, config.padded(D)),
@@ -2142,8 +2087,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             *strides(do, H),
             matrix2,
             matrix1,
-            beta,
-            *strides(beta, H),
+            beta_by_head,
             write1,
             *strides(write1, H),
             None,
@@ -2179,8 +2123,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             dS_linear,
             scaled1,
             matrix1,
-            beta,
-            *strides(beta, H),
+            beta_by_head,
             scaled2,
             alpha_sums,
             alpha_resets,
@@ -2227,8 +2170,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         *strides(do, H),
         matrix2,
         matrix1,
-        beta,
-        *strides(beta, H),
+        beta_by_head,
         write1,
         *strides(write1, H),
         write2,
@@ -2271,8 +2213,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 *strides(write1, H),
                 write2,
                 *strides(write2, H),
-                beta,
-                *strides(beta, H),
+                beta_by_head,
                 alpha,
                 *strides(alpha, H),
                 k,
@@ -2312,8 +2253,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 *strides(do, H),
                 write1,
                 *strides(write1, H),
-                beta,
-                *strides(beta, H),
+                beta_by_head,
                 k,
                 *strides(k, H),
                 block_alpha_sums,
@@ -2352,8 +2292,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_alpha_sums,
             block_alpha_resets,
             intra2_blocks,
-            beta,
-            *strides(beta, H),
+            beta_by_head,
             k,
             *strides(k, H),
             S_borders,

@@ -121,6 +121,7 @@ import torch
 import triton
 import triton.language as tl
 
+from chunkform.runtime.by_head import by_head
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out
 from chunkform.runtime.kernels import FLOOR, LOG2E, border_sums, chained, cumulate, part_of, place_of, power
 from chunkform.runtime.launch import (
@@ -741,11 +742,7 @@ def x_system_forward_sweep_1(
     k_t,
     k_h,
     k_g,
-    beta_p,
-    beta_b,
-    beta_t,
-    beta_h,
-    beta_g,
+    beta_by_head,
     y_0_out,
     T,
     H,
@@ -784,7 +781,6 @@ def x_system_forward_sweep_1(
         )
     p_p += b * p_b + h // p_g * p_h
     k_p += b * k_b + h // k_g * k_h
-    beta_p += b * beta_b + h // beta_g * beta_h
     for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -809,12 +805,9 @@ def x_system_forward_sweep_1(
         m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
         k2 = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p3 = tl.dot(p.to(DT), tl.trans(k2.to(DT)), input_precision="tf32x3")  # p k^T
-        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         p4 = tl.dot(
-            k.to(DT),
-            tl.trans((beta.to(tl.float32)[None, :] * (m * p3)).to(DT)),
-            (since[None, :] * p2),
-            input_precision="tf32x3",
+            k.to(DT), tl.trans((beta[None, :] * (m * p3)).to(DT)), (since[None, :] * p2), input_precision="tf32x3"
         )  # ... + ((p k^T) . m) diag(beta) k
         if YIELD:
             tl.store(
@@ -823,10 +816,7 @@ def x_system_forward_sweep_1(
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
         p5 = tl.dot(
-            ((beta.to(tl.float32) * until)[None, :] * k.to(tl.float32)).to(DT),
-            k2.to(DT),
-            (kept * H_),
-            input_precision="tf32x3",
+            ((beta * until)[None, :] * k.to(tl.float32)).to(DT), k2.to(DT), (kept * H_), input_precision="tf32x3"
         )  # ... + k^T diag(beta . until) k
         H_ = p5  # kept H + k^T diag(beta . until) k
     if YIELD:
@@ -852,13 +842,14 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
     B, T = k.shape[:2]
     H = max(k.shape[2], beta.shape[2], lam.shape[2], lamb.shape[0], p.shape[2], 0)
     D = k.shape[-1]
-    config = choose(some.dtype, (D,), "71724009b8fd158e")
+    config = choose(some.dtype, (D,), "495316289c710c28")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
     H__starts = H__first
     lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
     lam_extents = None
+    beta_by_head = by_head(beta, H)
     if parts > 1:
         H__ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
         launch(
@@ -872,8 +863,7 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
             lam_resets,
             k,
             *strides(k, H),
-            beta,
-            *strides(beta, H),
+            beta_by_head,
             None,
             *lay.walked,
             parts,
@@ -908,8 +898,7 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
         lam_resets,
         k,
         *strides(k, H),
-        beta,
-        *strides(beta, H),
+        beta_by_head,
         y_0,
         *lay.walked,
         parts,
@@ -953,11 +942,7 @@ def x_system_backward_prepare_1(
     k_t,
     k_h,
     k_g,
-    beta_p,
-    beta_b,
-    beta_t,
-    beta_h,
-    beta_g,
+    beta_by_head,
     dy_p,
     dy_b,
     dy_t,
@@ -993,7 +978,6 @@ def x_system_backward_prepare_1(
     step = (b * T + t0) * H + h
     p_p += b * p_b + h // p_g * p_h
     k_p += b * k_b + h // k_g * k_h
-    beta_p += b * beta_b + h // beta_g * beta_h
     dy_p += b * dy_b + h // dy_g * dy_h
     lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
     lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
@@ -1004,10 +988,10 @@ def x_system_backward_prepare_1(
     p = tl.load(p_p + t0 * p_t + i[:, None] * p_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     p2 = tl.dot(p.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # p k^T
-    beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+    beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
     dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     p3 = tl.dot(dy.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # dy k^T
-    pairs = beta.to(tl.float32)[None, :] * (
+    pairs = beta[None, :] * (
         m * p2 * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p3
     )  # ([order_{mask}]_{i,j} . (p k^T) . (dy k^T) . m) diag(beta)
     sums = tl.sum(pairs, axis=1)
@@ -1037,11 +1021,7 @@ def x_system_backward_sweep_1(
     k_t,
     k_h,
     k_g,
-    beta_p,
-    beta_b,
-    beta_t,
-    beta_h,
-    beta_g,
+    beta_by_head,
     T,
     H,
     chunks,
@@ -1080,7 +1060,6 @@ def x_system_backward_sweep_1(
     p_p += b * p_b + h // p_g * p_h
     dy_p += b * dy_b + h // dy_g * dy_h
     k_p += b * k_b + h // k_g * k_h
-    beta_p += b * beta_b + h // beta_g * beta_h
     for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -1115,10 +1094,10 @@ def x_system_backward_sweep_1(
         k = tl.load(
             k_p + t0 * k_t + i[None, :] * k_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
-        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
         k2 = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        w = (beta.to(tl.float32) * until)[None, :] * k.to(tl.float32)
+        w = (beta * until)[None, :] * k.to(tl.float32)
         rounded2, rest2 = rounded_and_rest(w, DT)
         p3 = tl.dot(rounded2.to(DT), k2.to(DT), (kept * H_), input_precision="tf32x3")  # ... + k^T diag(beta . until) k
         if not EXACT:
@@ -1201,11 +1180,7 @@ def x_system_backward_sweep_2(
     p_h,
     p_g,
     matrix1,
-    beta_p,
-    beta_b,
-    beta_t,
-    beta_h,
-    beta_g,
+    beta_by_head,
     dk_1_out,
     dbeta_1_out,
     dy_p,
@@ -1250,7 +1225,6 @@ def x_system_backward_sweep_2(
         )
     k_p += b * k_b + h // k_g * k_h
     p_p += b * p_b + h // p_g * p_h
-    beta_p += b * beta_b + h // beta_g * beta_h
     dy_p += b * dy_b + h // dy_g * dy_h
     for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
@@ -1264,7 +1238,7 @@ def x_system_backward_sweep_2(
         lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
-        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         k2 = tl.load(
             k_p + t0 * k_t + i[None, :] * k_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
@@ -1282,7 +1256,7 @@ def x_system_backward_sweep_2(
         if YIELD:
             tl.store(
                 dk_1_out + step * D + i[None, :] * (H * D) + d_kept[:, None],
-                (beta.to(tl.float32)[None, :] * p3),
+                (beta[None, :] * p3),
                 mask=d_kept_ok[:, None] & i_ok[None, :],
             )  # dk
             tl.store(
@@ -1382,11 +1356,7 @@ def x_system_backward_sweep_3(
     k_g,
     lam_sums,
     lam_resets,
-    beta_p,
-    beta_b,
-    beta_t,
-    beta_h,
-    beta_g,
+    beta_by_head,
     H_out_late__out,
     dy_p,
     dy_b,
@@ -1441,7 +1411,6 @@ def x_system_backward_sweep_3(
             dH_first + sh * D * D + d_kept[:, None] * D + d[None, :], mask=d_kept_ok[:, None] & d_ok[None, :], other=0.0
         )
     k_p += b * k_b + h // k_g * k_h
-    beta_p += b * beta_b + h // beta_g * beta_h
     dy_p += b * dy_b + h // dy_g * dy_h
     dk_1_p += b * dk_1_b + h // dk_1_g * dk_1_h
     p_p += b * p_b + h // p_g * p_h
@@ -1466,17 +1435,14 @@ def x_system_backward_sweep_3(
             k_p + t0 * k_t + i[None, :] * k_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
-        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         k2 = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         rounded, rest = rounded_and_rest(dH, DT)
         p = tl.dot(rounded.to(DT), tl.trans(k2.to(DT)), input_precision="tf32x3")  # k dH^T
         if not EXACT:
             p = tl.dot(rest.to(DT), tl.trans(k2.to(DT)), p)
         sums = tl.sum(
-            tl.reshape(
-                (-(since * beta.to(tl.float32))[None, :] * k.to(tl.float32)) * p, [WARPS, block_d_kept // WARPS, C]
-            ),
-            axis=1,
+            tl.reshape((-(since * beta)[None, :] * k.to(tl.float32)) * p, [WARPS, block_d_kept // WARPS, C]), axis=1
         )
         dy = tl.load(
             dy_p + t0 * dy_t + i[None, :] * dy_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
@@ -1489,7 +1455,7 @@ def x_system_backward_sweep_3(
         if YIELD:
             tl.store(
                 dk_out + step * D + i[None, :] * (H * D) + d_kept[:, None],
-                ((beta.to(tl.float32)[None, :] * p2) + dk_1.to(tl.float32)),
+                ((beta[None, :] * p2) + dk_1.to(tl.float32)),
                 mask=d_kept_ok[:, None] & i_ok[None, :],
             )  # dk
             tl.store(
@@ -1521,7 +1487,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     B, T = k.shape[:2]
     H = max(k.shape[2], beta.shape[2], lam.shape[2], lamb.shape[0], p.shape[2], 0)
     D = k.shape[-1]
-    config = choose(some.dtype, (D,), "71724009b8fd158e")
+    config = choose(some.dtype, (D,), "495316289c710c28")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -1530,6 +1496,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     dy = cotangent(cotangents.get("y"), some, (B, T, H, D))
     lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
     lam_extents = None
+    beta_by_head = by_head(beta, H)
     if needs & {"lam"}:
         own1 = some.new_empty((B, T, H, 1), dtype=torch.float32)
         launch(
@@ -1541,8 +1508,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             *strides(p, H),
             k,
             *strides(k, H),
-            beta,
-            *strides(beta, H),
+            beta_by_head,
             dy,
             *strides(dy, H),
             own1,
@@ -1597,8 +1563,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
                 p,
                 *strides(p, H),
                 matrix1,
-                beta,
-                *strides(beta, H),
+                beta_by_head,
                 None,
                 None,
                 dy,
@@ -1639,8 +1604,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             H_in_late_,
             k,
             *strides(k, H),
-            beta,
-            *strides(beta, H),
+            beta_by_head,
             *lay.walked,
             parts,
             lay.length(parts),
@@ -1680,8 +1644,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             p,
             *strides(p, H),
             matrix1,
-            beta,
-            *strides(beta, H),
+            beta_by_head,
             dk_1,
             dbeta_1,
             dy,
@@ -1741,8 +1704,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             *strides(k, H),
             lam_sums,
             lam_resets,
-            beta,
-            *strides(beta, H),
+            beta_by_head,
             H_out_late_,
             dy,
             *strides(dy, H),
@@ -2156,11 +2118,7 @@ def o_forward_sweep_1(
     k_t,
     k_h,
     k_g,
-    beta_p,
-    beta_b,
-    beta_t,
-    beta_h,
-    beta_g,
+    beta_by_head,
     y_out,
     T,
     H,
@@ -2199,7 +2157,6 @@ def o_forward_sweep_1(
     x_p += b * x_b + h // x_g * x_h
     v_p += b * v_b + h // v_g * v_h
     k_p += b * k_b + h // k_g * k_h
-    beta_p += b * beta_b + h // beta_g * beta_h
     for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -2227,22 +2184,16 @@ def o_forward_sweep_1(
         p2 = tl.dot(rounded.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # x k^T
         if not EXACT:
             p2 = tl.dot(rest.to(DT), tl.trans(k.to(DT)), p2)
-        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         p3 = tl.dot(
-            v.to(DT),
-            tl.trans((beta.to(tl.float32)[None, :] * (m * p2)).to(DT)),
-            (since[None, :] * p),
-            input_precision="tf32x3",
+            v.to(DT), tl.trans((beta[None, :] * (m * p2)).to(DT)), (since[None, :] * p), input_precision="tf32x3"
         )  # ... + ((x k^T) . m) diag(beta) v
         if YIELD:
             tl.store(y_out + step * E + i[None, :] * (H * E) + e[:, None], p3, mask=e_ok[:, None] & i_ok[None, :])  # y
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
         p4 = tl.dot(
-            ((beta.to(tl.float32) * until)[None, :] * v.to(tl.float32)).to(DT),
-            k.to(DT),
-            (kept * S),
-            input_precision="tf32x3",
+            ((beta * until)[None, :] * v.to(tl.float32)).to(DT), k.to(DT), (kept * S), input_precision="tf32x3"
         )  # ... + k^T diag(beta . until) v
         S = p4  # kept S + k^T diag(beta . until) v
     if YIELD:
@@ -2269,13 +2220,14 @@ def triton_o_forward(given, states, constants, packed=None, needs_backward=True)
     H = max(k.shape[2], v.shape[2], beta.shape[2], lam.shape[2], x.shape[2], 0)
     D = k.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "844331b1ff5409bf")
+    config = choose(some.dtype, (D, E), "f09b6fc51fc44aec")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     S_starts = S_first
     lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
     lam_extents = None
+    beta_by_head = by_head(beta, H)
     if parts > 1:
         S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         launch(
@@ -2291,8 +2243,7 @@ def triton_o_forward(given, states, constants, packed=None, needs_backward=True)
             *strides(v, H),
             k,
             *strides(k, H),
-            beta,
-            *strides(beta, H),
+            beta_by_head,
             None,
             *lay.walked,
             parts,
@@ -2330,8 +2281,7 @@ def triton_o_forward(given, states, constants, packed=None, needs_backward=True)
         *strides(v, H),
         k,
         *strides(k, H),
-        beta,
-        *strides(beta, H),
+        beta_by_head,
         y,
         *lay.walked,
         parts,
@@ -2363,11 +2313,7 @@ def o_backward_prepare_1(
     matrix1,
     lam_sums,
     lam_resets,
-    beta_p,
-    beta_b,
-    beta_t,
-    beta_h,
-    beta_g,
+    beta_by_head,
     dy_p,
     dy_b,
     dy_t,
@@ -2422,7 +2368,6 @@ def o_backward_prepare_1(
     i_ok = i <= last
     at = bh * T + t0
     step = (b * T + t0) * H + h
-    beta_p += b * beta_b + h // beta_g * beta_h
     dy_p += b * dy_b + h // dy_g * dy_h
     v_p += b * v_b + h // v_g * v_h
     x_p += b * x_b + h // x_g * x_h
@@ -2433,12 +2378,12 @@ def o_backward_prepare_1(
     if EXACT:
         seen = seen & (i[None, :] >= lam_r[:, None])
     m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
-    beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+    beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
     dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     p = tl.dot(dy.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # dy v^T
     tl.store(
-        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta.to(tl.float32)[None, :] * (m * p))
+        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta[None, :] * (m * p))
     )  # ((dy v^T) . m) diag(beta)
     x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
@@ -2448,7 +2393,7 @@ def o_backward_prepare_1(
         p2 = tl.dot(rest.to(DT), tl.trans(k.to(DT)), p2)
     tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p2))  # (x k^T) . m
     tl.store(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p))  # (dy v^T) . m
-    pairs = beta.to(tl.float32)[None, :] * (
+    pairs = beta[None, :] * (
         m * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p * p2
     )  # ([order_{mask}]_{i,j} . (x k^T) . (dy v^T) . m) diag(beta)
     sums = tl.sum(pairs, axis=1)
@@ -2480,11 +2425,7 @@ def o_backward_sweep_1(
     k_g,
     matrix1,
     dx_out,
-    beta_p,
-    beta_b,
-    beta_t,
-    beta_h,
-    beta_g,
+    beta_by_head,
     v_p,
     v_b,
     v_t,
@@ -2527,7 +2468,6 @@ def o_backward_sweep_1(
     x_p += b * x_b + h // x_g * x_h
     dy_p += b * dy_b + h // dy_g * dy_h
     k_p += b * k_b + h // k_g * k_h
-    beta_p += b * beta_b + h // beta_g * beta_h
     v_p += b * v_b + h // v_g * v_h
     for n in tl.range(0, count, num_stages=STAGES):
         c = n
@@ -2569,10 +2509,10 @@ def o_backward_sweep_1(
                 mask=i_ok[None, :],
             )  # S: in.late
         kept = power(lam_a_end, lam_r_end < 0)
-        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        w = (beta.to(tl.float32) * until)[None, :] * k.to(tl.float32)
+        w = (beta * until)[None, :] * k.to(tl.float32)
         rounded3, rest3 = rounded_and_rest(w, DT)
         p3 = tl.dot(rounded3.to(DT), v.to(DT), (kept * S), input_precision="tf32x3")  # ... + k^T diag(beta . until) v
         if not EXACT:
@@ -2599,11 +2539,7 @@ def o_backward_sweep_2(
     dy_h,
     dy_g,
     matrix2,
-    beta_p,
-    beta_b,
-    beta_t,
-    beta_h,
-    beta_g,
+    beta_by_head,
     v_p,
     v_b,
     v_t,
@@ -2654,7 +2590,6 @@ def o_backward_sweep_2(
         )
     k_p += b * k_b + h // k_g * k_h
     dy_p += b * dy_b + h // dy_g * dy_h
-    beta_p += b * beta_b + h // beta_g * beta_h
     v_p += b * v_b + h // v_g * v_h
     x_p += b * x_b + h // x_g * x_h
     for n in tl.range(0, count, num_stages=STAGES):
@@ -2669,7 +2604,7 @@ def o_backward_sweep_2(
         lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
-        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
@@ -2686,7 +2621,7 @@ def o_backward_sweep_2(
         if YIELD:
             tl.store(
                 dv_out + step * E + i[None, :] * (H * E) + e[:, None],
-                (beta.to(tl.float32)[None, :] * p2),
+                (beta[None, :] * p2),
                 mask=e_ok[:, None] & i_ok[None, :],
             )  # dv
             tl.store(
@@ -2727,11 +2662,7 @@ def o_backward_sweep_3(
     dS_first,
     lam_sums,
     lam_resets,
-    beta_p,
-    beta_b,
-    beta_t,
-    beta_h,
-    beta_g,
+    beta_by_head,
     k_p,
     k_b,
     k_t,
@@ -2791,7 +2722,6 @@ def o_backward_sweep_3(
         dS += tl.load(
             dS_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0
         )
-    beta_p += b * beta_b + h // beta_g * beta_h
     k_p += b * k_b + h // k_g * k_h
     v_p += b * v_b + h // v_g * v_h
     x_p += b * x_b + h // x_g * x_h
@@ -2809,7 +2739,7 @@ def o_backward_sweep_3(
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
-        beta = tl.load(beta_p + t0 * beta_t + i * beta_t, mask=i_ok, other=0.0)
+        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         rounded, rest = rounded_and_rest(dS, DT)
@@ -2817,8 +2747,7 @@ def o_backward_sweep_3(
         if not EXACT:
             p = tl.dot(rest.to(DT), tl.trans(v.to(DT)), p)
         sums = tl.sum(
-            tl.reshape((-(since * beta.to(tl.float32))[None, :] * k.to(tl.float32)) * p, [WARPS, block_d // WARPS, C]),
-            axis=1,
+            tl.reshape((-(since * beta)[None, :] * k.to(tl.float32)) * p, [WARPS, block_d // WARPS, C]), axis=1
         )
         x = tl.load(x_p + t0 * x_t + i[None, :] * x_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         t = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
@@ -2831,7 +2760,7 @@ def o_backward_sweep_3(
         if YIELD:
             tl.store(
                 dk_out + step * D + i[None, :] * (H * D) + d[:, None],
-                (beta.to(tl.float32)[None, :] * p2),
+                (beta[None, :] * p2),
                 mask=d_ok[:, None] & i_ok[None, :],
             )  # dk
             tl.store(
@@ -2864,7 +2793,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
     H = max(k.shape[2], v.shape[2], beta.shape[2], lam.shape[2], x.shape[2], 0)
     D = k.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "844331b1ff5409bf")
+    config = choose(some.dtype, (D, E), "f09b6fc51fc44aec")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -2873,6 +2802,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
     dy = cotangent(cotangents.get("y"), some, (B, T, H, E))
     lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
     lam_extents = None
+    beta_by_head = by_head(beta, H)
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
     own1 = some.new_empty((B, T, H, 1), dtype=torch.float32)
     matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
@@ -2883,8 +2813,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
         matrix1,
         lam_sums,
         lam_resets,
-        beta,
-        *strides(beta, H),
+        beta_by_head,
         dy,
         *strides(dy, H),
         v,
@@ -2925,8 +2854,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
                 dy,
                 *strides(dy, H),
                 matrix2,
-                beta,
-                *strides(beta, H),
+                beta_by_head,
                 v,
                 *strides(v, H),
                 None,
@@ -2973,8 +2901,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
             *strides(k, H),
             matrix1,
             dx,
-            beta,
-            *strides(beta, H),
+            beta_by_head,
             v,
             *strides(v, H),
             *lay.walked,
@@ -3018,8 +2945,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
             dy,
             *strides(dy, H),
             matrix2,
-            beta,
-            *strides(beta, H),
+            beta_by_head,
             v,
             *strides(v, H),
             dv,
@@ -3056,8 +2982,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
             dS_starts,
             lam_sums,
             lam_resets,
-            beta,
-            *strides(beta, H),
+            beta_by_head,
             k,
             *strides(k, H),
             v,

@@ -53,14 +53,14 @@ def compile_ahead(call: Callable[[], Any], threads: int = THREADS) -> int:
             started[key] = pool.submit(compiled, kernel, grid, args, options)
 
     # so that a backward pass in it stays in this thread
-    with ThreadPoolExecutor(threads) as pool, _instead(note), torch.autograd.set_multithreading_enabled(False):
+    with ThreadPoolExecutor(threads) as pool, noting(note), torch.autograd.set_multithreading_enabled(False):
         call()
     return sum(made.exception() is None for made in started.values())
 
 
 @contextlib.contextmanager
-def _instead(note: Callable[..., None]) -> Iterator[None]:
-    """Have this thread note launches instead of making them."""
+def noting(note: Callable[..., None]) -> Iterator[None]:
+    """Have this thread call note(kernel, grid, arguments, options) instead of launching kernels."""
     before, watching.instead = watching.instead, note
     try:
         yield

@@ -147,7 +147,7 @@ class _Passes:
             return None
         sizes = self._sizes(tensors, heads)
         sizes["T blocks"] = block_count(sizes["T"], None if starts is None else starts.shape[0] - 1)
-        computed = computed_in(self.signature, backend, name, precision, tensors)
+        computed = computed_in(self.signature, name, precision, tensors)
         kind = self._types(tensors)[0] if computed is None else computed
         kinds = {"input": kind, "wide": torch.promote_types(kind, torch.float32)}
         return {n: (tuple(sizes[d] for d in dims), kinds[which]) for n, (dims, which) in backend.saved.items()}
@@ -245,16 +245,12 @@ class _Kept(dict):
 
 
 def computed_in(
-    signature: Signature, backend: Backend, name: str, precision: str, tensors: Sequence[Tensor | None]
+    signature: Signature, name: str, precision: str, tensors: Sequence[Tensor | None]
 ) -> torch.dtype | None:
     """What the op casts a call's arguments to; None where they stay."""
-    widths = [x.shape[-1] for a, x in zip(signature.tensors, tensors) if a.dims and x is not None]
-    narrow = any(n < backend.narrowest for n in widths)
-    if precision == "default" and not narrow:
+    if precision == "default":
         return None
     kind = result_types(signature, {a.name: x for a, x in zip(signature.tensors, tensors)})[0]
-    if narrow and precision != "high":
-        return torch.float32 if kind.itemsize == 2 else None
     if precision == "high":
         widest = torch.float64 if name == "torch" else torch.float32
         return None if torch.promote_types(kind, widest) == kind else widest
@@ -272,7 +268,7 @@ def make_call(
     tensors: Sequence[Tensor | None],
 ) -> Call:
     """A call of a backend."""
-    computed = computed_in(signature, backends[name], name, precision, tensors)
+    computed = computed_in(signature, name, precision, tensors)
     return Call(signature, backends[name], constants, heads, packed, computed=computed)
 
 

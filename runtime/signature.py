@@ -106,8 +106,6 @@ class Backend:
     `saved` is the layout of tensors that the forward pass always saves, over B, H, T and dims, with "input" or "wide" (float32,
     or float64) for the dtype; so torch.compile knows it without a run. With `saved_packed` it also holds for packed sequences.
     Compiled code keeps these only, and where the backward pass asks for something else, computes the forward pass again.
-
-    Arguments of 16 bits with vectors of fewer than `narrowest` channels are computed in float32.
     """
 
     forward: Callable[..., Any]
@@ -117,4 +115,3 @@ class Backend:
     backward_states: Callable[..., Any] | None = None
     saved: dict[str, tuple[tuple[str, ...], str]] | None = None
     saved_packed: bool = False
-    narrowest: int = 0

@@ -12,9 +12,6 @@ from .pipeline import CompiledProgram
 from .sections import torch_texts, triton_texts
 from .words import node_text
 
-# Kernels that take operands in two parts of 16 bits gave gradients of NaN on an H200 where tiles have 32 channels: with fewer
-# than this, float32 is right.
-NARROWEST = 0
 _MODULES = {
     "chunkform.runtime.packed": "backward_by_length forward_by_length",
     "chunkform.runtime.programs": "Again Sums checked_solves inverted kept part results through_inverse wanted zeros_where_none",
@@ -46,7 +43,6 @@ def emit(c: CompiledProgram, tidy: bool = True) -> str:
         body=text,
         signature=signature_text(c),
         public=public,
-        narrowest=NARROWEST if triton.fine else 0,
     )
     return formatted(out) if tidy else out
 

@@ -77,6 +77,8 @@ def summed_parameters(op: Operation) -> tuple[str, ...]:
 class _Chunk(Tiles):
     """Tiles of one chunk whose decays are summed on the spot."""
 
+    by_head = False
+
     def __init__(self, o: Opened, name_of: Callable[[Node], str]) -> None:
         super().__init__(o.full, o.tile, o.direction, o.decays, o.streams, o.definitions, name_of)
         self.names |= OWN

@@ -488,6 +488,9 @@ class Host:
                 log, base = self._log(x), f"{block}{a.name.removesuffix('_sums')}"
                 lay = "blocks" if block else "lay"
                 self.lines.append(f"{base}_sums, {base}_resets, {base}_extents = cumulate({log}, {lay}, config.exact)")
+            if a.name.endswith("_by_head") and a.name not in self.ready:
+                self.ready.add(a.name)
+                self.lines.append(f"{a.name} = by_head({self.names(x)}, H)")
             if x.op == "leaf" and x.attrs[0] == "ahead" and self.names(x) not in self.ready:
                 self.ready.add(self.names(x))
                 node = self._ahead(x)
@@ -641,7 +644,7 @@ class Host:
             return f"{self.names(x)}{'_blocks' * bool(block)}"
         if a.layout in ("sums", "out", "head"):
             return self.names(x)
-        return f"{block}{a.name}"
+        return a.name if a.name.endswith("_by_head") else f"{block}{a.name}"
 
     def _passed_state(self, argument: str, state: str, kernel: Kernel, instead: str) -> str:
         name = self.names(leaf("state", state))

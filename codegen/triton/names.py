@@ -14,11 +14,12 @@ RESERVED = frozenset(
     "bh sh t0 at step last chunks tile flat extent part first begin stop count given states constants saved needs "
     "cotangents final_cotangents packed lay parts length begins stops starts config dtype some start late early gradients "
     "initial outputs finals inverse is_flat power span halves decayed_product decayed_sum rounded_and_rest rounded_to "
-    "border_sums chained chained_matrix cumulate suffix_sum part_of place_of parts_for places launch steps strides padded "
-    "choose pair whole spread each_head cotangent cdiv block_sums".split()
+    "by_head border_sums chained chained_matrix cumulate suffix_sum part_of place_of parts_for places launch steps strides "
+    "padded choose pair whole spread each_head cotangent cdiv block_sums".split()
 )
 SUFFIXES = re.compile(
-    r"_(p|b|t|h|g|a|n|r|borders|blocks|sums|starts|ends|linear|resets|extents|extent|end|before|ok|in|out|first|last|next|start|late|early)$"
+    r"_(p|b|t|h|g|a|n|r|by_head|borders|blocks|sums|starts|ends|linear|resets|extents|extent|"
+    r"end|before|ok|in|out|first|last|next|start|late|early)$"
 )
 STEMS = {
     "read": "read",

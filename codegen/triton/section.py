@@ -17,6 +17,7 @@ from .kernels import Kernel
 from .tile import CannotPrint, Fine
 
 IMPORTS = {
+    "chunkform.runtime.by_head": "by_head",
     "chunkform.runtime.kernels": (
         "block_sums border_sums chained chained_matrix cumulate decayed_product decayed_sum inverse is_flat part_of place_of "
         "power span suffix_sum"

@@ -90,6 +90,8 @@ class Argument:
 class Tiles:
     """Prints nodes as statements into `lines`, once each, and collects the kernel's arguments."""
 
+    by_head = True  # are numbers of each step that the op is given laid out by heads, in float32?
+
     def __init__(
         self,
         full: tuple[str, ...],
@@ -581,6 +583,10 @@ class Tiles:
         if kind not in PER_STEP:
             raise CannotPrint(f"the leaf {x!r}")
         base = self.name_of(leaf(kind, name, own))
+        if self.by_head and not own and kind in ("input", "decay"):
+            self.argument(f"{base}_by_head", "chunked", leaf(kind, name, own))
+            loaded = f"tl.load({base}_by_head + at + i, mask=i_ok, other=0.0)"
+            return self.assign(base, f"tl.exp({loaded})" if kind == "decay" else loaded, (ROW,))
         layout = "chunked" if kind in ("scaled", "intra") else "step"
         self.argument(f"{base}_p", layout, leaf(kind, name, own), own)
         axes = self.ordered((ROW, *own))

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 from chunkform.codegen.programs.emit import emit
 from chunkform.codegen.programs.kind import inspect_one
@@ -60,31 +59,11 @@ def test_what_a_solve_finds_goes_on_in_float32():
     text = emit(compile_program(p), tidy=False)
     start = text.index("def triton_forward")
     assert text.count('"x": x_fine}', start) == 2  # the read-out, forward and backward
-    assert "x - x.to(DT).to(tl.float32)" in text  # in two parts
+    assert "rounded_and_rest(x, DT)" in text  # in two parts
     assert 'gradients["k"] = dk.to(' not in text[:start]  # its parts are added up before they are rounded
     (p,) = load(CATALOGUE / "mesa.py")
     text = emit(compile_program(p), tidy=False)
     assert "x_fine" not in text  # nothing reads it on
-
-
-def test_narrow_vectors_of_16_bits_are_computed_in_float32():
-    from chunkform.generated.mesa_net import OP
-    from chunkform.runtime.library import computed_in
-
-    def found(width, dtype, backend="triton", precision="default"):
-        vectors = [torch.empty(1, 5, 2, width, dtype=dtype, device="meta") for _ in range(3)]
-        rest = [torch.empty(1, 5, 2, device="meta"), torch.empty(1, 5, 2, device="meta"), torch.empty(2, width)]
-        return computed_in(OP.signature, OP.backends[backend], backend, precision, [*vectors, *rest, None, None])
-
-    assert (
-        found(32, torch.bfloat16)
-        == found(16, torch.float16)
-        == found(32, torch.float16, precision="fast")
-        == torch.float32
-    )
-    assert found(33, torch.bfloat16) is found(32, torch.float32) is found(16, torch.bfloat16, "torch") is None
-    assert found(32, torch.float32, precision="fast") is None
-    assert found(64, torch.float32, precision="fast") == torch.bfloat16
 
 
 def test_nothing_is_computed_for_the_gradient_of_the_vector_that_a_matrix_multiplies():

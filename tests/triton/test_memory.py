@@ -38,7 +38,7 @@ def peak(name: str, monkeypatch: pytest.MonkeyPatch) -> float:
     incoming = {n: empty((B, T, H), axes) for n, axes in c.step.output_axes.items()}
     none = {s.name: None for s in c.step.states}
     monkeypatch.setattr(torch.Tensor, "new_empty", counted)
-    with replaced_launches(m, lambda *_, **__: None, parts=1):
+    with replaced_launches(m, lambda *_: None, parts=1):
         outputs, finals, saved = m.triton_forward(given, none, {})
         gradients = m.triton_backward(given, none, {}, saved, incoming, none, frozenset(given))
     del outputs, finals, saved, gradients
