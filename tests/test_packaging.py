@@ -17,12 +17,12 @@ DIRECTORIES: dict[str, str] = PROJECT["tool"]["setuptools"]["package-dir"]  # im
 
 
 def shipped_files() -> set[str]:
-    """Where each module, template and marker of the tree belongs in the wheel."""
+    """Where each module, template, table and marker of the tree belongs in the wheel."""
     return {
         f"{package.replace('.', '/')}/{file.relative_to(ROOT / directory).as_posix()}"
         for package, directory in DIRECTORIES.items()
         for file in (ROOT / directory).rglob("*")
-        if file.suffix in {".py", ".jinja"} or file.name == "py.typed"
+        if file.suffix in {".py", ".jinja"} or file.name == "py.typed" or file.match("runtime/tables/*.json")
     }
 
 

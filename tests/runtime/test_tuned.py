@@ -241,3 +241,17 @@ def test_a_job_says_where_its_spec_is():
     (job, *_) = tune.jobs_of(tune.compile_spec(find("retention")[0]), "float32", 64, (1, 64, 1))
     assert isinstance(job, Job)
     assert [r.name for r in find(job.file)] == ["retention"]
+
+
+@pytest.mark.parametrize(
+    "path", sorted((HERE.parent.parent / "runtime" / "tables").glob("*.json")), ids=lambda p: p.stem
+)
+def test_a_table_that_is_shipped_says_what_it_holds_for_and_holds_candidates(path):
+    table = tuned.read(path)
+    assert set(table["about"]) == {"gpu", "torch", "triton", "shared"}
+    assert table["choices"]
+    for classes in table["choices"].values():
+        for place, fields in classes.items():
+            dtype, largest = place.rsplit("-", 1)
+            known = launch.candidates(getattr(torch, dtype).itemsize, int(largest))
+            assert fields in [launch.fields_of(x) for x in known]
