@@ -127,8 +127,8 @@ def output_gradients(given, constants, at, averaged, cotangents, needs):
     if "R" in needs:
         t_8 = contract("bc,ac->ab", t_2, t_7, low, over_batch=True)
         t_9 = contract("bc,ac->ab", value1.mT, t_7, low)
-    t_10 = contract("bc,ab->ac", value1.mT, L, low)
-    t_11 = contract("ac,ab->bc", t_10, R, low)
+    t_10 = contract("bc,ab->ac", value1.mT, L, dtype)
+    t_11 = contract("ac,ab->bc", t_10, R, dtype)
     t_12 = contract("bc,ac->ab", dmatrix.mT, t_11, low)
     t_13 = contract("ab,ac->bc", R, t_7, low)
     t_14 = contract("ac,ab->bc", t_5, L, low)

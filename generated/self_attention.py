@@ -14,6 +14,7 @@ family: pairwise
 # Its split, into features of the query and of the key
 #     E_ij = score1_ij
 #     score1_ij = <Q x_i, K x_j>
+#     or, where D >= E, score1_ij = <K^T Q x_i, x_j>
 #     value1_j = x_j
 #
 # Its gradients
@@ -31,7 +32,7 @@ import triton
 import triton.language as tl
 
 from chunkform.runtime import attention_torch
-from chunkform.runtime.attention import AttentionBackend, AttentionOp, Maps
+from chunkform.runtime.attention import AttentionBackend, AttentionOp, Maps, Moved
 from chunkform.runtime.attention_arguments import After, AttentionArgument, AttentionSignature
 from chunkform.runtime.attention_kernels import (
     averaged,
@@ -157,6 +158,103 @@ def feature_gradients(given, constants, at, cotangents, features, needs):
     return found
 
 
+def moved_features(given, constants, at):
+    """`features`, with the key's matrix on the query's side: keys are values."""
+    dtype, low = at.dtype, at.low
+    size_0i = at.queries
+    size_0j = at.keys
+    size_D = at.sizes["D"]
+    size_E = at.sizes["E"]
+    x_j = at.rows(given["x"])
+    K = given["K"]
+    Q = given["Q"]
+    x_i = at.rows(given["x"], spread=True)
+    t_0 = contract("ab,ac->bc", K, Q, dtype)
+    t_1 = contract("bc,ac->ab", t_0, x_i, low)
+    return {
+        "query1": at.wide(t_1),
+        "key1": at.wide(x_j),
+        "value": at.wide(x_j),
+    }
+
+
+@triton.jit(do_not_specialize=["T", "EACH"])
+def moved_key_features_kernel(
+    x_j_p, x_j_b, x_j_t, x_j_h,
+    matrix1_p, matrix1_h, matrix1_1, matrix1_2,
+    query1_1_p, query1_1_b, query1_1_t, query1_1_h,
+    T, H, EACH,
+    E: tl.constexpr, BE: tl.constexpr, BT: tl.constexpr,
+):  # fmt: skip
+    """Features of some positions of one head."""
+    blocks = tl.cdiv(T, BT * EACH)
+    index = tl.program_id(0) // blocks
+    first = tl.program_id(0) % blocks * (BT * EACH)
+    batch, h = (index // H).to(tl.int64), (index % H).to(tl.int64)
+    low = x_j_p.dtype.element_ty
+    matrix1 = load_matrix(matrix1_p + h * matrix1_h, matrix1_1, matrix1_2, E, BE, E, BE).to(low)
+    for n in range(0, EACH):
+        start = first + n * BT
+        t = start + tl.arange(0, BT)
+        x_j = load_block(x_j_p + batch * x_j_b + h * x_j_h, start, x_j_t, T, E, BE, BT, True).to(tl.float32)
+        t_1 = tl.dot(x_j.to(low), tl.trans(matrix1).to(low), input_precision="tf32x3").to(low).to(tl.float32)
+        store_block(query1_1_p + batch * query1_1_b + h * query1_1_h, start, query1_1_t, T, E, BE, BT, t_1)
+
+
+def moved_kernel_features(given, constants, at):
+    """`moved_features`, of which kernels make what they can."""
+    dtype, low = at.dtype, at.low
+    size_0j = at.keys
+    size_D = at.sizes["D"]
+    size_E = at.sizes["E"]
+    x_j = at.rows(given["x"], spread=True)
+    K = given["K"]
+    Q = given["Q"]
+    if not fit(at, size_E):
+        return moved_features(given, constants, at)
+    t_0 = contract("ab,ac->bc", K, Q, dtype)
+    matrix1 = t_0
+    made = of_positions(moved_key_features_kernel, at, at.keys, (x_j,), (matrix1,), {"query1_1": size_E}, {"E": size_E})
+    return {
+        "query1": at.wide(made["query1_1"]),
+        "key1": at.wide(x_j),
+        "value": at.wide(x_j),
+    }
+
+
+def moved_feature_gradients(given, constants, at, cotangents, features, needs):
+    """`feature_gradients` of `moved_features`."""
+    dtype, low = at.dtype, at.low
+    size_0i = at.queries
+    size_0j = at.keys
+    size_D = at.sizes["D"]
+    size_E = at.sizes["E"]
+    dkey1_1 = cotangents["key1"]
+    dquery1_1 = cotangents["query1"]
+    dvalue1 = cotangents["value"]
+    K = given["K"]
+    Q = given["Q"]
+    x_i = at.rows(given["x"], spread=True)
+    if "x" in needs:
+        t_0 = contract("ac,ab->bc", K, Q, dtype)
+        t_1 = later("ac,bc->ab", dquery1_1, t_0, low)
+    if "Q" in needs:
+        t_2 = contract("ac,ab->bc", dquery1_1, x_i, low, over_batch=True)
+        t_3 = contract("ac,bc->ab", K, t_2, dtype)
+    if "K" in needs:
+        t_4 = contract("ac,ab->bc", x_i, dquery1_1, low, over_batch=True)
+        t_5 = contract("ac,bc->ab", Q, t_4, dtype)
+    found = {}
+    if "x" in needs:
+        found["x_i"] = [t_1]
+        found["x_j"] = [dkey1_1, dvalue1]
+    if "Q" in needs:
+        found["Q"] = over_batch(t_3, 2)
+    if "K" in needs:
+        found["K"] = over_batch(t_5, 2)
+    return found
+
+
 def outputs(given, constants, at, averaged):
     """The outputs, from averages over keys."""
     dtype, low = at.dtype, at.low
@@ -275,6 +373,7 @@ def forward_kernel(
     GROUP: tl.constexpr, D1: tl.constexpr, BD1: tl.constexpr, E: tl.constexpr, BE: tl.constexpr,
     CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr,
     BESIDE: tl.constexpr,
+    SAME: tl.constexpr,
 
     F: tl.constexpr, BF: tl.constexpr,
 ):  # fmt: skip
@@ -317,7 +416,10 @@ def forward_kernel(
 
             weight, rescale, top, mass = scaled_online(e, 1.4426950408889634, top, mass)
             average = average * rescale[:, None]
-            value_block = load_block(value, start, value_t, S, E, BE, BN, False)
+            if SAME:
+                value_block = key1_block
+            else:
+                value_block = load_block(value, start, value_t, S, E, BE, BN, False)
             average = weighted(weight, value_block, average)
     if end > full:
         for start in range(full, end, BN):
@@ -333,7 +435,10 @@ def forward_kernel(
 
             weight, rescale, top, mass = scaled_online(e, 1.4426950408889634, top, mass)
             average = average * rescale[:, None]
-            value_block = load_block(value, start, value_t, S, E, BE, BN, True)
+            if SAME:
+                value_block = key1_block
+            else:
+                value_block = load_block(value, start, value_t, S, E, BE, BN, True)
             average = weighted(weight, value_block, average)
     average = averaged(average, mass)
     tl.store(lse_p + row_base + row_at, log_sum_exp(top * (1.4426950408889634), mass), mask=row_ok)
@@ -358,6 +463,7 @@ def rows_kernel(
     GROUP: tl.constexpr, D1: tl.constexpr, BD1: tl.constexpr, E: tl.constexpr, BE: tl.constexpr,
     CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr,
     BESIDE: tl.constexpr,
+    SAME: tl.constexpr,
 
 ):  # fmt: skip
     """What rows get of the gradient: cotangents of queries, of rows, and each row's part of those of numbers a head."""
@@ -401,7 +507,10 @@ def rows_kernel(
             score1 = products(query1_block, key1_block)
             e = energy(score1, i, j)
 
-            value_block = load_block(value, start, value_t, S, E, BE, BN, False)
+            if SAME:
+                value_block = key1_block
+            else:
+                value_block = load_block(value, start, value_t, S, E, BE, BN, False)
             weight = tile_weight(e, shift)
             dE = tile_gradient(weight, products(d_block, value_block), D)
             d_score1 = dscore1(dE, score1, i, j)
@@ -420,7 +529,10 @@ def rows_kernel(
                 visible = visible & (i_at[:, None] >= j_at[None, :])
             e = tl.where(visible, e, float("-inf"))
 
-            value_block = load_block(value, start, value_t, S, E, BE, BN, True)
+            if SAME:
+                value_block = key1_block
+            else:
+                value_block = load_block(value, start, value_t, S, E, BE, BN, True)
             weight = tile_weight(e, shift)
             dE = tile_gradient(weight, products(d_block, value_block), D)
             d_score1 = dscore1(dE, score1, i, j)
@@ -445,6 +557,7 @@ def keys_kernel(
     GROUP: tl.constexpr, D1: tl.constexpr, BD1: tl.constexpr, E: tl.constexpr, BE: tl.constexpr,
     CAUSAL: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, HELD: tl.constexpr,
     BESIDE: tl.constexpr,
+    SAME: tl.constexpr,
 
 ):  # fmt: skip
     """What keys get of the gradient: cotangents of values, of keys and of columns, over all heads of a group."""
@@ -458,7 +571,10 @@ def keys_kernel(
     j = j_at.to(tl.float32)
     key_base = (b * (H // GROUP) + kh) * S
     key1_block = load_block(key1 + b * key1_b + kh * key1_h, first, key1_t, S, D1, BD1, BN, True)
-    value_block = load_block(value + b * value_b + kh * value_h, first, value_t, S, E, BE, BN, True)
+    if SAME:
+        value_block = key1_block
+    else:
+        value_block = load_block(value + b * value_b + kh * value_h, first, value_t, S, E, BE, BN, True)
     if BESIDE:
         ones_of_energy = three_ones(0, BN, key1.dtype.element_ty)
         ones_of_D = three_ones(3, BN, key1.dtype.element_ty)
@@ -589,6 +705,7 @@ KERNELS = Kernels(
     of_keys=("score1",),
     normaliser="softmax",
     score_scale=score_scale,
+    same=True,
     light=True,
     after=After("y", "V", True),
 )
@@ -653,6 +770,7 @@ OP = AttentionOp(
         "torch": AttentionBackend(attention_torch.forward, attention_torch.backward),
         "triton": AttentionBackend(triton_forward, triton_backward, triton_forward_and_output),
     },
+    Moved(moved_features, moved_feature_gradients, "D", "E", moved_kernel_features),
 )
 
 

@@ -13,7 +13,7 @@ import functools
 import math
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -57,6 +57,18 @@ class Maps:
     feature_gradients: Callable[..., dict[str, Tensor]]
     outputs: Callable[..., dict[str, Tensor]]
     output_gradients: Callable[..., dict[str, Tensor]]
+    kernel_features: Callable[..., dict[str, Tensor]] | None = None
+
+
+@dataclass(frozen=True)
+class Moved:
+    """Other maps to and from features, in which the key's matrix is on the query's side: <(K^T Q) x_i, x_j> for <Q x_i, K x_j>.
+    Then scores are sums over the dim `to` and not over `own`, and keys are values, which are there anyway."""
+
+    features: Callable[..., dict[str, Tensor]]
+    feature_gradients: Callable[..., dict[str, Tensor]]
+    own: str
+    to: str
     kernel_features: Callable[..., dict[str, Tensor]] | None = None
 
 
@@ -111,6 +123,7 @@ class AttentionOp:
     energy: Callable[..., Tensor]
     energy_gradients: Callable[..., dict[str, Tensor]]
     backends: dict[str, AttentionBackend]
+    moved: Moved | None = None
     known: dict[Any, Known] = field(init=False, default_factory=dict, compare=False)  # kinds that were checked before
 
     def __call__(
@@ -141,6 +154,14 @@ class AttentionOp:
         tensors = [x if kind is None else x.to(kind) for x, kind in zip(tensors, known.casts, strict=True)]
         results = _results(known.call, tensors)
         return results[0] if len(results) == 1 else tuple(results)
+
+    def maps_at(self, at: Setting) -> Maps:
+        """The maps around the kernel, with the key's matrix moved where the kernel's sums are no longer for it."""
+        m = self.moved
+        if m is None or at.sizes[m.own] < at.sizes[m.to]:
+            return self.maps
+        changed = {n: getattr(m, n) for n in ("features", "feature_gradients", "kernel_features")}
+        return replace(self.maps, **changed)
 
     def _known(self, given: dict[str, Any], causal: Any, output_lse: Any, backend: Any) -> Known:
         """What is known of a call; the same for calls of the same kind, which differ in the numbers in tensors only."""
@@ -221,8 +242,9 @@ def _forward_pass(call: Call, tensors: Sequence[Tensor | None]) -> tuple[list[Te
     op, at, s = call.op, call.at, call.op.signature
     given: Any = dict(zip(call.names, tensors, strict=True))
     backend = call.backend
-    make = op.maps.kernel_features if backend == "triton" else None
-    features = (make or op.maps.features)(given, call.constants, at)
+    maps = op.maps_at(at)
+    make = maps.kernel_features if backend == "triton" else None
+    features = (make or maps.features)(given, call.constants, at)
     if call.free and backend == "triton" and max(x.shape[-1] for x in features.values() if x.ndim == 4) > WIDEST:
         backend, call.replays = "torch", None
     found = None
@@ -349,7 +371,7 @@ def _gradients(
             d_row = dlse.to(at.dtype).masked_fill(lse == -math.inf, 0)
         inner["row"] = d_row
     total: dict[str, list[Any]] = {}
-    for more in (found, op.maps.feature_gradients(given, constants, at, inner, features, needs)):
+    for more in (found, op.maps_at(at).feature_gradients(given, constants, at, inner, features, needs)):
         for variable, g in more.items():
             total.setdefault(s.gradient_of[variable], []).extend(g if isinstance(g, list) else [g])
     return {n: as_given(g, given[n], next(a for a in s.arguments if a.name == n)) for n, g in total.items()}

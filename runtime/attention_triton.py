@@ -38,7 +38,8 @@ class Kernels:
 
     `score_scale`, of the scalars, is what an energy multiplies its first score with, where that and terms without it are all of
     it; `beside` is the column that is the only such term. `light` is the forward kernel where energies needn't be computed for
-    the largest of them to be known. `after` is what the forward kernel can make of averages.
+    the largest of them to be known. `after` is what the forward kernel can make of averages. `same`: they take `SAME`, which says
+    that keys are values, too.
     """
 
     forward: Any
@@ -55,6 +56,7 @@ class Kernels:
     beside: str = ""
     light: bool = False
     after: After | None = None
+    same: bool = False
 
 
 @dataclass(frozen=True)
@@ -401,6 +403,12 @@ class _Prepared:
         launch(rows_beside_kernel, grid, lse, D, self.score_scale(), shift, out, at.queries, rows, at.heads, BT=block)
         return shift, out, rows * 16
 
+    @property
+    def same(self) -> bool:
+        """Are keys values too? Then kernels load them once."""
+        key, value = self.x[f"key{self.k.scores[0]}"], self.x["value"]
+        return key.data_ptr() == value.data_ptr() and key.shape == value.shape and key.stride() == value.stride()
+
     def blocks(self, kernel: str) -> Blocks:
         scores = len(self.k.scores)
         plain = scores == 1 and not self.k.columns and not self.k.rows_
@@ -429,6 +437,7 @@ class _Prepared:
             "BN": b.keys,
             "HELD": b.held and len(self.k.scores) < 2,
             **({} if self.k.score_scale is None else {"BESIDE": self.adds and beside}),
+            **({"SAME": self.same} if self.k.same else {}),
             "num_warps": b.warps,
             "num_stages": b.stages,
             **({} if b.registers is None else {"maxnreg": b.registers}),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from ..ir import ONE, ZERO, Node, add, fn, leaf, mul, power, total
+from ..ir import ONE, ZERO, Node, add, dim_of, fn, leaf, mul, power, total
 from ..show import Notation
 from .lower import KEY, QUERY
 from .maps import Derivative
@@ -119,6 +119,10 @@ def split_formulas(c: CompiledAttention) -> list[str]:
     for n, blocks in s.scores.items():
         products = " + ".join(f"<{text(part.query, q)}, {text(part.key, q)}>" for part in blocks)
         lines.append(f"{n}_{i}j = {products}")
+    if c.moved is not None:
+        ((n, (part,)),) = c.moved.split.scores.items()
+        own, other = (dim_of(x.split.scores[n][0].axes[0]) for x in (c, c.moved))
+        lines.append(f"or, where {own} >= {other}, {n}_{i}j = <{text(part.query, q)}, {text(part.key, q)}>")
     lines += [f"{n}_j = {text(x)}" for n, x in s.columns.items()]
     lines += [f"{n}_i = {text(x)}" for n, x in s.rows.items()]
     lines += [f"{n} = {text(x)}" for n, x in s.scalars.items()]

@@ -18,7 +18,7 @@ from .print_maps import Printed, gradient_names, is_product, print_gradients, pr
 from .print_tile import torch_functions
 
 IMPORTS = {
-    "chunkform.runtime.attention": "AttentionBackend AttentionOp Maps",
+    "chunkform.runtime.attention": "AttentionBackend AttentionOp Maps Moved",
     "chunkform.runtime.attention_arguments": "After AttentionArgument AttentionSignature",
     "chunkform.runtime.attention_maps": "combine contract half_turn inner joined later over_batch parted",
     "chunkform.runtime.attention_kernels": (
@@ -58,7 +58,7 @@ def emit(c: CompiledAttention, tidy: bool = True) -> str:
         "derivation": _wrapped(derivation_lines(c)),
         "made": [kernel_text(m) for m in made],
         "tile": torch_functions(c.split, c.derivatives),
-        "kernels": kernels_text(c.split, c.outputs, c.derivatives, c.spec.normaliser),
+        "kernels": kernels_text(c.split, c.outputs, c.derivatives, c.spec.normaliser, c.moved is not None),
         "after": product_of_averages(c.split, c.outputs),
         "signature": signature_text(c),
         "name": c.name,
@@ -67,10 +67,38 @@ def emit(c: CompiledAttention, tidy: bool = True) -> str:
         "given": "{" + ", ".join(f'"{v.name}": {v.name}' for v in c.spec.variables) + "}",
         "causal": "causal" if c.spec.nodes is None else "False",
     }
+    page["moved"] = None if c.moved is None else moved_maps(c.moved) | {"sizes": moved_sizes(c)}
     template = environment().get_template("attention.py.jinja")
     body = template.render(**page, imports="")
     out = template.render(**page, imports=imports(body))
     return formatted(out) if tidy else out
+
+
+def moved_maps(c: CompiledAttention) -> dict[str, Any]:
+    """The maps that differ where a matrix of the key is on the query's side."""
+    features = print_map(c.lowered, c.features)
+    made = made_by_kernels(c.lowered, c.features, "moved_")
+    by_kernels = print_made(c, made, "moved_features") if made else None
+    back = print_gradients(c.lowered, c.features, kept_features(c))
+    unpack_cotangents(c, back)
+    lines = where_needed(back, gradient_names(c.lowered, c.features))
+    page = {
+        "features": features,
+        "results": feature_results(c, features),
+        "gradients": back,
+        "lines": lines,
+        "made": [],
+    }
+    if by_kernels is not None:
+        page |= {"kernel_features": by_kernels, "kernel_results": feature_results(c, by_kernels)}
+        page["made"] = [kernel_text(m) for m in made]
+    return page
+
+
+def moved_sizes(c: CompiledAttention) -> tuple[str, str]:
+    """The dims of the score, as it is written and with the matrix moved."""
+    own, other = (x.split.scores["score1"][0].axes[0] for x in (c, c.moved) if x is not None)
+    return _dim(own), _dim(other)
 
 
 def imports(text: str) -> str:
@@ -116,17 +144,25 @@ def feature_results(c: CompiledAttention, printed: Printed) -> list[tuple[str, s
     return out
 
 
-def print_made(c: CompiledAttention, made: list[Made]) -> Printed:
-    """The features where kernels make some of them."""
+def print_made(c: CompiledAttention, made: list[Made], otherwise: str = "features") -> Printed:
+    """The features where kernels make some of them; where they can't after all, those of the function `otherwise`."""
     p, every = c.lowered, {n: x for m in made for n, x in m.results.items()}
     places = {n: n for n in every} | {n: other for m in made for n, other in m.same.items()}
     rest = {n: x for n, x in c.features.results.items() if n not in places}
-    printed = print_map(p, replace(c.features, results=rest))
-    setup = setup_lines(p, replace(c.features, results=rest | every), [*rest.values(), *every.values()])
+    matrices = {n: x for m in made for n, x in m.matrices.items()}
+    axes = c.features.axes | {n: x.axes for n, x in matrices.items()}
+    printed = print_map(p, replace(c.features, results=rest | matrices, axes=axes))
+    nodes = [*rest.values(), *matrices.values(), *every.values()]
+    setup = setup_lines(p, replace(c.features, results=rest | every), nodes)
+    setup = [line for line in setup if line.split(" = ")[0] not in matrices]
     dims = sorted({d for m in made for d in m.dims})
-    setup += [f"if not fit(at, {', '.join(f'size_{d}' for d in dims)}):", "    return features(given, constants, at)"]
-    setup += [f"made = {' | '.join(call_text(m) for m in made)}"]
-    return Printed(setup, printed.lines, printed.results | {n: f'made["{other}"]' for n, other in places.items()})
+    setup += [
+        f"if not fit(at, {', '.join(f'size_{d}' for d in dims)}):",
+        f"    return {otherwise}(given, constants, at)",
+    ]
+    lines = [*printed.lines, *(f"{n} = {printed.results.pop(n)}" for n in matrices)]
+    lines.append(f"made = {' | '.join(call_text(m) for m in made)}")
+    return Printed(setup, lines, printed.results | {n: f'made["{other}"]' for n, other in places.items()})
 
 
 def _joined(parts: list[str], own: list[int]) -> str:

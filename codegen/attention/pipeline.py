@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from chunkform.spec.language.attention import Attention
 
@@ -12,12 +12,12 @@ from .gates import gate_gradients, gate_lower, gate_split
 from .lower import Lowered, lower
 from .maps import Derivative, Map, feature_map, output_map, tile_derivatives
 from .normalisers import Normaliser, normalisers
-from .split import Split, split
+from .split import Split, moved, split
 
 
 @dataclass(frozen=True)
 class CompiledAttention:
-    """Everything that is known of an attention."""
+    """Everything that is known of an attention. `moved`: the same with a matrix of its key on the query's side."""
 
     spec: Attention
     lowered: Lowered
@@ -27,6 +27,7 @@ class CompiledAttention:
     derivatives: dict[Node, Derivative]
     normaliser: Normaliser
     gates: tuple[GateResult, ...] = ()
+    moved: CompiledAttention | None = None
 
     @property
     def name(self) -> str:
@@ -39,7 +40,11 @@ def compile_attention(a: Attention) -> CompiledAttention:
     gates = [gate_lower(p)]
     s = split(p)
     gates.append(gate_split(s))
-    c = CompiledAttention(
-        a, p, s, feature_map(s), output_map(s), tile_derivatives(s), normalisers(p.query)[a.normaliser], tuple(gates)
-    )
-    return CompiledAttention(**{**vars(c), "gates": (*gates, gate_gradients(c))})
+    kind = normalisers(p.query)[a.normaliser]
+    c = CompiledAttention(a, p, s, feature_map(s), output_map(s), tile_derivatives(s), kind)
+    gates.append(gate_gradients(c))
+    other = None
+    if (m := moved(s)) is not None:
+        other = replace(c, split=m, features=feature_map(m), derivatives=tile_derivatives(m))
+        gates += [gate_split(m), gate_gradients(other)]
+    return replace(c, gates=tuple(gates), moved=other)

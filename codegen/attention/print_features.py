@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from dataclasses import replace as replaced
 from functools import partial
 
 from ..ir import Node, dim_of, leaf, rename, replace, walk
@@ -33,17 +34,23 @@ class Made:
     parameters: tuple[Node, ...]
     constants: tuple[Node, ...]
     dims: tuple[str, ...]
+    matrices: dict[str, Node]  # parameters that torch makes of others, before the kernel
+    begins: str = ""  # the kernel's name
 
     @property
     def name(self) -> str:
-        return {QUERY: "query", KEY: "key"}[self.side] + "_features_kernel"
+        return self.begins + {QUERY: "query", KEY: "key"}[self.side] + "_features_kernel"
 
 
-def made_by_kernels(p: Lowered, made: Map) -> list[Made]:
+def made_by_kernels(p: Lowered, made: Map, begins: str = "") -> list[Made]:
     """The kernels for a map: one where queries and keys are the same positions, else one for each side."""
     stream = any(v.kind == "stream" for v in p.spec.variables)
     results = {n: one_sided(x) if stream else x for n, x in made.results.items()}
-    found = [_side(side, results) for side in ((KEY,) if stream else (QUERY, KEY))]
+    matrices = {y: leaf("parameter", f"matrix{n}", y.axes) for n, y in enumerate(_matrices(results), 1)}
+    results = {n: replace(x, matrices) for n, x in results.items()}
+    named = {x.attrs[1]: y for y, x in matrices.items()}
+    sides = (KEY,) if stream else (QUERY, KEY)
+    found = [replaced(_side(side, results, named), begins=begins) for side in sides]
     return [x for x in found if any(y.op == "sum" for y in walk(*x.results.values()))]
 
 
@@ -57,7 +64,17 @@ def one_sided(x: Node) -> Node:
     )
 
 
-def _side(side: str, results: dict[str, Node]) -> Made:
+def _matrices(results: dict[str, Node]) -> list[Node]:
+    """Products of parameters that are matrices of a head."""
+    return [y for y in walk(*results.values()) if y.op == "sum" and len(y.axes) == 2 and of_heads(y)]
+
+
+def of_heads(x: Node) -> bool:
+    """Is it a number, or made of parameters?"""
+    return all(y.attrs[0] in ("parameter", "constant") for y in walk(x) if y.op == "leaf")
+
+
+def _side(side: str, results: dict[str, Node], matrices: dict[str, Node]) -> Made:
     own = {n: x for n, x in results.items() if x.op != "leaf" and side in x.axes and fits(x, side)}
     leaves = _leaves(own)
     first: dict[Node, str] = {}
@@ -77,6 +94,7 @@ def _side(side: str, results: dict[str, Node]) -> Made:
         tuple(y for y in leaves if y.attrs[0] == "parameter"),
         tuple(y for y in leaves if y.attrs[0] == "constant"),
         tuple(sorted(dims)),
+        {y.attrs[1]: matrices[y.attrs[1]] for y in leaves if y.attrs[1] in matrices},
     )
 
 

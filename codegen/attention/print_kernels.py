@@ -35,7 +35,8 @@ from .print_tile import (
 from .split import Split
 
 
-def kernels_text(s: Split, outputs: Map, found: Any, normaliser: str) -> str:
+def kernels_text(s: Split, outputs: Map, found: Any, normaliser: str, same: bool) -> str:
+    """`same`: may the key's feature be what is averaged?"""
     from ..emit import environment
 
     derivatives, rule = derivatives_of(s, found), normalisers(s.lowered.query)[normaliser]
@@ -76,6 +77,7 @@ def kernels_text(s: Split, outputs: Map, found: Any, normaliser: str) -> str:
             softmax=normaliser == "softmax",
             linear=normaliser == "linear",
             after=after,
+            same=same,
             product=None if after is None else product_text(outputs, after),
             names=_tuple,
         )

@@ -13,6 +13,7 @@ from ..ir import ONE, Node, dim_of, factors_of, mul, terms_of, walk
 from ..torch_text import TorchText
 from .lower import KEY, QUERY, Lowered
 from .maps import AVERAGED, Map
+from .print_features import of_heads
 
 LOW_RESULTS = ("query", "key", "value")  # features that products on tensor cores take
 
@@ -201,6 +202,8 @@ class MapText(TorchText):
         spec = (
             f"{''.join(letters[y] for y in a)},{''.join(letters[y] for y in c)}->{''.join(letters[y] for y in x.axes)}"
         )
+        if not {QUERY, KEY, self.p.query} & set(body.axes):  # of matrices a head, which are few
+            return f'contract("{spec}", {left}, {right}, dtype)'
         self.products.add(x)
         over = ", over_batch=True" if x in self.batch else ""
         if x in self.terms:
@@ -265,14 +268,9 @@ def print_gradients(p: Lowered, made: Map, kept: dict[Node, str]) -> Printed:
         if v.kind in ("parameter", "fixed"):
             terms = []
             for term in terms_of(node) or (node,):
-                sums = [f for f in factors_of(term) if not of_heads(f)]
-                if (
-                    len(sums) == 1
-                    and sums[0].op == "sum"
-                    and sums[0].attrs[0] in (KEY, p.query)
-                    and text.uses[sums[0]] <= 1
-                ):
-                    text.batch.add(sums[0])
+                found = over_positions(term, (KEY, p.query))
+                if found is not None and text.uses[found] <= 1:
+                    text.batch.add(found)
                 shown = ordered(text._atom(text.value(term)), term.axes, tuple(a for a in v.axes if a in term.axes))
                 terms.append(f"over_batch({shown}, {len(v.axes)})")
             results[name] = " + ".join(terms)
@@ -291,9 +289,12 @@ def print_gradients(p: Lowered, made: Map, kept: dict[Node, str]) -> Printed:
     return Printed(setup, text.lines, results)
 
 
-def of_heads(x: Node) -> bool:
-    """Is it a number, or made of parameters?"""
-    return all(y.attrs[0] in ("parameter", "constant") for y in walk(x) if y.op == "leaf")
+def over_positions(x: Node, positions: tuple[str, ...]) -> Node | None:
+    """The sum over positions that a product with parameters has, perhaps inside of sums over other axes."""
+    sums = [f for f in factors_of(x) if not of_heads(f)]
+    if len(sums) != 1 or sums[0].op != "sum":
+        return None
+    return sums[0] if sums[0].attrs[0] in positions else over_positions(sums[0].args[0], positions)
 
 
 def where_needed(printed: Printed, arguments: dict[str, str]) -> list[str]:

@@ -13,7 +13,7 @@ the term.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
@@ -482,3 +482,35 @@ def _merged(blocks: tuple[Part, ...]) -> tuple[Part, ...]:
         c, key = split_constant(add(*keys))
         out.append(Part(mul(c, query), key, axes))
     return tuple(out)
+
+
+def moved(s: Split) -> Split | None:
+    """The split whose only score has a value as its key's feature, and the matrix that multiplied it on the query's side:
+    <Q x_i, K x_j> as <(K^T Q) x_i, x_j>. None where the key isn't a matrix times a value, or is there for more than the score.
+    """
+    parts = [part for blocks in s.scores.values() for part in blocks]
+    if len(parts) != 1 or s.columns or s.rows or s.row is not ZERO:
+        return None
+    side = s.lowered.side
+    (part,) = parts
+    (key_scale, key), (query_scale, query) = split_constant(part.key), split_constant(part.query)
+    if key.op != "sum" or query.op != "sum":
+        return None
+    (own,), (inner,) = key.attrs, query.attrs
+    matrix, feature = _by_side(key, side, "key")
+    other, asked = _by_side(query, side, "query")
+    value = next((x for x, axes in s.values.values() if len(axes) == 1 and rename(feature, {own: axes[0]}) is x), None)
+    if value is None or set(matrix.axes) != {*part.axes, own} or set(other.axes) != {*part.axes, inner}:
+        return None
+    (kept,) = (a for a in value.axes if a != KEY)
+    spare = canonical_axis(inner, {kept, *part.axes}) if inner == kept else inner
+    both = total(mul(rename(matrix, {own: kept}), rename(other, {inner: spare})), *part.axes)
+    new = total(mul(both, rename(asked, {inner: spare})), spare)
+    ((name, _),) = s.scores.items()
+    return replace(s, scores={name: (Part(mul(key_scale, query_scale, new), value, (kept,)),)})
+
+
+def _by_side(x: Node, side: Callable[[Node], str], own: str) -> tuple[Node, Node]:
+    """(factors that belong to neither side, those of its own) of a sum of products."""
+    factors = factors_of(x.args[0])
+    return mul(*(f for f in factors if side(f) != own)), mul(*(f for f in factors if side(f) == own))

@@ -26,7 +26,8 @@ def compiled(name):
 @pytest.mark.parametrize("a", everything(), ids=lambda a: a.name)
 def test_every_attention_passes_its_gates(a):
     c = compile_attention(a)
-    assert [g.name for g in c.gates] == ["lower", "split", "gradients"]
+    again = ["split", "gradients"] if c.moved is not None else []
+    assert [g.name for g in c.gates] == ["lower", "split", "gradients", *again]
     assert all(g.error_bound < 1e-20 for g in c.gates)
 
 
@@ -52,6 +53,16 @@ def test_factors_between_query_and_key_meet_on_the_dim_of_the_parameters():
 def test_siblings_differ_by_their_energy_alone():
     first = {n: formulas(compiled(n)) for n in ("kattention_f4", "kattention_f5", "kattention_f6")}
     assert len({x[0] for x in first.values()}) == 3 and len({tuple(x[1:]) for x in first.values()}) == 1
+
+
+def test_the_matrix_of_keys_that_are_averaged_may_be_on_the_querys_side():
+    found = {n: compiled(n).moved for n in CATALOGUE}
+    assert {n for n, c in found.items() if c is not None} == {"self_attention"}
+    c = found["self_attention"]
+    (((part,),),) = (c.split.scores.values(),)
+    assert (text(part.query), text(part.key)) == ("K^T Q x_i", "x_j")
+    (made,) = made_by_kernels(c.lowered, c.features)
+    assert list(made.results) == ["query1_1"] and list(made.matrices) == ["matrix1"]
 
 
 def test_what_kernels_make_of_features():

@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -200,3 +201,22 @@ def test_gradients_that_nobody_asked_for_are_not_returned():
     k.requires_grad_()
     op_of("softmax_attention")(q, k, v).sum().backward()
     assert k.grad is not None and q.grad is None
+
+
+@pytest.mark.parametrize("score", [5, 8, 11])
+def test_self_attention_is_the_same_with_the_matrix_of_its_keys_on_the_querys_side(score):
+    """Where scores are sums over no fewer channels, it is there."""
+    from chunkform.generated.self_attention import OP
+
+    generator = torch.Generator().manual_seed(score)
+    sizes = {"x": (2, 19, 3, 8), "Q": (3, score, 8), "K": (3, score, 8), "V": (3, 8, 8)}
+    found = []
+    for op in (OP, dataclasses.replace(OP, moved=None)):
+        generator.manual_seed(score)
+        given = {n: torch.randn(s, generator=generator, dtype=F64).requires_grad_() for n, s in sizes.items()}
+        y, lse = op(given, True, True)
+        incoming = torch.randn(y.shape, generator=generator, dtype=F64)
+        found.append([y, lse, *torch.autograd.grad([y, lse], given.values(), [incoming, lse.detach()])])
+    assert (OP.maps_at(SimpleNamespace(sizes={"D": score, "E": 8})) is OP.maps) == (score < 8)
+    for x, y in zip(*found, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-10, atol=1e-12)
