@@ -72,5 +72,5 @@ def rounded_and_rest(x, DT: tl.constexpr):
 
 @triton.jit
 def rounded_to(x, DT: tl.constexpr):
-    """x with what rounding to DT leaves of it, in float32."""
+    """x rounded to DT, in float32."""
     return widened(narrowed(x, DT))
