@@ -2,7 +2,8 @@
 
 TRITON_INTERPRET=1 python interpret.py '{"names": [...], "cases": [...]}'   # prints the rows as JSON
 
-With "beside", numbers of rows and keys are channels beside products in float32 too, which the interpreter is exact in.
+With "beside", numbers of rows and keys are channels beside products in float32 too, which the interpreter is exact in. With
+"unmoved", matrices of keys stay on the keys' side.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ def main(job: dict) -> list[dict]:
     known = {a.name: a for a in everything()}
     for name in job["names"]:
         a = known[name]
-        c, op = compile_attention(a), getattr(compile_module(a), name)
+        c, module = compile_attention(a), compile_module(a)
+        if job.get("unmoved"):
+            module.OP = dataclasses.replace(module.OP, moved=None)
+        op = getattr(module, name)
         for case in job["cases"]:
             if a.nodes is not None and case.get("causal"):
                 continue

@@ -25,9 +25,9 @@ GROUPS = {
 }
 
 
-def interpret(names, cases, beside=False):
+def interpret(names, cases, **how):
     done = subprocess.run(
-        [sys.executable, str(HERE / "interpret.py"), json.dumps({"names": names, "cases": cases, "beside": beside})],
+        [sys.executable, str(HERE / "interpret.py"), json.dumps({"names": names, "cases": cases} | how)],
         capture_output=True,
         text=True,
         env=os.environ | {"TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
@@ -41,6 +41,12 @@ def interpret(names, cases, beside=False):
 def test_every_gradient_in_the_interpreter(group):
     rows = interpret(GROUPS[group], [FULL, TAIL, *([HALF] if group == "catalogue" else [])])
     assert len(rows) > 20
+    assert [r for r in rows if not r["ok"]] == []
+
+
+def test_a_matrix_of_keys_that_stays_where_it_is_in_the_interpreter():
+    rows = interpret(("self_attention",), [FULL, HALF], unmoved=True)
+    assert len(rows) > 10
     assert [r for r in rows if not r["ok"]] == []
 
 

@@ -51,6 +51,13 @@ def op_of(name):
     return getattr(importlib.import_module(f"chunkform.generated.{name}"), name)
 
 
+def test_a_matrix_of_keys_that_stays_where_it_is(monkeypatch):
+    """As it does where scores are sums over fewer channels than values have."""
+    module = importlib.import_module("chunkform.generated.self_attention")
+    monkeypatch.setattr(module, "OP", replace(module.OP, moved=None))
+    test_errors_are_little_more_than_those_of_rounding("self_attention", "causal", BF16)
+
+
 @pytest.mark.parametrize(("name", "case", "dtype"), RUNS, ids=lambda x: str(x).removeprefix("torch."))
 def test_errors_are_little_more_than_those_of_rounding(name, case, dtype):
     c = compile_attention(find(name)[0])
