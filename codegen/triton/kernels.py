@@ -567,9 +567,8 @@ def _store_sums(sums: Sums, tiles: Tiles, tiled: str | None, name_of: NameOf) ->
     """What the sweep sums for the gradient of a decay, for each of its tiles: made before all else, which frees registers."""
     if sums.totals:
         return [_store_totals(sums, tiles, name_of)]
+    assert sums.ahead or not sums.own  # the kernel ahead sums what is inside a chunk
     found: dict[str, str] = {}
-    if not sums.ahead:
-        found |= {f"own.{slot}": text for slot, text in _own_sums(sums, tiles, tiled).items()}
     for slot, node in sums.reads.items():
         v = tiles.paired(node)
         found[f"{sums.kind}.{slot}"] = _over_tile(v.text, v.axes, tiled) if len(v.axes) > 1 else v.text
@@ -578,8 +577,6 @@ def _store_sums(sums: Sums, tiles: Tiles, tiled: str | None, name_of: NameOf) ->
         x = leaf("sums", f"{sums.state}.{slot}")
         target = tiles.argument(f"{name_of(x)}_out", "sums", x)
         value = tiles.assign("sums", text, (ROW,)).text
-        if tiled is not None and slot.startswith("own."):
-            value = f"tl.where(tl.arange(0, WARPS)[:, None] == 0, {value}[None, :], 0.0)"
         lines.append(f"{_stored_sums(target, value, tiled)}  # {sums.state}: {slot}")
     return lines
 

@@ -380,10 +380,10 @@ class Tiles:
             return False
         if is_state(side[0]):
             return self.precise
-        kind, name = side[0].attrs[:2]
-        if kind == "matrix" and name in self.wide:
+        kind, key = side[0].attrs[:2]
+        if kind == "matrix" and key in self.wide:
             return True
-        return self.fine is not None and (kind == "matrix" or (kind == "input" and name in self.fine.given))
+        return self.fine is not None and (kind == "matrix" or (kind == "input" and key in self.fine.given))
 
     def kept(self, decay: Node) -> Value:
         """All decays of the chunk, of a state's decay as a step-level node."""
