@@ -14,6 +14,7 @@ above its inputs. Errors are against one GPU on the whole sequence, at a length 
 from __future__ import annotations
 
 import argparse
+import datetime
 import functools
 import importlib
 import json
@@ -68,7 +69,7 @@ def main() -> None:
             continue
         start = time.monotonic()
         rows += run(count, options)
-        results = {"versions": versions(options), "rows": rows}
+        results = {"versions": versions(options), "date": f"{datetime.date.today()}", "rows": rows}
         (options.out / "context_parallel.json").write_text(json.dumps(results, indent=1) + "\n")
         print(f"{count} ranks took {time.monotonic() - start:.0f} s", flush=True)
     try:
@@ -356,18 +357,20 @@ def show(folder: Path) -> None:
 
     results = json.loads((folder / "context_parallel.json").read_text())
     rows = [r | {"predicted_ms": predicted(r)} for r in results["rows"]]
-    one = {(r["op"], r["shape"]): r for r in rows if r["gpus"] == 1 and r["status"] == "measured"}
+    one = {(r["op"], r["shape"], run_of(r)): r for r in rows if r["gpus"] == 1 and r["status"] == "measured"}
     columns = ("op", "shape", "GPUs", "fwd ms", "f+b ms", "graph ms", "predicted ms", "faster", "graph faster")
     columns += ("predicted faster", "goal", "peak MiB", "of one GPU", "error")
+    several = len({run_of(r) for r in rows}) > 1
+    columns += ("run",) if several else ()
     table = Table(title=", ".join(f"{k} {v}" for k, v in results["versions"].items()), title_justify="left")
     for c in columns:
         table.add_column(c, justify="left" if c in ("op", "shape") else "right")
     lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
     for r in rows:
-        base = one.get((r["op"], r["shape"]))
+        base = one.get((r["op"], r["shape"], run_of(r)))
         cells = [r["op"], r["shape"], str(r["gpus"])]
         if r["status"] != "measured":
-            cells += [r["status"], *[""] * (len(columns) - 4)]
+            cells += [r["status"], *[""] * (len(columns) - 4 - several)]
         else:
             faster = base and base["both_ms"] / r["both_ms"]
             said = base and base["predicted_ms"] / r["predicted_ms"]
@@ -381,10 +384,11 @@ def show(folder: Path) -> None:
             cells += [f"{goal}" if goal else ""]
             cells += [f"{r['peak_mib']:.0f}" if "peak_mib" in r else "", f"{100 * share:.0f}%" if share else ""]
             cells += [f"{error:.1e}" if error else ""]
+        cells += [run_of(r)] if several else []
         table.add_row(*cells)
         lines.append("| " + " | ".join(cells) + " |")
     Console(width=200).print(table)
-    head = [f"{k}: {v}" for k, v in results["versions"].items()]
+    head = [f"{k}: {v}" for k, v in (results["versions"] | {"date": results.get("date", "")}).items() if v]
     text = ["# Sequences in parts on several GPUs", "", ", ".join(head), ""]
     text += [
         "`python -m benchmarks.context_parallel`. Times are of forward and backward, of calls that follow each other; graph: "
@@ -401,19 +405,28 @@ def show(folder: Path) -> None:
     plot(rows, folder / "context_parallel.png")
 
 
+def run_of(row: dict[str, Any]) -> str:
+    """Which run a row is of, where a file holds several: times are only compared inside one."""
+    return str(row.get("run", ""))
+
+
 def handed_on(rows: list[dict[str, Any]]) -> list[str]:
     """A table of what is left of a call's time without that of the same kernels on one GPU, beside the planner's number."""
-    alone = {(r["op"], r["shape"], int(n)): x for r in rows for n, x in r.get("part_graph_ms", {}).items() if x}
+    alone = {
+        (r["op"], r["shape"], run_of(r), int(n)): x for r in rows for n, x in r.get("part_graph_ms", {}).items() if x
+    }
     lines = []
+    several = len({run_of(r) for r in rows}) > 1
     for r in rows:
-        part = alone.get((r["op"], r["shape"], r["gpus"]))
+        part = alone.get((r["op"], r["shape"], run_of(r), r["gpus"]))
         if part and r.get("graph_ms"):
             cells = [r["op"], r["shape"], str(r["gpus"]), f"{r['graph_ms']:.3f}", f"{part:.3f}"]
-            cells += [f"{r['graph_ms'] - part:.3f}", f"{planned(r)[1]:.3f}"]
+            cells += [f"{r['graph_ms'] - part:.3f}", f"{planned(r)[1]:.3f}", *([run_of(r)] if several else [])]
             lines.append("| " + " | ".join(cells) + " |")
     if not lines:
         return []
     columns = ("op", "shape", "GPUs", "graph ms", "one GPU, a part alone", "handing on", "predicted")
+    columns += ("run",) if several else ()
     return ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns), *lines]
 
 
@@ -449,13 +462,14 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
     shapes = list(dict.fromkeys(r["shape"] for r in rows))
     figure, axes = plt.subplots(1, len(shapes), figsize=(6 * len(shapes), 4.5), squeeze=False)
     for axis, shape in zip(axes[0], shapes, strict=True):
-        for n, name in enumerate(dict.fromkeys(r["op"] for r in rows)):
-            own = [r for r in rows if r["op"] == name and r["shape"] == shape and r["status"] == "measured"]
+        for n, (name, run) in enumerate(dict.fromkeys((r["op"], run_of(r)) for r in rows)):
+            label = f"{name} {run}".strip()
+            own = [r for r in rows if (r["op"], run_of(r), r["shape"], r["status"]) == (name, run, shape, "measured")]
             first = next((r for r in own if r["gpus"] == 1), None)
             if first is None:
                 continue
             count = [r["gpus"] for r in own]
-            axis.plot(count, [first["both_ms"] / r["both_ms"] for r in own], "-o", color=f"C{n}", label=name)
+            axis.plot(count, [first["both_ms"] / r["both_ms"] for r in own], "-o", color=f"C{n}", label=label)
             axis.plot(count, [first["predicted_ms"] / r["predicted_ms"] for r in own], "--x", color=f"C{n}")
             if all(r.get("graph_ms") for r in own):
                 axis.plot(count, [first["graph_ms"] / r["graph_ms"] for r in own], "-.+", color=f"C{n}", alpha=0.5)

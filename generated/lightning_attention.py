@@ -567,7 +567,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "c2b45b6e80f900dc")
+    config = choose(some.dtype, (D, E), "e565529e81bbf5e5")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -1086,7 +1086,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "c2b45b6e80f900dc")
+    config = choose(some.dtype, (D, E), "e565529e81bbf5e5")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -1126,7 +1126,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         DT=DTYPES[some.dtype],
         num_warps=config.ahead,
         num_stages=1,
-        maxnreg=255 if config.exact else None,
+        maxnreg=config.registers,
     )
     if needs & {"S", "k", "lam", "v"}:
         if parts > 1 or exchange is not None:
@@ -1266,6 +1266,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_stages=config.stages,
         )
     matrix2 = None
+    if needs & {"lam"}:
+        S_at_ends = pair(S_last, dS_starts, (-2, -1))
+    S_last = None
     if needs & {"k", "lam"}:
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
         S_out_late_ = some.new_empty(
@@ -1312,7 +1315,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         S_pairing = border_sums(
             lam_sums,
             lam_resets,
-            pair(S_last, dS_starts, (-2, -1)),
+            S_at_ends,
             lay,
             parts,
             config.exact,
@@ -1320,7 +1323,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             own_late=own1,
             out_late=S_out_late_,
         )
-    S_in_late_ = S_last = S_out_late_ = lam_resets = lam_sums = own1 = None
+    S_in_late_ = S_out_late_ = lam_resets = lam_sums = own1 = None
     if "q" in needs:
         gradients["q"] = dq.to(given["q"].dtype)
     dq = None

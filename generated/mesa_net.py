@@ -842,7 +842,7 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
     B, T = k.shape[:2]
     H = max(k.shape[2], beta.shape[2], lam.shape[2], lamb.shape[0], p.shape[2], 0)
     D = k.shape[-1]
-    config = choose(some.dtype, (D,), "495316289c710c28")
+    config = choose(some.dtype, (D,), "7e456335e51925ec")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -1487,7 +1487,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     B, T = k.shape[:2]
     H = max(k.shape[2], beta.shape[2], lam.shape[2], lamb.shape[0], p.shape[2], 0)
     D = k.shape[-1]
-    config = choose(some.dtype, (D,), "495316289c710c28")
+    config = choose(some.dtype, (D,), "7e456335e51925ec")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -1522,7 +1522,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             DT=DTYPES[some.dtype],
             num_warps=config.ahead,
             num_stages=1,
-            maxnreg=255 if config.exact else None,
+            maxnreg=config.registers,
         )
     if needs & {"H", "beta", "k", "lam"}:
         matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
@@ -1546,7 +1546,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             DT=DTYPES[some.dtype],
             num_warps=config.ahead,
             num_stages=1,
-            maxnreg=255 if config.exact else None,
+            maxnreg=config.registers,
         )
     if needs & {"H", "beta", "k", "lam"}:
         if parts > 1:
@@ -1667,6 +1667,9 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             num_stages=config.stages,
         )
     matrix1 = None
+    if needs & {"lam"}:
+        H__at_ends = pair(H__last, dH_starts, (-2, -1))
+    H__last = None
     if needs & {"k", "lam"}:
         matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
         launch(
@@ -1689,7 +1692,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             DT=DTYPES[some.dtype],
             num_warps=config.ahead,
             num_stages=1,
-            maxnreg=255 if config.exact else None,
+            maxnreg=config.registers,
         )
     if needs & {"k", "lam"}:
         dk = dk_1  # in place
@@ -1737,7 +1740,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
         H__pairing = border_sums(
             lam_sums,
             lam_resets,
-            pair(H__last, dH_starts, (-2, -1)),
+            H__at_ends,
             lay,
             parts,
             config.exact,
@@ -1745,7 +1748,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             own_late=own1,
             out_late=H_out_late_,
         )
-    H__last = H_in_late_ = H_out_late_ = lam_resets = lam_sums = own1 = None
+    H_in_late_ = H_out_late_ = lam_resets = lam_sums = own1 = None
     if "k" in needs:
         gradients["k"] = dk
     if "beta" in needs:
@@ -2220,7 +2223,7 @@ def triton_o_forward(given, states, constants, packed=None, needs_backward=True)
     H = max(k.shape[2], v.shape[2], beta.shape[2], lam.shape[2], x.shape[2], 0)
     D = k.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "f09b6fc51fc44aec")
+    config = choose(some.dtype, (D, E), "c53ec14d8a2af84e")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -2793,7 +2796,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
     H = max(k.shape[2], v.shape[2], beta.shape[2], lam.shape[2], x.shape[2], 0)
     D = k.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "f09b6fc51fc44aec")
+    config = choose(some.dtype, (D, E), "c53ec14d8a2af84e")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -2837,7 +2840,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
         DT=DTYPES[some.dtype],
         num_warps=config.ahead,
         num_stages=1,
-        maxnreg=255 if config.exact else None,
+        maxnreg=config.registers,
     )
     if needs & {"S", "beta", "k", "lam", "v"}:
         if parts > 1:
@@ -2971,6 +2974,9 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
             num_stages=config.stages,
         )
     matrix2 = None
+    if needs & {"lam"}:
+        S_at_ends = pair(S_last, dS_starts, (-2, -1))
+    S_last = None
     if needs & {"k", "lam"}:
         dk = some.new_empty((B, T, H, D), dtype=torch.float32)
         S_out_late_ = some.new_empty(
@@ -3018,7 +3024,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
         S_pairing = border_sums(
             lam_sums,
             lam_resets,
-            pair(S_last, dS_starts, (-2, -1)),
+            S_at_ends,
             lay,
             parts,
             config.exact,
@@ -3026,7 +3032,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
             own_late=own1,
             out_late=S_out_late_,
         )
-    S_in_late_ = S_last = S_out_late_ = lam_resets = lam_sums = own1 = None
+    S_in_late_ = S_out_late_ = lam_resets = lam_sums = own1 = None
     if "k" in needs:
         gradients["k"] = dk
     dk = None

@@ -783,7 +783,7 @@ def triton_o2_forward(given, states, constants, packed=None, needs_backward=True
     B, T = q.shape[:2]
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], 0)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "ba42db9eab3c7e90")
+    config = choose(some.dtype, (D,), "593df5ac266e041d")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -1413,7 +1413,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
     B, T = q.shape[:2]
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], 0)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "ba42db9eab3c7e90")
+    config = choose(some.dtype, (D,), "593df5ac266e041d")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -1456,7 +1456,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             DT=DTYPES[some.dtype],
             num_warps=config.ahead,
             num_stages=1,
-            maxnreg=255 if config.exact else None,
+            maxnreg=config.registers,
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
@@ -1480,7 +1480,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             DT=DTYPES[some.dtype],
             num_warps=config.ahead,
             num_stages=1,
-            maxnreg=255 if config.exact else None,
+            maxnreg=config.registers,
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         if parts > 1:
@@ -1601,6 +1601,9 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             num_stages=config.stages,
         )
     matrix1 = None
+    if needs & {"lam"}:
+        H__at_ends = pair(H__last, dH_starts, (-2, -1))
+    H__last = None
     if needs & {"u"}:
         matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
@@ -1623,7 +1626,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             DT=DTYPES[some.dtype],
             num_warps=config.ahead,
             num_stages=1,
-            maxnreg=255 if config.exact else None,
+            maxnreg=config.registers,
         )
     if needs & {"u"}:
         du = some.new_empty((B, T, H, D), dtype=some.dtype)
@@ -1666,7 +1669,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
         H__pairing = border_sums(
             lam_sums,
             lam_resets,
-            pair(H__last, dH_starts, (-2, -1)),
+            H__at_ends,
             lay,
             parts,
             config.exact,
@@ -1674,7 +1677,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             own_late=own1,
             out_late=H_out_late_,
         )
-    H__last = H_in_late_ = H_out_late_ = lam_resets = lam_sums = own1 = None
+    H_in_late_ = H_out_late_ = lam_resets = lam_sums = own1 = None
     if "q" in needs:
         gradients["q"] = spread(2.0 * dy.float() + dq_0.float(), (B, T, H, D), some).to(some.dtype).to(given["q"].dtype)
     dq_0 = None
@@ -1811,7 +1814,7 @@ def triton_o3_forward(given, states, constants, packed=None, needs_backward=True
     B, T = q.shape[:2]
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], x.shape[2], 0)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "cc604f264ef149ad")
+    config = choose(some.dtype, (D,), "551eb33c63976c42")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -2446,7 +2449,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
     B, T = q.shape[:2]
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], x.shape[2], 0)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "cc604f264ef149ad")
+    config = choose(some.dtype, (D,), "551eb33c63976c42")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -2489,7 +2492,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             DT=DTYPES[some.dtype],
             num_warps=config.ahead,
             num_stages=1,
-            maxnreg=255 if config.exact else None,
+            maxnreg=config.registers,
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
@@ -2513,7 +2516,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             DT=DTYPES[some.dtype],
             num_warps=config.ahead,
             num_stages=1,
-            maxnreg=255 if config.exact else None,
+            maxnreg=config.registers,
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         if parts > 1:
@@ -2634,6 +2637,9 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             num_stages=config.stages,
         )
     matrix1 = None
+    if needs & {"lam"}:
+        H__at_ends = pair(H__last, dH_starts, (-2, -1))
+    H__last = None
     if needs & {"u"}:
         matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
@@ -2656,7 +2662,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             DT=DTYPES[some.dtype],
             num_warps=config.ahead,
             num_stages=1,
-            maxnreg=255 if config.exact else None,
+            maxnreg=config.registers,
         )
     if needs & {"u"}:
         du = some.new_empty((B, T, H, D), dtype=some.dtype)
@@ -2699,7 +2705,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
         H__pairing = border_sums(
             lam_sums,
             lam_resets,
-            pair(H__last, dH_starts, (-2, -1)),
+            H__at_ends,
             lay,
             parts,
             config.exact,
@@ -2707,7 +2713,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             own_late=own1,
             out_late=H_out_late_,
         )
-    H__last = H_in_late_ = H_out_late_ = lam_resets = lam_sums = own1 = None
+    H_in_late_ = H_out_late_ = lam_resets = lam_sums = own1 = None
     if "q" in needs:
         gradients["q"] = spread(dy.float(), (B, T, H, D), some).to(some.dtype).to(given["q"].dtype)
     if "u" in needs:

@@ -707,7 +707,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "3348fc96993090df")
+    config = choose(some.dtype, (D, E), "be9ccdf178934239")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -743,7 +743,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             DT=DTYPES[some.dtype],
             num_warps=config.ahead,
             num_stages=1,
-            maxnreg=255 if config.exact else None,
+            maxnreg=config.registers,
         )
     beta_extents = None
     if parts > 1 or exchange is not None:
@@ -1695,7 +1695,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "3348fc96993090df")
+    config = choose(some.dtype, (D, E), "be9ccdf178934239")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -1732,7 +1732,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 DT=DTYPES[some.dtype],
                 num_warps=config.ahead,
                 num_stages=1,
-                maxnreg=255 if config.exact else None,
+                maxnreg=config.registers,
             )
     if needs & {"S", "beta", "v"}:
         S_late_0 = some.new_empty((B, T, H, E), dtype=torch.float32)
@@ -1803,7 +1803,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 DT=DTYPES[some.dtype],
                 num_warps=config.ahead,
                 num_stages=1,
-                maxnreg=255 if config.exact else None,
+                maxnreg=config.registers,
             )
     if needs & {"S", "beta", "k", "v"}:
         intra2 = some.new_empty((B, H, T, E), dtype=torch.float32)
@@ -1834,7 +1834,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 DT=DTYPES[some.dtype],
                 num_warps=config.ahead,
                 num_stages=1,
-                maxnreg=255 if config.exact else None,
+                maxnreg=config.registers,
             )
     if needs & {"S", "beta", "k", "v"}:
         if parts > 1 or exchange is not None:
@@ -1977,6 +1977,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_stages=config.stages,
         )
     S_late_0 = intra2 = None
+    if needs & {"beta"}:
+        S_at_ends = pair(S_last, dS_starts, (-2,))
+    S_last = None
     if needs & {"k"}:
         matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
         scaled3 = some.new_empty((B, H, T, E))
@@ -2006,7 +2009,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 DT=DTYPES[some.dtype],
                 num_warps=config.ahead,
                 num_stages=1,
-                maxnreg=255 if config.exact else None,
+                maxnreg=config.registers,
             )
     beta_extents = None
     if needs & {"k"}:
@@ -2046,8 +2049,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"beta"}:  # the decay times <S_(t-1), dS_t>
         late = spread(S_late_.float(), (B, T, H, E), some)
         early = None
-        S_pairing = suffix_sum(late, early, pair(S_last, dS_starts, (-2,)), lay, parts, S_in_, S_out_)
-    S_in_ = S_last = S_out_ = late = None
+        S_pairing = suffix_sum(late, early, S_at_ends, lay, parts, S_in_, S_out_)
+    S_in_ = S_out_ = late = None
     if "q" in needs:
         gradients["q"] = dq.to(given["q"].dtype)
     dq = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -72,12 +72,15 @@ class Blocks:
     registers: int | None = None
 
 
-def choose(kernel: str, itemsize: int, width: int, causal: bool, scores: int, plain: bool, light: bool) -> Blocks:
+def choose(
+    kernel: str, itemsize: int, width: int, causal: bool, scores: int, plain: bool, light: bool, same: bool
+) -> Blocks:
     """The blocks of a kernel (forward | rows | keys), by the size of operands and the padded width; never keyed on T.
 
-    Where energies are `plain`, of one score and numbers a head, they are the fastest of those that gave the right results on an
-    H200; what else is loaded with a tile takes registers, and they are those near by that spill little. With several scores, they
-    are those that fit into shared memory.
+    Where energies are `plain`, of one score and numbers a head, or even `light`, they are the fastest of those that gave the
+    right results on an H200: mostly blocks of 64 rows, of which several fit on a multiprocessor, larger ones where keys are the
+    `same` as values and take no more shared memory. What else is loaded with a tile takes registers, and they are those near by
+    that spill little. With several scores, they are those that fit into shared memory.
     """
     if itemsize == 4:
         if width <= 64:
@@ -90,16 +93,20 @@ def choose(kernel: str, itemsize: int, width: int, causal: bool, scores: int, pl
     if width > 64 and scores > 1:
         return Blocks(128, 64, 8, 3) if kernel == "forward" else Blocks(64, 64, 4, 2)
     if width > 64:
+        held = Blocks(64, 64, 4, 3, held=True, registers=255)
+        forward = held if light else Blocks(128, 128, 8, 3, held=True)
+        if same and light:
+            forward = Blocks(64, 64, 4, 3, registers=168) if causal else Blocks(64, 128, 4, 3, held=True, registers=255)
         return {
-            "forward": Blocks(128, 128, 8, 3, held=True),
-            "rows": Blocks(128, 64, 8, 4, held=True),
-            "keys": Blocks(64, 128, 8, 3),
+            "forward": forward,
+            "rows": held,
+            "keys": Blocks(64, 64, 4, 2, registers=255) if same and causal else Blocks(64, 128, 8, 3),
         }[kernel]
     held = Blocks(64, 64, 4, 3, held=True, registers=168)
     return {
-        "forward": Blocks(128, 64, 8, 3, held=True, registers=None if light else 128),
+        "forward": replace(held, registers=128) if light else Blocks(128, 64, 8, 3, True, 128),
         "rows": (held if causal else Blocks(128, 64, 4, 3)) if plain else Blocks(64, 64, 4, 3),
-        "keys": Blocks(64, 64, 4, 3),
+        "keys": Blocks(64, 64, 4, 3, registers=168 if plain else None),
     }[kernel]
 
 
@@ -412,7 +419,8 @@ class _Prepared:
     def blocks(self, kernel: str) -> Blocks:
         scores = len(self.k.scores)
         plain = scores == 1 and not self.k.columns and not self.k.rows_
-        return choose(kernel, self.at.low.itemsize, self.widest, self.at.causal, scores, plain, self.k.light)
+        same = self.k.same and self.same
+        return choose(kernel, self.at.low.itemsize, self.widest, self.at.causal, scores, plain, self.k.light, same)
 
     def width(self, name: str) -> int:
         n = self.x[name].shape[-1]

@@ -28,7 +28,8 @@ DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16:
 @dataclass(frozen=True)
 class Config:
     """How a kernel is launched: steps per chunk, width of the state tile, width of a block of a long loop over an axis, warps and
-    stages of walks, and warps of kernels `ahead` of them."""
+    stages of walks, and warps of kernels `ahead` of them; and the most registers that a thread of these has where it can do with
+    few, if there is a limit."""
 
     chunk: int
     tile: int
@@ -37,6 +38,7 @@ class Config:
     stages: int
     itemsize: int = 2
     ahead: int = 4
+    registers: int | None = None
 
     def padded(self, size: int) -> int:
         """The block that holds an axis whole. Products of 16-bit tiles of 64 x 32 gave wrong results on an H200."""
@@ -94,7 +96,7 @@ def _chosen(dtype: torch.dtype, largest: int, kernels: str, device: int | None) 
     return next((x for x in known if fields_of(x) == fields), known[0])
 
 
-def fields_of(config: Config) -> dict[str, int]:
+def fields_of(config: Config) -> dict[str, int | None]:
     """A configuration as tables have it."""
     return {n: x for n, x in dataclasses.asdict(config).items() if n != "itemsize"}
 
@@ -104,16 +106,17 @@ def candidates(itemsize: int, largest: int) -> tuple[Config, ...]:
     the right results on an H200 for most ops, and compiles on any CUDA GPU. `largest` is the largest dim, padded to a power of
     two."""
     if itemsize == 4:
-        usual = Config(chunk=32, tile=32, block=32, warps=4, stages=2, itemsize=4)
+        usual = Config(chunk=32, tile=32, block=32, warps=4, stages=2, itemsize=4, registers=255)
         if largest > 128:
-            usual = Config(chunk=16, tile=32, block=32, warps=8, stages=1, itemsize=4)
-        others: tuple[dict[str, int], ...] = ({"stages": 1}, {"warps": 4}, {"warps": 8}, {"chunk": 16}, {"tile": 16})
+            usual = Config(chunk=16, tile=32, block=32, warps=8, stages=1, itemsize=4, registers=255)
+        others: tuple[dict[str, Any], ...] = ({"stages": 1}, {"warps": 4}, {"warps": 8}, {"chunk": 16}, {"tile": 16})
     elif largest > 128:
         usual = Config(chunk=32, tile=32, block=32, warps=4, stages=2)
         others = ({"ahead": 2}, {"block": 64, "ahead": 2}, {"tile": 64, "warps": 8}, {"stages": 3}, {"chunk": 16})
     else:
-        usual = Config(chunk=32, tile=64, block=64, warps=4, stages=3, ahead=2)
-        others = ({"stages": 2}, {"ahead": 4}, {"tile": 32}, {"chunk": 64}, {"chunk": 64, "tile": 128, "warps": 8})
+        usual = Config(chunk=32, tile=64, block=32, warps=4, stages=3, ahead=2, registers=168)
+        wide: dict[str, Any] = {"block": 64, "registers": None}
+        others = (wide, {"stages": 2}, wide | {"ahead": 4}, {"tile": 32}, wide | {"chunk": 64})
     return tuple(dict.fromkeys([usual, *(replace(usual, **x) for x in others)]))
 
 

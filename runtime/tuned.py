@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from filelock import FileLock
 
-Choices = dict[str, dict[str, dict[str, int]]]  # by the kernels' hash, and by shape class: fields of a Config
+Choices = dict[str, dict[str, dict[str, int | None]]]  # by the kernels' hash, and by shape class: fields of a Config
 SHIPPED = Path(__file__).parent / "tables"
 SHARED = ("kernels.py", "rounding.py")  # functions that generated kernels share
 
@@ -55,7 +55,7 @@ def path_of(gpu: str) -> Path:
     return cache_folder() / "tables" / f"{re.sub(r'[^a-z0-9]+', '_', gpu.lower())}_{key}.json"
 
 
-def lookup(kernels: str, dtype: torch.dtype, largest: int, device: int) -> dict[str, int] | None:
+def lookup(kernels: str, dtype: torch.dtype, largest: int, device: int) -> dict[str, int | None] | None:
     """Fields of the configuration that was measured for an op's kernels on this device, if any."""
     return _choices(torch.cuda.get_device_name(device)).get(kernels, {}).get(shape_class(dtype, largest))
 
@@ -80,7 +80,7 @@ def read(path: Path) -> dict[str, Any]:
     try:
         table = json.loads(path.read_text())
         fields = [x for classes in table["choices"].values() for found in classes.values() for x in found.values()]
-        if not isinstance(table["about"], dict) or not all(type(x) is int and x > 0 for x in fields):
+        if not isinstance(table["about"], dict) or not all(x is None or (type(x) is int and x > 0) for x in fields):
             raise ValueError("not a table of configurations")
     except FileNotFoundError:
         return empty

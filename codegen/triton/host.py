@@ -60,9 +60,11 @@ class Host:
         self.waiting = list(self.pieces)
         self.cuts = cuts  # may sequences be cut in parts, which programs of their own walk over?
         self.exchanges = cuts and exchanges  # may other parts be elsewhere?
-        self.held: list[tuple[set[str], list[str]]] = []
+        self.held: list[tuple[set[str], list[str], tuple[str, ...]]] = []
         self.bordered: set[str] = set()  # states that were left at the borders of blocks
         self.entered: set[str] = set()  # states whose values before each part are known
+        self.left: set[str] = set()  # states whose last values are known
+        self.paired: set[str] = set()  # states whose pairings at the ends of parts are known
         self.lines: list[str] = []
         self.initial_gradient = ""
         self.ready: set[str] = set()
@@ -79,7 +81,9 @@ class Host:
         for k, sweep in self.blocks.walks.items():
             self._read(self._read_by(k))
             self._sweep(k, sweep)
+            self._pairings_at_ends()
         self._walk_held()
+        self._pairings_at_ends()
         self._read(self.waiting)
         if self.backward:
             self._gradients()
@@ -246,9 +250,10 @@ class Host:
                 lines.append(f"{name}_last = {self._new_state(s, count)}")
         lines += self._launch(kernel)
         if self.cuts and self.backward and sweep.direction > 0 and self._can_wait(k):
-            self.held.append((wanted, lines))
+            self.held.append((wanted, lines, sweep.finals))
         else:
             self._under(wanted, lines)
+            self.left.update(sweep.finals)
 
     def _read_by(self, k: int) -> list[int]:
         """The pieces that make what sweep k loads."""
@@ -340,8 +345,9 @@ class Host:
 
     def _walk_held(self) -> None:
         """Walks that were put off until what comes from other parts is on its way."""
-        for wanted, lines in self.held:
+        for wanted, lines, finals in self.held:
             self._under(wanted, lines)
+            self.left.update(finals)
         self.held = []
 
     def _everything(self) -> set[str]:
@@ -616,7 +622,8 @@ class Host:
         stages, warps = ("config.stages", "config.warps") if kernel.walks else ("1", "config.ahead")
         warps = "4" if block else warps
         # told nothing, the assembler gives a long kernel of float32 products 32 registers, and spills the rest
-        most = "" if kernel.walks else " maxnreg=255 if config.exact else None,"
+        most = "config.registers" if kernel.few and not block else "255 if config.exact else None"
+        most = "" if kernel.walks else f" maxnreg={most},"
         places = "*lay.walked, parts, lay.length(parts)" if kernel.walks else f"*{lay}.at_once"
         places += ", blocks.chunks" if kernel.borders else ""
         add(f"    {places}, {', '.join(words)}, num_warps={warps}, num_stages={stages},{most}")
@@ -750,17 +757,27 @@ class Host:
         programs = initial_adjoints(self.c)
         return {v.name for v in programs[state].variables if v.kind != "constant"} if state in programs else set()
 
+    def _pairings_at_ends(self) -> None:
+        """<S, dS> after the last step of each part, as soon as both are known there: the states needn't be kept for longer."""
+        for p in (x.pairing for x in self.plan.stages if isinstance(x, Accumulate)):
+            known = p.state in self.left and f"d{p.state}" in self.entered
+            wanted = self._paired(p.state)
+            if not known or not wanted or p.state in self.paired or p.state in self.blocks.spans:
+                continue
+            self.paired.add(p.state)
+            axes = self.c.step.state(p.state).axes
+            name, gradient = (self.names(leaf("state", n)) for n in (p.state, f"d{p.state}"))
+            dims = tuple(n - len(axes) for n, a in enumerate(axes) if a not in p.leaf.axes)
+            self._under(wanted, [f"{name}_at_ends = pair({name}_last, {gradient}_starts, {dims})"])
+
     def _pairing(self, stage: Accumulate) -> None:
         p = stage.pairing
         wanted = self._paired(p.state)
         if not wanted:
             return
-        state, axes = self.c.step.state(p.state), p.leaf.axes
+        name, axes = self.names(leaf("state", p.state)), p.leaf.axes
         if p.state in self.blocks.spans and (not axes or p.state in self.blocks.whole):
-            name, made = (
-                self.names(leaf("state", p.state)),
-                leaf("stored" if axes else "sums", f"{p.state}.pairing", axes),
-            )
+            made = leaf("stored" if axes else "sums", f"{p.state}.pairing", axes)
             text = self.names(made) if axes else f"total((B, T, H), torch.float32, {self.names(made)})"
             if text != f"{name}_pairing":
                 self._under(wanted, [f"{name}_pairing = {text}"])
@@ -768,9 +785,7 @@ class Host:
         names = ", ".join(f'"{n}"' for n in sorted(wanted))
         self.lines.append(f"if needs & {{{names}}}:  # the decay times <{p.state}_(t-1), d{p.state}_t>")
         before, self.lines = self.lines, []
-        name, first = self.names(leaf("state", p.state)), self.names(leaf("state", f"d{p.state}"))
-        dims = tuple(n - len(state.axes) for n, a in enumerate(state.axes) if a not in axes)
-        start = f"pair({name}_last, {first}_starts, {dims})"
+        start = f"{name}_at_ends"
         if stage.direct is None:
             self._summed(p, name, start, stage.at_borders)
         else:

@@ -17,6 +17,9 @@ NameOf = Callable[[Node], str]
 # Tensors of whose tiles a walk loads at most so many, so that all that it loads comes chunks ahead: each takes registers for its
 # addresses. On an H200 walks with up to 5 take 0.74 to 1.04 of the time then, those with more up to twice as long.
 AHEAD = 5
+# Tensors of whose tiles a kernel ahead of a walk loads at most so many, so that it can do with few registers: then more programs
+# fit on a multiprocessor, which takes 0.7 to 1.02 of the time. With more of them it spills.
+FEW = 4
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,7 @@ class Kernel:
     reads: bool = False  # does it read states there?
     split: bool = False  # is it launched twice, for chunks that are flat and for the others?
     ahead: bool = False  # does a walk load all that it loads chunks ahead, and not operands of products alone?
+    few: bool = False  # can a kernel ahead of a walk do with few registers?
 
     def signature(self) -> list[str]:
         """The parameters, a few to a line."""
@@ -54,6 +58,11 @@ class Kernel:
         words += ["C", "LEVELS", "EVEN", "EXACT", "DT"]
         lines.append(", ".join(f"{w}: tl.constexpr" for w in words) + ",")
         return lines
+
+
+def _wide(a: Argument) -> bool:
+    """Has it a row of channels for each step?"""
+    return a.layout in ("step", "chunked") and bool(a.axes) and not a.name.endswith("_resets")
 
 
 def parameters(a: Argument) -> list[str]:
@@ -128,8 +137,7 @@ def sweep_kernel(
     lines = {"setup": setup, "loop": loop, "after": after}
     arguments = tuple(tiles.arguments.values())
     stored = sweep.states if borders else ()
-    tiles_loaded = [a for a in arguments if a.layout == "matrix" or (a.layout in ("step", "chunked") and a.axes)]
-    ahead = len([a for a in tiles_loaded if not a.name.endswith("_resets")]) <= AHEAD
+    ahead = len([a for a in arguments if a.layout == "matrix" or _wide(a)]) <= AHEAD
     return Kernel(name, lines, doc, arguments, axes, tiled, True, finals=sweep.finals, borders=stored, ahead=ahead)
 
 
@@ -344,16 +352,18 @@ def prepare_kernel(name: str, o: Opened, name_of: NameOf, fine: Fine | None = No
         setup.append(f"extent = {extent if n == 0 else f'tl.maximum(extent, {extent})'}")
     if tiles.flat:
         setup += ["if is_flat(extent, DT) != FLAT:", "    return"]
+    arguments = tuple(tiles.arguments.values())
     return Kernel(
         name,
         {"setup": [*setup, *tiles.head, *lines, *tiles.lines, *sums], "loop": [], "after": []},
         "What needs no state, for all chunks at once.",
-        tuple(tiles.arguments.values()),
+        arguments,
         axes,
         None,
         False,
         tuple(parts),
         split=bool(tiles.flat),
+        few=bool(parts) or sum(map(_wide, arguments)) <= FEW,
     )
 
 

@@ -43,14 +43,18 @@ def triton_source(c: Compiled, exchanges: bool = True, fine: Fine | None = None,
     assert c.forward is not None and c.backward is not None
     if any(s.mix for sweep in c.forward.sweeps for s in sweep.group):
         raise CannotPrint("states are added to each other as a whole")
-    parts, cuts = [], cuttable(c)
+    parts: list[str] = []
+    printed: list[str] = []
+    cuts = cuttable(c)
     plan = c.backward if unwanted is None else without(c.backward, gradient_name(c.step.variable(unwanted)))
     backward = Host(c, plan, True, cuts, exchanges, fine)
     for host in (Host(c, c.forward, False, cuts, exchanges, fine, backward), backward):
         text = host.text()
-        parts += [kernel_text(k) for k in host.kernels] + [text]
-    text = "\n\n".join(parts)
-    return text.replace(HASH, hashlib.sha256(text.encode()).hexdigest()[:16])
+        kernels = [kernel_text(k) for k in host.kernels]
+        parts += [*kernels, text]
+        printed += kernels
+    key = hashlib.sha256("\n\n".join(printed).encode()).hexdigest()[:16]
+    return "\n\n".join(parts).replace(HASH, key)
 
 
 def roles(c: Compiled) -> Blocks:
