@@ -958,7 +958,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "1b3f2cdafb11d8cd")
+    config = choose(some.dtype, (D, E), "f87b07a733549c86")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -1550,7 +1550,6 @@ def backward_prepare_read_2(
     alpha_sums,
     alpha_resets,
     alpha_extents,
-    intra2_p,
     do_p,
     do_b,
     do_t,
@@ -1669,7 +1668,6 @@ def backward_prepare_read_2(
             EXACT,
             DT,
         )  # sum_{j} beta_j [write1 write2^T]_{i,j} m_{i,j,d} (k . alpha)_{j,d}
-        tl.store(intra1_p + at * D + i[:, None] * D + d[None, :], p3, mask=i_ok[:, None] & d_ok[None, :])
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p6 = decayed_sum(
             p5,
@@ -1692,12 +1690,12 @@ def backward_prepare_read_2(
             EXACT,
             DT,
         )  # sum_{j} q_{j,d} [write1 do^T]_{i,j} m_{i,j,d}
-        tl.store(intra2_p + at * D + i[:, None] * D + d[None, :], p6, mask=i_ok[:, None] & d_ok[None, :])
+        tl.store(intra1_p + at * D + i[:, None] * D + d[None, :], ((-p3) + p6), mask=i_ok[:, None] & d_ok[None, :])
 
 
 @triton.jit(do_not_specialize=["T", "chunks"])
 def backward_prepare_read_3(
-    intra3_p,
+    intra2_p,
     do_p,
     do_b,
     do_t,
@@ -1717,7 +1715,7 @@ def backward_prepare_read_3(
     alpha_sums,
     alpha_resets,
     alpha_extents,
-    intra4_p,
+    intra3_p,
     write2_p,
     write2_b,
     write2_t,
@@ -1807,7 +1805,7 @@ def backward_prepare_read_3(
             EXACT,
             DT,
         )  # sum_{j} k_{j,d} [do write1^T]_{i,j} beta_j m_{i,j,d}
-        tl.store(intra3_p + at * D + i[:, None] * D + d[None, :], p3, mask=i_ok[:, None] & d_ok[None, :])
+        tl.store(intra2_p + at * D + i[:, None] * D + d[None, :], p3, mask=i_ok[:, None] & d_ok[None, :])
         alpha_a_before = tl.load(
             alpha_sums + at * D + (tl.minimum(i - 1, last))[:, None] * D + d[None, :],
             mask=(i > 0)[:, None] & (d_ok)[None, :],
@@ -1843,7 +1841,7 @@ def backward_prepare_read_3(
             EXACT,
             DT,
         )  # sum_{j} k_{j,d} beta_j [write2 write1^T]_{i,j} m_{i,j,d}
-        tl.store(intra4_p + at * D + i[:, None] * D + d[None, :], p6, mask=i_ok[:, None] & d_ok[None, :])
+        tl.store(intra3_p + at * D + i[:, None] * D + d[None, :], p6, mask=i_ok[:, None] & d_ok[None, :])
 
 
 @triton.jit(do_not_specialize=["T", "chunks"])
@@ -1857,7 +1855,6 @@ def backward_read_1(
     write1_g,
     alpha_sums,
     alpha_resets,
-    intra2_p,
     beta_by_head,
     k_p,
     k_b,
@@ -1870,8 +1867,8 @@ def backward_read_1(
     do_t,
     do_h,
     do_g,
+    intra2_p,
     intra3_p,
-    intra4_p,
     write2_p,
     write2_b,
     write2_t,
@@ -1951,8 +1948,7 @@ def backward_read_1(
         else 0
     )
     since = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
-    intra2 = tl.load(intra2_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    y = (-intra1.to(tl.float32)) + (p * since) + intra2.to(tl.float32)  # (write1 dS^T) . since + intra2 - intra1
+    y = intra1.to(tl.float32) + (p * since)  # (write1 dS^T) . since + intra1
     beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     sums = tl.sum((-beta[:, None] * (p * since * k.to(tl.float32))), axis=0)  # out
@@ -1966,9 +1962,9 @@ def backward_read_1(
     since2 = span(alpha_a, alpha_n, 0.0, 0)
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     p2 = tl.dot(do.to(DT), s2.to(DT), input_precision="tf32x3")  # do S^T
+    intra2 = tl.load(intra2_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    y2 = (since2 * p2) + intra2.to(tl.float32)  # (do S^T) . since + intra2
     intra3 = tl.load(intra3_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    y2 = (since2 * p2) + intra3.to(tl.float32)  # (do S^T) . since + intra3
-    intra4 = tl.load(intra4_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     alpha_a_before = tl.load(
         alpha_sums + at * D + (tl.minimum(i - 1, last))[:, None] * D + d[None, :],
         mask=(i > 0)[:, None] & (d_ok)[None, :],
@@ -1988,7 +1984,7 @@ def backward_read_1(
         write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
     )
     p3 = tl.dot(write2.to(DT), s2.to(DT), input_precision="tf32x3")  # write2 S^T
-    y3 = intra4.to(tl.float32) + (since3 * p3)  # (write2 S^T) . since + intra4
+    y3 = intra3.to(tl.float32) + (since3 * p3)  # (write2 S^T) . since + intra3
     kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
     spans = kept * tl.sum(s2.to(tl.float32) * s.to(tl.float32), axis=0)  # the decays of the block times <S, dS>
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
@@ -2025,7 +2021,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "1b3f2cdafb11d8cd")
+    config = choose(some.dtype, (D, E), "f87b07a733549c86")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -2203,7 +2199,6 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     block_alpha_sums, block_alpha_resets, block_alpha_extents = cumulate(alpha, blocks, config.exact)
     if needs & {"alpha", "k", "q"}:
         intra1_blocks = some.new_empty((B, H, T, D), dtype=torch.float32)
-        intra2_blocks = some.new_empty((B, H, T, D), dtype=torch.float32)
         for flat in (True, False):
             launch(
                 backward_prepare_read_2,
@@ -2221,7 +2216,6 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 block_alpha_sums,
                 block_alpha_resets,
                 block_alpha_extents,
-                intra2_blocks,
                 do,
                 *strides(do, H),
                 q,
@@ -2242,13 +2236,13 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 maxnreg=255 if config.exact else None,
             )
     if needs & {"alpha", "k", "q"}:
+        intra2_blocks = some.new_empty((B, H, T, D), dtype=torch.float32)
         intra3_blocks = some.new_empty((B, H, T, D), dtype=torch.float32)
-        intra4_blocks = some.new_empty((B, H, T, D), dtype=torch.float32)
         for flat in (True, False):
             launch(
                 backward_prepare_read_3,
                 (blocks.programs,),
-                intra3_blocks,
+                intra2_blocks,
                 do,
                 *strides(do, H),
                 write1,
@@ -2259,7 +2253,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 block_alpha_sums,
                 block_alpha_resets,
                 block_alpha_extents,
-                intra4_blocks,
+                intra3_blocks,
                 write2,
                 *strides(write2, H),
                 *blocks.at_once,
@@ -2291,15 +2285,14 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             *strides(write1, H),
             block_alpha_sums,
             block_alpha_resets,
-            intra2_blocks,
             beta_by_head,
             k,
             *strides(k, H),
             S_borders,
             do,
             *strides(do, H),
+            intra2_blocks,
             intra3_blocks,
-            intra4_blocks,
             write2,
             *strides(write2, H),
             q,
@@ -2323,9 +2316,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_stages=1,
             maxnreg=255 if config.exact else None,
         )
-    block_alpha_resets = block_alpha_sums = dS_borders = intra1_blocks = intra2_blocks = intra3_blocks = (
-        intra4_blocks
-    ) = write2 = None
+    block_alpha_resets = block_alpha_sums = dS_borders = intra1_blocks = intra2_blocks = intra3_blocks = write2 = None
     gradients, initial = {}, {}
     if "q" in needs:
         gradients["q"] = dq.to(given["q"].dtype)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ..ir import COL, ROW, Node, add, dim_of, factors_of, leaf, rename, walk
+from ..ir import COL, ROW, Node, add, dim_of, factors_of, leaf, rename, split_constant, terms_of, walk
 from ..read_write import StateForm
 from ..stages import Sweep
 from .fuse import Store
@@ -414,13 +414,15 @@ def _intra_blocks(axis: str, o: Opened, tiles: Tiles, name_of: NameOf, parts: li
     inside.arguments, inside.names, inside.head = tiles.arguments, tiles.names, tiles.head
     inside.flat = tiles.flat
     for x, node in intra.items():
-        factors = factors_of(node.args[0])
         target = tiles.argument(f"{name_of(x)}_p", "chunked", x, (axis,))
-        p = tiles.reads_of_writes(factors, axis)
-        p = tiles.assign("p", p.over((ROW, COL)), (ROW, COL))
-        v = inside._decayed_sum(node, COL, factors, p)
+        for _, summed in map(split_constant, terms_of(node)):
+            factors = factors_of(summed.args[0])
+            p = tiles.reads_of_writes(factors, axis)
+            p = tiles.assign("p", p.over((ROW, COL)), (ROW, COL))
+            inside.memo[summed] = inside.decayed_sum(summed, COL, factors, p)
+        v = inside.value(node)
         place = f"{target} + at * {width} + i[:, None] * {width} + {index}[None, :]"
-        inside.lines.append(f"tl.store({place}, {v.text}, mask=i_ok[:, None] & {index}_ok[None, :])")
+        inside.lines.append(f"tl.store({place}, {v.over((ROW, axis))}, mask=i_ok[:, None] & {index}_ok[None, :])")
     return [*_block_loop(axis), *("    " + x for x in inside.lines)]
 
 

@@ -7,9 +7,27 @@ an axis along which the decay runs, and quantities over that axis times their de
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any
 
-from ..ir import COL, ROW, Node, dim_of, factors_of, leaf, make, mul, rebuild, rename, replace, total, walk
+from ..ir import (
+    COL,
+    ROW,
+    Node,
+    add,
+    dim_of,
+    factors_of,
+    leaf,
+    make,
+    mul,
+    rebuild,
+    rename,
+    replace,
+    split_constant,
+    total,
+    walk,
+)
 from ..stages import Border, Sweep
 from .tile import KEPT, STEPS, CannotPrint, at_row
 
@@ -40,9 +58,9 @@ class Sums:
 class Opened:
     """`definitions`, `outputs` and `states` are for the sweep; `matrices`, `scaled` for the kernel ahead of it.
 
-    `intra` are sums over the writes of a chunk with a decay along the kept axis. `products` are contractions over an axis with
-    a decay of its own: leaves of kind `product`, computed block by block. `rename` gives the axes of square states names that
-    tell the contracted one from the kept one.
+    `intra` are sums over the writes of a chunk with a decay along the kept axis, or sums of such. `products` are contractions
+    over an axis with a decay of its own: leaves of kind `product`, computed block by block. `rename` gives the axes of square
+    states names that tell the contracted one from the kept one.
     """
 
     full: tuple[str, ...]
@@ -151,6 +169,7 @@ class _Opening:
             out.outputs[self.named(rename(x, back))] = self.hoist(self.open(self.named(rename(node, back))))
         out.states = {n: self.hoist(self.open(self.named(node))) for n, node in chunk.states.items()}
         out.sums = [self.sums(border) for border in self.sweep.borders]
+        self.join()
         self.prune()
         return out
 
@@ -287,6 +306,38 @@ class _Opening:
         """Does the walk sum reads for each of these decays' channels? Then it takes writes as exactly as what it reads."""
         tiled = any(a in self.out.tile for a in decay.axes)
         return tiled and any(border.totals for border in self.sweep.borders)
+
+    def join(self) -> None:
+        """One `intra` in the place of those that are only used in the same sum: less to store and to load."""
+        out = self.out
+        roots = [*out.definitions.values(), *out.outputs.values(), *out.states.values()]
+        roots += [x for s in out.sums for x in s.reads.values()]
+        nodes = [*walk(*roots)]
+        uses = Counter([*roots, *(a for x in nodes for a in x.args)])
+        named = Counter(x.attrs[:2] for x in nodes if x.op == "leaf")
+        joined: dict[Node, Node] = {}
+        for x in (x for x in nodes if x.op == "add"):
+            alone: dict[tuple[str, ...], dict[Node, Node]] = {}
+            for term in x.args:
+                c, core = split_constant(term)
+                if core in out.intra and uses[term] == uses[core] == named[core.attrs[:2]] == 1:
+                    alone.setdefault(core.axes, {})[term] = mul(c, out.intra[core])
+            made = []
+            for axes, terms in alone.items():
+                if len(terms) > 1:
+                    node = add(*terms.values())
+                    made.append(leaf("intra", node.key[:12], axes))
+                    out.intra[made[-1]] = node
+            if made:
+                gone = {t for terms in alone.values() if len(terms) > 1 for t in terms}
+                joined[x] = add(*made, *(replace(t, joined) for t in x.args if t not in gone))
+
+        def new(nodes: dict[Any, Node]) -> dict[Any, Node]:
+            return {k: replace(x, joined) for k, x in nodes.items()}
+
+        out.definitions, out.outputs, out.states = new(out.definitions), new(out.outputs), new(out.states)
+        for s in out.sums:
+            s.reads = new(s.reads)
 
     def prune(self) -> None:
         """Drop definitions that are not used, and name the products of the kernel ahead."""

@@ -315,7 +315,7 @@ class Tiles:
         axes = self.ordered(x.axes)
         note = self.note(x)
         if any(f.op == "decay_mask" and len(f.axes) == 3 for f in factors):
-            return self._decayed_sum(x, bound, factors)
+            return self.decayed_sum(x, bound, factors)
         if len(axes) < 2:
             v = self._product(factors)
             inside = self.ordered({bound, *axes})
@@ -419,7 +419,7 @@ class Tiles:
             for f in factors
         )
 
-    def _decayed_sum(self, x: Node, bound: str, factors: tuple[Node, ...], p: Value | None = None) -> Value:
+    def decayed_sum(self, x: Node, bound: str, factors: tuple[Node, ...], p: Value | None = None) -> Value:
         """sum_j p_ij w_jx decays_ijx, where the decay runs over the axis that is kept."""
         masks = [f for f in factors if f.op == "decay_mask" and len(f.axes) == 3]
         (axis,) = set(masks[0].axes) - {ROW, COL}

@@ -4,10 +4,12 @@ from dataclasses import replace
 
 import pytest
 
+from chunkform.codegen.ir import terms_of, walk
 from chunkform.codegen.pipeline import compile_spec
 from chunkform.codegen.stages import Sweep
 from chunkform.codegen.triton.blocks import blocks
 from chunkform.codegen.triton.fuse import fuse
+from chunkform.codegen.triton.opened import opened
 from chunkform.spec.language import find
 
 
@@ -32,3 +34,13 @@ def test_what_walks_hold_is_not_read_at_borders(name):
         {k for k, s in enumerate(c.backward.stages) if isinstance(s, Sweep)},
         {},
     )
+
+
+def test_what_is_only_used_in_one_sum_is_stored_as_one():
+    """Of Kimi delta attention's keys, a read takes of two kinds of writes of its own block."""
+    c = compile_spec(find("kimi_delta_attention")[0])
+    pieces = [opened(s, True) for s in blocks(c.backward, fuse(c.backward), ["S"]).pieces.values()]
+    assert [sorted(len(terms_of(n)) for n in o.intra.values()) for o in pieces] == [[2], [1, 1]]
+    for o in pieces:
+        used = {x.attrs[1] for x in walk(*o.outputs.values()) if x.op == "leaf" and x.attrs[0] == "intra"}
+        assert used == {x.attrs[1] for x in o.intra}
