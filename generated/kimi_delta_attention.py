@@ -677,15 +677,6 @@ def forward_prepare_1(
             EXACT,
             DT,
         )
-        alpha = tl.exp(
-            tl.load(
-                alpha_p + t0 * alpha_t + i[:, None] * alpha_t + d[None, :],
-                mask=i_ok[:, None] & d_ok[None, :],
-                other=0.0,
-            ).to(tl.float32)
-        )
-        x = tl.where(i_ok[:, None] & d_ok[None, :], (alpha * k.to(tl.float32)), 0.0)  # k . alpha
-        # sum_{d} k_{j,d} (k . alpha)_{i,d} m_{i,j,d}
         alpha_a_before = tl.load(
             alpha_sums + at * D + (tl.minimum(i - 1, last))[:, None] * D + d[None, :],
             mask=(i > 0)[:, None] & (d_ok)[None, :],
@@ -700,6 +691,19 @@ def forward_prepare_1(
             if EXACT
             else 0
         )
+        alpha = (
+            tl.exp(
+                tl.load(
+                    alpha_p + t0 * alpha_t + i[:, None] * alpha_t + d[None, :],
+                    mask=i_ok[:, None] & d_ok[None, :],
+                    other=0.0,
+                ).to(tl.float32)
+            )
+            if EXACT
+            else span(alpha_a, alpha_n, alpha_a_before, alpha_n_before)
+        )
+        x = tl.where(i_ok[:, None] & d_ok[None, :], (alpha * k.to(tl.float32)), 0.0)  # k . alpha
+        # sum_{d} k_{j,d} (k . alpha)_{i,d} m_{i,j,d}
         t2 = decayed_product(
             t2,
             x,
@@ -958,7 +962,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "f87b07a733549c86")
+    config = choose(some.dtype, (D, E), "c46cf7ee7327b216")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -1227,15 +1231,6 @@ def backward_prepare_1(
             EXACT,
             DT,
         )
-        alpha = tl.exp(
-            tl.load(
-                alpha_p + t0 * alpha_t + i[:, None] * alpha_t + d[None, :],
-                mask=i_ok[:, None] & d_ok[None, :],
-                other=0.0,
-            ).to(tl.float32)
-        )
-        x = tl.where(i_ok[:, None] & d_ok[None, :], (alpha * k.to(tl.float32)), 0.0)  # k . alpha
-        # sum_{d} k_{i,d} m_{i,j,d} (k . alpha)_{j,d}
         alpha_a_before = tl.load(
             alpha_sums + at * D + (tl.minimum(i - 1, last))[:, None] * D + d[None, :],
             mask=(i > 0)[:, None] & (d_ok)[None, :],
@@ -1250,6 +1245,19 @@ def backward_prepare_1(
             if EXACT
             else 0
         )
+        alpha = (
+            tl.exp(
+                tl.load(
+                    alpha_p + t0 * alpha_t + i[:, None] * alpha_t + d[None, :],
+                    mask=i_ok[:, None] & d_ok[None, :],
+                    other=0.0,
+                ).to(tl.float32)
+            )
+            if EXACT
+            else span(alpha_a, alpha_n, alpha_a_before, alpha_n_before)
+        )
+        x = tl.where(i_ok[:, None] & d_ok[None, :], (alpha * k.to(tl.float32)), 0.0)  # k . alpha
+        # sum_{d} k_{i,d} m_{i,j,d} (k . alpha)_{j,d}
         t2 = decayed_product(
             t2,
             k.to(tl.float32),
@@ -1542,13 +1550,13 @@ def backward_prepare_read_2(
     alpha_t,
     alpha_h,
     alpha_g,
+    alpha_sums,
+    alpha_resets,
     k_p,
     k_b,
     k_t,
     k_h,
     k_g,
-    alpha_sums,
-    alpha_resets,
     alpha_extents,
     do_p,
     do_b,
@@ -1614,15 +1622,16 @@ def backward_prepare_read_2(
         d = d_start + tl.arange(0, part_d)
         d_ok = d < D
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-        alpha = tl.exp(
-            tl.load(
-                alpha_p + t0 * alpha_t + i[:, None] * alpha_t + d[None, :],
-                mask=i_ok[:, None] & d_ok[None, :],
-                other=0.0,
-            ).to(tl.float32)
+        alpha_a = tl.load(
+            alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
         )
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        x = tl.where(i_ok[:, None] & d_ok[None, :], (alpha * k.to(tl.float32)), 0.0)  # k . alpha
+        alpha_n = (
+            tl.load(
+                alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+            )
+            if EXACT
+            else 0
+        )
         alpha_a_before = tl.load(
             alpha_sums + at * D + (tl.minimum(i - 1, last))[:, None] * D + d[None, :],
             mask=(i > 0)[:, None] & (d_ok)[None, :],
@@ -1637,16 +1646,19 @@ def backward_prepare_read_2(
             if EXACT
             else 0
         )
-        alpha_a = tl.load(
-            alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
-        )
-        alpha_n = (
-            tl.load(
-                alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
+        alpha = (
+            tl.exp(
+                tl.load(
+                    alpha_p + t0 * alpha_t + i[:, None] * alpha_t + d[None, :],
+                    mask=i_ok[:, None] & d_ok[None, :],
+                    other=0.0,
+                ).to(tl.float32)
             )
             if EXACT
-            else 0
+            else span(alpha_a, alpha_n, alpha_a_before, alpha_n_before)
         )
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        x = tl.where(i_ok[:, None] & d_ok[None, :], (alpha * k.to(tl.float32)), 0.0)  # k . alpha
         p3 = decayed_sum(
             p2,
             (beta[:, None] * x),
@@ -2021,7 +2033,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "f87b07a733549c86")
+    config = choose(some.dtype, (D, E), "c46cf7ee7327b216")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -2211,10 +2223,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 beta_by_head,
                 alpha,
                 *strides(alpha, H),
-                k,
-                *strides(k, H),
                 block_alpha_sums,
                 block_alpha_resets,
+                k,
+                *strides(k, H),
                 block_alpha_extents,
                 do,
                 *strides(do, H),

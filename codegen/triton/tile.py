@@ -600,7 +600,12 @@ class Tiles:
             place += f" + {self.along(self.index(own[0]), own[0], axes)}"
         loaded = f"tl.load({place}, mask={self.inside(axes)}, other=0.0)"
         if kind == "decay":
-            return self.assign(base, f"tl.exp({loaded}.to(tl.float32))", axes)
+            text = f"tl.exp({loaded}.to(tl.float32))"
+            summed = next((d for d, x in self.decays.items() if x == leaf(kind, name, own)), None)
+            if own and summed is not None and self.flat is not None:  # its sums are loaded anyway
+                edges = ", ".join(", ".join(self._cumulative(summed, x, over=axes)) for x in (True, False))
+                text = f"{text} if EXACT else span({edges})"
+            return self.assign(base, text, axes)
         return self.assign(base, loaded, axes, raw=True)
 
     def _per_head(self, x: Node, own: tuple[str, ...]) -> Value:
