@@ -1,7 +1,7 @@
 """Each kernel's time in both passes of an op, with candidates for its configuration, and errors of each against float64.
 
     python -m benchmarks.kernels --ops lightning_attention,gated_delta_rule
-    python -m benchmarks.kernels --ops gated_delta_rule --shape S2 --configs now,chunk=64,chunk=64:tile=128:warps=8
+    python -m benchmarks.kernels --ops gated_delta_rule --shape S2 --configs now,chunk=64:block=64,registers=128
 
 A candidate changes fields of `runtime.launch.Config`; `now` is the one that is used. Each candidate of each op runs in a process
 of its own: all compile at once, then one after the other is timed. A candidate is only worth having if its errors are those of

@@ -104,7 +104,7 @@ def choose(
         }[kernel]
     held = Blocks(64, 64, 4, 3, held=True, registers=168)
     return {
-        "forward": replace(held, registers=128) if light else Blocks(128, 64, 8, 3, True, 128),
+        "forward": replace(held, registers=128) if light else Blocks(128, 64, 8, 3, held=True, registers=128),
         "rows": (held if causal else Blocks(128, 64, 4, 3)) if plain else Blocks(64, 64, 4, 3),
         "keys": Blocks(64, 64, 4, 3, registers=168 if plain else None),
     }[kernel]
@@ -412,15 +412,16 @@ class _Prepared:
 
     @property
     def same(self) -> bool:
-        """Are keys values too? Then kernels load them once."""
+        """Are keys values too, in kernels that then load them once?"""
+        if not self.k.same:
+            return False
         key, value = self.x[f"key{self.k.scores[0]}"], self.x["value"]
         return key.data_ptr() == value.data_ptr() and key.shape == value.shape and key.stride() == value.stride()
 
     def blocks(self, kernel: str) -> Blocks:
         scores = len(self.k.scores)
         plain = scores == 1 and not self.k.columns and not self.k.rows_
-        same = self.k.same and self.same
-        return choose(kernel, self.at.low.itemsize, self.widest, self.at.causal, scores, plain, self.k.light, same)
+        return choose(kernel, self.at.low.itemsize, self.widest, self.at.causal, scores, plain, self.k.light, self.same)
 
     def width(self, name: str) -> int:
         n = self.x[name].shape[-1]

@@ -785,6 +785,7 @@ class Host:
         names = ", ".join(f'"{n}"' for n in sorted(wanted))
         self.lines.append(f"if needs & {{{names}}}:  # the decay times <{p.state}_(t-1), d{p.state}_t>")
         before, self.lines = self.lines, []
+        assert p.state in self.paired or p.state in self.blocks.spans  # which need none
         start = f"{name}_at_ends"
         if stage.direct is None:
             self._summed(p, name, start, stage.at_borders)

@@ -249,7 +249,10 @@ def test_a_job_says_where_its_spec_is():
 def test_a_table_that_is_shipped_says_what_it_holds_for_and_holds_candidates(path):
     table = tuned.read(path)
     assert set(table["about"]) == {"gpu", "torch", "triton", "shared"}
-    assert table["choices"]
+    assert table["about"]["shared"] == tuned.about("any GPU")["shared"]  # else nothing of it is used: tune anew
+    generated = HERE.parent.parent / "generated"
+    printed = "".join(file.read_text() for file in generated.glob("*.py"))
+    assert table["choices"] and [k for k in table["choices"] if f'"{k}"' not in printed] == []  # kernels that are gone
     for classes in table["choices"].values():
         for place, fields in classes.items():
             dtype, largest = place.rsplit("-", 1)

@@ -9,6 +9,7 @@ from chunkform.codegen.pipeline import compile_spec
 from chunkform.codegen.stages import Sweep
 from chunkform.codegen.triton.blocks import blocks
 from chunkform.codegen.triton.fuse import fuse
+from chunkform.codegen.triton.host import Host
 from chunkform.codegen.triton.opened import opened
 from chunkform.spec.language import find
 
@@ -44,3 +45,16 @@ def test_what_is_only_used_in_one_sum_is_stored_as_one():
     for o in pieces:
         used = {x.attrs[1] for x in walk(*o.outputs.values()) if x.op == "leaf" and x.attrs[0] == "intra"}
         assert used == {x.attrs[1] for x in o.intra}
+
+
+@pytest.mark.parametrize(
+    ("name", "many"),
+    [("gated_delta_rule", ["backward_prepare_3"]), ("lightning_attention", []), ("gated_linear_attention", [])],
+)
+def test_kernels_ahead_have_few_registers_unless_they_load_many_tensors(name, many):
+    c = compile_spec(find(name)[0])
+    host = Host(c, c.backward, True, True)
+    text = host.text()
+    ahead = [k for k in host.kernels if not k.walks]
+    assert ahead and [k.name for k in ahead if not k.few] == many
+    assert text.count("maxnreg=config.registers") == len(ahead) - len(many)
