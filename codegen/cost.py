@@ -20,7 +20,7 @@ from .backends import triton_section
 from .ir import COL, ROW, Node, dim_of, walk
 from .pipeline import Compiled
 from .stages import Plan, Sweep
-from .triton import Blocks, roles
+from .triton import Blocks, roles, walked
 from .triton.fuse import Store, fuse
 
 WIDE = 4  # bytes of a float32
@@ -97,8 +97,10 @@ def sweep_flops(sweep: Sweep, sizes: Sizes) -> float:
 
 
 def _plan_cost(c: Compiled, plan: Plan, sizes: Sizes, floor: float) -> Cost:
-    saved = tuple(plan.form.write_leaves()) if plan is c.forward else ()
-    fused = fuse(plan, saved)
+    forward = plan is c.forward
+    if not forward and triton_section(c).stepwise is None:
+        plan = walked(c, plan)
+    fused = fuse(plan, tuple(plan.form.write_leaves()) if forward else ())
     read = written = flops = 0.0
     for k, stage in enumerate(plan.stages):
         if not isinstance(stage, Sweep):
@@ -117,8 +119,8 @@ def _plan_cost(c: Compiled, plan: Plan, sizes: Sizes, floor: float) -> Cost:
         read += WIDE * sizes.of(axes)  # the sums of log decays inside each chunk, by a kernel ahead
         written += WIDE * sizes.of(axes)
     borders = _borders(c)
-    stored = borders.given if plan is c.forward else borders.stored
-    loaded = frozenset() if plan is c.forward else borders.given | borders.stored
+    stored = borders.given if forward else borders.stored
+    loaded = frozenset() if forward else borders.given | borders.stored
     for s in {s.name: s for sweep in plan.sweeps for s in sweep.group}.values():
         state = sizes.of(s.axes) * sizes.element / BLOCK  # once for each block
         written += state * (s.name in stored)

@@ -21,7 +21,7 @@ from .proof import symbolic_proof
 from .read_write import StateForm
 from .show import Notation
 from .stages import Plan, Sweep
-from .triton import roles
+from .triton import roles, walked
 
 
 def explanation(c: Compiled, width: int = 64, chunk: int = CHUNK) -> dict[str, Any]:
@@ -160,6 +160,7 @@ def _pass(c: Compiled, plan: Plan | None, cost: Cost, sizes: Sizes, started: int
 
 def _sweeps(c: Compiled, plan: Plan, sizes: Sizes) -> list[dict[str, Any]]:
     at_borders = plan is c.backward and triton_section(c).stepwise is None
+    plan = walked(c, plan) if at_borders else plan
     walks = roles(c).walks if at_borders else range(len(plan.stages))
     return [
         _sweep(c, plan, s, sizes) | {"walks": k in walks} for k, s in enumerate(plan.stages) if isinstance(s, Sweep)

@@ -24,6 +24,7 @@ from .cost import Cost, Sizes, backward_cost, forward_cost, launches
 from .ir import Node, dim_of, walk
 from .pipeline import Compiled
 from .stages import Plan, Sweep
+from .triton import walked
 
 TILE = 64  # width of the tile of the state that a program keeps
 SEGMENTS = tuple(2**i for i in range(7))
@@ -87,7 +88,7 @@ def predict(
     sizes = Sizes({d: shape[3] for d in c.step.dims}, chunk, element)
     started = launches(c)
     forward = _pass(c.forward, forward_cost(c, sizes), started[0], shape, sizes, machine)
-    backward = _pass(c.backward, backward_cost(c, sizes), started[1], shape, sizes, machine)
+    backward = _pass(walked(c, c.backward), backward_cost(c, sizes), started[1], shape, sizes, machine)
     return Prediction(machine, shape, forward, backward)
 
 

@@ -504,8 +504,9 @@ def forward_prepare_1(
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
-    i_ok = i <= last
-    at = bh * T + t0
+    i_ok = i < last + 1
+    row = i if EVEN else tl.minimum(i, last)
+    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
     step = (b * T + t0) * H + h
     k_p += b * k_b + h // k_g * k_h
     q_p += b * q_b + h // q_g * q_h
@@ -589,13 +590,15 @@ def forward_sweep_1(
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(S.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k S
         v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
-        w = (-p) + v.to(tl.float32)
+        v_each = tl.where(e_ok[:, None] & i_ok[None, :], v, 0.0)
+        w = (-p) + v_each.to(tl.float32)
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
         t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
@@ -667,8 +670,9 @@ def forward_ends_1(
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(S.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k S
@@ -701,7 +705,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "2c34fc4ccce1cd9f")
+    config = choose(some.dtype, (D, E), "967330b98e151fdc")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -901,8 +905,9 @@ def backward_prepare_1(
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
-    i_ok = i <= last
-    at = bh * T + t0
+    i_ok = i < last + 1
+    row = i if EVEN else tl.minimum(i, last)
+    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
     step = (b * T + t0) * H + h
     q_p += b * q_b + h // q_g * q_h
     k_p += b * k_b + h // k_g * k_h
@@ -977,6 +982,7 @@ def backward_sweep_1(
     block_e: tl.constexpr,
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1004,18 +1010,20 @@ def backward_sweep_1(
     do_p += b * do_b + h // do_g * do_h
     write1_p += b * write1_b + h // write1_g * write1_h
     q_p += b * q_b + h // q_g * q_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         write1 = tl.load(
             write1_p + t0 * write1_t + i[None, :] * write1_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0
         )
+        write1_each = tl.where(e_ok[:, None] & i_ok[None, :], write1, 0.0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(dS.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k dS
         do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
@@ -1036,7 +1044,7 @@ def backward_sweep_1(
                 + tl.arange(0, WARPS)[:, None],
                 tl.sum(
                     tl.reshape(
-                        tl.where(e_ok[:, None], (p3 * write1.to(tl.float32)), 0.0), [WARPS, block_e // WARPS, C]
+                        tl.where(e_ok[:, None], (p3 * write1_each.to(tl.float32)), 0.0), [WARPS, block_e // WARPS, C]
                     ),
                     axis=1,
                 ),
@@ -1105,8 +1113,9 @@ def backward_ends_1(
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(dS.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k dS
@@ -1166,8 +1175,9 @@ def backward_prepare_2(
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
-    i_ok = i <= last
-    at = bh * T + t0
+    i_ok = i < last + 1
+    row = i if EVEN else tl.minimum(i, last)
+    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
     step = (b * T + t0) * H + h
     write2_p += b * write2_b + h // write2_g * write2_h
     write1_p += b * write1_b + h // write1_g * write1_h
@@ -1233,6 +1243,7 @@ def backward_sweep_2(
     block_d: tl.constexpr,
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1261,16 +1272,18 @@ def backward_sweep_2(
     write1_p += b * write1_b + h // write1_g * write1_h
     write2_p += b * write2_b + h // write2_g * write2_h
     do_p += b * do_b + h // do_g * do_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
+        k_each = tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
         t = tl.load(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p = tl.dot(k.to(DT), t.to(DT), input_precision="tf32x3")  # matrix5 k
         q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
@@ -1290,7 +1303,7 @@ def backward_sweep_2(
             write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
         p4 = tl.dot(
-            (beta[None, :] * k.to(tl.float32)).to(DT), write2.to(DT), input_precision="tf32x3"
+            (beta[None, :] * k_each.to(tl.float32)).to(DT), write2.to(DT), input_precision="tf32x3"
         )  # k^T diag(beta) write2
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p5 = tl.dot(q.to(DT), do.to(DT), (dS + (-p4)), input_precision="tf32x3")  # ... + q^T do
@@ -1343,6 +1356,7 @@ def backward_sweep_3(
     block_d: tl.constexpr,
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1369,19 +1383,22 @@ def backward_sweep_3(
     write2_p += b * write2_b + h // write2_g * write2_h
     dk_1_p += b * dk_1_b + h // dk_1_g * dk_1_h
     write1_p += b * write1_b + h // write1_g * write1_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         dk_1 = tl.load(
             dk_1_p + t0 * dk_1_t + i[None, :] * dk_1_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0
         )
+        dk_1_each = tl.where(d_ok[:, None] & i_ok[None, :], dk_1, 0.0)
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
+        k_each = tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
         t = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p = tl.dot(k.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix4 k
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
@@ -1398,14 +1415,14 @@ def backward_sweep_3(
             )  # dq
             tl.store(
                 dk_out + step * D + i[None, :] * (H * D) + d[:, None],
-                ((-beta[None, :] * p4) + dk_1.to(tl.float32)),
+                ((-beta[None, :] * p4) + dk_1_each.to(tl.float32)),
                 mask=d_ok[:, None] & i_ok[None, :],
             )  # dk
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
         p5 = tl.dot(
-            (beta[None, :] * k.to(tl.float32)).to(DT), write1.to(DT), S, input_precision="tf32x3"
+            (beta[None, :] * k_each.to(tl.float32)).to(DT), write1.to(DT), S, input_precision="tf32x3"
         )  # ... + k^T diag(beta) write1
         S = p5  # S + k^T diag(beta) write1
     if S_last is not None:
@@ -1423,7 +1440,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "2c34fc4ccce1cd9f")
+    config = choose(some.dtype, (D, E), "967330b98e151fdc")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -1496,6 +1513,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_e=min(config.tile, config.padded(E)),
             YIELD=False,
             WARPS=config.warps,
+            STAGES=config.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1572,6 +1590,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         block_e=min(config.tile, config.padded(E)),
         YIELD=True,
         WARPS=config.warps,
+        STAGES=config.stages,
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -1635,6 +1654,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_d=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
+            STAGES=config.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1677,6 +1697,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_d=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
+            STAGES=config.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,

@@ -490,8 +490,9 @@ def forward_prepare_1(
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
-    i_ok = i <= last
-    at = bh * T + t0
+    i_ok = i < last + 1
+    row = i if EVEN else tl.minimum(i, last)
+    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
     step = (b * T + t0) * H + h
     q_p += b * q_b + h // q_g * q_h
     k_p += b * k_b + h // k_g * k_h
@@ -505,13 +506,9 @@ def forward_prepare_1(
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         # sum_{d} k_{j,d} q_{i,d} m_{i,j,d}
-        alpha_a = tl.load(
-            alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
-        )
+        alpha_a = tl.load(alpha_sums + at * D + (row)[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0)
         alpha_n = (
-            tl.load(
-                alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
-            )
+            tl.load(alpha_resets + at * D + (row)[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0)
             if EXACT
             else 0
         )
@@ -611,8 +608,9 @@ def forward_sweep_1(
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
         alpha_n_end = (
@@ -659,7 +657,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "a938f46da4eb54d1")
+    config = choose(some.dtype, (D, E), "da470f38be464d4e")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -839,8 +837,9 @@ def backward_prepare_1(
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
-    i_ok = i <= last
-    at = bh * T + t0
+    i_ok = i < last + 1
+    row = i if EVEN else tl.minimum(i, last)
+    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
     step = (b * T + t0) * H + h
     do_p += b * do_b + h // do_g * do_h
     v_p += b * v_b + h // v_g * v_h
@@ -856,13 +855,9 @@ def backward_prepare_1(
         d = d_start + tl.arange(0, part_d)
         d_ok = d < D
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        alpha_a = tl.load(
-            alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
-        )
+        alpha_a = tl.load(alpha_sums + at * D + (row)[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0)
         alpha_n = (
-            tl.load(
-                alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
-            )
+            tl.load(alpha_resets + at * D + (row)[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0)
             if EXACT
             else 0
         )
@@ -962,37 +957,40 @@ def backward_sweep_1(
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
         alpha_n_end = (
             tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
         )
-        alpha_a = tl.load(
-            alpha_sums + at * D + (tl.minimum(i, last))[None, :] * D + d[:, None], mask=(d_ok)[:, None], other=0
+        alpha_a = tl.where(
+            (d_ok)[:, None],
+            tl.load(alpha_sums + at * D + (row)[None, :] * D + d[:, None], mask=(d_ok)[:, None], other=0),
+            0.0,
         )
         alpha_n = (
-            tl.load(
-                alpha_resets + at * D + (tl.minimum(i, last))[None, :] * D + d[:, None], mask=(d_ok)[:, None], other=0
-            )
+            tl.load(alpha_resets + at * D + (row)[None, :] * D + d[:, None], mask=(d_ok)[:, None], other=0)
             if EXACT
             else 0
         )
         since = span(alpha_a, alpha_n, 0.0, 0)
         q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
+        q_each = tl.where(d_ok[:, None] & i_ok[None, :], q, 0.0)
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         rounded, rest = rounded_and_rest(S, DT)
         p = tl.dot(rounded.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # do S^T
         if not EXACT:
             p = tl.dot(rest.to(DT), tl.trans(do.to(DT)), p)
-        sums = tl.sum((since * q.to(tl.float32)) * p, axis=1)
+        sums = tl.sum((since * q_each.to(tl.float32)) * p, axis=1)
         intra1 = tl.load(intra1_p + at * D + i[None, :] * D + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
-        y = intra1.to(tl.float32) + (since * p)  # (do S^T) . since + intra1
+        intra1_each = tl.where(d_ok[:, None] & i_ok[None, :], intra1, 0.0)
+        y = intra1_each.to(tl.float32) + (since * p)  # (do S^T) . since + intra1
         if YIELD:
             tl.store(
                 S_late_0_out + step * D + i[None, :] * (H * D) + d[:, None],
-                (y * q.to(tl.float32)),
+                (y * q_each.to(tl.float32)),
                 mask=d_ok[:, None] & i_ok[None, :],
             )  # S.late
             tl.store(dq_out + step * D + i[None, :] * (H * D) + d[:, None], y, mask=d_ok[:, None] & i_ok[None, :])  # dq
@@ -1000,8 +998,9 @@ def backward_sweep_1(
         kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
         until = span(alpha_a_end[:, None], alpha_n_end[:, None], alpha_a, alpha_n)
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
+        k_each = tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        w = until * k.to(tl.float32)
+        w = until * k_each.to(tl.float32)
         rounded2, rest2 = rounded_and_rest(w, DT)
         p2 = tl.dot(rounded2.to(DT), v.to(DT), (kept[:, None] * S), input_precision="tf32x3")  # ... + (k . until)^T v
         if not EXACT:
@@ -1052,8 +1051,9 @@ def backward_prepare_2(
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
-    i_ok = i <= last
-    at = bh * T + t0
+    i_ok = i < last + 1
+    row = i if EVEN else tl.minimum(i, last)
+    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
     step = (b * T + t0) * H + h
     k_p += b * k_b + h // k_g * k_h
     q_p += b * q_b + h // q_g * q_h
@@ -1067,13 +1067,9 @@ def backward_prepare_2(
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         # sum_{d} q_{j,d} k_{i,d} m_{i,j,d}
-        alpha_a = tl.load(
-            alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
-        )
+        alpha_a = tl.load(alpha_sums + at * D + (row)[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0)
         alpha_n = (
-            tl.load(
-                alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
-            )
+            tl.load(alpha_resets + at * D + (row)[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0)
             if EXACT
             else 0
         )
@@ -1175,8 +1171,9 @@ def backward_sweep_2(
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
         alpha_n_end = (
@@ -1262,8 +1259,9 @@ def backward_prepare_3(
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
-    i_ok = i <= last
-    at = bh * T + t0
+    i_ok = i < last + 1
+    row = i if EVEN else tl.minimum(i, last)
+    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
     step = (b * T + t0) * H + h
     v_p += b * v_b + h // v_g * v_h
     do_p += b * do_b + h // do_g * do_h
@@ -1279,13 +1277,9 @@ def backward_prepare_3(
         d = d_start + tl.arange(0, part_d)
         d_ok = d < D
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        alpha_a = tl.load(
-            alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
-        )
+        alpha_a = tl.load(alpha_sums + at * D + (row)[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0)
         alpha_n = (
-            tl.load(
-                alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
-            )
+            tl.load(alpha_resets + at * D + (row)[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0)
             if EXACT
             else 0
         )
@@ -1392,8 +1386,9 @@ def backward_sweep_3(
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
         alpha_n_end = (
@@ -1404,30 +1399,33 @@ def backward_sweep_3(
             mask=d_ok[:, None] & i_ok[None, :],
             other=0.0,
         )
-        alpha_a = tl.load(
-            alpha_sums + at * D + (tl.minimum(i, last))[None, :] * D + d[:, None], mask=(d_ok)[:, None], other=0
+        S_late_0_each = tl.where(d_ok[:, None] & i_ok[None, :], S_late_0, 0.0)
+        alpha_a = tl.where(
+            (d_ok)[:, None],
+            tl.load(alpha_sums + at * D + (row)[None, :] * D + d[:, None], mask=(d_ok)[:, None], other=0),
+            0.0,
         )
         alpha_n = (
-            tl.load(
-                alpha_resets + at * D + (tl.minimum(i, last))[None, :] * D + d[:, None], mask=(d_ok)[:, None], other=0
-            )
+            tl.load(alpha_resets + at * D + (row)[None, :] * D + d[:, None], mask=(d_ok)[:, None], other=0)
             if EXACT
             else 0
         )
         since = span(alpha_a_end[:, None], alpha_n_end[:, None], alpha_a, alpha_n)
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
+        k_each = tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         rounded, rest = rounded_and_rest(dS, DT)
         p = tl.dot(rounded.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # v dS^T
         if not EXACT:
             p = tl.dot(rest.to(DT), tl.trans(v.to(DT)), p)
-        sums = tl.sum((-(since * k.to(tl.float32))) * p, axis=1)
+        sums = tl.sum((-(since * k_each.to(tl.float32))) * p, axis=1)
         intra2 = tl.load(intra2_p + at * D + i[None, :] * D + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
-        y = intra2.to(tl.float32) + (p * since)  # (v dS^T) . since + intra2
+        intra2_each = tl.where(d_ok[:, None] & i_ok[None, :], intra2, 0.0)
+        y = intra2_each.to(tl.float32) + (p * since)  # (v dS^T) . since + intra2
         if YIELD:
             tl.store(
                 S_late__out + step * D + i[None, :] * (H * D) + d[:, None],
-                ((-(y * k.to(tl.float32))) + S_late_0.to(tl.float32)),
+                ((-(y * k_each.to(tl.float32))) + S_late_0_each.to(tl.float32)),
                 mask=d_ok[:, None] & i_ok[None, :],
             )  # S.late
             tl.store(dk_out + step * D + i[None, :] * (H * D) + d[:, None], y, mask=d_ok[:, None] & i_ok[None, :])  # dk
@@ -1435,8 +1433,9 @@ def backward_sweep_3(
         kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
         until = span(alpha_a, alpha_n, 0.0, 0)
         q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
+        q_each = tl.where(d_ok[:, None] & i_ok[None, :], q, 0.0)
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        w = until * q.to(tl.float32)
+        w = until * q_each.to(tl.float32)
         rounded2, rest2 = rounded_and_rest(w, DT)
         p2 = tl.dot(
             rounded2.to(DT), do.to(DT), (kept[:, None] * dS), input_precision="tf32x3"
@@ -1457,7 +1456,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "a938f46da4eb54d1")
+    config = choose(some.dtype, (D, E), "da470f38be464d4e")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))

@@ -506,8 +506,9 @@ def forward_prepare_1(
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
-    i_ok = i <= last
-    at = bh * T + t0
+    i_ok = i < last + 1
+    row = i if EVEN else tl.minimum(i, last)
+    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
     step = (b * T + t0) * H + h
     x_p += b * x_b + h // x_g * x_h
     z_p += b * z_b + h // z_g * z_h
@@ -593,12 +594,14 @@ def forward_sweep_1(
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         y = tl.load(y_p + t0 * y_t + i[None, :] * y_t + m_[:, None], mask=m__ok[:, None] & i_ok[None, :], other=0.0)
+        y_each = tl.where(m__ok[:, None] & i_ok[None, :], y, 0.0)
         x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-        p = tl.dot(W.to(DT), tl.trans(x.to(DT)), (-y.to(tl.float32)), input_precision="tf32x3")  # ... + x W^T
+        p = tl.dot(W.to(DT), tl.trans(x.to(DT)), (-y_each.to(tl.float32)), input_precision="tf32x3")  # ... + x W^T
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(p.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 p
         t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
@@ -674,8 +677,9 @@ def forward_ends_1(
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
         p = tl.dot(W.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x W
@@ -707,7 +711,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "f137fd8102752acd")
+    config = choose(some.dtype, (N, M), "0d7fa769683d6493")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(M, min(config.tile, config.padded(M))))
     W_first = whole(states.get("W"))
@@ -907,8 +911,9 @@ def backward_prepare_1(
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
-    i_ok = i <= last
-    at = bh * T + t0
+    i_ok = i < last + 1
+    row = i if EVEN else tl.minimum(i, last)
+    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
     step = (b * T + t0) * H + h
     z_p += b * z_b + h // z_g * z_h
     x_p += b * x_b + h // x_g * x_h
@@ -1009,8 +1014,9 @@ def backward_sweep_1(
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
         x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
@@ -1092,8 +1098,9 @@ def backward_ends_1(
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
         p = tl.dot(dW.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x dW
@@ -1155,8 +1162,9 @@ def backward_prepare_2(
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
-    i_ok = i <= last
-    at = bh * T + t0
+    i_ok = i < last + 1
+    row = i if EVEN else tl.minimum(i, last)
+    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
     step = (b * T + t0) * H + h
     write2_p += b * write2_b + h // write2_g * write2_h
     write1_p += b * write1_b + h // write1_g * write1_h
@@ -1223,6 +1231,7 @@ def backward_sweep_2(
     block_n_: tl.constexpr,
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1251,16 +1260,18 @@ def backward_sweep_2(
     write1_p += b * write1_b + h // write1_g * write1_h
     write2_p += b * write2_b + h // write2_g * write2_h
     do_p += b * do_b + h // do_g * do_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
         x = tl.load(x_p + t0 * x_t + i[None, :] * x_t + n_[:, None], mask=n__ok[:, None] & i_ok[None, :], other=0.0)
+        x_each = tl.where(n__ok[:, None] & i_ok[None, :], x, 0.0)
         t = tl.load(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p = tl.dot(x.to(DT), t.to(DT), input_precision="tf32x3")  # matrix5 x
         z = tl.load(z_p + t0 * z_t + i[None, :] * z_t + n_[:, None], mask=n__ok[:, None] & i_ok[None, :], other=0.0)
@@ -1284,7 +1295,7 @@ def backward_sweep_2(
                 + tl.arange(0, WARPS)[:, None],
                 tl.sum(
                     tl.reshape(
-                        tl.where(n__ok[:, None], (-(x.to(tl.float32) * p3)), 0.0), [WARPS, block_n_ // WARPS, C]
+                        tl.where(n__ok[:, None], (-(x_each.to(tl.float32) * p3)), 0.0), [WARPS, block_n_ // WARPS, C]
                     ),
                     axis=1,
                 ),
@@ -1296,7 +1307,7 @@ def backward_sweep_2(
             other=0.0,
         )
         p4 = tl.dot(
-            (eta[None, :] * x.to(tl.float32)).to(DT), write2.to(DT), input_precision="tf32x3"
+            (eta[None, :] * x_each.to(tl.float32)).to(DT), write2.to(DT), input_precision="tf32x3"
         )  # write2^T diag(eta) x
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
         p5 = tl.dot(z.to(DT), do.to(DT), (dW + (-p4)), input_precision="tf32x3")  # ... + do^T z
@@ -1349,6 +1360,7 @@ def backward_sweep_3(
     block_n_: tl.constexpr,
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1377,19 +1389,22 @@ def backward_sweep_3(
     write2_p += b * write2_b + h // write2_g * write2_h
     dx_1_p += b * dx_1_b + h // dx_1_g * dx_1_h
     write1_p += b * write1_b + h // write1_g * write1_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
         dx_1 = tl.load(
             dx_1_p + t0 * dx_1_t + i[None, :] * dx_1_t + n_[:, None], mask=n__ok[:, None] & i_ok[None, :], other=0.0
         )
+        dx_1_each = tl.where(n__ok[:, None] & i_ok[None, :], dx_1, 0.0)
         x = tl.load(x_p + t0 * x_t + i[None, :] * x_t + n_[:, None], mask=n__ok[:, None] & i_ok[None, :], other=0.0)
+        x_each = tl.where(n__ok[:, None] & i_ok[None, :], x, 0.0)
         t = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p = tl.dot(x.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix4 x
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
@@ -1405,7 +1420,7 @@ def backward_sweep_3(
         if YIELD:
             tl.store(
                 dx_out + step * N + i[None, :] * (H * N) + n_[:, None],
-                ((-eta[None, :] * p4) + dx_1.to(tl.float32)),
+                ((-eta[None, :] * p4) + dx_1_each.to(tl.float32)),
                 mask=n__ok[:, None] & i_ok[None, :],
             )  # dx
             tl.store(
@@ -1417,7 +1432,7 @@ def backward_sweep_3(
             other=0.0,
         )
         p5 = tl.dot(
-            (eta[None, :] * x.to(tl.float32)).to(DT), write1.to(DT), input_precision="tf32x3"
+            (eta[None, :] * x_each.to(tl.float32)).to(DT), write1.to(DT), input_precision="tf32x3"
         )  # write1^T diag(eta) x
         W = W + (-p5)  # W - write1^T diag(eta) x
     if W_last is not None:
@@ -1435,7 +1450,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "f137fd8102752acd")
+    config = choose(some.dtype, (N, M), "0d7fa769683d6493")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(N, min(config.tile, config.padded(N))))
     W_first = whole(states.get("W"))
@@ -1646,6 +1661,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_n_=min(config.tile, config.padded(N)),
             YIELD=True,
             WARPS=config.warps,
+            STAGES=config.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1688,6 +1704,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_n_=min(config.tile, config.padded(N)),
             YIELD=True,
             WARPS=config.warps,
+            STAGES=config.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,

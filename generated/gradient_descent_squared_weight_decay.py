@@ -666,15 +666,16 @@ def forward_prepare_1(
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
-    i_ok = i <= last
-    at = bh * T + t0
+    i_ok = i < last + 1
+    row = i if EVEN else tl.minimum(i, last)
+    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
     step = (b * T + t0) * H + h
     x_p += b * x_b + h // x_g * x_h
     z_p += b * z_b + h // z_g * z_h
     keep_a_before = tl.load(keep_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
     keep_r_before = tl.load(keep_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
-    keep_a = tl.load(keep_sums + at + tl.minimum(i, last))
-    keep_r = tl.load(keep_resets + at + tl.minimum(i, last)) if EXACT else -1
+    keep_a = tl.load(keep_sums + at + row)
+    keep_r = tl.load(keep_resets + at + row) if EXACT else -1
     seen = i[:, None] > i[None, :]
     if EXACT:
         seen = seen & (i[None, :] >= keep_r_before[:, None])
@@ -766,20 +767,22 @@ def forward_sweep_1(
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         keep_a_before = tl.load(keep_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
         keep_r_before = tl.load(keep_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
-        keep_a = tl.load(keep_sums + at + tl.minimum(i, last))
-        keep_r = tl.load(keep_resets + at + tl.minimum(i, last)) if EXACT else -1
+        keep_a = tl.load(keep_sums + at + row)
+        keep_r = tl.load(keep_resets + at + row) if EXACT else -1
         keep_a_end = tl.load(keep_sums + at + last)
         keep_r_end = tl.load(keep_resets + at + last) if EXACT else -1
         since = power(keep_a_before, keep_r_before < 0)
         x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
         p = tl.dot(W.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x W^T
         y = tl.load(y_p + t0 * y_t + i[None, :] * y_t + m_[:, None], mask=m__ok[:, None] & i_ok[None, :], other=0.0)
-        w = (since[None, :] * p) + (-y.to(tl.float32))
+        y_each = tl.where(m__ok[:, None] & i_ok[None, :], y, 0.0)
+        w = (since[None, :] * p) + (-y_each.to(tl.float32))
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
         since2 = power(keep_a, keep_r < 0)
@@ -863,15 +866,16 @@ def forward_ends_1(
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         keep_a_before = tl.load(keep_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
         keep_r_before = tl.load(keep_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
         keep_a_end = tl.load(keep_sums + at + last)
         keep_r_end = tl.load(keep_resets + at + last) if EXACT else -1
-        keep_a = tl.load(keep_sums + at + tl.minimum(i, last))
-        keep_r = tl.load(keep_resets + at + tl.minimum(i, last)) if EXACT else -1
+        keep_a = tl.load(keep_sums + at + row)
+        keep_r = tl.load(keep_resets + at + row) if EXACT else -1
         since = power(keep_a_before, keep_r_before < 0)
         x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
         p = tl.dot(W.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x W
@@ -909,7 +913,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], keep.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "d8821194799933b2")
+    config = choose(some.dtype, (N, M), "9e412ff325881dbc")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(M, min(config.tile, config.padded(M))))
     W_first = whole(states.get("W"))
@@ -1121,15 +1125,16 @@ def backward_prepare_1(
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
-    i_ok = i <= last
-    at = bh * T + t0
+    i_ok = i < last + 1
+    row = i if EVEN else tl.minimum(i, last)
+    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
     step = (b * T + t0) * H + h
     z_p += b * z_b + h // z_g * z_h
     x_p += b * x_b + h // x_g * x_h
     do_p += b * do_b + h // do_g * do_h
     write1_p += b * write1_b + h // write1_g * write1_h
-    keep_a = tl.load(keep_sums + at + tl.minimum(i, last))
-    keep_r = tl.load(keep_resets + at + tl.minimum(i, last)) if EXACT else -1
+    keep_a = tl.load(keep_sums + at + row)
+    keep_r = tl.load(keep_resets + at + row) if EXACT else -1
     keep_a_before = tl.load(keep_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
     keep_r_before = tl.load(keep_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
     seen = i[:, None] >= i[None, :]
@@ -1230,11 +1235,12 @@ def backward_sweep_1(
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        keep_a = tl.load(keep_sums + at + tl.minimum(i, last))
-        keep_r = tl.load(keep_resets + at + tl.minimum(i, last)) if EXACT else -1
+        keep_a = tl.load(keep_sums + at + row)
+        keep_r = tl.load(keep_resets + at + row) if EXACT else -1
         keep_a_end = tl.load(keep_sums + at + last)
         keep_r_end = tl.load(keep_resets + at + last) if EXACT else -1
         eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
@@ -1244,6 +1250,7 @@ def backward_sweep_1(
         p = tl.dot(dW.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x dW^T
         since = power(keep_a_end - keep_a, keep_r_end < i + 1)
         do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + m_[:, None], mask=m__ok[:, None] & i_ok[None, :], other=0.0)
+        do_each = tl.where(m__ok[:, None] & i_ok[None, :], do, 0.0)
         t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(do.to(DT), t.to(DT), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix2 do
         t2 = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
@@ -1265,7 +1272,7 @@ def backward_sweep_1(
         until2 = power(keep_a, keep_r < 0)
         z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
         p5 = tl.dot(
-            (until2[None, :] * do.to(tl.float32)).to(DT), z.to(DT), ((kept * dW) + (-p4)), input_precision="tf32x3"
+            (until2[None, :] * do_each.to(tl.float32)).to(DT), z.to(DT), ((kept * dW) + (-p4)), input_precision="tf32x3"
         )  # ... + do^T diag(until) z
         dW = p5  # kept dW + do^T diag(until) z - p3^T diag(eta . until) x
     if YIELD:
@@ -1329,11 +1336,12 @@ def backward_ends_1(
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        keep_a = tl.load(keep_sums + at + tl.minimum(i, last))
-        keep_r = tl.load(keep_resets + at + tl.minimum(i, last)) if EXACT else -1
+        keep_a = tl.load(keep_sums + at + row)
+        keep_r = tl.load(keep_resets + at + row) if EXACT else -1
         keep_a_end = tl.load(keep_sums + at + last)
         keep_r_end = tl.load(keep_resets + at + last) if EXACT else -1
         keep_a_before = tl.load(keep_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
@@ -1406,15 +1414,16 @@ def backward_prepare_2(
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
-    i_ok = i <= last
-    at = bh * T + t0
+    i_ok = i < last + 1
+    row = i if EVEN else tl.minimum(i, last)
+    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
     step = (b * T + t0) * H + h
     write2_p += b * write2_b + h // write2_g * write2_h
     write1_p += b * write1_b + h // write1_g * write1_h
     keep_a_before = tl.load(keep_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
     keep_r_before = tl.load(keep_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
-    keep_a = tl.load(keep_sums + at + tl.minimum(i, last))
-    keep_r = tl.load(keep_resets + at + tl.minimum(i, last)) if EXACT else -1
+    keep_a = tl.load(keep_sums + at + row)
+    keep_r = tl.load(keep_resets + at + row) if EXACT else -1
     eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
     seen = i[:, None] > i[None, :]
     if EXACT:
@@ -1483,6 +1492,7 @@ def backward_sweep_2(
     block_n_: tl.constexpr,
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1511,16 +1521,17 @@ def backward_sweep_2(
     z_p += b * z_b + h // z_g * z_h
     write2_p += b * write2_b + h // write2_g * write2_h
     do_p += b * do_b + h // do_g * do_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        keep_a = tl.load(keep_sums + at + tl.minimum(i, last))
-        keep_r = tl.load(keep_resets + at + tl.minimum(i, last)) if EXACT else -1
+        keep_a = tl.load(keep_sums + at + row)
+        keep_r = tl.load(keep_resets + at + row) if EXACT else -1
         keep_a_end = tl.load(keep_sums + at + last)
         keep_r_end = tl.load(keep_resets + at + last) if EXACT else -1
         keep_a_before = tl.load(keep_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
@@ -1528,6 +1539,7 @@ def backward_sweep_2(
         since = power(keep_a_end - keep_a, keep_r_end < i + 1)
         eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
         x = tl.load(x_p + t0 * x_t + i[None, :] * x_t + n_[:, None], mask=n__ok[:, None] & i_ok[None, :], other=0.0)
+        x_each = tl.where(n__ok[:, None] & i_ok[None, :], x, 0.0)
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :],
             mask=i_ok[:, None] & m__ok[None, :],
@@ -1538,12 +1550,15 @@ def backward_sweep_2(
         if not EXACT:
             p = tl.dot(rest.to(DT), tl.trans(write1.to(DT)), p)
         sums = tl.sum(
-            tl.reshape(rounded_to(((since * eta)[None, :] * x.to(tl.float32)), DT) * p, [WARPS, block_n_ // WARPS, C]),
+            tl.reshape(
+                rounded_to(((since * eta)[None, :] * x_each.to(tl.float32)), DT) * p, [WARPS, block_n_ // WARPS, C]
+            ),
             axis=1,
         )
         t = tl.load(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(x.to(DT), t.to(DT), input_precision="tf32x3")  # matrix5 x
         z = tl.load(z_p + t0 * z_t + i[None, :] * z_t + n_[:, None], mask=n__ok[:, None] & i_ok[None, :], other=0.0)
+        z_each = tl.where(n__ok[:, None] & i_ok[None, :], z, 0.0)
         t2 = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p3 = tl.dot(z.to(DT), t2.to(DT), ((since[None, :] * p) + (-p2)), input_precision="tf32x3")  # ... + matrix3 z
         if YIELD:
@@ -1558,7 +1573,7 @@ def backward_sweep_2(
                 + tl.arange(0, WARPS)[:, None],
                 tl.sum(
                     tl.reshape(
-                        tl.where(n__ok[:, None], (-(x.to(tl.float32) * p3)), 0.0), [WARPS, block_n_ // WARPS, C]
+                        tl.where(n__ok[:, None], (-(x_each.to(tl.float32) * p3)), 0.0), [WARPS, block_n_ // WARPS, C]
                     ),
                     axis=1,
                 ),
@@ -1578,19 +1593,146 @@ def backward_sweep_2(
             other=0.0,
         )
         p4 = tl.dot(
-            ((eta * until)[None, :] * x.to(tl.float32)).to(DT), write2.to(DT), input_precision="tf32x3"
+            ((eta * until)[None, :] * x_each.to(tl.float32)).to(DT), write2.to(DT), input_precision="tf32x3"
         )  # write2^T diag(eta . until) x
         kept = power(keep_a_end, keep_r_end < 0)
         until2 = power(keep_a, keep_r < 0)
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
         p5 = tl.dot(
-            (until2[None, :] * z.to(tl.float32)).to(DT), do.to(DT), ((-p4) + (kept * dW)), input_precision="tf32x3"
+            (until2[None, :] * z_each.to(tl.float32)).to(DT), do.to(DT), ((-p4) + (kept * dW)), input_precision="tf32x3"
         )  # ... + do^T diag(until) z
         dW = p5  # kept dW + do^T diag(until) z - write2^T diag(eta . until) x
 
 
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+def backward_sweep_3(
+    W_first,
+    W_last,
+    keep_sums,
+    keep_resets,
+    z_p,
+    z_b,
+    z_t,
+    z_h,
+    z_g,
+    do_p,
+    do_b,
+    do_t,
+    do_h,
+    do_g,
+    W_in_late__out,
+    x_p,
+    x_b,
+    x_t,
+    x_h,
+    x_g,
+    matrix4,
+    dz_out,
+    eta_by_head,
+    write1_p,
+    write1_b,
+    write1_t,
+    write1_h,
+    write1_g,
+    T,
+    H,
+    chunks,
+    starts,
+    parts,
+    length,
+    M: tl.constexpr,
+    N: tl.constexpr,
+    block_m_: tl.constexpr,
+    block_n_: tl.constexpr,
+    YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """A walk forwards over chunks, carrying a tile of W."""
+    tile = tl.program_id(0) % tl.cdiv(N, block_n_)
+    sh = (tl.program_id(0) // tl.cdiv(N, block_n_)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
+    i = tl.arange(0, C)
+    m_ = tl.arange(0, block_m_)
+    m__ok = m_ < M
+    n_ = tile * block_n_ + tl.arange(0, block_n_)
+    n__ok = n_ < N
+    W = tl.zeros([block_n_, block_m_], tl.float32)
+    if W_first is not None:
+        W += tl.load(
+            W_first + sh * M * N + m_[None, :] * N + n_[:, None], mask=m__ok[None, :] & n__ok[:, None], other=0.0
+        )
+    z_p += b * z_b + h // z_g * z_h
+    do_p += b * do_b + h // do_g * do_h
+    x_p += b * x_b + h // x_g * x_h
+    write1_p += b * write1_b + h // write1_g * write1_h
+    for n in tl.range(0, count, num_stages=STAGES):
+        c = n
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
+        step = (b * T + t0) * H + h
+        keep_a = tl.load(keep_sums + at + row)
+        keep_r = tl.load(keep_resets + at + row) if EXACT else -1
+        keep_a_end = tl.load(keep_sums + at + last)
+        keep_r_end = tl.load(keep_resets + at + last) if EXACT else -1
+        since = power(keep_a, keep_r < 0)
+        z = tl.load(z_p + t0 * z_t + i[None, :] * z_t + n_[:, None], mask=n__ok[:, None] & i_ok[None, :], other=0.0)
+        z_each = tl.where(n__ok[:, None] & i_ok[None, :], z, 0.0)
+        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
+        rounded, rest = rounded_and_rest(W, DT)
+        p = tl.dot(rounded.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # do W
+        if not EXACT:
+            p = tl.dot(rest.to(DT), tl.trans(do.to(DT)), p)
+        sums = tl.sum(
+            tl.reshape(rounded_to((since[None, :] * z_each.to(tl.float32)), DT) * p, [WARPS, block_n_ // WARPS, C]),
+            axis=1,
+        )
+        x = tl.load(x_p + t0 * x_t + i[None, :] * x_t + n_[:, None], mask=n__ok[:, None] & i_ok[None, :], other=0.0)
+        x_each = tl.where(n__ok[:, None] & i_ok[None, :], x, 0.0)
+        t = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p2 = tl.dot(x.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix4 x
+        y = (since[None, :] * p) + (-p2)  # diag(since) do W - matrix4 x
+        if YIELD:
+            tl.store(
+                dz_out + step * N + i[None, :] * (H * N) + n_[:, None], y, mask=n__ok[:, None] & i_ok[None, :]
+            )  # dz
+            tl.store(
+                W_in_late__out
+                + ((step + i * H) * tl.cdiv(N, block_n_) + tile)[None, :] * WARPS
+                + tl.arange(0, WARPS)[:, None],
+                sums,
+                mask=i_ok[None, :],
+            )  # W: in.late
+        kept = power(keep_a_end, keep_r_end < 0)
+        until = power(keep_a_end - keep_a, keep_r_end < i + 1)
+        eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
+        write1 = tl.load(
+            write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :],
+            mask=i_ok[:, None] & m__ok[None, :],
+            other=0.0,
+        )
+        p3 = tl.dot(
+            ((until * eta)[None, :] * x_each.to(tl.float32)).to(DT), write1.to(DT), input_precision="tf32x3"
+        )  # write1^T diag(eta . until) x
+        W = (kept * W) + (-p3)  # kept W - write1^T diag(eta . until) x
+    if W_last is not None:
+        tl.store(W_last + sh * M * N + m_[None, :] * N + n_[:, None], W, mask=m__ok[None, :] & n__ok[:, None])
+
+
 @triton.jit(do_not_specialize=["T", "chunks"])
-def backward_prepare_3(
+def backward_prepare_4(
     keep_sums,
     keep_resets,
     do_p,
@@ -1649,16 +1791,17 @@ def backward_prepare_3(
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
-    i_ok = i <= last
-    at = bh * T + t0
+    i_ok = i < last + 1
+    row = i if EVEN else tl.minimum(i, last)
+    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
     step = (b * T + t0) * H + h
     do_p += b * do_b + h // do_g * do_h
     write1_p += b * write1_b + h // write1_g * write1_h
     z_p += b * z_b + h // z_g * z_h
     x_p += b * x_b + h // x_g * x_h
     write2_p += b * write2_b + h // write2_g * write2_h
-    keep_a = tl.load(keep_sums + at + tl.minimum(i, last))
-    keep_r = tl.load(keep_resets + at + tl.minimum(i, last)) if EXACT else -1
+    keep_a = tl.load(keep_sums + at + row)
+    keep_r = tl.load(keep_resets + at + row) if EXACT else -1
     keep_a_before = tl.load(keep_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
     keep_r_before = tl.load(keep_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
     seen = i[:, None] >= i[None, :]
@@ -1698,22 +1841,11 @@ def backward_prepare_3(
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
-def backward_sweep_3(
+def backward_sweep_4(
     W_first,
-    W_last,
+    eta_by_head,
     keep_sums,
     keep_resets,
-    z_p,
-    z_b,
-    z_t,
-    z_h,
-    z_g,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    eta_by_head,
     x_p,
     x_b,
     x_t,
@@ -1724,9 +1856,7 @@ def backward_sweep_3(
     write2_t,
     write2_h,
     write2_g,
-    W_in_late__out,
     W_in_early__out,
-    matrix4,
     matrix6,
     dx_2_p,
     dx_2_b,
@@ -1734,7 +1864,6 @@ def backward_sweep_3(
     dx_2_h,
     dx_2_g,
     dx_out,
-    dz_out,
     write1_p,
     write1_b,
     write1_t,
@@ -1752,6 +1881,7 @@ def backward_sweep_3(
     block_n_: tl.constexpr,
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1775,83 +1905,62 @@ def backward_sweep_3(
         W += tl.load(
             W_first + sh * M * N + m_[None, :] * N + n_[:, None], mask=m__ok[None, :] & n__ok[:, None], other=0.0
         )
-    z_p += b * z_b + h // z_g * z_h
-    do_p += b * do_b + h // do_g * do_h
     x_p += b * x_b + h // x_g * x_h
     write2_p += b * write2_b + h // write2_g * write2_h
     dx_2_p += b * dx_2_b + h // dx_2_g * dx_2_h
     write1_p += b * write1_b + h // write1_g * write1_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        keep_a = tl.load(keep_sums + at + tl.minimum(i, last))
-        keep_r = tl.load(keep_resets + at + tl.minimum(i, last)) if EXACT else -1
         keep_a_before = tl.load(keep_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
         keep_r_before = tl.load(keep_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
         dx_2 = tl.load(
             dx_2_p + t0 * dx_2_t + i[None, :] * dx_2_t + n_[:, None], mask=n__ok[:, None] & i_ok[None, :], other=0.0
         )
+        dx_2_each = tl.where(n__ok[:, None] & i_ok[None, :], dx_2, 0.0)
         keep_a_end = tl.load(keep_sums + at + last)
         keep_r_end = tl.load(keep_resets + at + last) if EXACT else -1
-        since = power(keep_a, keep_r < 0)
-        z = tl.load(z_p + t0 * z_t + i[None, :] * z_t + n_[:, None], mask=n__ok[:, None] & i_ok[None, :], other=0.0)
-        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
-        rounded, rest = rounded_and_rest(W, DT)
-        p = tl.dot(rounded.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # do W
-        if not EXACT:
-            p = tl.dot(rest.to(DT), tl.trans(do.to(DT)), p)
+        keep_a = tl.load(keep_sums + at + row)
+        keep_r = tl.load(keep_resets + at + row) if EXACT else -1
         eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
-        since2 = power(keep_a_before, keep_r_before < 0)
+        since = power(keep_a_before, keep_r_before < 0)
         x = tl.load(x_p + t0 * x_t + i[None, :] * x_t + n_[:, None], mask=n__ok[:, None] & i_ok[None, :], other=0.0)
+        x_each = tl.where(n__ok[:, None] & i_ok[None, :], x, 0.0)
         write2 = tl.load(
             write2_p + t0 * write2_t + i[:, None] * write2_t + m_[None, :],
             mask=i_ok[:, None] & m__ok[None, :],
             other=0.0,
         )
-        p2 = tl.dot(rounded.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # write2 W
+        rounded, rest = rounded_and_rest(W, DT)
+        p = tl.dot(rounded.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # write2 W
         if not EXACT:
-            p2 = tl.dot(rest.to(DT), tl.trans(write2.to(DT)), p2)
+            p = tl.dot(rest.to(DT), tl.trans(write2.to(DT)), p)
         sums = tl.sum(
-            tl.reshape(rounded_to((since[None, :] * z.to(tl.float32)), DT) * p, [WARPS, block_n_ // WARPS, C]), axis=1
-        )
-        sums2 = tl.sum(
             tl.reshape(
-                rounded_to((-(eta * since2)[None, :] * x.to(tl.float32)), DT) * p2, [WARPS, block_n_ // WARPS, C]
+                rounded_to((-(eta * since)[None, :] * x_each.to(tl.float32)), DT) * p, [WARPS, block_n_ // WARPS, C]
             ),
             axis=1,
         )
-        t = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p3 = tl.dot(x.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix4 x
-        y = (since[None, :] * p) + (-p3)  # diag(since) do W - matrix4 x
-        t2 = tl.load(matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p4 = tl.dot(x.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix6 x
-        y2 = (since2[None, :] * p2) + (-p4)  # diag(since) write2 W - matrix6 x
+        t = tl.load(matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p2 = tl.dot(x.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix6 x
+        y = (since[None, :] * p) + (-p2)  # diag(since) write2 W - matrix6 x
         if YIELD:
             tl.store(
                 dx_out + step * N + i[None, :] * (H * N) + n_[:, None],
-                ((-eta[None, :] * y2) + dx_2.to(tl.float32)),
+                ((-eta[None, :] * y) + dx_2_each.to(tl.float32)),
                 mask=n__ok[:, None] & i_ok[None, :],
             )  # dx
-            tl.store(
-                dz_out + step * N + i[None, :] * (H * N) + n_[:, None], y, mask=n__ok[:, None] & i_ok[None, :]
-            )  # dz
-            tl.store(
-                W_in_late__out
-                + ((step + i * H) * tl.cdiv(N, block_n_) + tile)[None, :] * WARPS
-                + tl.arange(0, WARPS)[:, None],
-                sums,
-                mask=i_ok[None, :],
-            )  # W: in.late
             tl.store(
                 W_in_early__out
                 + ((step + i * H) * tl.cdiv(N, block_n_) + tile)[None, :] * WARPS
                 + tl.arange(0, WARPS)[:, None],
-                sums2,
+                sums,
                 mask=i_ok[None, :],
             )  # W: in.early
         kept = power(keep_a_end, keep_r_end < 0)
@@ -1861,12 +1970,10 @@ def backward_sweep_3(
             mask=i_ok[:, None] & m__ok[None, :],
             other=0.0,
         )
-        p5 = tl.dot(
-            ((until * eta)[None, :] * x.to(tl.float32)).to(DT), write1.to(DT), input_precision="tf32x3"
+        p3 = tl.dot(
+            ((until * eta)[None, :] * x_each.to(tl.float32)).to(DT), write1.to(DT), input_precision="tf32x3"
         )  # write1^T diag(eta . until) x
-        W = (kept * W) + (-p5)  # kept W - write1^T diag(eta . until) x
-    if W_last is not None:
-        tl.store(W_last + sh * M * N + m_[None, :] * N + n_[:, None], W, mask=m__ok[None, :] & n__ok[:, None])
+        W = (kept * W) + (-p3)  # kept W - write1^T diag(eta . until) x
 
 
 def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None):
@@ -1881,7 +1988,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], keep.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "d8821194799933b2")
+    config = choose(some.dtype, (N, M), "9e412ff325881dbc")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(N, min(config.tile, config.padded(N))))
     W_first = whole(states.get("W"))
@@ -2044,7 +2151,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         num_stages=config.stages,
     )
     matrix1 = matrix2 = None
-    if needs & {"eta", "keep", "x", "z"}:
+    if needs & {"eta", "keep", "x"}:
         matrix5 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         matrix6 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
@@ -2071,7 +2178,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_stages=1,
             maxnreg=config.registers,
         )
-    if needs & {"eta", "keep", "x", "z"}:
+    if needs & {"eta", "keep", "x"}:
         dx_2 = some.new_empty((B, T, H, N), dtype=torch.float32)
         deta_2 = some.new_empty(
             (B, T, H, cdiv(N, min(config.tile, config.padded(N))) * config.warps), dtype=torch.float32
@@ -2110,6 +2217,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_n_=min(config.tile, config.padded(N)),
             YIELD=True,
             WARPS=config.warps,
+            STAGES=config.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -2119,11 +2227,58 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_stages=config.stages,
         )
     matrix3 = matrix5 = None
-    if needs & {"keep", "x", "z"}:
+    if needs & {"keep", "z"}:
+        dz = some.new_empty((B, T, H, N), dtype=some.dtype)
+        W_in_late_ = some.new_empty(
+            (B, T, H, cdiv(N, min(config.tile, config.padded(N))) * config.warps), dtype=torch.float32
+        )
+        W_last = some.new_empty((lay.sequences * parts, H, M, N), dtype=torch.float32)
+        launch(
+            backward_sweep_3,
+            (lay.sequences * parts * H * cdiv(N, min(config.tile, config.padded(N))),),
+            W_starts,
+            W_last,
+            keep_sums,
+            keep_resets,
+            z,
+            *strides(z, H),
+            do,
+            *strides(do, H),
+            W_in_late_,
+            x,
+            *strides(x, H),
+            matrix4,
+            dz,
+            eta_by_head,
+            write1,
+            *strides(write1, H),
+            *lay.walked,
+            parts,
+            lay.length(parts),
+            M=M,
+            N=N,
+            block_m_=config.padded(M),
+            block_n_=min(config.tile, config.padded(N)),
+            YIELD=True,
+            WARPS=config.warps,
+            STAGES=config.stages,
+            C=config.chunk,
+            LEVELS=config.levels,
+            EVEN=lay.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=config.stages,
+        )
+    matrix4 = None
+    if needs & {"keep"}:
+        W_at_ends = pair(W_last, dW_starts, (-2, -1))
+    W_last = None
+    if needs & {"keep", "x"}:
         own1 = some.new_empty((B, T, H, 1), dtype=torch.float32)
         own2 = some.new_empty((B, T, H, 1), dtype=torch.float32)
         launch(
-            backward_prepare_3,
+            backward_prepare_4,
             (lay.programs,),
             keep_sums,
             keep_resets,
@@ -2154,40 +2309,27 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_stages=1,
             maxnreg=255 if config.exact else None,
         )
-    if needs & {"keep", "x", "z"}:
+    if needs & {"keep", "x"}:
         dx = some.new_empty((B, T, H, N), dtype=some.dtype)
-        dz = some.new_empty((B, T, H, N), dtype=some.dtype)
-        W_in_late_ = some.new_empty(
-            (B, T, H, cdiv(N, min(config.tile, config.padded(N))) * config.warps), dtype=torch.float32
-        )
         W_in_early_ = some.new_empty(
             (B, T, H, cdiv(N, min(config.tile, config.padded(N))) * config.warps), dtype=torch.float32
         )
-        W_last = some.new_empty((lay.sequences * parts, H, M, N), dtype=torch.float32)
         launch(
-            backward_sweep_3,
+            backward_sweep_4,
             (lay.sequences * parts * H * cdiv(N, min(config.tile, config.padded(N))),),
             W_starts,
-            W_last,
+            eta_by_head,
             keep_sums,
             keep_resets,
-            z,
-            *strides(z, H),
-            do,
-            *strides(do, H),
-            eta_by_head,
             x,
             *strides(x, H),
             write2,
             *strides(write2, H),
-            W_in_late_,
             W_in_early_,
-            matrix4,
             matrix6,
             dx_2,
             *strides(dx_2, H),
             dx,
-            dz,
             write1,
             *strides(write1, H),
             *lay.walked,
@@ -2199,6 +2341,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_n_=min(config.tile, config.padded(N)),
             YIELD=True,
             WARPS=config.warps,
+            STAGES=config.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -2207,10 +2350,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=config.warps,
             num_stages=config.stages,
         )
-    dx_2 = matrix4 = matrix6 = write2 = None
-    if needs & {"keep"}:
-        W_at_ends = pair(W_last, dW_starts, (-2, -1))
-    W_last = None
+    dx_2 = matrix6 = write2 = None
     gradients, initial = {}, {}
     if needs & {"keep"}:  # the decay times <W_(t-1), dW_t>
         W_pairing = border_sums(
@@ -2460,7 +2600,7 @@ def gradient_descent_squared_weight_decay(
         chunkform.errors.DoubleBackwardError: a gradient was differentiated.
 
     Cost: in T linear. For each step and head at widths of 64 in two bytes, as planned for a GPU,
-        1,044 bytes and 58,709 FLOPs forwards, 3,256 bytes and 206,165 FLOPs backwards.
+        1,044 bytes and 58,709 FLOPs forwards, 3,774 bytes and 214,357 FLOPs backwards.
 
     Example:
         >>> import torch

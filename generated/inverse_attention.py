@@ -551,8 +551,6 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 @triton.jit(do_not_specialize=["T", "chunks"])
 def forward_prepare_1(
     matrix1,
-    lam_sums,
-    lam_resets,
     lam_by_head,
     q_p,
     q_b,
@@ -564,6 +562,8 @@ def forward_prepare_1(
     k_t,
     k_h,
     k_g,
+    lam_sums,
+    lam_resets,
     T,
     H,
     chunks,
@@ -588,25 +588,24 @@ def forward_prepare_1(
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
-    i_ok = i <= last
-    at = bh * T + t0
+    i_ok = i < last + 1
+    row = i if EVEN else tl.minimum(i, last)
+    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
     step = (b * T + t0) * H + h
     q_p += b * q_b + h // q_g * q_h
     k_p += b * k_b + h // k_g * k_h
-    lam_a_before = tl.load(lam_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-    lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
-    lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-    lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
-    seen = i[:, None] > i[None, :]
-    if EXACT:
-        seen = seen & (i[None, :] >= lam_r_before[:, None])
-    m = power(lam_a_before[:, None] - lam_a[None, :], seen)  # decays from write to read
+    lam_a = tl.load(lam_sums + at + row)
+    lam_r = tl.load(lam_resets + at + row) if EXACT else -1
     lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
     x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     p = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
-    w = -lam[:, None] * x[None, :] * (m * p)
+    seen = i[:, None] > i[None, :]
+    if EXACT:
+        seen = seen & (i[None, :] >= lam_r[:, None])
+    m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+    w = -x[None, :] * (p * m)
     x2 = inverse(w, C, LEVELS, DT)  # (I - T)^-1
     tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2)  # x2
 
@@ -615,6 +614,11 @@ def forward_prepare_1(
 def forward_sweep_1(
     s_first,
     s_last,
+    o_p,
+    o_b,
+    o_t,
+    o_h,
+    o_g,
     q_p,
     q_b,
     q_t,
@@ -622,15 +626,10 @@ def forward_sweep_1(
     q_g,
     lam_sums,
     lam_resets,
-    lam_by_head,
-    o_p,
-    o_b,
-    o_t,
-    o_h,
-    o_g,
     matrix1,
     write1_out,
     v_out,
+    lam_by_head,
     k_p,
     k_b,
     k_t,
@@ -670,35 +669,35 @@ def forward_sweep_1(
     s = tl.zeros([block_e, block_d], tl.float32)
     if s_first is not None:
         s += tl.load(s_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
-    q_p += b * q_b + h // q_g * q_h
     o_p += b * o_b + h // o_g * o_h
+    q_p += b * q_b + h // q_g * q_h
     k_p += b * k_b + h // k_g * k_h
     for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        lam_a_before = tl.load(lam_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-        lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
+        lam_a = tl.load(lam_sums + at + row)
+        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
-        lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-        lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+        o = tl.load(o_p + t0 * o_t + i[None, :] * o_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
+        o_each = tl.where(e_ok[:, None] & i_ok[None, :], o, 0.0)
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(s.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # q s
-        since = power(lam_a_before, lam_r_before < 0)
-        lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
-        o = tl.load(o_p + t0 * o_t + i[None, :] * o_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
-        w = (-(since * lam)[None, :] * p) + o.to(tl.float32)
+        since = power(lam_a, lam_r < 0)
+        w = o_each.to(tl.float32) + (-since[None, :] * p)
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
         if YIELD:
             tl.store(write1_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :])
             tl.store(v_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :])  # v
         kept = power(lam_a_end, lam_r_end < 0)
+        lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
         x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
@@ -728,8 +727,8 @@ def forward_ends_1(
     q_g,
     lam_sums,
     lam_resets,
-    lam_by_head,
     matrix1,
+    lam_by_head,
     k_p,
     k_b,
     k_t,
@@ -773,23 +772,22 @@ def forward_ends_1(
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        lam_a_before = tl.load(lam_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-        lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
+        lam_a = tl.load(lam_sums + at + row)
+        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
-        lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-        lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(s.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # q s
-        since = power(lam_a_before, lam_r_before < 0)
-        lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
-        w = -(since * lam)[None, :] * p
+        since = power(lam_a, lam_r < 0)
+        w = -since[None, :] * p
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
         kept = power(lam_a_end, lam_r_end < 0)
+        lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
         x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
@@ -820,26 +818,26 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], o.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = o.shape[-1]
-    config = choose(some.dtype, (D, E), "c629b784ba812bc4")
+    config = choose(some.dtype, (D, E), "8f4991c22b5ff301")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     s_first = whole(states.get("s"))
     s_starts = s_first
+    lam_by_head = by_head(lam, H)
     lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
     lam_extents = None
-    lam_by_head = by_head(lam, H)
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
         forward_prepare_1,
         (lay.programs,),
         matrix1,
-        lam_sums,
-        lam_resets,
         lam_by_head,
         q,
         *strides(q, H),
         k,
         *strides(k, H),
+        lam_sums,
+        lam_resets,
         *lay.at_once,
         D=D,
         block_d=config.padded(D),
@@ -859,16 +857,16 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
             None,
             s_ends,
+            o,
+            *strides(o, H),
             q,
             *strides(q, H),
             lam_sums,
             lam_resets,
-            lam_by_head,
-            o,
-            *strides(o, H),
             matrix1,
             None,
             None,
+            lam_by_head,
             k,
             *strides(k, H),
             *lay.walked,
@@ -898,8 +896,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             *strides(q, H),
             lam_sums,
             lam_resets,
-            lam_by_head,
             matrix1,
+            lam_by_head,
             k,
             *strides(k, H),
             *lay.walked,
@@ -935,16 +933,16 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
         s_starts,
         s_last,
+        o,
+        *strides(o, H),
         q,
         *strides(q, H),
         lam_sums,
         lam_resets,
-        lam_by_head,
-        o,
-        *strides(o, H),
         matrix1,
         write1,
         v,
+        lam_by_head,
         k,
         *strides(k, H),
         *lay.walked,
@@ -986,9 +984,9 @@ def backward_prepare_1(
     q_t,
     q_h,
     q_g,
-    lam_by_head,
     lam_sums,
     lam_resets,
+    lam_by_head,
     matrix2,
     T,
     H,
@@ -1014,35 +1012,32 @@ def backward_prepare_1(
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
-    i_ok = i <= last
-    at = bh * T + t0
+    i_ok = i < last + 1
+    row = i if EVEN else tl.minimum(i, last)
+    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
     step = (b * T + t0) * H + h
     k_p += b * k_b + h // k_g * k_h
     q_p += b * q_b + h // q_g * q_h
-    lam_a_before = tl.load(lam_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-    lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
-    lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-    lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+    lam_a = tl.load(lam_sums + at + row)
+    lam_r = tl.load(lam_resets + at + row) if EXACT else -1
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     p = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k q^T
-    lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
     seen = i[:, None] < i[None, :]
     if EXACT:
-        seen = seen & (i[:, None] >= lam_r_before[None, :])
-    m = power(lam_a_before[None, :] - lam_a[:, None], seen)  # decays from write to read
+        seen = seen & (i[:, None] >= lam_r[None, :])
+    m = power(lam_a[None, :] - lam_a[:, None], seen)  # decays from write to read
+    lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
     x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
-    w = -x[:, None] * lam[None, :] * (p * m)
+    w = -x[:, None] * (p * m)
     x2 = inverse(w, C, LEVELS, DT)  # (I - T)^-1
     tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2)  # x2
+    p2 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
     seen2 = i[:, None] > i[None, :]
     if EXACT:
-        seen2 = seen2 & (i[None, :] >= lam_r_before[:, None])
-    m2 = power(lam_a_before[:, None] - lam_a[None, :], seen2)  # decays from write to read
-    p2 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
-    tl.store(
-        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (lam[:, None] * (m2 * p2))
-    )  # diag(lam) ((q k^T) . m)
+        seen2 = seen2 & (i[None, :] >= lam_r[:, None])
+    m2 = power(lam_a[:, None] - lam_a[None, :], seen2)  # decays from write to read
+    tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (p2 * m2))  # (q k^T) . m
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1094,6 +1089,7 @@ def backward_sweep_1(
     block_e: tl.constexpr,
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1122,31 +1118,33 @@ def backward_sweep_1(
     o_p += b * o_b + h // o_g * o_h
     write1_p += b * write1_b + h // write1_g * write1_h
     q_p += b * q_b + h // q_g * q_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-        lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+        lam_a = tl.load(lam_sums + at + row)
+        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         o = tl.load(o_p + t0 * o_t + i[None, :] * o_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
+        o_each = tl.where(e_ok[:, None] & i_ok[None, :], o, 0.0)
         write1 = tl.load(
             write1_p + t0 * write1_t + i[None, :] * write1_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0
         )
-        lam_a_before = tl.load(lam_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-        lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
+        write1_each = tl.where(e_ok[:, None] & i_ok[None, :], write1, 0.0)
         dv = tl.load(dv_p + t0 * dv_t + i[None, :] * dv_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
+        dv_each = tl.where(e_ok[:, None] & i_ok[None, :], dv, 0.0)
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(ds.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k ds
         lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
         x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
-        w = dv.to(tl.float32) + ((since * x)[None, :] * p)
+        w = dv_each.to(tl.float32) + ((since * x)[None, :] * p)
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
         t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
@@ -1166,8 +1164,8 @@ def backward_sweep_1(
                         tl.where(
                             e_ok[:, None],
                             (
-                                (((-o.to(tl.float32)) + write1.to(tl.float32)) * p2)
-                                + (-lam[None, :] * (y * write1.to(tl.float32)))
+                                (((-o_each.to(tl.float32)) + write1_each.to(tl.float32)) * p2)
+                                + (-lam[None, :] * (y * write1_each.to(tl.float32)))
                             ),
                             0.0,
                         ),
@@ -1178,12 +1176,10 @@ def backward_sweep_1(
                 mask=i_ok[None, :],
             )  # dlog_lam
         kept = power(lam_a_end, lam_r_end < 0)
-        until = power(lam_a_before, lam_r_before < 0)
+        until = power(lam_a, lam_r < 0)
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p4 = tl.dot(
-            ((until * lam)[None, :] * p2).to(DT), q.to(DT), input_precision="tf32x3"
-        )  # q^T diag(lam . until) p2
-        ds = (kept * ds) + (-p4)  # kept ds - q^T diag(lam . until) p2
+        p4 = tl.dot((until[None, :] * p2).to(DT), q.to(DT), input_precision="tf32x3")  # q^T diag(until) p2
+        ds = (kept * ds) + (-p4)  # kept ds - q^T diag(until) p2
     if YIELD:
         if ds_last is not None:
             if part == 0:
@@ -1251,15 +1247,14 @@ def backward_ends_1(
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-        lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+        lam_a = tl.load(lam_sums + at + row)
+        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
-        lam_a_before = tl.load(lam_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-        lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(ds.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k ds
@@ -1268,13 +1263,11 @@ def backward_ends_1(
         w = (since * x)[None, :] * p
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
-        until = power(lam_a_before, lam_r_before < 0)
-        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p3 = tl.dot(
-            ((until * lam)[None, :] * p2).to(DT), q.to(DT), input_precision="tf32x3"
-        )  # q^T diag(lam . until) p2
         kept = power(lam_a_end, lam_r_end < 0)
-        ds = (-p3) + (kept * ds)  # kept ds - q^T diag(lam . until) p2
+        until = power(lam_a, lam_r < 0)
+        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p3 = tl.dot((until[None, :] * p2).to(DT), q.to(DT), input_precision="tf32x3")  # q^T diag(until) p2
+        ds = (kept * ds) + (-p3)  # kept ds - q^T diag(until) p2
     if YIELD:
         if ds_last is not None:
             if part == 0:
@@ -1292,7 +1285,6 @@ def backward_prepare_2(
     matrix3,
     lam_sums,
     lam_resets,
-    lam_by_head,
     write2_p,
     write2_b,
     write2_t,
@@ -1304,6 +1296,7 @@ def backward_prepare_2(
     write1_h,
     write1_g,
     matrix4,
+    lam_by_head,
     T,
     H,
     chunks,
@@ -1328,20 +1321,20 @@ def backward_prepare_2(
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
-    i_ok = i <= last
-    at = bh * T + t0
+    i_ok = i < last + 1
+    row = i if EVEN else tl.minimum(i, last)
+    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
     step = (b * T + t0) * H + h
     write2_p += b * write2_b + h // write2_g * write2_h
     write1_p += b * write1_b + h // write1_g * write1_h
+    lam_a = tl.load(lam_sums + at + row)
+    lam_r = tl.load(lam_resets + at + row) if EXACT else -1
     lam_a_before = tl.load(lam_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
     lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
-    lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-    lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
     seen = i[:, None] > i[None, :]
     if EXACT:
-        seen = seen & (i[None, :] >= lam_r_before[:, None])
-    m = power(lam_a_before[:, None] - lam_a[None, :], seen)  # decays from write to read
-    lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
+        seen = seen & (i[None, :] >= lam_r[:, None])
+    m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
     write2 = tl.load(
         write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
     )
@@ -1349,12 +1342,15 @@ def backward_prepare_2(
         write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
     )
     p = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
-    tl.store(
-        matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (lam[:, None] * (m * p))
-    )  # diag(lam) ((write2 write1^T) . m)
+    tl.store(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p))  # (write2 write1^T) . m
+    seen2 = i[:, None] > i[None, :]
+    if EXACT:
+        seen2 = seen2 & (i[None, :] >= lam_r_before[:, None])
+    m2 = power(lam_a_before[:, None] - lam_a[None, :], seen2)  # decays from write to read
+    lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
     x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
     tl.store(
-        matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (x[None, :] * (m * p))
+        matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (x[None, :] * (m2 * p))
     )  # ((write2 write1^T) . m) diag((1 - lam))
 
 
@@ -1432,17 +1428,17 @@ def backward_sweep_2(
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-        lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+        lam_a = tl.load(lam_sums + at + row)
+        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
-        lam_a_before = tl.load(lam_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-        lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
+        k_each = tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
         lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
         x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
         write1 = tl.load(
@@ -1453,10 +1449,13 @@ def backward_sweep_2(
         if not EXACT:
             p = tl.dot(rest.to(DT), tl.trans(write1.to(DT)), p)
         sums = tl.sum(
-            tl.reshape(rounded_to((-(since * x)[None, :] * k.to(tl.float32)), DT) * p, [WARPS, block_d // WARPS, C]),
+            tl.reshape(
+                rounded_to((-(since * x)[None, :] * k_each.to(tl.float32)), DT) * p, [WARPS, block_d // WARPS, C]
+            ),
             axis=1,
         )
         q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
+        q_each = tl.where(d_ok[:, None] & i_ok[None, :], q, 0.0)
         t = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(q.to(DT), t.to(DT), input_precision="tf32x3")  # matrix3 q
         y = (-p2) + (since[None, :] * p)  # diag(since) write1 ds^T - matrix3 q
@@ -1474,20 +1473,18 @@ def backward_sweep_2(
                 mask=i_ok[None, :],
             )  # s: out.late
         kept = power(lam_a_end, lam_r_end < 0)
-        until = power(lam_a_before, lam_r_before < 0)
+        until = power(lam_a, lam_r < 0)
         write2 = tl.load(
             write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
         p3 = tl.dot(
-            ((until * lam)[None, :] * q.to(tl.float32)).to(DT), write2.to(DT), input_precision="tf32x3"
-        )  # q^T diag(lam . until) write2
-        ds = (kept * ds) + (-p3)  # kept ds - q^T diag(lam . until) write2
+            (until[None, :] * q_each.to(tl.float32)).to(DT), write2.to(DT), input_precision="tf32x3"
+        )  # q^T diag(until) write2
+        ds = (kept * ds) + (-p3)  # kept ds - q^T diag(until) write2
 
 
 @triton.jit(do_not_specialize=["T", "chunks"])
 def backward_prepare_3(
-    lam_sums,
-    lam_resets,
     lam_by_head,
     q_p,
     q_b,
@@ -1499,6 +1496,8 @@ def backward_prepare_3(
     k_t,
     k_h,
     k_g,
+    lam_sums,
+    lam_resets,
     write2_p,
     write2_b,
     write2_t,
@@ -1539,26 +1538,25 @@ def backward_prepare_3(
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
-    i_ok = i <= last
-    at = bh * T + t0
+    i_ok = i < last + 1
+    row = i if EVEN else tl.minimum(i, last)
+    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
     step = (b * T + t0) * H + h
     q_p += b * q_b + h // q_g * q_h
     k_p += b * k_b + h // k_g * k_h
     write2_p += b * write2_b + h // write2_g * write2_h
     write1_p += b * write1_b + h // write1_g * write1_h
-    lam_a_before = tl.load(lam_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-    lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
-    lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-    lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
-    seen = i[:, None] > i[None, :]
-    if EXACT:
-        seen = seen & (i[None, :] >= lam_r_before[:, None])
-    m = power(lam_a_before[:, None] - lam_a[None, :], seen)  # decays from write to read
+    lam_a = tl.load(lam_sums + at + row)
+    lam_r = tl.load(lam_resets + at + row) if EXACT else -1
     lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
     x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     p = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
+    seen = i[:, None] > i[None, :]
+    if EXACT:
+        seen = seen & (i[None, :] >= lam_r[:, None])
+    m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
     write2 = tl.load(
         write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
     )
@@ -1566,9 +1564,9 @@ def backward_prepare_3(
         write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
     )
     p2 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
-    pairs = (
-        -lam[:, None] * x[None, :] * (m * p * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p2)
-    )  # -diag(lam) ([order_{mask}]_{i,j} . (q k^T) . (write2 write1^T) . m) diag((1 - lam))
+    pairs = -x[None, :] * (
+        p * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * m * p2
+    )  # -([order_{mask}]_{i,j} . (q k^T) . (write2 write1^T) . m) diag((1 - lam))
     sums = tl.sum(pairs, axis=1)
     sums2 = -tl.sum(pairs, axis=0)
     tl.store(own2_out + step + i * H, sums, mask=i_ok)  # s: own.early
@@ -1586,7 +1584,6 @@ def backward_sweep_3(
     q_t,
     q_h,
     q_g,
-    lam_by_head,
     write2_p,
     write2_b,
     write2_t,
@@ -1599,6 +1596,7 @@ def backward_sweep_3(
     k_h,
     k_g,
     matrix4,
+    lam_by_head,
     dq_out,
     write1_p,
     write1_b,
@@ -1648,18 +1646,19 @@ def backward_sweep_3(
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
+        lam_a = tl.load(lam_sums + at + row)
+        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
         lam_a_before = tl.load(lam_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
         lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
-        lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-        lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
-        since = power(lam_a_before, lam_r_before < 0)
+        since = power(lam_a, lam_r < 0)
         q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
-        lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
+        q_each = tl.where(d_ok[:, None] & i_ok[None, :], q, 0.0)
         write2 = tl.load(
             write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
@@ -1668,12 +1667,15 @@ def backward_sweep_3(
         if not EXACT:
             p = tl.dot(rest.to(DT), tl.trans(write2.to(DT)), p)
         sums = tl.sum(
-            tl.reshape(rounded_to((-(since * lam)[None, :] * q.to(tl.float32)), DT) * p, [WARPS, block_d // WARPS, C]),
+            tl.reshape(rounded_to((-since[None, :] * q_each.to(tl.float32)), DT) * p, [WARPS, block_d // WARPS, C]),
             axis=1,
         )
+        since2 = power(lam_a_before, lam_r_before < 0)
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
+        k_each = tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
         t = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(k.to(DT), tl.trans(t.to(DT)), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix4 k
+        p2 = tl.dot(k.to(DT), tl.trans(t.to(DT)), (since2[None, :] * p), input_precision="tf32x3")  # ... + matrix4 k
+        lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
         if YIELD:
             tl.store(
                 dq_out + step * D + i[None, :] * (H * D) + d[:, None],
@@ -1694,7 +1696,7 @@ def backward_sweep_3(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
         p3 = tl.dot(
-            ((x * until)[None, :] * k.to(tl.float32)).to(DT), write1.to(DT), (kept * s), input_precision="tf32x3"
+            ((x * until)[None, :] * k_each.to(tl.float32)).to(DT), write1.to(DT), (kept * s), input_precision="tf32x3"
         )  # ... + k^T diag((1 - lam) . until) write1
         s = p3  # kept s + k^T diag((1 - lam) . until) write1
     if s_last is not None:
@@ -1712,7 +1714,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], o.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = o.shape[-1]
-    config = choose(some.dtype, (D, E), "c629b784ba812bc4")
+    config = choose(some.dtype, (D, E), "8f4991c22b5ff301")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     s_first = whole(states.get("s"))
@@ -1720,9 +1722,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     s_starts = saved["s starts"] if parts > 1 else s_first
     write1 = saved["d91dd90777"]
     dv = cotangent(cotangents.get("v"), some, (B, T, H, E))
-    lam_by_head = by_head(lam, H)
     lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
     lam_extents = None
+    lam_by_head = by_head(lam, H)
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
@@ -1733,9 +1735,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         *strides(k, H),
         q,
         *strides(q, H),
-        lam_by_head,
         lam_sums,
         lam_resets,
+        lam_by_head,
         matrix2,
         *lay.at_once,
         D=D,
@@ -1783,6 +1785,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_e=min(config.tile, config.padded(E)),
             YIELD=False,
             WARPS=config.warps,
+            STAGES=config.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1869,6 +1872,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         block_e=min(config.tile, config.padded(E)),
         YIELD=True,
         WARPS=config.warps,
+        STAGES=config.stages,
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -1887,12 +1891,12 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             matrix3,
             lam_sums,
             lam_resets,
-            lam_by_head,
             write2,
             *strides(write2, H),
             write1,
             *strides(write1, H),
             matrix4,
+            lam_by_head,
             *lay.at_once,
             E=E,
             block_e=config.padded(E),
@@ -1953,13 +1957,13 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         launch(
             backward_prepare_3,
             (lay.programs,),
-            lam_sums,
-            lam_resets,
             lam_by_head,
             q,
             *strides(q, H),
             k,
             *strides(k, H),
+            lam_sums,
+            lam_resets,
             write2,
             *strides(write2, H),
             write1,
@@ -1995,13 +1999,13 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             lam_resets,
             q,
             *strides(q, H),
-            lam_by_head,
             write2,
             *strides(write2, H),
             s_in_early_,
             k,
             *strides(k, H),
             matrix4,
+            lam_by_head,
             dq,
             write1,
             *strides(write1, H),

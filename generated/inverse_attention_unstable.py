@@ -561,8 +561,6 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 @triton.jit(do_not_specialize=["T", "chunks"])
 def forward_prepare_1(
     matrix1,
-    lam_sums,
-    lam_resets,
     q_p,
     q_b,
     q_t,
@@ -578,7 +576,8 @@ def forward_prepare_1(
     ahead1_t,
     ahead1_h,
     ahead1_g,
-    lam_by_head,
+    lam_sums,
+    lam_resets,
     T,
     H,
     chunks,
@@ -603,26 +602,24 @@ def forward_prepare_1(
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
-    i_ok = i <= last
-    at = bh * T + t0
+    i_ok = i < last + 1
+    row = i if EVEN else tl.minimum(i, last)
+    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
     step = (b * T + t0) * H + h
     q_p += b * q_b + h // q_g * q_h
     k_p += b * k_b + h // k_g * k_h
     ahead1_p += b * ahead1_b + h // ahead1_g * ahead1_h
-    lam_a_before = tl.load(lam_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-    lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
-    lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-    lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
-    seen = i[:, None] > i[None, :]
-    if EXACT:
-        seen = seen & (i[None, :] >= lam_r_before[:, None])
-    m = power(lam_a_before[:, None] - lam_a[None, :], seen)  # decays from write to read
+    lam_a = tl.load(lam_sums + at + row)
+    lam_r = tl.load(lam_resets + at + row) if EXACT else -1
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     p = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
     ahead1 = tl.load(ahead1_p + t0 * ahead1_t + i * ahead1_t, mask=i_ok, other=0.0)
-    lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
-    w = -lam[:, None] * ahead1.to(tl.float32)[None, :] * (m * p)
+    seen = i[:, None] > i[None, :]
+    if EXACT:
+        seen = seen & (i[None, :] >= lam_r[:, None])
+    m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+    w = -ahead1.to(tl.float32)[None, :] * (p * m)
     x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
     tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # x
 
@@ -631,6 +628,11 @@ def forward_prepare_1(
 def forward_sweep_1(
     s_first,
     s_last,
+    o_p,
+    o_b,
+    o_t,
+    o_h,
+    o_g,
     q_p,
     q_b,
     q_t,
@@ -638,12 +640,6 @@ def forward_sweep_1(
     q_g,
     lam_sums,
     lam_resets,
-    lam_by_head,
-    o_p,
-    o_b,
-    o_t,
-    o_h,
-    o_g,
     matrix1,
     write1_out,
     ahead1_p,
@@ -690,8 +686,8 @@ def forward_sweep_1(
     s = tl.zeros([block_e, block_d], tl.float32)
     if s_first is not None:
         s += tl.load(s_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
-    q_p += b * q_b + h // q_g * q_h
     o_p += b * o_b + h // o_g * o_h
+    q_p += b * q_b + h // q_g * q_h
     ahead1_p += b * ahead1_b + h // ahead1_g * ahead1_h
     k_p += b * k_b + h // k_g * k_h
     for n in tl.range(0, count, num_stages=STAGES):
@@ -699,21 +695,20 @@ def forward_sweep_1(
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        lam_a_before = tl.load(lam_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-        lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
+        lam_a = tl.load(lam_sums + at + row)
+        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
-        lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-        lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+        o = tl.load(o_p + t0 * o_t + i[None, :] * o_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
+        o_each = tl.where(e_ok[:, None] & i_ok[None, :], o, 0.0)
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(s.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # q s
-        since = power(lam_a_before, lam_r_before < 0)
-        lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
-        o = tl.load(o_p + t0 * o_t + i[None, :] * o_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
-        w = (-(since * lam)[None, :] * p) + o.to(tl.float32)
+        since = power(lam_a, lam_r < 0)
+        w = o_each.to(tl.float32) + (-since[None, :] * p)
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
         if YIELD:
@@ -748,7 +743,6 @@ def forward_ends_1(
     q_g,
     lam_sums,
     lam_resets,
-    lam_by_head,
     matrix1,
     ahead1_p,
     ahead1_b,
@@ -799,20 +793,18 @@ def forward_ends_1(
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        lam_a_before = tl.load(lam_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-        lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
+        lam_a = tl.load(lam_sums + at + row)
+        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
-        lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-        lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(s.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # q s
-        since = power(lam_a_before, lam_r_before < 0)
-        lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
-        w = -(since * lam)[None, :] * p
+        since = power(lam_a, lam_r < 0)
+        w = -since[None, :] * p
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
         kept = power(lam_a_end, lam_r_end < 0)
@@ -846,30 +838,28 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], o.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = o.shape[-1]
-    config = choose(some.dtype, (D, E), "8664c9c27d3de94f")
+    config = choose(some.dtype, (D, E), "79dc7616b6c936d7")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     s_first = whole(states.get("s"))
     s_starts = s_first
-    lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
-    lam_extents = None
     t1 = (each_head(q, H).float() * each_head(k, H).float()).sum(-1)
     ahead1 = steps((1.0 / t1).expand(B, T, H))
-    lam_by_head = by_head(lam, H)
+    lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
+    lam_extents = None
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
         forward_prepare_1,
         (lay.programs,),
         matrix1,
-        lam_sums,
-        lam_resets,
         q,
         *strides(q, H),
         k,
         *strides(k, H),
         ahead1,
         *strides(ahead1, H),
-        lam_by_head,
+        lam_sums,
+        lam_resets,
         *lay.at_once,
         D=D,
         block_d=config.padded(D),
@@ -889,13 +879,12 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
             None,
             s_ends,
+            o,
+            *strides(o, H),
             q,
             *strides(q, H),
             lam_sums,
             lam_resets,
-            lam_by_head,
-            o,
-            *strides(o, H),
             matrix1,
             None,
             ahead1,
@@ -929,7 +918,6 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             *strides(q, H),
             lam_sums,
             lam_resets,
-            lam_by_head,
             matrix1,
             ahead1,
             *strides(ahead1, H),
@@ -967,13 +955,12 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
         s_starts,
         s_last,
+        o,
+        *strides(o, H),
         q,
         *strides(q, H),
         lam_sums,
         lam_resets,
-        lam_by_head,
-        o,
-        *strides(o, H),
         matrix1,
         write1,
         ahead1,
@@ -1023,14 +1010,13 @@ def backward_prepare_1(
     q_t,
     q_h,
     q_g,
+    lam_sums,
+    lam_resets,
     ahead1_p,
     ahead1_b,
     ahead1_t,
     ahead1_h,
     ahead1_g,
-    lam_by_head,
-    lam_sums,
-    lam_resets,
     matrix2,
     T,
     H,
@@ -1056,36 +1042,32 @@ def backward_prepare_1(
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
-    i_ok = i <= last
-    at = bh * T + t0
+    i_ok = i < last + 1
+    row = i if EVEN else tl.minimum(i, last)
+    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
     step = (b * T + t0) * H + h
     k_p += b * k_b + h // k_g * k_h
     q_p += b * q_b + h // q_g * q_h
     ahead1_p += b * ahead1_b + h // ahead1_g * ahead1_h
-    lam_a_before = tl.load(lam_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-    lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
-    lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-    lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+    lam_a = tl.load(lam_sums + at + row)
+    lam_r = tl.load(lam_resets + at + row) if EXACT else -1
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     p = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k q^T
-    ahead1 = tl.load(ahead1_p + t0 * ahead1_t + i * ahead1_t, mask=i_ok, other=0.0)
-    lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
     seen = i[:, None] < i[None, :]
     if EXACT:
-        seen = seen & (i[:, None] >= lam_r_before[None, :])
-    m = power(lam_a_before[None, :] - lam_a[:, None], seen)  # decays from write to read
-    w = -ahead1.to(tl.float32)[:, None] * lam[None, :] * (p * m)
+        seen = seen & (i[:, None] >= lam_r[None, :])
+    m = power(lam_a[None, :] - lam_a[:, None], seen)  # decays from write to read
+    ahead1 = tl.load(ahead1_p + t0 * ahead1_t + i * ahead1_t, mask=i_ok, other=0.0)
+    w = -ahead1.to(tl.float32)[:, None] * (p * m)
     x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
     tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # x
+    p2 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
     seen2 = i[:, None] > i[None, :]
     if EXACT:
-        seen2 = seen2 & (i[None, :] >= lam_r_before[:, None])
-    m2 = power(lam_a_before[:, None] - lam_a[None, :], seen2)  # decays from write to read
-    p2 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
-    tl.store(
-        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (lam[:, None] * (m2 * p2))
-    )  # diag(lam) ((q k^T) . m)
+        seen2 = seen2 & (i[None, :] >= lam_r[:, None])
+    m2 = power(lam_a[:, None] - lam_a[None, :], seen2)  # decays from write to read
+    tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (p2 * m2))  # (q k^T) . m
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1126,7 +1108,6 @@ def backward_sweep_1(
     dk_0_2a4812_out,
     do_out,
     dlog_lam_0_out,
-    lam_by_head,
     q_p,
     q_b,
     q_t,
@@ -1144,6 +1125,7 @@ def backward_sweep_1(
     block_e: tl.constexpr,
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1173,35 +1155,37 @@ def backward_sweep_1(
     write1_p += b * write1_b + h // write1_g * write1_h
     o_p += b * o_b + h // o_g * o_h
     q_p += b * q_b + h // q_g * q_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-        lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+        lam_a = tl.load(lam_sums + at + row)
+        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         write1 = tl.load(
             write1_p + t0 * write1_t + i[None, :] * write1_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0
         )
+        write1_each = tl.where(e_ok[:, None] & i_ok[None, :], write1, 0.0)
         o = tl.load(o_p + t0 * o_t + i[None, :] * o_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
-        lam_a_before = tl.load(lam_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-        lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
+        o_each = tl.where(e_ok[:, None] & i_ok[None, :], o, 0.0)
         ahead1 = tl.load(ahead1_p + t0 * ahead1_t + i * ahead1_t, mask=i_ok, other=0.0)
         dv = tl.load(dv_p + t0 * dv_t + i[None, :] * dv_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
+        dv_each = tl.where(e_ok[:, None] & i_ok[None, :], dv, 0.0)
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(ds.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k ds
-        w = (ahead1.to(tl.float32)[None, :] * dv.to(tl.float32)) + ((since * ahead1.to(tl.float32))[None, :] * p)
+        w = (ahead1.to(tl.float32)[None, :] * dv_each.to(tl.float32)) + ((since * ahead1.to(tl.float32))[None, :] * p)
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
         t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p3 = tl.dot(p2.to(DT), t2.to(DT), input_precision="tf32x3")  # matrix2 p2
-        y = (since[None, :] * p) + (-p3)  # diag(since) k ds - matrix2 p2
+        y = (-p3) + (since[None, :] * p)  # diag(since) k ds - matrix2 p2
         if YIELD:
             tl.store(write2_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :])
             tl.store(
@@ -1209,7 +1193,9 @@ def backward_sweep_1(
                 + ((step + i * H) * tl.cdiv(E, block_e) + tile)[None, :] * WARPS
                 + tl.arange(0, WARPS)[:, None],
                 tl.sum(
-                    tl.reshape(tl.where(e_ok[:, None], (y * write1.to(tl.float32)), 0.0), [WARPS, block_e // WARPS, C]),
+                    tl.reshape(
+                        tl.where(e_ok[:, None], (y * write1_each.to(tl.float32)), 0.0), [WARPS, block_e // WARPS, C]
+                    ),
                     axis=1,
                 ),
                 mask=i_ok[None, :],
@@ -1219,7 +1205,9 @@ def backward_sweep_1(
                 + ((step + i * H) * tl.cdiv(E, block_e) + tile)[None, :] * WARPS
                 + tl.arange(0, WARPS)[:, None],
                 tl.sum(
-                    tl.reshape(tl.where(e_ok[:, None], (y * write1.to(tl.float32)), 0.0), [WARPS, block_e // WARPS, C]),
+                    tl.reshape(
+                        tl.where(e_ok[:, None], (y * write1_each.to(tl.float32)), 0.0), [WARPS, block_e // WARPS, C]
+                    ),
                     axis=1,
                 ),
                 mask=i_ok[None, :],
@@ -1233,7 +1221,7 @@ def backward_sweep_1(
                 + tl.arange(0, WARPS)[:, None],
                 tl.sum(
                     tl.reshape(
-                        tl.where(e_ok[:, None], (((-o.to(tl.float32)) + write1.to(tl.float32)) * p2), 0.0),
+                        tl.where(e_ok[:, None], (((-o_each.to(tl.float32)) + write1_each.to(tl.float32)) * p2), 0.0),
                         [WARPS, block_e // WARPS, C],
                     ),
                     axis=1,
@@ -1241,13 +1229,10 @@ def backward_sweep_1(
                 mask=i_ok[None, :],
             )  # dlog_lam
         kept = power(lam_a_end, lam_r_end < 0)
-        until = power(lam_a_before, lam_r_before < 0)
-        lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
+        until = power(lam_a, lam_r < 0)
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p4 = tl.dot(
-            ((until * lam)[None, :] * p2).to(DT), q.to(DT), input_precision="tf32x3"
-        )  # q^T diag(lam . until) p2
-        ds = (kept * ds) + (-p4)  # kept ds - q^T diag(lam . until) p2
+        p4 = tl.dot((until[None, :] * p2).to(DT), q.to(DT), input_precision="tf32x3")  # q^T diag(until) p2
+        ds = (kept * ds) + (-p4)  # kept ds - q^T diag(until) p2
     if YIELD:
         if ds_last is not None:
             if part == 0:
@@ -1276,7 +1261,6 @@ def backward_ends_1(
     k_h,
     k_g,
     matrix1,
-    lam_by_head,
     q_p,
     q_b,
     q_t,
@@ -1321,15 +1305,14 @@ def backward_ends_1(
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-        lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+        lam_a = tl.load(lam_sums + at + row)
+        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
-        lam_a_before = tl.load(lam_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-        lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         ahead1 = tl.load(ahead1_p + t0 * ahead1_t + i * ahead1_t, mask=i_ok, other=0.0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
@@ -1337,14 +1320,11 @@ def backward_ends_1(
         w = (since * ahead1.to(tl.float32))[None, :] * p
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
-        until = power(lam_a_before, lam_r_before < 0)
-        lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
-        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p3 = tl.dot(
-            ((until * lam)[None, :] * p2).to(DT), q.to(DT), input_precision="tf32x3"
-        )  # q^T diag(lam . until) p2
         kept = power(lam_a_end, lam_r_end < 0)
-        ds = (-p3) + (kept * ds)  # kept ds - q^T diag(lam . until) p2
+        until = power(lam_a, lam_r < 0)
+        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p3 = tl.dot((until[None, :] * p2).to(DT), q.to(DT), input_precision="tf32x3")  # q^T diag(until) p2
+        ds = (kept * ds) + (-p3)  # kept ds - q^T diag(until) p2
     if YIELD:
         if ds_last is not None:
             if part == 0:
@@ -1360,8 +1340,6 @@ def backward_ends_1(
 @triton.jit(do_not_specialize=["T", "chunks"])
 def backward_prepare_2(
     matrix3,
-    lam_sums,
-    lam_resets,
     write2_p,
     write2_b,
     write2_t,
@@ -1372,7 +1350,8 @@ def backward_prepare_2(
     write1_t,
     write1_h,
     write1_g,
-    lam_by_head,
+    lam_sums,
+    lam_resets,
     T,
     H,
     chunks,
@@ -1397,19 +1376,14 @@ def backward_prepare_2(
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
-    i_ok = i <= last
-    at = bh * T + t0
+    i_ok = i < last + 1
+    row = i if EVEN else tl.minimum(i, last)
+    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
     step = (b * T + t0) * H + h
     write2_p += b * write2_b + h // write2_g * write2_h
     write1_p += b * write1_b + h // write1_g * write1_h
-    lam_a_before = tl.load(lam_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-    lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
-    lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-    lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
-    seen = i[:, None] > i[None, :]
-    if EXACT:
-        seen = seen & (i[None, :] >= lam_r_before[:, None])
-    m = power(lam_a_before[:, None] - lam_a[None, :], seen)  # decays from write to read
+    lam_a = tl.load(lam_sums + at + row)
+    lam_r = tl.load(lam_resets + at + row) if EXACT else -1
     write2 = tl.load(
         write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
     )
@@ -1417,10 +1391,11 @@ def backward_prepare_2(
         write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
     )
     p = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
-    lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
-    tl.store(
-        matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (lam[:, None] * (m * p))
-    )  # diag(lam) ((write2 write1^T) . m)
+    seen = i[:, None] > i[None, :]
+    if EXACT:
+        seen = seen & (i[None, :] >= lam_r[:, None])
+    m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+    tl.store(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (p * m))  # (write2 write1^T) . m
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1451,7 +1426,6 @@ def backward_sweep_2(
     q_g,
     matrix3,
     read1_out,
-    lam_by_head,
     write2_p,
     write2_b,
     write2_t,
@@ -1503,18 +1477,18 @@ def backward_sweep_2(
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-        lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+        lam_a = tl.load(lam_sums + at + row)
+        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
-        lam_a_before = tl.load(lam_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-        lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         ahead1 = tl.load(ahead1_p + t0 * ahead1_t + i * ahead1_t, mask=i_ok, other=0.0)
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
+        k_each = tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
@@ -1524,12 +1498,13 @@ def backward_sweep_2(
             p = tl.dot(rest.to(DT), tl.trans(write1.to(DT)), p)
         sums = tl.sum(
             tl.reshape(
-                rounded_to((-(since * ahead1.to(tl.float32))[None, :] * k.to(tl.float32)), DT) * p,
+                rounded_to((-(since * ahead1.to(tl.float32))[None, :] * k_each.to(tl.float32)), DT) * p,
                 [WARPS, block_d // WARPS, C],
             ),
             axis=1,
         )
         q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
+        q_each = tl.where(d_ok[:, None] & i_ok[None, :], q, 0.0)
         t = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(q.to(DT), t.to(DT), input_precision="tf32x3")  # matrix3 q
         y = (-p2) + (since[None, :] * p)  # diag(since) write1 ds^T - matrix3 q
@@ -1543,15 +1518,14 @@ def backward_sweep_2(
                 mask=i_ok[None, :],
             )  # s: out.late
         kept = power(lam_a_end, lam_r_end < 0)
-        until = power(lam_a_before, lam_r_before < 0)
-        lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
+        until = power(lam_a, lam_r < 0)
         write2 = tl.load(
             write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
         p3 = tl.dot(
-            ((until * lam)[None, :] * q.to(tl.float32)).to(DT), write2.to(DT), input_precision="tf32x3"
-        )  # q^T diag(lam . until) write2
-        ds = (kept * ds) + (-p3)  # kept ds - q^T diag(lam . until) write2
+            (until[None, :] * q_each.to(tl.float32)).to(DT), write2.to(DT), input_precision="tf32x3"
+        )  # q^T diag(until) write2
+        ds = (kept * ds) + (-p3)  # kept ds - q^T diag(until) write2
 
 
 @triton.jit(do_not_specialize=["T", "chunks"])
@@ -1584,7 +1558,6 @@ def backward_prepare_3(
     k_t,
     k_h,
     k_g,
-    lam_by_head,
     own2_out,
     own1_out,
     T,
@@ -1615,8 +1588,9 @@ def backward_prepare_3(
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
-    i_ok = i <= last
-    at = bh * T + t0
+    i_ok = i < last + 1
+    row = i if EVEN else tl.minimum(i, last)
+    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
     step = (b * T + t0) * H + h
     write2_p += b * write2_b + h // write2_g * write2_h
     write1_p += b * write1_b + h // write1_g * write1_h
@@ -1625,8 +1599,8 @@ def backward_prepare_3(
     k_p += b * k_b + h // k_g * k_h
     lam_a_before = tl.load(lam_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
     lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
-    lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-    lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+    lam_a = tl.load(lam_sums + at + row)
+    lam_r = tl.load(lam_resets + at + row) if EXACT else -1
     seen = i[:, None] > i[None, :]
     if EXACT:
         seen = seen & (i[None, :] >= lam_r_before[:, None])
@@ -1645,10 +1619,13 @@ def backward_prepare_3(
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     p2 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
-    lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
-    pairs = (
-        -lam[:, None] * ahead1.to(tl.float32)[None, :] * (m * p2 * p * tl.where(i[:, None] > i[None, :], 1.0, 0.0))
-    )  # -diag(lam) ([order_{mask}]_{i,j} . (q k^T) . (write2 write1^T) . m) diag((cd952cfd4723))
+    seen2 = i[:, None] > i[None, :]
+    if EXACT:
+        seen2 = seen2 & (i[None, :] >= lam_r[:, None])
+    m2 = power(lam_a[:, None] - lam_a[None, :], seen2)  # decays from write to read
+    pairs = -ahead1.to(tl.float32)[None, :] * (
+        p2 * p * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * m2
+    )  # -([order_{mask}]_{i,j} . (q k^T) . (write2 write1^T) . m) diag((cd952cfd4723))
     sums = tl.sum(pairs, axis=1)
     sums2 = -tl.sum(pairs, axis=0)
     tl.store(own2_out + step + i * H, sums, mask=i_ok)  # s: own.early
@@ -1666,7 +1643,6 @@ def backward_sweep_3(
     q_t,
     q_h,
     q_g,
-    lam_by_head,
     write2_p,
     write2_b,
     write2_t,
@@ -1679,6 +1655,7 @@ def backward_sweep_3(
     k_h,
     k_g,
     matrix4,
+    lam_by_head,
     dq_2_out,
     ahead1_p,
     ahead1_b,
@@ -1734,18 +1711,19 @@ def backward_sweep_3(
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
+        lam_a = tl.load(lam_sums + at + row)
+        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
         lam_a_before = tl.load(lam_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
         lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
-        lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-        lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
-        since = power(lam_a_before, lam_r_before < 0)
+        since = power(lam_a, lam_r < 0)
         q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
-        lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
+        q_each = tl.where(d_ok[:, None] & i_ok[None, :], q, 0.0)
         write2 = tl.load(
             write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
@@ -1754,12 +1732,15 @@ def backward_sweep_3(
         if not EXACT:
             p = tl.dot(rest.to(DT), tl.trans(write2.to(DT)), p)
         sums = tl.sum(
-            tl.reshape(rounded_to((-(since * lam)[None, :] * q.to(tl.float32)), DT) * p, [WARPS, block_d // WARPS, C]),
+            tl.reshape(rounded_to((-since[None, :] * q_each.to(tl.float32)), DT) * p, [WARPS, block_d // WARPS, C]),
             axis=1,
         )
+        since2 = power(lam_a_before, lam_r_before < 0)
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
+        k_each = tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
         t = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(k.to(DT), tl.trans(t.to(DT)), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix4 k
+        p2 = tl.dot(k.to(DT), tl.trans(t.to(DT)), (since2[None, :] * p), input_precision="tf32x3")  # ... + matrix4 k
+        lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
         if YIELD:
             tl.store(
                 dq_2_out + step * D + i[None, :] * (H * D) + d[:, None],
@@ -1780,7 +1761,7 @@ def backward_sweep_3(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
         p3 = tl.dot(
-            ((ahead1.to(tl.float32) * until)[None, :] * k.to(tl.float32)).to(DT),
+            ((ahead1.to(tl.float32) * until)[None, :] * k_each.to(tl.float32)).to(DT),
             write1.to(DT),
             (kept * s),
             input_precision="tf32x3",
@@ -1801,7 +1782,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], o.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = o.shape[-1]
-    config = choose(some.dtype, (D, E), "8664c9c27d3de94f")
+    config = choose(some.dtype, (D, E), "79dc7616b6c936d7")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     s_first = whole(states.get("s"))
@@ -1809,11 +1790,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     s_starts = saved["s starts"] if parts > 1 else s_first
     write1 = saved["d91dd90777"]
     dv = cotangent(cotangents.get("v"), some, (B, T, H, E))
-    t1 = (each_head(q, H).float() * each_head(k, H).float()).sum(-1)
-    ahead1 = steps((1.0 / t1).expand(B, T, H))
-    lam_by_head = by_head(lam, H)
     lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
     lam_extents = None
+    t1 = (each_head(q, H).float() * each_head(k, H).float()).sum(-1)
+    ahead1 = steps((1.0 / t1).expand(B, T, H))
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
@@ -1824,11 +1804,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         *strides(k, H),
         q,
         *strides(q, H),
-        ahead1,
-        *strides(ahead1, H),
-        lam_by_head,
         lam_sums,
         lam_resets,
+        ahead1,
+        *strides(ahead1, H),
         matrix2,
         *lay.at_once,
         D=D,
@@ -1868,7 +1847,6 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             None,
             None,
             None,
-            lam_by_head,
             q,
             *strides(q, H),
             *lay.walked,
@@ -1880,6 +1858,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_e=min(config.tile, config.padded(E)),
             YIELD=False,
             WARPS=config.warps,
+            STAGES=config.stages,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1900,7 +1879,6 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             k,
             *strides(k, H),
             matrix1,
-            lam_by_head,
             q,
             *strides(q, H),
             *lay.walked,
@@ -1966,7 +1944,6 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dk_0_2a4812,
         do,
         dlog_lam_0,
-        lam_by_head,
         q,
         *strides(q, H),
         *lay.walked,
@@ -1978,6 +1955,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         block_e=min(config.tile, config.padded(E)),
         YIELD=True,
         WARPS=config.warps,
+        STAGES=config.stages,
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -1993,13 +1971,12 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             backward_prepare_2,
             (lay.programs,),
             matrix3,
-            lam_sums,
-            lam_resets,
             write2,
             *strides(write2, H),
             write1,
             *strides(write1, H),
-            lam_by_head,
+            lam_sums,
+            lam_resets,
             *lay.at_once,
             E=E,
             block_e=config.padded(E),
@@ -2034,7 +2011,6 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             *strides(q, H),
             matrix3,
             read1,
-            lam_by_head,
             write2,
             *strides(write2, H),
             *lay.walked,
@@ -2076,7 +2052,6 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             *strides(q, H),
             k,
             *strides(k, H),
-            lam_by_head,
             own2,
             own1,
             *lay.at_once,
@@ -2093,6 +2068,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_stages=1,
             maxnreg=config.registers,
         )
+    lam_by_head = by_head(lam, H)
     if needs & {"lam", "q"}:
         dq_2 = some.new_empty((B, T, H, D), dtype=torch.float32)
         s_in_early_ = some.new_empty(
@@ -2108,13 +2084,13 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             lam_resets,
             q,
             *strides(q, H),
-            lam_by_head,
             write2,
             *strides(write2, H),
             s_in_early_,
             k,
             *strides(k, H),
             matrix4,
+            lam_by_head,
             dq_2,
             ahead1,
             *strides(ahead1, H),

@@ -594,11 +594,6 @@ def forward_prepare_1(
     alpha_sums,
     alpha_resets,
     alpha_extents,
-    alpha_p,
-    alpha_b,
-    alpha_t,
-    alpha_h,
-    alpha_g,
     scaled1_p,
     scaled2_p,
     scaled3_p,
@@ -628,12 +623,12 @@ def forward_prepare_1(
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
-    i_ok = i <= last
-    at = bh * T + t0
+    i_ok = i < last + 1
+    row = i if EVEN else tl.minimum(i, last)
+    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
     step = (b * T + t0) * H + h
     q_p += b * q_b + h // q_g * q_h
     k_p += b * k_b + h // k_g * k_h
-    alpha_p += b * alpha_b + h // alpha_g * alpha_h
     extent = tl.load(alpha_extents + bh * chunks + c)
     if is_flat(extent, DT) != FLAT:
         return
@@ -645,13 +640,9 @@ def forward_prepare_1(
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         # sum_{d} k_{j,d} q_{i,d} m_{i,j,d}
-        alpha_a = tl.load(
-            alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
-        )
+        alpha_a = tl.load(alpha_sums + at * D + (row)[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0)
         alpha_n = (
-            tl.load(
-                alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
-            )
+            tl.load(alpha_resets + at * D + (row)[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0)
             if EXACT
             else 0
         )
@@ -677,41 +668,15 @@ def forward_prepare_1(
             EXACT,
             DT,
         )
-        alpha_a_before = tl.load(
-            alpha_sums + at * D + (tl.minimum(i - 1, last))[:, None] * D + d[None, :],
-            mask=(i > 0)[:, None] & (d_ok)[None, :],
-            other=0,
-        )
-        alpha_n_before = (
-            tl.load(
-                alpha_resets + at * D + (tl.minimum(i - 1, last))[:, None] * D + d[None, :],
-                mask=(i > 0)[:, None] & (d_ok)[None, :],
-                other=0,
-            )
-            if EXACT
-            else 0
-        )
-        alpha = (
-            tl.exp(
-                tl.load(
-                    alpha_p + t0 * alpha_t + i[:, None] * alpha_t + d[None, :],
-                    mask=i_ok[:, None] & d_ok[None, :],
-                    other=0.0,
-                ).to(tl.float32)
-            )
-            if EXACT
-            else span(alpha_a, alpha_n, alpha_a_before, alpha_n_before)
-        )
-        x = tl.where(i_ok[:, None] & d_ok[None, :], (alpha * k.to(tl.float32)), 0.0)  # k . alpha
-        # sum_{d} k_{j,d} (k . alpha)_{i,d} m_{i,j,d}
+        # sum_{d} k_{j,d} k_{i,d} m_{i,j,d}
         t2 = decayed_product(
             t2,
-            x,
+            k.to(tl.float32),
             k.to(tl.float32),
             alpha_sums + at * D,
             alpha_resets + at * D if EXACT else None,
-            alpha_a_before,
-            alpha_n_before,
+            alpha_a,
+            alpha_n,
             alpha_a,
             alpha_n,
             d,
@@ -726,14 +691,15 @@ def forward_prepare_1(
             EXACT,
             DT,
         )
-        since = span(alpha_a_before, alpha_n_before, 0.0, 0)
+        since = span(alpha_a, alpha_n, 0.0, 0)
         tl.store(
-            scaled1_p + at * D + i[:, None] * D + d[None, :], (x * since), mask=i_ok[:, None] & d_ok[None, :]
-        )  # (k . alpha) . since
-        since2 = span(alpha_a, alpha_n, 0.0, 0)
+            scaled1_p + at * D + i[:, None] * D + d[None, :],
+            (since * k.to(tl.float32)),
+            mask=i_ok[:, None] & d_ok[None, :],
+        )  # k . since
         tl.store(
             scaled2_p + at * D + i[:, None] * D + d[None, :],
-            (since2 * q.to(tl.float32)),
+            (since * q.to(tl.float32)),
             mask=i_ok[:, None] & d_ok[None, :],
         )  # q . since
         alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
@@ -748,8 +714,8 @@ def forward_prepare_1(
         )  # k . until
     beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
     w = -beta[None, :] * t2
-    x2 = inverse(w, C, LEVELS, DT)  # (I - T)^-1
-    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2)  # x2
+    x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
+    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # x
     tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta[None, :] * t))  # t diag(beta)
 
 
@@ -786,6 +752,7 @@ def forward_sweep_1(
     block_e: tl.constexpr,
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     BLOCK: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
@@ -810,13 +777,14 @@ def forward_sweep_1(
         S += tl.load(S_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
     first_block = (begin // BLOCK + (0 if starts is None else sh // H)).to(tl.int32)
     v_p += b * v_b + h // v_g * v_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
         alpha_n_end = (
@@ -834,7 +802,8 @@ def forward_sweep_1(
         )
         p = tl.dot(S.to(DT), tl.trans(scaled1.to(DT)), input_precision="tf32x3")  # scaled1 S
         v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
-        w = (-p) + v.to(tl.float32)
+        v_each = tl.where(e_ok[:, None] & i_ok[None, :], v, 0.0)
+        w = (-p) + v_each.to(tl.float32)
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
         t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
@@ -915,8 +884,9 @@ def forward_ends_1(
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
         alpha_n_end = (
@@ -962,7 +932,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "c46cf7ee7327b216")
+    config = choose(some.dtype, (D, E), "8368dee1fff1041c")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -986,8 +956,6 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             alpha_sums,
             alpha_resets,
             alpha_extents,
-            alpha,
-            *strides(alpha, H),
             scaled1,
             scaled2,
             scaled3,
@@ -1038,6 +1006,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             block_e=min(config.tile, config.padded(E)),
             YIELD=False,
             WARPS=config.warps,
+            STAGES=config.stages,
             BLOCK=BLOCK,
             C=config.chunk,
             LEVELS=config.levels,
@@ -1115,6 +1084,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         block_e=min(config.tile, config.padded(E)),
         YIELD=True,
         WARPS=config.warps,
+        STAGES=config.stages,
         BLOCK=BLOCK,
         C=config.chunk,
         LEVELS=config.levels,
@@ -1148,11 +1118,6 @@ def backward_prepare_1(
     alpha_sums,
     alpha_resets,
     alpha_extents,
-    alpha_p,
-    alpha_b,
-    alpha_t,
-    alpha_h,
-    alpha_g,
     scaled1_p,
     scaled2_p,
     scaled3_p,
@@ -1182,12 +1147,12 @@ def backward_prepare_1(
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
-    i_ok = i <= last
-    at = bh * T + t0
+    i_ok = i < last + 1
+    row = i if EVEN else tl.minimum(i, last)
+    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
     step = (b * T + t0) * H + h
     k_p += b * k_b + h // k_g * k_h
     q_p += b * q_b + h // q_g * q_h
-    alpha_p += b * alpha_b + h // alpha_g * alpha_h
     extent = tl.load(alpha_extents + bh * chunks + c)
     if is_flat(extent, DT) != FLAT:
         return
@@ -1199,13 +1164,9 @@ def backward_prepare_1(
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         # sum_{d} q_{j,d} k_{i,d} m_{i,j,d}
-        alpha_a = tl.load(
-            alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
-        )
+        alpha_a = tl.load(alpha_sums + at * D + (row)[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0)
         alpha_n = (
-            tl.load(
-                alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
-            )
+            tl.load(alpha_resets + at * D + (row)[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0)
             if EXACT
             else 0
         )
@@ -1231,41 +1192,15 @@ def backward_prepare_1(
             EXACT,
             DT,
         )
-        alpha_a_before = tl.load(
-            alpha_sums + at * D + (tl.minimum(i - 1, last))[:, None] * D + d[None, :],
-            mask=(i > 0)[:, None] & (d_ok)[None, :],
-            other=0,
-        )
-        alpha_n_before = (
-            tl.load(
-                alpha_resets + at * D + (tl.minimum(i - 1, last))[:, None] * D + d[None, :],
-                mask=(i > 0)[:, None] & (d_ok)[None, :],
-                other=0,
-            )
-            if EXACT
-            else 0
-        )
-        alpha = (
-            tl.exp(
-                tl.load(
-                    alpha_p + t0 * alpha_t + i[:, None] * alpha_t + d[None, :],
-                    mask=i_ok[:, None] & d_ok[None, :],
-                    other=0.0,
-                ).to(tl.float32)
-            )
-            if EXACT
-            else span(alpha_a, alpha_n, alpha_a_before, alpha_n_before)
-        )
-        x = tl.where(i_ok[:, None] & d_ok[None, :], (alpha * k.to(tl.float32)), 0.0)  # k . alpha
-        # sum_{d} k_{i,d} m_{i,j,d} (k . alpha)_{j,d}
+        # sum_{d} k_{j,d} k_{i,d} m_{i,j,d}
         t2 = decayed_product(
             t2,
             k.to(tl.float32),
-            x,
+            k.to(tl.float32),
             alpha_sums + at * D,
             alpha_resets + at * D if EXACT else None,
-            alpha_a_before,
-            alpha_n_before,
+            alpha_a,
+            alpha_n,
             alpha_a,
             alpha_n,
             d,
@@ -1290,21 +1225,22 @@ def backward_prepare_1(
             (since * k.to(tl.float32)),
             mask=i_ok[:, None] & d_ok[None, :],
         )  # k . since
-        until = span(alpha_a_before, alpha_n_before, 0.0, 0)
+        until = span(alpha_a, alpha_n, 0.0, 0)
         tl.store(
-            scaled2_p + at * D + i[:, None] * D + d[None, :], (x * until), mask=i_ok[:, None] & d_ok[None, :]
-        )  # (k . alpha) . until
-        until2 = span(alpha_a, alpha_n, 0.0, 0)
+            scaled2_p + at * D + i[:, None] * D + d[None, :],
+            (until * k.to(tl.float32)),
+            mask=i_ok[:, None] & d_ok[None, :],
+        )  # k . until
         tl.store(
             scaled3_p + at * D + i[:, None] * D + d[None, :],
-            (until2 * q.to(tl.float32)),
+            (until * q.to(tl.float32)),
             mask=i_ok[:, None] & d_ok[None, :],
         )  # q . until
     tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t)  # t
     beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
     w = -beta[None, :] * t2
-    x2 = inverse(w, C, LEVELS, DT)  # (I - T)^-1
-    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2)  # x2
+    x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
+    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # x
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1378,13 +1314,15 @@ def backward_sweep_1(
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         write1 = tl.load(
             write1_p + t0 * write1_t + i[None, :] * write1_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0
         )
+        write1_each = tl.where(e_ok[:, None] & i_ok[None, :], write1, 0.0)
         alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
         alpha_n_end = (
             tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
@@ -1424,7 +1362,7 @@ def backward_sweep_1(
                 + tl.arange(0, WARPS)[:, None],
                 tl.sum(
                     tl.reshape(
-                        tl.where(e_ok[:, None], (p3 * write1.to(tl.float32)), 0.0), [WARPS, block_e // WARPS, C]
+                        tl.where(e_ok[:, None], (p3 * write1_each.to(tl.float32)), 0.0), [WARPS, block_e // WARPS, C]
                     ),
                     axis=1,
                 ),
@@ -1499,8 +1437,9 @@ def backward_ends_1(
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
         alpha_n_end = (
@@ -1545,18 +1484,13 @@ def backward_prepare_read_2(
     write2_h,
     write2_g,
     beta_by_head,
-    alpha_p,
-    alpha_b,
-    alpha_t,
-    alpha_h,
-    alpha_g,
-    alpha_sums,
-    alpha_resets,
     k_p,
     k_b,
     k_t,
     k_h,
     k_g,
+    alpha_sums,
+    alpha_resets,
     alpha_extents,
     do_p,
     do_b,
@@ -1595,12 +1529,12 @@ def backward_prepare_read_2(
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
-    i_ok = i <= last
-    at = bh * T + t0
+    i_ok = i < last + 1
+    row = i if EVEN else tl.minimum(i, last)
+    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
     step = (b * T + t0) * H + h
     write1_p += b * write1_b + h // write1_g * write1_h
     write2_p += b * write2_b + h // write2_g * write2_h
-    alpha_p += b * alpha_b + h // alpha_g * alpha_h
     k_p += b * k_b + h // k_g * k_h
     do_p += b * do_b + h // do_g * do_h
     q_p += b * q_b + h // q_g * q_h
@@ -1622,50 +1556,20 @@ def backward_prepare_read_2(
         d = d_start + tl.arange(0, part_d)
         d_ok = d < D
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-        alpha_a = tl.load(
-            alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
-        )
-        alpha_n = (
-            tl.load(
-                alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
-            )
-            if EXACT
-            else 0
-        )
-        alpha_a_before = tl.load(
-            alpha_sums + at * D + (tl.minimum(i - 1, last))[:, None] * D + d[None, :],
-            mask=(i > 0)[:, None] & (d_ok)[None, :],
-            other=0,
-        )
-        alpha_n_before = (
-            tl.load(
-                alpha_resets + at * D + (tl.minimum(i - 1, last))[:, None] * D + d[None, :],
-                mask=(i > 0)[:, None] & (d_ok)[None, :],
-                other=0,
-            )
-            if EXACT
-            else 0
-        )
-        alpha = (
-            tl.exp(
-                tl.load(
-                    alpha_p + t0 * alpha_t + i[:, None] * alpha_t + d[None, :],
-                    mask=i_ok[:, None] & d_ok[None, :],
-                    other=0.0,
-                ).to(tl.float32)
-            )
-            if EXACT
-            else span(alpha_a, alpha_n, alpha_a_before, alpha_n_before)
-        )
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        x = tl.where(i_ok[:, None] & d_ok[None, :], (alpha * k.to(tl.float32)), 0.0)  # k . alpha
+        alpha_a = tl.load(alpha_sums + at * D + (row)[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0)
+        alpha_n = (
+            tl.load(alpha_resets + at * D + (row)[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0)
+            if EXACT
+            else 0
+        )
         p3 = decayed_sum(
             p2,
-            (beta[:, None] * x),
+            (beta[:, None] * k.to(tl.float32)),
             alpha_sums + at * D,
             alpha_resets + at * D if EXACT else None,
-            alpha_a_before,
-            alpha_n_before,
+            alpha_a,
+            alpha_n,
             alpha_a,
             alpha_n,
             d,
@@ -1679,7 +1583,7 @@ def backward_prepare_read_2(
             FLAT,
             EXACT,
             DT,
-        )  # sum_{j} beta_j [write1 write2^T]_{i,j} m_{i,j,d} (k . alpha)_{j,d}
+        )  # sum_{j} k_{j,d} beta_j [write1 write2^T]_{i,j} m_{i,j,d}
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p6 = decayed_sum(
             p5,
@@ -1760,8 +1664,9 @@ def backward_prepare_read_3(
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
-    i_ok = i <= last
-    at = bh * T + t0
+    i_ok = i < last + 1
+    row = i if EVEN else tl.minimum(i, last)
+    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
     step = (b * T + t0) * H + h
     do_p += b * do_b + h // do_g * do_h
     write1_p += b * write1_b + h // write1_g * write1_h
@@ -1786,13 +1691,9 @@ def backward_prepare_read_3(
         d_ok = d < D
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        alpha_a = tl.load(
-            alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
-        )
+        alpha_a = tl.load(alpha_sums + at * D + (row)[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0)
         alpha_n = (
-            tl.load(
-                alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
-            )
+            tl.load(alpha_resets + at * D + (row)[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0)
             if EXACT
             else 0
         )
@@ -1928,8 +1829,9 @@ def backward_read_1(
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
-    i_ok = i <= last
-    at = bh * T + t0
+    i_ok = i < last + 1
+    row = i if EVEN else tl.minimum(i, last)
+    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
     step = (b * T + t0) * H + h
     write1_p += b * write1_b + h // write1_g * write1_h
     k_p += b * k_b + h // k_g * k_h
@@ -1951,13 +1853,9 @@ def backward_read_1(
         write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
     )
     p = tl.dot(write1.to(DT), s.to(DT), input_precision="tf32x3")  # write1 dS^T
-    alpha_a = tl.load(
-        alpha_sums + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0
-    )
+    alpha_a = tl.load(alpha_sums + at * D + (row)[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0)
     alpha_n = (
-        tl.load(alpha_resets + at * D + (tl.minimum(i, last))[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0)
-        if EXACT
-        else 0
+        tl.load(alpha_resets + at * D + (row)[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0) if EXACT else 0
     )
     since = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
     y = intra1.to(tl.float32) + (p * since)  # (write1 dS^T) . since + intra1
@@ -2033,7 +1931,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "c46cf7ee7327b216")
+    config = choose(some.dtype, (D, E), "8368dee1fff1041c")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -2060,8 +1958,6 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             alpha_sums,
             alpha_resets,
             alpha_extents,
-            alpha,
-            *strides(alpha, H),
             scaled1,
             scaled2,
             scaled3,
@@ -2221,12 +2117,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 write2,
                 *strides(write2, H),
                 beta_by_head,
-                alpha,
-                *strides(alpha, H),
-                block_alpha_sums,
-                block_alpha_resets,
                 k,
                 *strides(k, H),
+                block_alpha_sums,
+                block_alpha_resets,
                 block_alpha_extents,
                 do,
                 *strides(do, H),

@@ -516,19 +516,23 @@ def forward_sweep_1(
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-        lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+        lam_a = tl.load(lam_sums + at + row)
+        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         since = power(lam_a, lam_r < 0)
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(S.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # q S
         v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
+        v_each = tl.where(e_ok[:, None] & i_ok[None, :], v, 0.0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
+        p2 = tl.zeros([C, C], tl.float32)
+        if count > 0:
+            p2 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
         seen = i[:, None] >= i[None, :]
         if EXACT:
             seen = seen & (i[None, :] >= lam_r[:, None])
@@ -541,7 +545,7 @@ def forward_sweep_1(
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
         p4 = tl.dot(
-            (until[None, :] * v.to(tl.float32)).to(DT), k.to(DT), (kept * S), input_precision="tf32x3"
+            (until[None, :] * v_each.to(tl.float32)).to(DT), k.to(DT), (kept * S), input_precision="tf32x3"
         )  # ... + k^T diag(until) v
         S = p4  # kept S + k^T diag(until) v
     if YIELD:
@@ -567,7 +571,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "e565529e81bbf5e5")
+    config = choose(some.dtype, (D, E), "a9a23a18abecb63d")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -718,15 +722,16 @@ def backward_prepare_1(
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
-    i_ok = i <= last
-    at = bh * T + t0
+    i_ok = i < last + 1
+    row = i if EVEN else tl.minimum(i, last)
+    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
     step = (b * T + t0) * H + h
     do_p += b * do_b + h // do_g * do_h
     v_p += b * v_b + h // v_g * v_h
     q_p += b * q_b + h // q_g * q_h
     k_p += b * k_b + h // k_g * k_h
-    lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-    lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+    lam_a = tl.load(lam_sums + at + row)
+    lam_r = tl.load(lam_resets + at + row) if EXACT else -1
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     p = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do v^T
@@ -817,24 +822,28 @@ def backward_sweep_1(
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-        lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+        lam_a = tl.load(lam_sums + at + row)
+        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         since = power(lam_a, lam_r < 0)
         q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
+        q_each = tl.where(d_ok[:, None] & i_ok[None, :], q, 0.0)
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         rounded, rest = rounded_and_rest(S, DT)
         p = tl.dot(rounded.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # do S^T
         if not EXACT:
             p = tl.dot(rest.to(DT), tl.trans(do.to(DT)), p)
         sums = tl.sum(
-            tl.reshape(rounded_to((since[None, :] * q.to(tl.float32)), DT) * p, [WARPS, block_d // WARPS, C]), axis=1
+            tl.reshape(rounded_to((since[None, :] * q_each.to(tl.float32)), DT) * p, [WARPS, block_d // WARPS, C]),
+            axis=1,
         )
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
+        k_each = tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(k.to(DT), tl.trans(t.to(DT)), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix1 k
         if YIELD:
@@ -852,7 +861,7 @@ def backward_sweep_1(
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p3 = tl.dot(
-            (until[None, :] * k.to(tl.float32)).to(DT), v.to(DT), (kept * S), input_precision="tf32x3"
+            (until[None, :] * k_each.to(tl.float32)).to(DT), v.to(DT), (kept * S), input_precision="tf32x3"
         )  # ... + k^T diag(until) v
         S = p3  # kept S + k^T diag(until) v
     if S_last is not None:
@@ -926,17 +935,19 @@ def backward_sweep_2(
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-        lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+        lam_a = tl.load(lam_sums + at + row)
+        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(dS.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k dS
         do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
+        do_each = tl.where(e_ok[:, None] & i_ok[None, :], do, 0.0)
         t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(do.to(DT), t.to(DT), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix2 do
         if YIELD:
@@ -947,7 +958,7 @@ def backward_sweep_2(
         until = power(lam_a, lam_r < 0)
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p3 = tl.dot(
-            (until[None, :] * do.to(tl.float32)).to(DT), q.to(DT), (kept * dS), input_precision="tf32x3"
+            (until[None, :] * do_each.to(tl.float32)).to(DT), q.to(DT), (kept * dS), input_precision="tf32x3"
         )  # ... + q^T diag(until) do
         dS = p3  # kept dS + q^T diag(until) do
     if YIELD:
@@ -1035,24 +1046,28 @@ def backward_sweep_3(
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-        lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+        lam_a = tl.load(lam_sums + at + row)
+        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
+        k_each = tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         rounded, rest = rounded_and_rest(dS, DT)
         p = tl.dot(rounded.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # v dS^T
         if not EXACT:
             p = tl.dot(rest.to(DT), tl.trans(v.to(DT)), p)
         sums = tl.sum(
-            tl.reshape(rounded_to((-since[None, :] * k.to(tl.float32)), DT) * p, [WARPS, block_d // WARPS, C]), axis=1
+            tl.reshape(rounded_to((-since[None, :] * k_each.to(tl.float32)), DT) * p, [WARPS, block_d // WARPS, C]),
+            axis=1,
         )
         q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
+        q_each = tl.where(d_ok[:, None] & i_ok[None, :], q, 0.0)
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(q.to(DT), t.to(DT), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix1 q
         if YIELD:
@@ -1070,7 +1085,7 @@ def backward_sweep_3(
         until = power(lam_a, lam_r < 0)
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p3 = tl.dot(
-            (until[None, :] * q.to(tl.float32)).to(DT), do.to(DT), (kept * dS), input_precision="tf32x3"
+            (until[None, :] * q_each.to(tl.float32)).to(DT), do.to(DT), (kept * dS), input_precision="tf32x3"
         )  # ... + q^T diag(until) do
         dS = p3  # kept dS + q^T diag(until) do
 
@@ -1086,7 +1101,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "e565529e81bbf5e5")
+    config = choose(some.dtype, (D, E), "a9a23a18abecb63d")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))

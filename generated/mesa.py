@@ -448,11 +448,12 @@ def x_system_forward_sweep_1(
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-        lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+        lam_a = tl.load(lam_sums + at + row)
+        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         p = tl.load(p_p + t0 * p_t + i[:, None] * p_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
@@ -461,12 +462,15 @@ def x_system_forward_sweep_1(
         u = tl.load(
             u_p + t0 * u_t + i[None, :] * u_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
+        u_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], u, 0.0)
         seen = i[:, None] >= i[None, :]
         if EXACT:
             seen = seen & (i[None, :] >= lam_r[:, None])
         m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
         u2 = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p3 = tl.dot(p.to(DT), tl.trans(u2.to(DT)), input_precision="tf32x3")  # p u^T
+        p3 = tl.zeros([C, C], tl.float32)
+        if count > 0:
+            p3 = tl.dot(p.to(DT), tl.trans(u2.to(DT)), input_precision="tf32x3")  # p u^T
         p4 = tl.dot(
             u.to(DT), tl.trans((m * p3).to(DT)), (since[None, :] * p2), input_precision="tf32x3"
         )  # ... + ((p u^T) . m) u
@@ -477,7 +481,7 @@ def x_system_forward_sweep_1(
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
         p5 = tl.dot(
-            (until[None, :] * u.to(tl.float32)).to(DT), u2.to(DT), (kept * H_), input_precision="tf32x3"
+            (until[None, :] * u_each.to(tl.float32)).to(DT), u2.to(DT), (kept * H_), input_precision="tf32x3"
         )  # ... + u^T diag(until) u
         H_ = p5  # kept H + u^T diag(until) u
     if YIELD:
@@ -502,7 +506,7 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
     B, T = u.shape[:2]
     H = max(u.shape[2], lam.shape[2], lam_0.shape[0], p.shape[2], 0)
     D = u.shape[-1]
-    config = choose(some.dtype, (D,), "d2c2c20611d68180")
+    config = choose(some.dtype, (D,), "1b1d0f5ac28bf2b9")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -633,14 +637,15 @@ def x_system_backward_prepare_1(
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
-    i_ok = i <= last
-    at = bh * T + t0
+    i_ok = i < last + 1
+    row = i if EVEN else tl.minimum(i, last)
+    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
     step = (b * T + t0) * H + h
     dy_p += b * dy_b + h // dy_g * dy_h
     u_p += b * u_b + h // u_g * u_h
     p_p += b * p_b + h // p_g * p_h
-    lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-    lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+    lam_a = tl.load(lam_sums + at + row)
+    lam_r = tl.load(lam_resets + at + row) if EXACT else -1
     seen = i[:, None] >= i[None, :]
     if EXACT:
         seen = seen & (i[None, :] >= lam_r[:, None])
@@ -721,24 +726,28 @@ def x_system_backward_sweep_1(
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-        lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+        lam_a = tl.load(lam_sums + at + row)
+        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         since = power(lam_a, lam_r < 0)
         p = tl.load(
             p_p + t0 * p_t + i[None, :] * p_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
+        p_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], p, 0.0)
         dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         rounded, rest = rounded_and_rest(H_, DT)
         p2 = tl.dot(rounded.to(DT), tl.trans(dy.to(DT)), input_precision="tf32x3")  # dy H
         if not EXACT:
             p2 = tl.dot(rest.to(DT), tl.trans(dy.to(DT)), p2)
         sums = tl.sum(
-            tl.reshape(rounded_to((since[None, :] * p.to(tl.float32)), DT) * p2, [WARPS, block_d_kept // WARPS, C]),
+            tl.reshape(
+                rounded_to((since[None, :] * p_each.to(tl.float32)), DT) * p2, [WARPS, block_d_kept // WARPS, C]
+            ),
             axis=1,
         )
         if YIELD:
@@ -753,10 +762,11 @@ def x_system_backward_sweep_1(
         u = tl.load(
             u_p + t0 * u_t + i[None, :] * u_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
+        u_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], u, 0.0)
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
         u2 = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p3 = tl.dot(
-            (until[None, :] * u.to(tl.float32)).to(DT), u2.to(DT), (kept * H_), input_precision="tf32x3"
+            (until[None, :] * u_each.to(tl.float32)).to(DT), u2.to(DT), (kept * H_), input_precision="tf32x3"
         )  # ... + u^T diag(until) u
         H_ = p3  # kept H + u^T diag(until) u
     if H__last is not None:
@@ -802,13 +812,14 @@ def x_system_backward_prepare_2(
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
-    i_ok = i <= last
-    at = bh * T + t0
+    i_ok = i < last + 1
+    row = i if EVEN else tl.minimum(i, last)
+    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
     step = (b * T + t0) * H + h
     dy_p += b * dy_b + h // dy_g * dy_h
     u_p += b * u_b + h // u_g * u_h
-    lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-    lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+    lam_a = tl.load(lam_sums + at + row)
+    lam_r = tl.load(lam_resets + at + row) if EXACT else -1
     seen = i[:, None] >= i[None, :]
     if EXACT:
         seen = seen & (i[None, :] >= lam_r[:, None])
@@ -886,16 +897,18 @@ def x_system_backward_sweep_2(
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-        lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+        lam_a = tl.load(lam_sums + at + row)
+        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         u = tl.load(
             u_p + t0 * u_t + i[None, :] * u_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
+        u_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], u, 0.0)
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         u2 = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         rounded, rest = rounded_and_rest(dH, DT)
@@ -903,12 +916,15 @@ def x_system_backward_sweep_2(
         if not EXACT:
             p = tl.dot(rest.to(DT), tl.trans(u2.to(DT)), p)
         sums = tl.sum(
-            tl.reshape(rounded_to((-since[None, :] * u.to(tl.float32)), DT) * p, [WARPS, block_d_kept // WARPS, C]),
+            tl.reshape(
+                rounded_to((-since[None, :] * u_each.to(tl.float32)), DT) * p, [WARPS, block_d_kept // WARPS, C]
+            ),
             axis=1,
         )
         p2 = tl.load(
             p_p + t0 * p_t + i[None, :] * p_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
+        p2_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], p2, 0.0)
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p3 = tl.dot(p2.to(DT), t.to(DT), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix1 p
         if YIELD:
@@ -928,7 +944,7 @@ def x_system_backward_sweep_2(
         until = power(lam_a, lam_r < 0)
         dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p4 = tl.dot(
-            (until[None, :] * p2.to(tl.float32)).to(DT), dy.to(DT), (kept * dH), input_precision="tf32x3"
+            (until[None, :] * p2_each.to(tl.float32)).to(DT), dy.to(DT), (kept * dH), input_precision="tf32x3"
         )  # ... + dy^T diag(until) p
         dH = p4  # kept dH + dy^T diag(until) p
     if YIELD:
@@ -982,13 +998,14 @@ def x_system_backward_prepare_3(
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
-    i_ok = i <= last
-    at = bh * T + t0
+    i_ok = i < last + 1
+    row = i if EVEN else tl.minimum(i, last)
+    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
     step = (b * T + t0) * H + h
     p_p += b * p_b + h // p_g * p_h
     u_p += b * u_b + h // u_g * u_h
-    lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-    lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+    lam_a = tl.load(lam_sums + at + row)
+    lam_r = tl.load(lam_resets + at + row) if EXACT else -1
     seen = i[:, None] >= i[None, :]
     if EXACT:
         seen = seen & (i[None, :] >= lam_r[:, None])
@@ -1070,11 +1087,12 @@ def x_system_backward_sweep_3(
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-        lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+        lam_a = tl.load(lam_sums + at + row)
+        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         du_1 = tl.load(
@@ -1082,25 +1100,27 @@ def x_system_backward_sweep_3(
             mask=d_kept_ok[:, None] & i_ok[None, :],
             other=0.0,
         )
+        du_1_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], du_1, 0.0)
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(dH.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # u dH^T
         dy = tl.load(
             dy_p + t0 * dy_t + i[None, :] * dy_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
+        dy_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], dy, 0.0)
         t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(dy.to(DT), t.to(DT), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix2 dy
         if YIELD:
             tl.store(
                 du_out + step * D + i[None, :] * (H * D) + d_kept[:, None],
-                (du_1.to(tl.float32) + p2),
+                (du_1_each.to(tl.float32) + p2),
                 mask=d_kept_ok[:, None] & i_ok[None, :],
             )  # du
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a, lam_r < 0)
         p3 = tl.load(p_p + t0 * p_t + i[:, None] * p_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p4 = tl.dot(
-            (until[None, :] * dy.to(tl.float32)).to(DT), p3.to(DT), (kept * dH), input_precision="tf32x3"
+            (until[None, :] * dy_each.to(tl.float32)).to(DT), p3.to(DT), (kept * dH), input_precision="tf32x3"
         )  # ... + p^T diag(until) dy
         dH = p4  # kept dH + dy^T diag(until) p
 
@@ -1115,7 +1135,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     B, T = u.shape[:2]
     H = max(u.shape[2], lam.shape[2], lam_0.shape[0], p.shape[2], 0)
     D = u.shape[-1]
-    config = choose(some.dtype, (D,), "d2c2c20611d68180")
+    config = choose(some.dtype, (D,), "1b1d0f5ac28bf2b9")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))

@@ -786,11 +786,12 @@ def x_system_forward_sweep_1(
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-        lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+        lam_a = tl.load(lam_sums + at + row)
+        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         p = tl.load(p_p + t0 * p_t + i[:, None] * p_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
@@ -799,12 +800,15 @@ def x_system_forward_sweep_1(
         k = tl.load(
             k_p + t0 * k_t + i[None, :] * k_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
+        k_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], k, 0.0)
         seen = i[:, None] >= i[None, :]
         if EXACT:
             seen = seen & (i[None, :] >= lam_r[:, None])
         m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
         k2 = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p3 = tl.dot(p.to(DT), tl.trans(k2.to(DT)), input_precision="tf32x3")  # p k^T
+        p3 = tl.zeros([C, C], tl.float32)
+        if count > 0:
+            p3 = tl.dot(p.to(DT), tl.trans(k2.to(DT)), input_precision="tf32x3")  # p k^T
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         p4 = tl.dot(
             k.to(DT), tl.trans((beta[None, :] * (m * p3)).to(DT)), (since[None, :] * p2), input_precision="tf32x3"
@@ -816,7 +820,7 @@ def x_system_forward_sweep_1(
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
         p5 = tl.dot(
-            ((beta * until)[None, :] * k.to(tl.float32)).to(DT), k2.to(DT), (kept * H_), input_precision="tf32x3"
+            ((beta * until)[None, :] * k_each.to(tl.float32)).to(DT), k2.to(DT), (kept * H_), input_precision="tf32x3"
         )  # ... + k^T diag(beta . until) k
         H_ = p5  # kept H + k^T diag(beta . until) k
     if YIELD:
@@ -842,7 +846,7 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
     B, T = k.shape[:2]
     H = max(k.shape[2], beta.shape[2], lam.shape[2], lamb.shape[0], p.shape[2], 0)
     D = k.shape[-1]
-    config = choose(some.dtype, (D,), "7e456335e51925ec")
+    config = choose(some.dtype, (D,), "dc82ac0aff014dc5")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -973,14 +977,15 @@ def x_system_backward_prepare_1(
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
-    i_ok = i <= last
-    at = bh * T + t0
+    i_ok = i < last + 1
+    row = i if EVEN else tl.minimum(i, last)
+    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
     step = (b * T + t0) * H + h
     p_p += b * p_b + h // p_g * p_h
     k_p += b * k_b + h // k_g * k_h
     dy_p += b * dy_b + h // dy_g * dy_h
-    lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-    lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+    lam_a = tl.load(lam_sums + at + row)
+    lam_r = tl.load(lam_resets + at + row) if EXACT else -1
     seen = i[:, None] >= i[None, :]
     if EXACT:
         seen = seen & (i[None, :] >= lam_r[:, None])
@@ -1065,23 +1070,27 @@ def x_system_backward_sweep_1(
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-        lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+        lam_a = tl.load(lam_sums + at + row)
+        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         since = power(lam_a, lam_r < 0)
         p = tl.load(
             p_p + t0 * p_t + i[None, :] * p_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
+        p_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], p, 0.0)
         dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         rounded, rest = rounded_and_rest(H_, DT)
         p2 = tl.dot(rounded.to(DT), tl.trans(dy.to(DT)), input_precision="tf32x3")  # dy H
         if not EXACT:
             p2 = tl.dot(rest.to(DT), tl.trans(dy.to(DT)), p2)
-        sums = tl.sum(tl.reshape((since[None, :] * p.to(tl.float32)) * p2, [WARPS, block_d_kept // WARPS, C]), axis=1)
+        sums = tl.sum(
+            tl.reshape((since[None, :] * p_each.to(tl.float32)) * p2, [WARPS, block_d_kept // WARPS, C]), axis=1
+        )
         if YIELD:
             tl.store(
                 H_in_late__out
@@ -1094,10 +1103,11 @@ def x_system_backward_sweep_1(
         k = tl.load(
             k_p + t0 * k_t + i[None, :] * k_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
+        k_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], k, 0.0)
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
         k2 = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        w = (beta * until)[None, :] * k.to(tl.float32)
+        w = (beta * until)[None, :] * k_each.to(tl.float32)
         rounded2, rest2 = rounded_and_rest(w, DT)
         p3 = tl.dot(rounded2.to(DT), k2.to(DT), (kept * H_), input_precision="tf32x3")  # ... + k^T diag(beta . until) k
         if not EXACT:
@@ -1146,13 +1156,14 @@ def x_system_backward_prepare_2(
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
-    i_ok = i <= last
-    at = bh * T + t0
+    i_ok = i < last + 1
+    row = i if EVEN else tl.minimum(i, last)
+    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
     step = (b * T + t0) * H + h
     dy_p += b * dy_b + h // dy_g * dy_h
     k_p += b * k_b + h // k_g * k_h
-    lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-    lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+    lam_a = tl.load(lam_sums + at + row)
+    lam_r = tl.load(lam_resets + at + row) if EXACT else -1
     seen = i[:, None] >= i[None, :]
     if EXACT:
         seen = seen & (i[None, :] >= lam_r[:, None])
@@ -1231,23 +1242,26 @@ def x_system_backward_sweep_2(
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-        lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+        lam_a = tl.load(lam_sums + at + row)
+        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         k2 = tl.load(
             k_p + t0 * k_t + i[None, :] * k_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
+        k2_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], k2, 0.0)
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(dH.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k dH
         p2 = tl.load(
             p_p + t0 * p_t + i[None, :] * p_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
+        p2_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], p2, 0.0)
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         rounded, rest = rounded_and_rest(t, DT)
         p3 = tl.dot(p2.to(DT), rounded.to(DT), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix1 p
@@ -1265,7 +1279,8 @@ def x_system_backward_sweep_2(
                 + tl.arange(0, WARPS)[:, None],
                 tl.sum(
                     tl.reshape(
-                        tl.where(d_kept_ok[:, None], (k2.to(tl.float32) * p3), 0.0), [WARPS, block_d_kept // WARPS, C]
+                        tl.where(d_kept_ok[:, None], (k2_each.to(tl.float32) * p3), 0.0),
+                        [WARPS, block_d_kept // WARPS, C],
                     ),
                     axis=1,
                 ),
@@ -1275,7 +1290,7 @@ def x_system_backward_sweep_2(
         until = power(lam_a, lam_r < 0)
         dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p4 = tl.dot(
-            (until[None, :] * p2.to(tl.float32)).to(DT), dy.to(DT), (kept * dH), input_precision="tf32x3"
+            (until[None, :] * p2_each.to(tl.float32)).to(DT), dy.to(DT), (kept * dH), input_precision="tf32x3"
         )  # ... + dy^T diag(until) p
         dH = p4  # kept dH + dy^T diag(until) p
     if YIELD:
@@ -1329,13 +1344,14 @@ def x_system_backward_prepare_3(
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
-    i_ok = i <= last
-    at = bh * T + t0
+    i_ok = i < last + 1
+    row = i if EVEN else tl.minimum(i, last)
+    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
     step = (b * T + t0) * H + h
     p_p += b * p_b + h // p_g * p_h
     k_p += b * k_b + h // k_g * k_h
-    lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-    lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+    lam_a = tl.load(lam_sums + at + row)
+    lam_r = tl.load(lam_resets + at + row) if EXACT else -1
     seen = i[:, None] >= i[None, :]
     if EXACT:
         seen = seen & (i[None, :] >= lam_r[:, None])
@@ -1419,11 +1435,12 @@ def x_system_backward_sweep_3(
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-        lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+        lam_a = tl.load(lam_sums + at + row)
+        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         dk_1 = tl.load(
@@ -1431,9 +1448,11 @@ def x_system_backward_sweep_3(
             mask=d_kept_ok[:, None] & i_ok[None, :],
             other=0.0,
         )
+        dk_1_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], dk_1, 0.0)
         k = tl.load(
             k_p + t0 * k_t + i[None, :] * k_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
+        k_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], k, 0.0)
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         k2 = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
@@ -1442,11 +1461,13 @@ def x_system_backward_sweep_3(
         if not EXACT:
             p = tl.dot(rest.to(DT), tl.trans(k2.to(DT)), p)
         sums = tl.sum(
-            tl.reshape((-(since * beta)[None, :] * k.to(tl.float32)) * p, [WARPS, block_d_kept // WARPS, C]), axis=1
+            tl.reshape((-(since * beta)[None, :] * k_each.to(tl.float32)) * p, [WARPS, block_d_kept // WARPS, C]),
+            axis=1,
         )
         dy = tl.load(
             dy_p + t0 * dy_t + i[None, :] * dy_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
+        dy_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], dy, 0.0)
         t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         rounded2, rest2 = rounded_and_rest(t, DT)
         p2 = tl.dot(dy.to(DT), rounded2.to(DT), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix2 dy
@@ -1455,7 +1476,7 @@ def x_system_backward_sweep_3(
         if YIELD:
             tl.store(
                 dk_out + step * D + i[None, :] * (H * D) + d_kept[:, None],
-                ((beta[None, :] * p2) + dk_1.to(tl.float32)),
+                ((beta[None, :] * p2) + dk_1_each.to(tl.float32)),
                 mask=d_kept_ok[:, None] & i_ok[None, :],
             )  # dk
             tl.store(
@@ -1468,7 +1489,7 @@ def x_system_backward_sweep_3(
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a, lam_r < 0)
         p3 = tl.load(p_p + t0 * p_t + i[:, None] * p_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        w = until[None, :] * dy.to(tl.float32)
+        w = until[None, :] * dy_each.to(tl.float32)
         rounded3, rest3 = rounded_and_rest(w, DT)
         p4 = tl.dot(rounded3.to(DT), p3.to(DT), (kept * dH), input_precision="tf32x3")  # ... + p^T diag(until) dy
         if not EXACT:
@@ -1487,7 +1508,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     B, T = k.shape[:2]
     H = max(k.shape[2], beta.shape[2], lam.shape[2], lamb.shape[0], p.shape[2], 0)
     D = k.shape[-1]
-    config = choose(some.dtype, (D,), "7e456335e51925ec")
+    config = choose(some.dtype, (D,), "dc82ac0aff014dc5")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -2165,11 +2186,12 @@ def o_forward_sweep_1(
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-        lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+        lam_a = tl.load(lam_sums + at + row)
+        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
@@ -2179,12 +2201,15 @@ def o_forward_sweep_1(
             p = tl.dot(S.to(DT), tl.trans(rest.to(DT)), p)
         since = power(lam_a, lam_r < 0)
         v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
+        v_each = tl.where(e_ok[:, None] & i_ok[None, :], v, 0.0)
         seen = i[:, None] >= i[None, :]
         if EXACT:
             seen = seen & (i[None, :] >= lam_r[:, None])
         m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(rounded.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # x k^T
+        p2 = tl.zeros([C, C], tl.float32)
+        if count > 0:
+            p2 = tl.dot(rounded.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # x k^T
         if not EXACT:
             p2 = tl.dot(rest.to(DT), tl.trans(k.to(DT)), p2)
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
@@ -2196,7 +2221,7 @@ def o_forward_sweep_1(
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
         p4 = tl.dot(
-            ((beta * until)[None, :] * v.to(tl.float32)).to(DT), k.to(DT), (kept * S), input_precision="tf32x3"
+            ((beta * until)[None, :] * v_each.to(tl.float32)).to(DT), k.to(DT), (kept * S), input_precision="tf32x3"
         )  # ... + k^T diag(beta . until) v
         S = p4  # kept S + k^T diag(beta . until) v
     if YIELD:
@@ -2223,7 +2248,7 @@ def triton_o_forward(given, states, constants, packed=None, needs_backward=True)
     H = max(k.shape[2], v.shape[2], beta.shape[2], lam.shape[2], x.shape[2], 0)
     D = k.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "c53ec14d8a2af84e")
+    config = choose(some.dtype, (D, E), "a387ccf6a8c7a0f7")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -2368,15 +2393,16 @@ def o_backward_prepare_1(
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
-    i_ok = i <= last
-    at = bh * T + t0
+    i_ok = i < last + 1
+    row = i if EVEN else tl.minimum(i, last)
+    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
     step = (b * T + t0) * H + h
     dy_p += b * dy_b + h // dy_g * dy_h
     v_p += b * v_b + h // v_g * v_h
     x_p += b * x_b + h // x_g * x_h
     k_p += b * k_b + h // k_g * k_h
-    lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-    lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+    lam_a = tl.load(lam_sums + at + row)
+    lam_r = tl.load(lam_resets + at + row) if EXACT else -1
     seen = i[:, None] >= i[None, :]
     if EXACT:
         seen = seen & (i[None, :] >= lam_r[:, None])
@@ -2477,22 +2503,25 @@ def o_backward_sweep_1(
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-        lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+        lam_a = tl.load(lam_sums + at + row)
+        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         since = power(lam_a, lam_r < 0)
         x = tl.load(x_p + t0 * x_t + i[None, :] * x_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
+        x_each = tl.where(d_ok[:, None] & i_ok[None, :], x, 0.0)
         dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         rounded, rest = rounded_and_rest(S, DT)
         p = tl.dot(rounded.to(DT), tl.trans(dy.to(DT)), input_precision="tf32x3")  # dy S^T
         if not EXACT:
             p = tl.dot(rest.to(DT), tl.trans(dy.to(DT)), p)
-        sums = tl.sum(tl.reshape((since[None, :] * x.to(tl.float32)) * p, [WARPS, block_d // WARPS, C]), axis=1)
+        sums = tl.sum(tl.reshape((since[None, :] * x_each.to(tl.float32)) * p, [WARPS, block_d // WARPS, C]), axis=1)
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
+        k_each = tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         rounded2, rest2 = rounded_and_rest(t, DT)
         p2 = tl.dot(
@@ -2515,7 +2544,7 @@ def o_backward_sweep_1(
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        w = (beta * until)[None, :] * k.to(tl.float32)
+        w = (beta * until)[None, :] * k_each.to(tl.float32)
         rounded3, rest3 = rounded_and_rest(w, DT)
         p3 = tl.dot(rounded3.to(DT), v.to(DT), (kept * S), input_precision="tf32x3")  # ... + k^T diag(beta . until) v
         if not EXACT:
@@ -2600,15 +2629,17 @@ def o_backward_sweep_2(
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-        lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+        lam_a = tl.load(lam_sums + at + row)
+        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
+        v_each = tl.where(e_ok[:, None] & i_ok[None, :], v, 0.0)
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         rounded, rest = rounded_and_rest(dS, DT)
@@ -2616,6 +2647,7 @@ def o_backward_sweep_2(
         if not EXACT:
             p = tl.dot(rest.to(DT), tl.trans(k.to(DT)), p)
         dy = tl.load(dy_p + t0 * dy_t + i[None, :] * dy_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
+        dy_each = tl.where(e_ok[:, None] & i_ok[None, :], dy, 0.0)
         t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         rounded2, rest2 = rounded_and_rest(t, DT)
         p2 = tl.dot(dy.to(DT), rounded2.to(DT), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix2 dy
@@ -2632,7 +2664,9 @@ def o_backward_sweep_2(
                 + ((step + i * H) * tl.cdiv(E, block_e) + tile)[None, :] * WARPS
                 + tl.arange(0, WARPS)[:, None],
                 tl.sum(
-                    tl.reshape(tl.where(e_ok[:, None], (p2 * v.to(tl.float32)), 0.0), [WARPS, block_e // WARPS, C]),
+                    tl.reshape(
+                        tl.where(e_ok[:, None], (p2 * v_each.to(tl.float32)), 0.0), [WARPS, block_e // WARPS, C]
+                    ),
                     axis=1,
                 ),
                 mask=i_ok[None, :],
@@ -2640,7 +2674,7 @@ def o_backward_sweep_2(
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a, lam_r < 0)
         x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        w = until[None, :] * dy.to(tl.float32)
+        w = until[None, :] * dy_each.to(tl.float32)
         rounded3, rest3 = rounded_and_rest(w, DT)
         rounded4, rest4 = rounded_and_rest(x, DT)
         p3 = tl.dot(rounded3.to(DT), rounded4.to(DT), (kept * dS), input_precision="tf32x3")  # ... + x^T diag(until) dy
@@ -2734,25 +2768,28 @@ def o_backward_sweep_3(
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-        lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+        lam_a = tl.load(lam_sums + at + row)
+        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
+        k_each = tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         rounded, rest = rounded_and_rest(dS, DT)
         p = tl.dot(rounded.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # v dS^T
         if not EXACT:
             p = tl.dot(rest.to(DT), tl.trans(v.to(DT)), p)
         sums = tl.sum(
-            tl.reshape((-(since * beta)[None, :] * k.to(tl.float32)) * p, [WARPS, block_d // WARPS, C]), axis=1
+            tl.reshape((-(since * beta)[None, :] * k_each.to(tl.float32)) * p, [WARPS, block_d // WARPS, C]), axis=1
         )
         x = tl.load(x_p + t0 * x_t + i[None, :] * x_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
+        x_each = tl.where(d_ok[:, None] & i_ok[None, :], x, 0.0)
         t = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         rounded2, rest2 = rounded_and_rest(x, DT)
         rounded3, rest3 = rounded_and_rest(t, DT)
@@ -2776,7 +2813,7 @@ def o_backward_sweep_3(
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a, lam_r < 0)
         dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        w = until[None, :] * x.to(tl.float32)
+        w = until[None, :] * x_each.to(tl.float32)
         rounded4, rest4 = rounded_and_rest(w, DT)
         p3 = tl.dot(rounded4.to(DT), dy.to(DT), (kept * dS), input_precision="tf32x3")  # ... + x^T diag(until) dy
         if not EXACT:
@@ -2796,7 +2833,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
     H = max(k.shape[2], v.shape[2], beta.shape[2], lam.shape[2], x.shape[2], 0)
     D = k.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "c53ec14d8a2af84e")
+    config = choose(some.dtype, (D, E), "a387ccf6a8c7a0f7")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))

@@ -727,11 +727,12 @@ def o2_forward_sweep_1(
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-        lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+        lam_a = tl.load(lam_sums + at + row)
+        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
@@ -740,8 +741,11 @@ def o2_forward_sweep_1(
         u = tl.load(
             u_p + t0 * u_t + i[None, :] * u_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
+        u_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], u, 0.0)
         u2 = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(q.to(DT), tl.trans(u2.to(DT)), input_precision="tf32x3")  # q u^T
+        p2 = tl.zeros([C, C], tl.float32)
+        if count > 0:
+            p2 = tl.dot(q.to(DT), tl.trans(u2.to(DT)), input_precision="tf32x3")  # q u^T
         seen = i[:, None] >= i[None, :]
         if EXACT:
             seen = seen & (i[None, :] >= lam_r[:, None])
@@ -758,7 +762,7 @@ def o2_forward_sweep_1(
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
         p4 = tl.dot(
-            (until[None, :] * u.to(tl.float32)).to(DT), u2.to(DT), (kept * H_), input_precision="tf32x3"
+            (until[None, :] * u_each.to(tl.float32)).to(DT), u2.to(DT), (kept * H_), input_precision="tf32x3"
         )  # ... + u^T diag(until) u
         H_ = p4  # kept H + u^T diag(until) u
     if YIELD:
@@ -783,7 +787,7 @@ def triton_o2_forward(given, states, constants, packed=None, needs_backward=True
     B, T = q.shape[:2]
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], 0)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "593df5ac266e041d")
+    config = choose(some.dtype, (D,), "b8b2afe3365faaa1")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -919,14 +923,15 @@ def o2_backward_prepare_1(
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
-    i_ok = i <= last
-    at = bh * T + t0
+    i_ok = i < last + 1
+    row = i if EVEN else tl.minimum(i, last)
+    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
     step = (b * T + t0) * H + h
     dy_p += b * dy_b + h // dy_g * dy_h
     u_p += b * u_b + h // u_g * u_h
     q_p += b * q_b + h // q_g * q_h
-    lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-    lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+    lam_a = tl.load(lam_sums + at + row)
+    lam_r = tl.load(lam_resets + at + row) if EXACT else -1
     seen = i[:, None] >= i[None, :]
     if EXACT:
         seen = seen & (i[None, :] >= lam_r[:, None])
@@ -1012,29 +1017,34 @@ def o2_backward_sweep_1(
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-        lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+        lam_a = tl.load(lam_sums + at + row)
+        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         since = power(lam_a, lam_r < 0)
         q = tl.load(
             q_p + t0 * q_t + i[None, :] * q_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
+        q_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], q, 0.0)
         dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         rounded, rest = rounded_and_rest(H_, DT)
         p = tl.dot(rounded.to(DT), tl.trans(dy.to(DT)), input_precision="tf32x3")  # dy H
         if not EXACT:
             p = tl.dot(rest.to(DT), tl.trans(dy.to(DT)), p)
         sums = tl.sum(
-            tl.reshape(rounded_to((-since[None, :] * q.to(tl.float32)), DT) * p, [WARPS, block_d_kept // WARPS, C]),
+            tl.reshape(
+                rounded_to((-since[None, :] * q_each.to(tl.float32)), DT) * p, [WARPS, block_d_kept // WARPS, C]
+            ),
             axis=1,
         )
         u = tl.load(
             u_p + t0 * u_t + i[None, :] * u_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
+        u_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], u, 0.0)
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(u.to(DT), tl.trans(t.to(DT)), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix1 u
         if YIELD:
@@ -1054,7 +1064,7 @@ def o2_backward_sweep_1(
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
         u2 = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p3 = tl.dot(
-            (until[None, :] * u.to(tl.float32)).to(DT), u2.to(DT), (kept * H_), input_precision="tf32x3"
+            (until[None, :] * u_each.to(tl.float32)).to(DT), u2.to(DT), (kept * H_), input_precision="tf32x3"
         )  # ... + u^T diag(until) u
         H_ = p3  # kept H + u^T diag(until) u
     if H__last is not None:
@@ -1100,13 +1110,14 @@ def o2_backward_prepare_2(
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
-    i_ok = i <= last
-    at = bh * T + t0
+    i_ok = i < last + 1
+    row = i if EVEN else tl.minimum(i, last)
+    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
     step = (b * T + t0) * H + h
     dy_p += b * dy_b + h // dy_g * dy_h
     u_p += b * u_b + h // u_g * u_h
-    lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-    lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+    lam_a = tl.load(lam_sums + at + row)
+    lam_r = tl.load(lam_resets + at + row) if EXACT else -1
     seen = i[:, None] >= i[None, :]
     if EXACT:
         seen = seen & (i[None, :] >= lam_r[:, None])
@@ -1184,16 +1195,18 @@ def o2_backward_sweep_2(
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-        lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+        lam_a = tl.load(lam_sums + at + row)
+        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         u = tl.load(
             u_p + t0 * u_t + i[None, :] * u_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
+        u_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], u, 0.0)
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         u2 = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         rounded, rest = rounded_and_rest(dH, DT)
@@ -1201,12 +1214,15 @@ def o2_backward_sweep_2(
         if not EXACT:
             p = tl.dot(rest.to(DT), tl.trans(u2.to(DT)), p)
         sums = tl.sum(
-            tl.reshape(rounded_to((-since[None, :] * u.to(tl.float32)), DT) * p, [WARPS, block_d_kept // WARPS, C]),
+            tl.reshape(
+                rounded_to((-since[None, :] * u_each.to(tl.float32)), DT) * p, [WARPS, block_d_kept // WARPS, C]
+            ),
             axis=1,
         )
         q = tl.load(
             q_p + t0 * q_t + i[None, :] * q_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
+        q_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], q, 0.0)
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(q.to(DT), t.to(DT), input_precision="tf32x3")  # matrix1 q
         y = (since[None, :] * p) + (-p2)  # diag(since) u dH - matrix1 q
@@ -1225,7 +1241,7 @@ def o2_backward_sweep_2(
         until = power(lam_a, lam_r < 0)
         dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p3 = tl.dot(
-            (until[None, :] * q.to(tl.float32)).to(DT), dy.to(DT), input_precision="tf32x3"
+            (until[None, :] * q_each.to(tl.float32)).to(DT), dy.to(DT), input_precision="tf32x3"
         )  # dy^T diag(until) q
         dH = (kept * dH) + (-p3)  # kept dH - dy^T diag(until) q
     if YIELD:
@@ -1279,13 +1295,14 @@ def o2_backward_prepare_3(
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
-    i_ok = i <= last
-    at = bh * T + t0
+    i_ok = i < last + 1
+    row = i if EVEN else tl.minimum(i, last)
+    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
     step = (b * T + t0) * H + h
     q_p += b * q_b + h // q_g * q_h
     u_p += b * u_b + h // u_g * u_h
-    lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-    lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+    lam_a = tl.load(lam_sums + at + row)
+    lam_r = tl.load(lam_resets + at + row) if EXACT else -1
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     p = tl.dot(q.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # q u^T
@@ -1367,11 +1384,12 @@ def o2_backward_sweep_3(
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-        lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+        lam_a = tl.load(lam_sums + at + row)
+        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         du_1 = tl.load(
@@ -1379,9 +1397,11 @@ def o2_backward_sweep_3(
             mask=d_kept_ok[:, None] & i_ok[None, :],
             other=0.0,
         )
+        du_1_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], du_1, 0.0)
         dy = tl.load(
             dy_p + t0 * dy_t + i[None, :] * dy_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
+        dy_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], dy, 0.0)
         t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p = tl.dot(dy.to(DT), t.to(DT), input_precision="tf32x3")  # matrix2 dy
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
@@ -1391,13 +1411,13 @@ def o2_backward_sweep_3(
         if YIELD:
             tl.store(
                 du_out + step * D + i[None, :] * (H * D) + d_kept[:, None],
-                (du_1.to(tl.float32) + y),
+                (du_1_each.to(tl.float32) + y),
                 mask=d_kept_ok[:, None] & i_ok[None, :],
             )  # du
         until = power(lam_a, lam_r < 0)
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p3 = tl.dot(
-            (until[None, :] * dy.to(tl.float32)).to(DT), q.to(DT), input_precision="tf32x3"
+            (until[None, :] * dy_each.to(tl.float32)).to(DT), q.to(DT), input_precision="tf32x3"
         )  # q^T diag(until) dy
         kept = power(lam_a_end, lam_r_end < 0)
         dH = (-p3) + (kept * dH)  # kept dH - dy^T diag(until) q
@@ -1413,7 +1433,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
     B, T = q.shape[:2]
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], 0)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "593df5ac266e041d")
+    config = choose(some.dtype, (D,), "b8b2afe3365faaa1")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -1757,11 +1777,12 @@ def o3_forward_sweep_1(
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-        lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+        lam_a = tl.load(lam_sums + at + row)
+        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
@@ -1770,12 +1791,15 @@ def o3_forward_sweep_1(
         u = tl.load(
             u_p + t0 * u_t + i[None, :] * u_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
+        u_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], u, 0.0)
         seen = i[:, None] >= i[None, :]
         if EXACT:
             seen = seen & (i[None, :] >= lam_r[:, None])
         m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
         u2 = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(x.to(DT), tl.trans(u2.to(DT)), input_precision="tf32x3")  # x u^T
+        p2 = tl.zeros([C, C], tl.float32)
+        if count > 0:
+            p2 = tl.dot(x.to(DT), tl.trans(u2.to(DT)), input_precision="tf32x3")  # x u^T
         p3 = tl.dot(
             u.to(DT), tl.trans((m * p2).to(DT)), (since[None, :] * p), input_precision="tf32x3"
         )  # ... + ((x u^T) . m) u
@@ -1788,7 +1812,7 @@ def o3_forward_sweep_1(
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
         p4 = tl.dot(
-            (until[None, :] * u.to(tl.float32)).to(DT), u2.to(DT), (kept * H_), input_precision="tf32x3"
+            (until[None, :] * u_each.to(tl.float32)).to(DT), u2.to(DT), (kept * H_), input_precision="tf32x3"
         )  # ... + u^T diag(until) u
         H_ = p4  # kept H + u^T diag(until) u
     if YIELD:
@@ -1814,7 +1838,7 @@ def triton_o3_forward(given, states, constants, packed=None, needs_backward=True
     B, T = q.shape[:2]
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], x.shape[2], 0)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "551eb33c63976c42")
+    config = choose(some.dtype, (D,), "1f9e310171e2d0a8")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -1954,14 +1978,15 @@ def o3_backward_prepare_1(
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
-    i_ok = i <= last
-    at = bh * T + t0
+    i_ok = i < last + 1
+    row = i if EVEN else tl.minimum(i, last)
+    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
     step = (b * T + t0) * H + h
     dy_p += b * dy_b + h // dy_g * dy_h
     u_p += b * u_b + h // u_g * u_h
     x_p += b * x_b + h // x_g * x_h
-    lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-    lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+    lam_a = tl.load(lam_sums + at + row)
+    lam_r = tl.load(lam_resets + at + row) if EXACT else -1
     seen = i[:, None] >= i[None, :]
     if EXACT:
         seen = seen & (i[None, :] >= lam_r[:, None])
@@ -2047,29 +2072,34 @@ def o3_backward_sweep_1(
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-        lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+        lam_a = tl.load(lam_sums + at + row)
+        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         since = power(lam_a, lam_r < 0)
         x = tl.load(
             x_p + t0 * x_t + i[None, :] * x_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
+        x_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], x, 0.0)
         dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         rounded, rest = rounded_and_rest(H_, DT)
         p = tl.dot(rounded.to(DT), tl.trans(dy.to(DT)), input_precision="tf32x3")  # dy H
         if not EXACT:
             p = tl.dot(rest.to(DT), tl.trans(dy.to(DT)), p)
         sums = tl.sum(
-            tl.reshape(rounded_to((-since[None, :] * x.to(tl.float32)), DT) * p, [WARPS, block_d_kept // WARPS, C]),
+            tl.reshape(
+                rounded_to((-since[None, :] * x_each.to(tl.float32)), DT) * p, [WARPS, block_d_kept // WARPS, C]
+            ),
             axis=1,
         )
         u = tl.load(
             u_p + t0 * u_t + i[None, :] * u_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
+        u_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], u, 0.0)
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(u.to(DT), tl.trans(t.to(DT)), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix1 u
         if YIELD:
@@ -2089,7 +2119,7 @@ def o3_backward_sweep_1(
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
         u2 = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p3 = tl.dot(
-            (until[None, :] * u.to(tl.float32)).to(DT), u2.to(DT), (kept * H_), input_precision="tf32x3"
+            (until[None, :] * u_each.to(tl.float32)).to(DT), u2.to(DT), (kept * H_), input_precision="tf32x3"
         )  # ... + u^T diag(until) u
         H_ = p3  # kept H + u^T diag(until) u
     if H__last is not None:
@@ -2135,13 +2165,14 @@ def o3_backward_prepare_2(
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
-    i_ok = i <= last
-    at = bh * T + t0
+    i_ok = i < last + 1
+    row = i if EVEN else tl.minimum(i, last)
+    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
     step = (b * T + t0) * H + h
     dy_p += b * dy_b + h // dy_g * dy_h
     u_p += b * u_b + h // u_g * u_h
-    lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-    lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+    lam_a = tl.load(lam_sums + at + row)
+    lam_r = tl.load(lam_resets + at + row) if EXACT else -1
     seen = i[:, None] >= i[None, :]
     if EXACT:
         seen = seen & (i[None, :] >= lam_r[:, None])
@@ -2219,16 +2250,18 @@ def o3_backward_sweep_2(
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-        lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+        lam_a = tl.load(lam_sums + at + row)
+        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         u = tl.load(
             u_p + t0 * u_t + i[None, :] * u_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
+        u_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], u, 0.0)
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         u2 = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         rounded, rest = rounded_and_rest(dH, DT)
@@ -2236,12 +2269,15 @@ def o3_backward_sweep_2(
         if not EXACT:
             p = tl.dot(rest.to(DT), tl.trans(u2.to(DT)), p)
         sums = tl.sum(
-            tl.reshape(rounded_to((-since[None, :] * u.to(tl.float32)), DT) * p, [WARPS, block_d_kept // WARPS, C]),
+            tl.reshape(
+                rounded_to((-since[None, :] * u_each.to(tl.float32)), DT) * p, [WARPS, block_d_kept // WARPS, C]
+            ),
             axis=1,
         )
         x = tl.load(
             x_p + t0 * x_t + i[None, :] * x_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
+        x_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], x, 0.0)
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(x.to(DT), t.to(DT), input_precision="tf32x3")  # matrix1 x
         y = (-p2) + (since[None, :] * p)  # diag(since) u dH - matrix1 x
@@ -2260,7 +2296,7 @@ def o3_backward_sweep_2(
         until = power(lam_a, lam_r < 0)
         dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p3 = tl.dot(
-            (until[None, :] * x.to(tl.float32)).to(DT), dy.to(DT), input_precision="tf32x3"
+            (until[None, :] * x_each.to(tl.float32)).to(DT), dy.to(DT), input_precision="tf32x3"
         )  # dy^T diag(until) x
         dH = (kept * dH) + (-p3)  # kept dH - dy^T diag(until) x
     if YIELD:
@@ -2314,13 +2350,14 @@ def o3_backward_prepare_3(
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
-    i_ok = i <= last
-    at = bh * T + t0
+    i_ok = i < last + 1
+    row = i if EVEN else tl.minimum(i, last)
+    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
     step = (b * T + t0) * H + h
     x_p += b * x_b + h // x_g * x_h
     u_p += b * u_b + h // u_g * u_h
-    lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-    lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+    lam_a = tl.load(lam_sums + at + row)
+    lam_r = tl.load(lam_resets + at + row) if EXACT else -1
     seen = i[:, None] >= i[None, :]
     if EXACT:
         seen = seen & (i[None, :] >= lam_r[:, None])
@@ -2402,11 +2439,12 @@ def o3_backward_sweep_3(
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        lam_a = tl.load(lam_sums + at + tl.minimum(i, last))
-        lam_r = tl.load(lam_resets + at + tl.minimum(i, last)) if EXACT else -1
+        lam_a = tl.load(lam_sums + at + row)
+        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         du_1 = tl.load(
@@ -2414,9 +2452,11 @@ def o3_backward_sweep_3(
             mask=d_kept_ok[:, None] & i_ok[None, :],
             other=0.0,
         )
+        du_1_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], du_1, 0.0)
         dy = tl.load(
             dy_p + t0 * dy_t + i[None, :] * dy_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
+        dy_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], dy, 0.0)
         t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p = tl.dot(dy.to(DT), t.to(DT), input_precision="tf32x3")  # matrix2 dy
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
@@ -2426,13 +2466,13 @@ def o3_backward_sweep_3(
         if YIELD:
             tl.store(
                 du_out + step * D + i[None, :] * (H * D) + d_kept[:, None],
-                (du_1.to(tl.float32) + y),
+                (du_1_each.to(tl.float32) + y),
                 mask=d_kept_ok[:, None] & i_ok[None, :],
             )  # du
         until = power(lam_a, lam_r < 0)
         x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p3 = tl.dot(
-            (until[None, :] * dy.to(tl.float32)).to(DT), x.to(DT), input_precision="tf32x3"
+            (until[None, :] * dy_each.to(tl.float32)).to(DT), x.to(DT), input_precision="tf32x3"
         )  # x^T diag(until) dy
         kept = power(lam_a_end, lam_r_end < 0)
         dH = (-p3) + (kept * dH)  # kept dH - dy^T diag(until) x
@@ -2449,7 +2489,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
     B, T = q.shape[:2]
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], x.shape[2], 0)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "551eb33c63976c42")
+    config = choose(some.dtype, (D,), "1f9e310171e2d0a8")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))

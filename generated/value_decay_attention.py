@@ -518,8 +518,9 @@ def forward_prepare_1(
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
-    i_ok = i <= last
-    at = bh * T + t0
+    i_ok = i < last + 1
+    row = i if EVEN else tl.minimum(i, last)
+    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
     step = (b * T + t0) * H + h
     v_p += b * v_b + h // v_g * v_h
     q_p += b * q_b + h // q_g * q_h
@@ -530,13 +531,9 @@ def forward_prepare_1(
     for e_start in range(0, E, part_e):
         e = e_start + tl.arange(0, part_e)
         e_ok = e < E
-        beta_a = tl.load(
-            beta_sums + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
-        )
+        beta_a = tl.load(beta_sums + at * E + (row)[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0)
         beta_n = (
-            tl.load(
-                beta_resets + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
-            )
+            tl.load(beta_resets + at * E + (row)[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0)
             if EXACT
             else 0
         )
@@ -559,13 +556,9 @@ def forward_prepare_1(
         e = e_start + tl.arange(0, part_e)
         e_ok = e < E
         v2 = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        beta_a2 = tl.load(
-            beta_sums + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
-        )
+        beta_a2 = tl.load(beta_sums + at * E + (row)[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0)
         beta_n2 = (
-            tl.load(
-                beta_resets + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
-            )
+            tl.load(beta_resets + at * E + (row)[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0)
             if EXACT
             else 0
         )
@@ -653,28 +646,30 @@ def forward_sweep_1(
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         beta_a_end = tl.load(beta_sums + at * E + last * E + e, mask=e_ok, other=0)
         beta_n_end = (
             tl.load(beta_resets + at * E + last * E + e, mask=e_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
         )
         intra1 = tl.load(intra1_p + at * E + i[None, :] * E + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
+        intra1_each = tl.where(e_ok[:, None] & i_ok[None, :], intra1, 0.0)
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(S.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # q S
-        beta_a = tl.load(
-            beta_sums + at * E + (tl.minimum(i, last))[None, :] * E + e[:, None], mask=(e_ok)[:, None], other=0
+        beta_a = tl.where(
+            (e_ok)[:, None],
+            tl.load(beta_sums + at * E + (row)[None, :] * E + e[:, None], mask=(e_ok)[:, None], other=0),
+            0.0,
         )
         beta_n = (
-            tl.load(
-                beta_resets + at * E + (tl.minimum(i, last))[None, :] * E + e[:, None], mask=(e_ok)[:, None], other=0
-            )
+            tl.load(beta_resets + at * E + (row)[None, :] * E + e[:, None], mask=(e_ok)[:, None], other=0)
             if EXACT
             else 0
         )
         since = span(beta_a, beta_n, 0.0, 0)
-        y = intra1.to(tl.float32) + (p * since)  # (q S) . since + intra1
+        y = intra1_each.to(tl.float32) + (p * since)  # (q S) . since + intra1
         if YIELD:
             tl.store(o_out + step * E + i[None, :] * (H * E) + e[:, None], y, mask=e_ok[:, None] & i_ok[None, :])  # o
         kept = span(beta_a_end, beta_n_end, 0.0, 0)
@@ -707,7 +702,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "be9ccdf178934239")
+    config = choose(some.dtype, (D, E), "1d37556217eb0344")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -891,8 +886,9 @@ def backward_prepare_1(
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
-    i_ok = i <= last
-    at = bh * T + t0
+    i_ok = i < last + 1
+    row = i if EVEN else tl.minimum(i, last)
+    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
     step = (b * T + t0) * H + h
     q_p += b * q_b + h // q_g * q_h
     k_p += b * k_b + h // k_g * k_h
@@ -908,13 +904,9 @@ def backward_prepare_1(
         e = e_start + tl.arange(0, part_e)
         e_ok = e < E
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        beta_a = tl.load(
-            beta_sums + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
-        )
+        beta_a = tl.load(beta_sums + at * E + (row)[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0)
         beta_n = (
-            tl.load(
-                beta_resets + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
-            )
+            tl.load(beta_resets + at * E + (row)[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0)
             if EXACT
             else 0
         )
@@ -1013,21 +1005,23 @@ def backward_sweep_1(
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         beta_a_end = tl.load(beta_sums + at * E + last * E + e, mask=e_ok, other=0)
         beta_n_end = (
             tl.load(beta_resets + at * E + last * E + e, mask=e_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
         )
         do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
-        beta_a = tl.load(
-            beta_sums + at * E + (tl.minimum(i, last))[None, :] * E + e[:, None], mask=(e_ok)[:, None], other=0
+        do_each = tl.where(e_ok[:, None] & i_ok[None, :], do, 0.0)
+        beta_a = tl.where(
+            (e_ok)[:, None],
+            tl.load(beta_sums + at * E + (row)[None, :] * E + e[:, None], mask=(e_ok)[:, None], other=0),
+            0.0,
         )
         beta_n = (
-            tl.load(
-                beta_resets + at * E + (tl.minimum(i, last))[None, :] * E + e[:, None], mask=(e_ok)[:, None], other=0
-            )
+            tl.load(beta_resets + at * E + (row)[None, :] * E + e[:, None], mask=(e_ok)[:, None], other=0)
             if EXACT
             else 0
         )
@@ -1037,21 +1031,23 @@ def backward_sweep_1(
         p = tl.dot(rounded.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # q S
         if not EXACT:
             p = tl.dot(rest.to(DT), tl.trans(q.to(DT)), p)
-        sums = tl.sum((do.to(tl.float32) * since) * p, axis=1)
+        sums = tl.sum((do_each.to(tl.float32) * since) * p, axis=1)
         intra1 = tl.load(intra1_p + at * E + i[None, :] * E + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
-        y = intra1.to(tl.float32) + (p * since)  # (q S) . since + intra1
+        intra1_each = tl.where(e_ok[:, None] & i_ok[None, :], intra1, 0.0)
+        y = intra1_each.to(tl.float32) + (p * since)  # (q S) . since + intra1
         if YIELD:
             tl.store(
                 S_late_0_out + step * E + i[None, :] * (H * E) + e[:, None],
-                (y * do.to(tl.float32)),
+                (y * do_each.to(tl.float32)),
                 mask=e_ok[:, None] & i_ok[None, :],
             )  # S.late
             tl.store(S_in__out + (bh * chunks + c) * E + e, sums, mask=e_ok)  # S: in
         kept = span(beta_a_end, beta_n_end, 0.0, 0)
         until = span(beta_a_end[:, None], beta_n_end[:, None], beta_a, beta_n)
         v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
+        v_each = tl.where(e_ok[:, None] & i_ok[None, :], v, 0.0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        w = until * v.to(tl.float32)
+        w = until * v_each.to(tl.float32)
         rounded2, rest2 = rounded_and_rest(w, DT)
         p2 = tl.dot(rounded2.to(DT), k.to(DT), (kept[:, None] * S), input_precision="tf32x3")  # ... + k^T (v . until)
         if not EXACT:
@@ -1102,8 +1098,9 @@ def backward_prepare_2(
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
-    i_ok = i <= last
-    at = bh * T + t0
+    i_ok = i < last + 1
+    row = i if EVEN else tl.minimum(i, last)
+    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
     step = (b * T + t0) * H + h
     do_p += b * do_b + h // do_g * do_h
     v_p += b * v_b + h // v_g * v_h
@@ -1117,13 +1114,9 @@ def backward_prepare_2(
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         # sum_{e} v_{j,e} do_{i,e} m_{i,j,e}
-        beta_a = tl.load(
-            beta_sums + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
-        )
+        beta_a = tl.load(beta_sums + at * E + (row)[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0)
         beta_n = (
-            tl.load(
-                beta_resets + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
-            )
+            tl.load(beta_resets + at * E + (row)[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0)
             if EXACT
             else 0
         )
@@ -1222,8 +1215,9 @@ def backward_sweep_2(
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         beta_a_end = tl.load(beta_sums + at * E + last * E + e, mask=e_ok, other=0)
         beta_n_end = (
@@ -1299,8 +1293,9 @@ def backward_prepare_3(
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
-    i_ok = i <= last
-    at = bh * T + t0
+    i_ok = i < last + 1
+    row = i if EVEN else tl.minimum(i, last)
+    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
     step = (b * T + t0) * H + h
     k_p += b * k_b + h // k_g * k_h
     q_p += b * q_b + h // q_g * q_h
@@ -1316,13 +1311,9 @@ def backward_prepare_3(
         e = e_start + tl.arange(0, part_e)
         e_ok = e < E
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        beta_a = tl.load(
-            beta_sums + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
-        )
+        beta_a = tl.load(beta_sums + at * E + (row)[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0)
         beta_n = (
-            tl.load(
-                beta_resets + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
-            )
+            tl.load(beta_resets + at * E + (row)[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0)
             if EXACT
             else 0
         )
@@ -1430,8 +1421,9 @@ def backward_sweep_3(
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         beta_a_end = tl.load(beta_sums + at * E + last * E + e, mask=e_ok, other=0)
         beta_n_end = (
@@ -1442,30 +1434,33 @@ def backward_sweep_3(
             mask=e_ok[:, None] & i_ok[None, :],
             other=0.0,
         )
-        beta_a = tl.load(
-            beta_sums + at * E + (tl.minimum(i, last))[None, :] * E + e[:, None], mask=(e_ok)[:, None], other=0
+        S_late_0_each = tl.where(e_ok[:, None] & i_ok[None, :], S_late_0, 0.0)
+        beta_a = tl.where(
+            (e_ok)[:, None],
+            tl.load(beta_sums + at * E + (row)[None, :] * E + e[:, None], mask=(e_ok)[:, None], other=0),
+            0.0,
         )
         beta_n = (
-            tl.load(
-                beta_resets + at * E + (tl.minimum(i, last))[None, :] * E + e[:, None], mask=(e_ok)[:, None], other=0
-            )
+            tl.load(beta_resets + at * E + (row)[None, :] * E + e[:, None], mask=(e_ok)[:, None], other=0)
             if EXACT
             else 0
         )
         since = span(beta_a_end[:, None], beta_n_end[:, None], beta_a, beta_n)
         v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
+        v_each = tl.where(e_ok[:, None] & i_ok[None, :], v, 0.0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         rounded, rest = rounded_and_rest(dS, DT)
         p = tl.dot(rounded.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k dS
         if not EXACT:
             p = tl.dot(rest.to(DT), tl.trans(k.to(DT)), p)
-        sums = tl.sum((-(since * v.to(tl.float32))) * p, axis=1)
+        sums = tl.sum((-(since * v_each.to(tl.float32))) * p, axis=1)
         intra2 = tl.load(intra2_p + at * E + i[None, :] * E + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
-        y = (p * since) + intra2.to(tl.float32)  # (k dS) . since + intra2
+        intra2_each = tl.where(e_ok[:, None] & i_ok[None, :], intra2, 0.0)
+        y = (p * since) + intra2_each.to(tl.float32)  # (k dS) . since + intra2
         if YIELD:
             tl.store(
                 S_late__out + step * E + i[None, :] * (H * E) + e[:, None],
-                (S_late_0.to(tl.float32) + (-(y * v.to(tl.float32)))),
+                (S_late_0_each.to(tl.float32) + (-(y * v_each.to(tl.float32)))),
                 mask=e_ok[:, None] & i_ok[None, :],
             )  # S.late
             tl.store(dv_out + step * E + i[None, :] * (H * E) + e[:, None], y, mask=e_ok[:, None] & i_ok[None, :])  # dv
@@ -1473,8 +1468,9 @@ def backward_sweep_3(
         kept = span(beta_a_end, beta_n_end, 0.0, 0)
         until = span(beta_a, beta_n, 0.0, 0)
         do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
+        do_each = tl.where(e_ok[:, None] & i_ok[None, :], do, 0.0)
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        w = until * do.to(tl.float32)
+        w = until * do_each.to(tl.float32)
         rounded2, rest2 = rounded_and_rest(w, DT)
         p2 = tl.dot(rounded2.to(DT), q.to(DT), (kept[:, None] * dS), input_precision="tf32x3")  # ... + q^T (do . until)
         if not EXACT:
@@ -1533,8 +1529,9 @@ def backward_prepare_4(
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
-    i_ok = i <= last
-    at = bh * T + t0
+    i_ok = i < last + 1
+    row = i if EVEN else tl.minimum(i, last)
+    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
     step = (b * T + t0) * H + h
     v_p += b * v_b + h // v_g * v_h
     do_p += b * do_b + h // do_g * do_h
@@ -1548,13 +1545,9 @@ def backward_prepare_4(
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         # sum_{e} v_{i,e} do_{j,e} m_{i,j,e}
-        beta_a = tl.load(
-            beta_sums + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
-        )
+        beta_a = tl.load(beta_sums + at * E + (row)[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0)
         beta_n = (
-            tl.load(
-                beta_resets + at * E + (tl.minimum(i, last))[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0
-            )
+            tl.load(beta_resets + at * E + (row)[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0)
             if EXACT
             else 0
         )
@@ -1655,8 +1648,9 @@ def backward_sweep_4(
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
         c += first
-        i_ok = i <= last
-        at = bh * T + t0
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         beta_a_end = tl.load(beta_sums + at * E + last * E + e, mask=e_ok, other=0)
         beta_n_end = (
@@ -1695,7 +1689,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "be9ccdf178934239")
+    config = choose(some.dtype, (D, E), "1d37556217eb0344")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))

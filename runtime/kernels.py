@@ -225,23 +225,38 @@ def cumulate_kernel(
     tl.store(extent + tl.program_id(0), reach)
 
 
+@triton.jit
+def some_heads(H, chunks, HEADS: tl.constexpr):
+    """(batch entry, chunk's place, heads, which of these there are) of a program that takes some heads of a chunk."""
+    groups = tl.cdiv(H, HEADS)
+    place = tl.program_id(0) // groups
+    h = tl.program_id(0) % groups * HEADS + tl.arange(0, HEADS)
+    return (place // chunks).to(tl.int64), place % chunks, tl.minimum(h, H - 1), h < H
+
+
+@triton.jit
+def later(x, y):
+    return tl.maximum(x, y)
+
+
 @triton.jit(do_not_specialize=["T", "chunks"])
 def cumulate_steps_kernel(
-    log, log_b, log_t, log_h, log_g, a, r, T, H, chunks, begins, stops, C: tl.constexpr, EXACT: tl.constexpr
-):
+    log, log_b, log_t, log_h, log_g, a, r, T, H, chunks, begins, stops, C: tl.constexpr, HEADS: tl.constexpr,
+    EXACT: tl.constexpr,
+):  # fmt: skip
     """a = cumulative log2 decay within each chunk, r = the last reset up to there, -1 for none; both [B, H, T]."""
-    bh = (tl.program_id(0) // chunks).to(tl.int64)
-    t0, last = place_of(tl.program_id(0) % chunks, T, begins, stops, C)
+    b, c, h, there = some_heads(H, chunks, HEADS)
+    t0, last = place_of(c, T, begins, stops, C)
     i = tl.arange(0, C)
-    at = log + (bh // H) * log_b + (bh % H) // log_g * log_h
-    g = tl.load(at + (t0 + i) * log_t, mask=i <= last, other=0.0).to(tl.float32)
+    ok = (i <= last)[:, None] & there[None, :]
+    at = log + b * log_b + (t0 + i)[:, None] * log_t + (h // log_g * log_h)[None, :]
+    g = tl.load(at, mask=ok, other=0.0).to(tl.float32)
     reset = g < RESET
     sums = tl.cumsum(tl.where(reset, 0.0, g) * LOG2E if EXACT else tl.maximum(g * LOG2E, FLOOR), axis=0)
-    tl.store(a + bh * T + t0 + i, sums, mask=i <= last)
+    out = (b * H + h)[None, :] * T + (t0 + i)[:, None]
+    tl.store(a + out, sums, mask=ok)
     if EXACT:
-        place = tl.where(reset, i, -1)
-        reset_at = tl.max(tl.where(i[:, None] >= i[None, :], place[None, :], -1), axis=1)
-        tl.store(r + bh * T + t0 + i, reset_at, mask=i <= last)
+        tl.store(r + out, tl.associative_scan(tl.where(reset, i[:, None], -1), 0, later), mask=ok)
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -341,69 +356,75 @@ def passes(a, r, at, LEAST: tl.constexpr, EXACT: tl.constexpr):
     return kept.to(tl.float32)
 
 
+@triton.jit
+def steps_of_heads(b, t0, last, h, there, T, H, C: tl.constexpr, HEADS: tl.constexpr):
+    """Where the numbers of a chunk's steps and some heads lie in [B, T, H], and which of them there are; both [C * HEADS]."""
+    i = tl.arange(0, C)
+    at = (b * T + t0 + i)[:, None] * H + h[None, :]
+    return tl.reshape(at, [C * HEADS]), tl.reshape((i <= last)[:, None] & there[None, :], [C * HEADS])
+
+
 @triton.jit(do_not_specialize=["T", "chunks"])
 def border_totals_kernel(
-    a, r, in_late, in_early, out_late, out_early, kept, total, T, H, chunks, begins, stops,
+    a, r, in_late, in_early, out_late, out_early, kept, total, T, H, chunks, begins, stops, HEADS: tl.constexpr,
     N_IN: tl.constexpr, N_OUT: tl.constexpr, C: tl.constexpr, LEAST: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     """For each chunk, <S, dS> at its start as kept * (<S, dS> at its end) + total; both [B, H, chunks]."""
-    bh = (tl.program_id(0) // chunks).to(tl.int64)
-    t0, last = place_of(tl.program_id(0) % chunks, T, begins, stops, C)
+    b, c, h, there = some_heads(H, chunks, HEADS)
+    t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
-    i = tl.arange(0, C)
-    ok = i <= last
-    at = ((bh // H) * T + t0 + i) * H + bh % H
-    inside = slot(in_late, at, N_IN, ok) + slot(in_early, at, N_IN, ok)
-    outside = slot(out_late, at, N_OUT, ok) + slot(out_early, at, N_OUT, ok)
-    keeps = passes(a, r, bh * T + t0 + last, LEAST, EXACT)
-    tl.store(kept + tl.program_id(0), keeps)
-    tl.store(total + tl.program_id(0), tl.sum(inside, axis=0) + keeps * tl.sum(outside, axis=0))
+    at, ok = steps_of_heads(b, t0, last, h, there, T, H, C, HEADS)
+    inside = tl.reshape(slot(in_late, at, N_IN, ok) + slot(in_early, at, N_IN, ok), [C, HEADS])
+    outside = tl.reshape(slot(out_late, at, N_OUT, ok) + slot(out_early, at, N_OUT, ok), [C, HEADS])
+    keeps = passes(a, r, (b * H + h) * T + t0 + last, LEAST, EXACT)
+    out = (b * H + h) * chunks + c
+    tl.store(kept + out, keeps, mask=there)
+    tl.store(total + out, tl.sum(inside, axis=0) + keeps * tl.sum(outside, axis=0), mask=there)
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def border_sums_kernel(
     a, r, start, in_late, in_early, out_late, out_early, own_late, own_early, kept, total, out, T, H, chunks, begins, stops,
-    owners, ends, parts, length, N_IN: tl.constexpr, N_OUT: tl.constexpr, N_OWN: tl.constexpr, C: tl.constexpr,
-    BLOCK: tl.constexpr, LEAST: tl.constexpr, EXACT: tl.constexpr,
+    owners, ends, parts, length, HEADS: tl.constexpr, N_IN: tl.constexpr, N_OUT: tl.constexpr, N_OWN: tl.constexpr,
+    C: tl.constexpr, BLOCK: tl.constexpr, LEAST: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     """The pairing at each step of a chunk, [B, T, H]; see `border_sums`."""
-    c = tl.program_id(0) % chunks
-    bh = (tl.program_id(0) // chunks).to(tl.int64)
+    b, c, h, there = some_heads(H, chunks, HEADS)
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
     if owners is None:
         part = t0 // length
-        end = tl.minimum(tl.cdiv((part + 1) * length, C), chunks).to(tl.int64)
-        sh = (bh // H * parts + part) * H + bh % H
+        end = tl.minimum(tl.cdiv((part + 1) * length, C), chunks).to(tl.int32)
+        sequence = b * parts + part
     else:
-        end = tl.load(ends + c)
-        sh = tl.load(owners + c) * H + bh % H
+        end = tl.load(ends + c).to(tl.int32)
+        sequence = tl.load(owners + c)
     n = tl.arange(0, BLOCK)
-    value = 0.0  # <S, dS> at the chunk's end: what later chunks add, up to the first that lets nothing pass
-    still = 1.0
-    for base in range(c + 1, end.to(tl.int32), BLOCK):
-        later = base + n
-        keeps = tl.load(kept + bh * chunks + later, mask=later < end, other=1.0)
-        first = tl.min(tl.where(keeps == 0.0, later, end.to(tl.int32)), axis=0)
-        adds = tl.load(total + bh * chunks + later, mask=(later < end) & (later <= first), other=0.0)
-        value += still * tl.sum(adds, axis=0)
+    # <S, dS> at the chunk's end: what later chunks add, up to the first that lets nothing pass
+    value = tl.zeros([HEADS], tl.float32)
+    still = tl.full([HEADS], 1.0, tl.float32)
+    for base in range(c + 1, end, BLOCK):
+        after = (base + n)[None, :]
+        where = ((b * H + h) * chunks)[:, None] + after
+        keeps = tl.load(kept + where, mask=after < end, other=1.0)
+        first = tl.min(tl.where(keeps == 0.0, after, end), axis=1)
+        adds = tl.load(total + where, mask=(after < end) & (after <= first[:, None]), other=0.0)
+        value += still * tl.sum(adds, axis=1)
         still = tl.where(first < end, 0.0, still)
     if start is not None:
-        value += still * tl.load(start + sh)
-    i = tl.arange(0, C)
-    ok = i <= last
-    at = ((bh // H) * T + t0 + i) * H + bh % H
-    late, early = slot(out_late, at, N_OUT, ok), slot(out_early, at, N_OUT, ok)
+        value += still * tl.load(start + sequence * H + h)
+    at, ok = steps_of_heads(b, t0, last, h, there, T, H, C, HEADS)
+    late = tl.reshape(slot(out_late, at, N_OUT, ok), [C, HEADS])
+    early = tl.reshape(slot(out_early, at, N_OUT, ok), [C, HEADS])
     border = value + tl.sum(late + early, axis=0)
-    pairing = border * passes(a, r, bh * T + t0 + last, LEAST, EXACT)
+    pairing = (border * passes(a, r, (b * H + h) * T + t0 + last, LEAST, EXACT))[None, :]
     pairing -= tl.cumsum(late, axis=0) - late + tl.cumsum(early, axis=0)
-    late, early = slot(in_late, at, N_IN, ok), slot(in_early, at, N_IN, ok)
-    late += slot(own_late, at, N_OWN, ok)
-    early += slot(own_early, at, N_OWN, ok)
+    late = tl.reshape(slot(in_late, at, N_IN, ok) + slot(own_late, at, N_OWN, ok), [C, HEADS])
+    early = tl.reshape(slot(in_early, at, N_IN, ok) + slot(own_early, at, N_OWN, ok), [C, HEADS])
     pairing += tl.cumsum(late, axis=0, reverse=True) + tl.cumsum(early, axis=0, reverse=True) - early
-    tl.store(out + at, pairing, mask=ok)
+    tl.store(out + tl.reshape(at, [C, HEADS]), pairing, mask=tl.reshape(ok, [C, HEADS]))
 
 
 @triton.jit(do_not_specialize=["T", "parts", "length"])
@@ -652,17 +673,24 @@ def border_sums(
     pairs = ((in_late, in_early), (out_late, out_early), (own_late, own_early))
     tiles = [next((x.shape[3] for x in pair if x is not None), 1) for pair in pairs]
     least = -22.0 if exact else -16.0  # far below the rounding of one pair
+    programs, heads = grouped(p, 8)
     launch(
-        border_totals_kernel, (p.programs,), a, r, in_late, in_early, out_late, out_early, kept, total, *p.at_once,
-        N_IN=tiles[0], N_OUT=tiles[1], C=p.chunk, LEAST=least, EXACT=exact, num_warps=1,
+        border_totals_kernel, (programs,), a, r, in_late, in_early, out_late, out_early, kept, total, *p.at_once,
+        HEADS=heads, N_IN=tiles[0], N_OUT=tiles[1], C=p.chunk, LEAST=least, EXACT=exact, num_warps=4,
     )  # fmt: skip
     launch(
-        border_sums_kernel, (p.programs,), a, r, None if start is None else start.contiguous(), in_late, in_early,
+        border_sums_kernel, (programs,), a, r, None if start is None else start.contiguous(), in_late, in_early,
         out_late, out_early, own_late, own_early, kept, total, out, *p.at_once, p.owners, p.ends, parts,
-        p.length(parts), N_IN=tiles[0], N_OUT=tiles[1], N_OWN=tiles[2], C=p.chunk, BLOCK=256, LEAST=least, EXACT=exact,
-        num_warps=1,
+        p.length(parts), HEADS=heads, N_IN=tiles[0], N_OUT=tiles[1], N_OWN=tiles[2], C=p.chunk, BLOCK=128, LEAST=least,
+        EXACT=exact, num_warps=4,
     )  # fmt: skip
     return out
+
+
+def grouped(p: Places, most: int) -> tuple[int, int]:
+    """(programs, heads that each takes) of a kernel over all chunks, whose heads lie beside one another in memory."""
+    heads = min(most, triton.next_power_of_2(p.heads))
+    return p.programs // max(1, p.heads) * cdiv(p.heads, heads), heads
 
 
 def cumulate(log: torch.Tensor, p: Places, exact: bool) -> tuple[torch.Tensor, Any, Any]:
@@ -675,9 +703,10 @@ def cumulate(log: torch.Tensor, p: Places, exact: bool) -> tuple[torch.Tensor, A
     a = log.new_empty((B, H, T, *log.shape[3:]), dtype=torch.float32)
     if log.ndim == 3:
         r = log.new_empty((B, H, T), dtype=torch.int32) if exact else None
+        programs, heads = grouped(p, 16)
         launch(
-            cumulate_steps_kernel, (p.programs,), log, *strides(log, H), a, r, *p.at_once,
-            C=p.chunk, EXACT=exact, num_warps=1,
+            cumulate_steps_kernel, (programs,), log, *strides(log, H), a, r, *p.at_once,
+            C=p.chunk, HEADS=heads, EXACT=exact, num_warps=2,
         )  # fmt: skip
         return a, r, None
     X = log.shape[3]

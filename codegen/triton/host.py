@@ -51,8 +51,9 @@ class Host:
         self.blocks = blocks(plan, self.fused, states if backward else ())
         if later is not None:
             self.blocks = replace(self.blocks, stored=later.blocks.given)
-        # chunks' matrices serve several sweeps, and the sums as well, where walks make sums
-        ahead = any(b.own for s in self.blocks.walks.values() for b in s.borders)
+        # chunks' matrices serve several sweeps, and the sums as well, where walks make sums; and what was cut had several
+        walks = self.blocks.walks.values()
+        ahead = any(b.own for s in walks for b in s.borders) or len({(s.states, s.side) for s in walks}) < len(walks)
         self.opened: dict[Any, Opened] = {k: opened(s, ahead) for k, s in self.blocks.walks.items()}
         self.pieces: dict[int, Opened] = {k: opened(s, True) for k, s in self.blocks.pieces.items()}
         self.again = {n for s in self.blocks.walks.values() for n in s.states} & states if backward else set()
@@ -64,6 +65,7 @@ class Host:
         self.bordered: set[str] = set()  # states that were left at the borders of blocks
         self.entered: set[str] = set()  # states whose values before each part are known
         self.left: set[str] = set()  # states whose last values are known
+        self.heavy: set[int] = set()  # walks that load too much to do so ahead, and make several reads
         self.paired: set[str] = set()  # states whose pairings at the ends of parts are known
         self.lines: list[str] = []
         self.initial_gradient = ""
@@ -222,6 +224,8 @@ class Host:
             fine=self.fine,
             borders=borders,
         )
+        if not kernel.ahead and not sweep.solve and len(o.outputs) > 1:
+            self.heavy.add(k)
         self._prepare(o, group, f"{self.kind}_prepare_{number}", k)
         self._inputs(kernel)
         self.kernels.append(kernel)

@@ -14,9 +14,11 @@ from .opened import Opened, Sums
 from .tile import PER_HEAD, PER_STEP, Argument, Fine, Tiles, Value, at_row, axis_name, block_name, size_name
 
 NameOf = Callable[[Node], str]
-# Tensors of whose tiles a walk loads at most so many, so that all that it loads comes chunks ahead: each takes registers for its
-# addresses. On an H200 walks with up to 5 take 0.74 to 1.04 of the time then, those with more up to twice as long.
-AHEAD = 5
+# KiB of a chunk's tiles that a walk loads at most, in the default configuration for dims of 128 in 16 bits, so that all that it
+# loads comes chunks ahead: then two programs' buffers fit on a multiprocessor; and at most, where its writes depend on its reads,
+# which takes more registers. On an H200 walks take 0.7 to 1.0 of the time then, those that load more 1.05 to 1.6.
+AHEAD = 36
+AHEAD_SOLVING = 32
 # Tensors of whose tiles a kernel ahead of a walk loads at most so many, so that it can do with few registers: then more programs
 # fit on a multiprocessor, which takes 0.7 to 1.02 of the time. With more of them it spills.
 FEW = 4
@@ -63,6 +65,22 @@ class Kernel:
 def _wide(a: Argument) -> bool:
     """Has it a row of channels for each step?"""
     return a.layout in ("step", "chunked") and bool(a.axes) and not a.name.endswith("_resets")
+
+
+def _loaded(tiles: Tiles, tiled: str | None) -> float:
+    """KiB of the tiles that a walk loads for a chunk, in the default configuration for dims of 128 in 16 bits."""
+    steps, tile, dim = 32, 64, 128
+    bits = 0
+    for a in tiles.arguments.values():
+        if a.layout == "matrix":
+            bits += steps * steps * 16
+        elif _wide(a):
+            sums = a.name.endswith("_sums")
+            each = 32 if sums or (a.source is not None and a.source.attrs[0] == "intra") else 16
+            name, found = a.name.removesuffix("_sums"), [key[:3] for key in tiles.loads]
+            tensors = found.count((name, "a", "")) + found.count((name, "a", "_before")) if sums else 1
+            bits += tensors * steps * (tile if a.axes[0] == tiled else dim) * each
+    return bits / 8 / 1024
 
 
 def parameters(a: Argument) -> list[str]:
@@ -133,11 +151,11 @@ def sweep_kernel(
     way = "forwards" if o.direction > 0 else "backwards"
     states = ", ".join(sweep.states)
     doc = f"A walk {way} over chunks, carrying a tile of {states}."
-    loop = [*_chunk_header(o.direction), *tiles.head, *tiles.lines]
+    loop = tiles.used([*_chunk_header(o.direction), *tiles.head, *tiles.lines])
     lines = {"setup": setup, "loop": loop, "after": after}
     arguments = tuple(tiles.arguments.values())
     stored = sweep.states if borders else ()
-    ahead = len([a for a in arguments if a.layout == "matrix" or _wide(a)]) <= AHEAD
+    ahead = _loaded(tiles, tiled) <= (AHEAD_SOLVING if sweep.solve else AHEAD)
     return Kernel(name, lines, doc, arguments, axes, tiled, True, finals=sweep.finals, borders=stored, ahead=ahead)
 
 
@@ -492,7 +510,13 @@ def _chunk_header(direction: int, walks: bool = True) -> list[str]:
         ]
     else:
         lines = ["t0, last = place_of(c, T, begins, stops, C)", "if last < 0:", "    return"]
-    return [*lines, "i_ok = i <= last", "at = bh * T + t0", "step = (b * T + t0) * H + h"]
+    return [
+        *lines,
+        "i_ok = i < last + 1",
+        "row = i if EVEN else tl.minimum(i, last)",
+        "at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0",
+        "step = (b * T + t0) * H + h",
+    ]
 
 
 def _state_place(s: StateForm, own: tuple[str, ...], which: str = "sh") -> tuple[str, str]:

@@ -151,6 +151,9 @@ class _Opening:
             if own is not None and own != r.leaf.axes[0]:
                 self.own[r.leaf] = {r.leaf.axes[0]: own}
         decays = {self.named(d): rename(chunk.streams[d], names) for d in chunk.decays}
+        self.own_decays = {
+            d.attrs[1]: x.attrs[1] for d, x in decays.items() if x.op == "leaf" and x.attrs[0] == "decay"
+        }
         self.out = Opened(
             tuple(names.get(a, a) for a in full), tuple(names.get(a, a) for a in tile), sweep.direction, decays, names
         )
@@ -207,7 +210,25 @@ class _Opening:
             own = dict(zip(base.attrs[2][1:], (a for a in y.attrs[2] if a not in STEPS), strict=True))
             node = rename(self.streams[base], own)
             mapping[y] = rename(self.parts(node), {ROW: steps})
-        return replace(x, mapping)
+        return self.absorbed(replace(x, mapping))
+
+    def absorbed(self, x: Node) -> Node:
+        """x with a step's decay made part of the decays from the chunk's start up to that step, which then need not be known up
+        to the step before it, nor the decay itself."""
+        x = rebuild(x, (self.absorbed(a) for a in x.args)) if x.args else x
+        for g in x.args if x.op == "mul" else ():
+            if not self.is_decay(g):
+                continue
+            (step,), own = [a for a in g.axes if a in STEPS], set(g.axes) - set(STEPS)
+            for f in x.args:
+                longer = _longer(f, step) if set(f.axes) - set(STEPS) == own else None
+                if longer is not None and self.own_decays.get(f.args[0].attrs[1]) == g.attrs[1]:
+                    return self.absorbed(mul(longer, *(y for y in x.args if y is not f and y is not g)))
+        return x
+
+    def is_decay(self, x: Node) -> bool:
+        """Is x what a step scales a state by, as it was given?"""
+        return x.op == "leaf" and x.attrs[0] == "decay" and x.attrs[1] in self.own_decays.values()
 
     def parts(self, node: Node) -> Node:
         if node.op == "leaf":
@@ -215,8 +236,9 @@ class _Opening:
         if node.op != "mul":
             return self.opaque(node)
         scalars = [f for f in node.args if not f.axes]
-        vectors = [f for f in node.args if f.axes]
-        out = [f if f.op == "const" else self.single(f) for f in scalars]
+        decays = [f for f in node.args if f.axes and self.is_decay(f)]
+        vectors = [f for f in node.args if f.axes and f not in decays]
+        out = [f if f.op == "const" else self.single(f) for f in (*scalars, *decays)]
         if vectors:
             out.append(self.single(mul(*vectors)))
         return mul(*out)
@@ -365,6 +387,21 @@ class _Opening:
             self.out.products[node] = x
             return node
         return rebuild(x, (self.product(a) for a in x.args)) if x.args else x
+
+
+def _longer(x: Node, step: str) -> Node | None:
+    """Decays from the chunk's start up to what comes before a step, with those of the step as well; None for other nodes."""
+    if step not in x.axes or x.op not in ("decay_in", "decay_out", "decay_mask"):
+        return None
+    *which, direction = x.attrs
+    read = x.op == "decay_in" or (x.op == "decay_mask" and step == ROW)
+    if read != (direction > 0):
+        return None
+    place = 1 if x.op == "decay_mask" and not read else 0
+    if which[place] == read:
+        return None
+    which[place] = read
+    return make(x.op, x.args, (*which, direction), x.axes)
 
 
 def _used(definitions: dict[Node, Node], roots: list[Node]) -> dict[Node, Node]:

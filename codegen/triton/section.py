@@ -10,7 +10,9 @@ import jinja2
 from ..adjoint import gradient_name
 from ..pipeline import Compiled
 from ..segments import feeds_back, linear_sweep
+from ..stages import Plan
 from .blocks import Blocks, blocks
+from .cut import cut
 from .fuse import fuse
 from .host import HASH, Host, without
 from .kernels import Kernel
@@ -47,7 +49,7 @@ def triton_source(c: Compiled, exchanges: bool = True, fine: Fine | None = None,
     printed: list[str] = []
     cuts = cuttable(c)
     plan = c.backward if unwanted is None else without(c.backward, gradient_name(c.step.variable(unwanted)))
-    backward = Host(c, plan, True, cuts, exchanges, fine)
+    backward = Host(c, walked(c, plan), True, cuts, exchanges, fine)
     for host in (Host(c, c.forward, False, cuts, exchanges, fine, backward), backward):
         text = host.text()
         kernels = [kernel_text(k) for k in host.kernels]
@@ -57,10 +59,18 @@ def triton_source(c: Compiled, exchanges: bool = True, fine: Fine | None = None,
     return "\n\n".join(parts).replace(HASH, key)
 
 
+def walked(c: Compiled, plan: Plan) -> Plan:
+    """A backward plan as kernels walk it: what a walk loads is known once it is printed."""
+    once = Host(c, plan, True, cuttable(c))
+    once.text()
+    return cut(plan, once.heavy) if once.heavy else plan
+
+
 def roles(c: Compiled) -> Blocks:
-    """What the sweeps of the backward plan do, by what reads states at the borders of blocks."""
+    """What the sweeps of the backward plan do, as kernels walk it, by what reads states at the borders of blocks."""
     assert c.backward is not None
-    return blocks(c.backward, fuse(c.backward), [s.name for s in c.step.states])
+    plan = walked(c, c.backward)
+    return blocks(plan, fuse(plan), [s.name for s in c.step.states])
 
 
 def cuttable(c: Compiled) -> bool:

@@ -118,6 +118,7 @@ class Tiles:
         self.wide: frozenset[str] = frozenset()  # matrices that are float32 in memory
         self.fine: Fine | None = None
         self.flat: list[str] | None = None  # decays whose extent decides how a kernel ahead of the sweep splits them
+        self.selects: dict[str, str] = {}  # of elements of tiles, and their statements
         self.matrices: dict[str, Node] = {}  # over the steps of a chunk, made here and not loaded
         self.names: set[str] = {
             "i",
@@ -128,6 +129,7 @@ class Tiles:
             "sh",
             "t0",
             "at",
+            "row",
             "step",
             "first",
             "last",
@@ -359,7 +361,13 @@ class Tiles:
         operands = f"{self._operand(a, (p, bound))}, {self._operand(b, (bound, q))}"
         plus = f", {onto.over(axes)}" if onto is not None else ""
         note = ("... + " if plus else "") + self.note(x)
-        v = self.assign("p", f'tl.dot({operands}{plus}, input_precision="tf32x3")', axes, note=note)
+        text = f'tl.dot({operands}{plus}, input_precision="tf32x3")'
+        if self.walks and onto is None and set(axes) == {ROW, COL}:
+            # in a region of its own, or else the compiler has each row of it made by two warps, as a walk's tile has more rows
+            v = self.assign("p", "tl.zeros([C, C], tl.float32)", axes)
+            self.lines += ["if count > 0:", f"    {v.text} = {text}  # {note}"]
+        else:
+            v = self.assign("p", text, axes, note=note)
         others = [(rests[0], b)] * again[0] + [(a, rests[1])] * again[1]
         for n, (y, z) in enumerate(others):
             operands = f"{self._operand(y, (p, bound))}, {self._operand(z, (bound, q))}"
@@ -483,7 +491,7 @@ class Tiles:
         for what, letter in (("sums", "a"), ("resets", "n" if own else "r")):
             if (name, letter, suffix, *own) not in self.loads:
                 variable = self.loads[name, letter, suffix, *own] = self.fresh(f"{name}_{letter}{suffix}")
-                row = "last" if end else "tl.minimum(i, last)" if inclusive else "tl.minimum(i - 1, last)"
+                row = "last" if end else "row" if inclusive else "tl.minimum(i - 1, last)"
                 masks = [] if end or inclusive else [("i > 0", 0)]
                 if own:
                     axis = self.index(own[0])
@@ -499,6 +507,8 @@ class Tiles:
                 mask = f", mask={' & '.join(shown)}, other={-1 if letter == 'r' else 0}" if shown else ""
                 where = self.lines if own and not (end and self.flat is None) else self.head
                 text = f"tl.load({name}_{what} + {base} + {place}{mask})"
+                if own and not end and self.walks and what == "sums":
+                    text = f"tl.where({shown[-1]}, {text}, 0.0)"  # as `_apart` has it
                 if what == "resets":
                     none = "-1" if not own else "tl.full([1], 0, tl.int32)" if end else "0"
                     text += f" if EXACT else {none}"
@@ -606,7 +616,25 @@ class Tiles:
                 edges = ", ".join(", ".join(self._cumulative(summed, x, over=axes)) for x in (True, False))
                 text = f"{text} if EXACT else span({edges})"
             return self.assign(base, text, axes)
-        return self.assign(base, loaded, axes, raw=True)
+        return self._apart(self.assign(base, loaded, axes, raw=True))
+
+    def _apart(self, v: Value) -> Value:
+        """A tile that was loaded, whose elements are taken through a select that changes nothing.
+
+        Otherwise the compiler moves the change of layout that elementwise work needs up to the load, and then copies the tile to
+        shared memory by single elements, which it can't do ahead of time for those of two bytes: a walk then waits for the load.
+        """
+        if not self.walks or len(v.axes) < 2:
+            return v
+        name = self.fresh(f"{v.text}_each")
+        self.selects[name] = f"{name} = tl.where({self.inside(v.axes)}, {v.text}, 0.0)"
+        self.lines.append(self.selects[name])
+        return replaced(v, wide=f"{name}.to(tl.float32)")
+
+    def used(self, lines: list[str]) -> list[str]:
+        """The lines without selects that nothing uses: of tiles that are operands of products alone."""
+        unused = {x for name, x in self.selects.items() if sum(name in words(y) for y in lines) < 2}
+        return [x for x in lines if x not in unused]
 
     def _per_head(self, x: Node, own: tuple[str, ...]) -> Value:
         kind, name, _ = x.attrs
@@ -630,7 +658,7 @@ class Tiles:
             self.memo[base] = v
         v = self.memo[base]
         names = dict(zip(base.attrs[2], x.attrs[2], strict=True))
-        return Value(v.text, tuple(names[a] for a in v.axes), v.raw)
+        return replaced(v, axes=tuple(names[a] for a in v.axes))
 
     def _stream(self, x: Node) -> Value:
         """A step-level quantity computed on the tile; zero where there is no step or no channel."""
@@ -641,6 +669,11 @@ class Tiles:
         oks = [Value(self.ok(a), (a,)).over(v.axes) for a in v.axes]
         text = f"tl.where({' & '.join(oks)}, {v.over(v.axes)}, 0.0)" if oks else v.text
         return self.assign("x", text, v.axes, note=self.note(node))
+
+
+def words(line: str) -> list[str]:
+    """The names in a statement."""
+    return re.findall(r"\w+", line)
 
 
 def is_state(x: Node) -> bool:
@@ -661,7 +694,7 @@ def at_row(x: Node) -> Node:
 
 
 INTERNAL = frozenset(
-    "i c h b n bh sh t0 at step last part first begin stop count chunks tile tl m p s t x w y".split()
+    "i c h b n bh sh t0 at row step last part first begin stop count chunks tile tl m p s t x w y".split()
 )  # names of every kernel
 
 
