@@ -116,7 +116,7 @@ def candidates(itemsize: int, largest: int) -> tuple[Config, ...]:
     else:
         usual = Config(chunk=32, tile=64, block=32, warps=4, stages=3, ahead=2, registers=168)
         wide: dict[str, Any] = {"block": 64, "registers": None}
-        others = (wide, {"stages": 2}, wide | {"ahead": 4}, {"tile": 32}, wide | {"chunk": 64})
+        others = ({"registers": 128}, wide, {"stages": 2}, wide | {"ahead": 4}, wide | {"chunk": 64})
     return tuple(dict.fromkeys([usual, *(replace(usual, **x) for x in others)]))
 
 

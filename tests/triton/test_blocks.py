@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from chunkform.codegen.ir import terms_of, walk
+from chunkform.codegen.ir import ROW, leaf, make, mul, terms_of, walk
 from chunkform.codegen.pipeline import compile_spec
 from chunkform.codegen.stages import Sweep
+from chunkform.codegen.triton import walked
 from chunkform.codegen.triton.blocks import blocks
 from chunkform.codegen.triton.fuse import fuse
 from chunkform.codegen.triton.host import Host
@@ -58,3 +59,56 @@ def test_kernels_ahead_have_few_registers_unless_they_load_many_tensors(name, ma
     ahead = [k for k in host.kernels if not k.walks]
     assert ahead and [k.name for k in ahead if not k.few] == many
     assert text.count("maxnreg=config.registers") == len(ahead) - len(many)
+
+
+def test_a_walk_that_loads_too_much_is_cut_in_one_for_each_read():
+    """Each has the sums that are over its read, and one of them the pairs inside chunks and the last state."""
+    c = compile_spec(find("gated_delta_rule")[0])
+    whole = [s for s in c.backward.stages if isinstance(s, Sweep)][-1]
+    *before, one, two = [s for s in walked(c, c.backward).stages if isinstance(s, Sweep)]
+    assert len(before) == 2 and len(whole.chunk.outputs) == 2
+    assert {**one.chunk.outputs, **two.chunk.outputs} == whole.chunk.outputs and len(one.chunk.outputs) == 1
+    assert one.chunk.states == two.chunk.states == whole.chunk.states
+    assert [*one.reads, *two.reads] == [*whole.reads] and (one.finals, two.finals) == (whole.finals, ())
+    (border,), (first,), (second,) = whole.borders, one.borders, two.borders
+    assert {**first.reads, **second.reads} == border.reads and set(first.reads) == {"late"}
+    assert (first.own, second.own) == ((), border.own)
+
+
+@pytest.mark.parametrize("name", ["lightning_attention", "gated_linear_attention", "delta_rule", "inverse_attention"])
+def test_walks_with_one_read_or_little_to_load_stay_whole(name):
+    c = compile_spec(find(name)[0])
+    assert walked(c, c.backward) is c.backward
+
+
+def test_a_steps_decay_is_part_of_the_decays_up_to_it():
+    """A write that depends on what the state held before the step's decay needs neither that decay nor those before it."""
+    c = compile_spec(find("gated_delta_rule")[0])
+    for plan, read, written in ((c.forward, "decay_in", "decay_out"), (c.backward, "decay_out", "decay_in")):
+        o = opened(plan.sweeps[0])
+        nodes = [*walk(*o.definitions.values(), *o.outputs.values(), *o.states.values(), *o.matrices.values())]
+        assert not any(x.op == "leaf" and x.attrs[0] == "decay" for x in nodes)
+        late = {x.op: {y.attrs[0] for y in nodes if y.op == x.op} for x in nodes if x.op in (read, written)}
+        assert late == {read: {read == "decay_in"}, written: {written == "decay_out"}}
+
+
+def test_only_decays_from_a_chunks_start_take_in_a_step():
+    from chunkform.codegen.triton.opened import _Opening
+
+    opening = _Opening(compile_spec(find("gated_delta_rule")[0]).forward.sweeps[0], False)
+    (d,) = opening.out.decays
+    alpha, other = leaf("decay", "alpha", (ROW,)), leaf("input", "beta", (ROW,))
+    before, upto = (make("decay_in", (d,), (late, 1), d.axes) for late in (False, True))
+    assert opening.absorbed(mul(alpha, other, before)) == mul(other, upto)
+    for x in (mul(alpha, other, upto), mul(other, before), mul(alpha, make("decay_out", (d,), (True, 1), d.axes))):
+        assert opening.absorbed(x) == x
+
+
+def test_a_walk_takes_elements_of_tiles_through_selects_and_operands_as_they_are():
+    c = compile_spec(find("gated_delta_rule")[0])
+    host = Host(c, c.forward, False, True)
+    host.text()
+    (walk_,) = [k for k in host.kernels if k.walks and "sweep" in k.name]
+    loop = walk_.lines["loop"]
+    assert [x for x in loop if "_each = " in x] == ["v_each = tl.where(e_ok[:, None] & i_ok[None, :], v, 0.0)"]
+    assert sum("v_each" in x for x in loop) == 2 and any("tl.trans(k.to(DT))" in x for x in loop)
