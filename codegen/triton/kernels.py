@@ -16,7 +16,7 @@ from .tile import PER_HEAD, PER_STEP, Argument, Fine, Tiles, Value, at_row, axis
 NameOf = Callable[[Node], str]
 # KiB of a chunk's tiles that a walk loads at most, in the default configuration for dims of 128 in 16 bits, so that all that it
 # loads comes chunks ahead: then two programs' buffers fit on a multiprocessor; and at most, where its writes depend on its reads,
-# which takes more registers. On an H200 walks take 0.7 to 1.0 of the time then, those that load more 1.05 to 1.6.
+# which takes more registers. On an H200 walks take 0.74 to 1.04 of the time then, those that load more 1.05 to 1.6.
 AHEAD = 36
 AHEAD_SOLVING = 32
 # Tensors of whose tiles a kernel ahead of a walk loads at most so many, so that it can do with few registers: then more programs
@@ -68,7 +68,8 @@ def _wide(a: Argument) -> bool:
 
 
 def _loaded(tiles: Tiles, tiled: str | None) -> float:
-    """KiB of the tiles that a walk loads for a chunk, in the default configuration for dims of 128 in 16 bits."""
+    """KiB of the tiles that a walk loads for a chunk, in the default configuration for dims of 128 in 16 bits. A value's terms
+    that an earlier walk has stored count as 16 bits, though they are float32: the limits were measured so."""
     steps, tile, dim = 32, 64, 128
     bits = 0
     for a in tiles.arguments.values():

@@ -9,14 +9,27 @@ from ..ir import Node
 from ..pipeline import Compiled
 from .tile import axis_name, size_name
 
+# what a section imports
+IMPORTS = {
+    "chunkform.runtime.by_head": "by_head",
+    "chunkform.runtime.kernels": (
+        "block_sums border_sums chained chained_matrix cumulate decayed_product decayed_sum inverse is_flat part_of place_of "
+        "power span suffix_sum"
+    ),
+    "chunkform.runtime.launch": "DTYPES cdiv choose cotangent each_head launch spread steps strides whole",
+    "chunkform.runtime.parts": "map_of_all",
+    "chunkform.runtime.packed": "BLOCK",
+    "chunkform.runtime.places": "LEVELS parts_for places",
+    "chunkform.runtime.rounding": "rounded_and_rest rounded_to",
+    "chunkform.runtime.total": "pair total",
+}
+# what is called by name in kernels and in the functions that launch them
 RESERVED = frozenset(
     "B T H C DT BLOCK LEVELS blocks first_block needs_backward EVEN EXACT FLAT STAGES WARPS YIELD tl triton torch i c h b n "
-    "bh sh t0 at step last chunks tile flat extent part first begin stop count given states constants saved needs "
-    "cotangents final_cotangents packed lay parts length begins stops starts config dtype some start late early gradients "
-    "initial outputs finals inverse is_flat power span halves decayed_product decayed_sum rounded_and_rest rounded_to "
-    "by_head border_sums chained chained_matrix cumulate suffix_sum part_of place_of parts_for places launch steps strides "
-    "padded choose pair whole spread each_head cotangent cdiv block_sums".split()
-)
+    "bh sh t0 at row step last chunks tile flat extent part first begin stop count given states constants saved needs "
+    "cotangents final_cotangents packed lay parts config dtype some length begins stops starts start late early gradients "
+    "initial outputs finals".split()
+) | {name for names in IMPORTS.values() for name in names.split()}
 SUFFIXES = re.compile(
     r"_(p|b|t|h|g|a|n|r|by_head|borders|blocks|sums|starts|ends|linear|resets|extents|extent|"
     r"end|before|ok|in|out|first|last|next|start|late|early)$"

@@ -18,19 +18,6 @@ from .host import HASH, Host, without
 from .kernels import Kernel
 from .tile import CannotPrint, Fine
 
-IMPORTS = {
-    "chunkform.runtime.by_head": "by_head",
-    "chunkform.runtime.kernels": (
-        "block_sums border_sums chained chained_matrix cumulate decayed_product decayed_sum inverse is_flat part_of place_of "
-        "power span suffix_sum"
-    ),
-    "chunkform.runtime.launch": "DTYPES cdiv choose cotangent each_head launch spread steps strides whole",
-    "chunkform.runtime.parts": "map_of_all",
-    "chunkform.runtime.packed": "BLOCK",
-    "chunkform.runtime.places": "LEVELS parts_for places",
-    "chunkform.runtime.rounding": "rounded_and_rest rounded_to",
-    "chunkform.runtime.total": "pair total",
-}
 TEMPLATES = Path(__file__).parent.parent / "templates"
 
 

@@ -47,6 +47,15 @@ class Fine:
     states: bool = False
 
 
+@dataclass
+class Elements:
+    """The elements of a tile that a walk loads, by a variable of their own; `taken` where anything but a product uses them."""
+
+    variable: str
+    statement: str
+    taken: bool = False
+
+
 @dataclass(frozen=True)
 class Value:
     """`text` has the axes in this order; `raw` says that its dtype is that of a tensor in memory, not float32, in which it is
@@ -56,10 +65,16 @@ class Value:
     axes: tuple[str, ...]
     raw: bool = False
     wide: str = ""
+    elements: Elements | None = None
 
     def over(self, axes: tuple[str, ...]) -> str:
         """The text in float32, to be broadcast over `axes`."""
-        text = self.wide or f"{self.text}.to(tl.float32)" if self.raw else self.text
+        text = self.text
+        if self.elements is not None:
+            self.elements.taken = True
+            text = self.elements.variable
+        if self.raw:
+            text = self.wide or f"{text}.to(tl.float32)"
         if self.axes == axes or not self.axes:
             return text
         if len(axes) == 1:
@@ -118,7 +133,7 @@ class Tiles:
         self.wide: frozenset[str] = frozenset()  # matrices that are float32 in memory
         self.fine: Fine | None = None
         self.flat: list[str] | None = None  # decays whose extent decides how a kernel ahead of the sweep splits them
-        self.selects: dict[str, str] = {}  # of elements of tiles, and their statements
+        self.elements: list[Elements] = []  # of the tiles that are loaded
         self.matrices: dict[str, Node] = {}  # over the steps of a chunk, made here and not loaded
         self.names: set[str] = {
             "i",
@@ -626,14 +641,15 @@ class Tiles:
         """
         if not self.walks or len(v.axes) < 2:
             return v
-        name = self.fresh(f"{v.text}_each")
-        self.selects[name] = f"{name} = tl.where({self.inside(v.axes)}, {v.text}, 0.0)"
-        self.lines.append(self.selects[name])
-        return replaced(v, wide=f"{name}.to(tl.float32)")
+        variable = self.fresh(f"{v.text}_each")
+        elements = Elements(variable, f"{variable} = tl.where({self.inside(v.axes)}, {v.text}, 0.0)")
+        self.elements.append(elements)
+        self.lines.append(elements.statement)
+        return replaced(v, elements=elements)
 
     def used(self, lines: list[str]) -> list[str]:
-        """The lines without selects that nothing uses: of tiles that are operands of products alone."""
-        unused = {x for name, x in self.selects.items() if sum(name in words(y) for y in lines) < 2}
+        """The lines without selects of elements that nothing takes: of tiles that are operands of products alone."""
+        unused = {x.statement for x in self.elements if not x.taken}
         return [x for x in lines if x not in unused]
 
     def _per_head(self, x: Node, own: tuple[str, ...]) -> Value:
@@ -669,11 +685,6 @@ class Tiles:
         oks = [Value(self.ok(a), (a,)).over(v.axes) for a in v.axes]
         text = f"tl.where({' & '.join(oks)}, {v.over(v.axes)}, 0.0)" if oks else v.text
         return self.assign("x", text, v.axes, note=self.note(node))
-
-
-def words(line: str) -> list[str]:
-    """The names in a statement."""
-    return re.findall(r"\w+", line)
 
 
 def is_state(x: Node) -> bool:

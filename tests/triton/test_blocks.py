@@ -11,7 +11,7 @@ from chunkform.codegen.triton import walked
 from chunkform.codegen.triton.blocks import blocks
 from chunkform.codegen.triton.fuse import fuse
 from chunkform.codegen.triton.host import Host
-from chunkform.codegen.triton.opened import opened
+from chunkform.codegen.triton.opened import _Opening, opened
 from chunkform.spec.language import find
 
 
@@ -50,11 +50,11 @@ def test_what_is_only_used_in_one_sum_is_stored_as_one():
 
 @pytest.mark.parametrize(
     ("name", "many"),
-    [("gated_delta_rule", ["backward_prepare_3"]), ("lightning_attention", []), ("gated_linear_attention", [])],
+    [("gated_delta_rule", ["backward_prepare_4"]), ("lightning_attention", []), ("gated_linear_attention", [])],
 )
 def test_kernels_ahead_have_few_registers_unless_they_load_many_tensors(name, many):
     c = compile_spec(find(name)[0])
-    host = Host(c, c.backward, True, True)
+    host = Host(c, walked(c, c.backward), True, True)
     text = host.text()
     ahead = [k for k in host.kernels if not k.walks]
     assert ahead and [k.name for k in ahead if not k.few] == many
@@ -93,8 +93,6 @@ def test_a_steps_decay_is_part_of_the_decays_up_to_it():
 
 
 def test_only_decays_from_a_chunks_start_take_in_a_step():
-    from chunkform.codegen.triton.opened import _Opening
-
     opening = _Opening(compile_spec(find("gated_delta_rule")[0]).forward.sweeps[0], False)
     (d,) = opening.out.decays
     alpha, other = leaf("decay", "alpha", (ROW,)), leaf("input", "beta", (ROW,))

@@ -56,6 +56,10 @@ def test_kernels_of_recurrences_from_the_literature_agree_with_the_oracle():
     assert_small(interpret(LITERATURE, [SMALL | {"decay": "extreme"}]), 1e-4)
 
 
+def test_variables_may_be_called_what_kernels_call_their_own():
+    assert_small(interpret(("awkward_names",), [SMALL], parts=True), 1e-5)
+
+
 def test_states_read_at_the_borders_of_blocks_in_one_part_and_in_several():
     """Also where torch makes a part of what a decay's gradient is the sum of, and where an axis is contracted and kept."""
     names = ("kimi_delta_attention", "rwkv7", "square_delta_rule")
