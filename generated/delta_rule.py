@@ -575,13 +575,24 @@ def forward_sweep_1(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    d = tl.arange(0, block_d)
-    d_ok = d < D
     e = tile * block_e + tl.arange(0, block_e)
     e_ok = e < E
-    S = tl.zeros([block_e, block_d], tl.float32)
-    if S_first is not None:
-        S += tl.load(S_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
+    S = ()
+    d = ()
+    d_ok = ()
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        d_slice = n_d * block_d + tl.arange(0, block_d)
+        d_ok_slice = d_slice < D
+        S_slice = tl.zeros([block_e, block_d], tl.float32)
+        if S_first is not None:
+            S_slice += tl.load(
+                S_first + sh * D * E + d_slice[None, :] * E + e[:, None],
+                mask=d_ok_slice[None, :] & e_ok[:, None],
+                other=0.0,
+            )
+        S = S + (S_slice,)
+        d = d + (d_slice,)
+        d_ok = d_ok + (d_ok_slice,)
     k_p += b * k_b + h // k_g * k_h
     v_p += b * v_b + h // v_g * v_h
     q_p += b * q_b + h // q_g * q_h
@@ -594,8 +605,19 @@ def forward_sweep_1(
         row = i if EVEN else tl.minimum(i, last)
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(S.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k S
+        p = tl.zeros([block_e, C], tl.float32)
+        k = ()
+        q = ()
+        for n_d in tl.static_range((D + block_d - 1) // block_d):
+            k_slice = tl.load(
+                k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
+            )
+            p = tl.dot(S[n_d].to(DT), tl.trans(k_slice.to(DT)), p, input_precision="tf32x3")  # k S
+            q_slice = tl.load(
+                q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
+            )
+            k = k + (k_slice,)
+            q = q + (q_slice,)
         v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         v_each = tl.where(e_ok[:, None] & i_ok[None, :], v, 0.0)
         w = (-p) + v_each.to(tl.float32)
@@ -603,24 +625,33 @@ def forward_sweep_1(
         p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
         t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p3 = tl.dot(p2.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix2 p2
-        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p4 = tl.dot(S.to(DT), tl.trans(q.to(DT)), p3, input_precision="tf32x3")  # ... + q S
+        p4 = p3
+        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
+        S_next = ()
+        for n_d in tl.static_range((D + block_d - 1) // block_d):
+            p4 = tl.dot(S[n_d].to(DT), tl.trans(q[n_d].to(DT)), p4, input_precision="tf32x3")  # ... + q S
+            p5 = tl.dot(
+                (beta[None, :] * p2).to(DT), k[n_d].to(DT), S[n_d], input_precision="tf32x3"
+            )  # ... + k^T diag(beta) p2
+            S_slice2 = p5  # S + k^T diag(beta) p2
+            S_next = S_next + (S_slice2,)
+        S = S_next
         if YIELD:
             tl.store(write1_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :])
             tl.store(o_out + step * E + i[None, :] * (H * E) + e[:, None], p4, mask=e_ok[:, None] & i_ok[None, :])  # o
-        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-        p5 = tl.dot((beta[None, :] * p2).to(DT), k.to(DT), S, input_precision="tf32x3")  # ... + k^T diag(beta) p2
-        S = p5  # S + k^T diag(beta) p2
-    if YIELD:
-        if S_last is not None:
-            if part == parts - 1:
-                tl.store(
-                    S_last + (sh // H // parts * H + h) * D * E + d[None, :] * E + e[:, None],
-                    S,
-                    mask=d_ok[None, :] & e_ok[:, None],
-                )
-    else:
-        tl.store(S_last + sh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        if YIELD:
+            if S_last is not None:
+                if part == parts - 1:
+                    tl.store(
+                        S_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
+                        S[n_d],
+                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                    )
+        else:
+            tl.store(
+                S_last + sh * D * E + d[n_d][None, :] * E + e[:, None], S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None]
+            )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -659,11 +690,18 @@ def forward_ends_1(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    d = tl.arange(0, block_d)
-    d_ok = d < D
     d_kept = tile * block_d_kept + tl.arange(0, block_d_kept)
+    S = ()
+    d = ()
+    d_ok = ()
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        d_slice = n_d * block_d + tl.arange(0, block_d)
+        d_ok_slice = d_slice < D
+        S_slice = tl.where(d_kept[:, None] == d_slice[None, :], 1.0, 0.0)
+        S = S + (S_slice,)
+        d = d + (d_slice,)
+        d_ok = d_ok + (d_ok_slice,)
     d_kept_ok = d_kept < D
-    S = tl.where(d_kept[:, None] == d[None, :], 1.0, 0.0)
     k_p += b * k_b + h // k_g * k_h
     for n in tl.range(0, count, num_stages=STAGES):
         c = n
@@ -674,24 +712,41 @@ def forward_ends_1(
         row = i if EVEN else tl.minimum(i, last)
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(S.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k S
+        p = tl.zeros([block_d_kept, C], tl.float32)
+        k = ()
+        for n_d in tl.static_range((D + block_d - 1) // block_d):
+            k_slice = tl.load(
+                k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
+            )
+            p = tl.dot(S[n_d].to(DT), tl.trans(k_slice.to(DT)), p, input_precision="tf32x3")  # k S
+            k = k + (k_slice,)
         w = -p
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-        p3 = tl.dot((beta[None, :] * p2).to(DT), k.to(DT), S, input_precision="tf32x3")  # ... + k^T diag(beta) p2
-        S = p3  # S + k^T diag(beta) p2
-    if YIELD:
-        if S_last is not None:
-            if part == parts - 1:
-                tl.store(
-                    S_last + (sh // H // parts * H + h) * D * D + d[None, :] * D + d_kept[:, None],
-                    S,
-                    mask=d_ok[None, :] & d_kept_ok[:, None],
-                )
-    else:
-        tl.store(S_last + sh * D * D + d[None, :] * D + d_kept[:, None], S, mask=d_ok[None, :] & d_kept_ok[:, None])
+        S_next = ()
+        for n_d in tl.static_range((D + block_d - 1) // block_d):
+            p3 = tl.dot(
+                (beta[None, :] * p2).to(DT), k[n_d].to(DT), S[n_d], input_precision="tf32x3"
+            )  # ... + k^T diag(beta) p2
+            S_slice2 = p3  # S + k^T diag(beta) p2
+            S_next = S_next + (S_slice2,)
+        S = S_next
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        if YIELD:
+            if S_last is not None:
+                if part == parts - 1:
+                    tl.store(
+                        S_last + (sh // H // parts * H + h) * D * D + d[n_d][None, :] * D + d_kept[:, None],
+                        S[n_d],
+                        mask=d_ok[n_d][None, :] & d_kept_ok[:, None],
+                    )
+        else:
+            tl.store(
+                S_last + sh * D * D + d[n_d][None, :] * D + d_kept[:, None],
+                S[n_d],
+                mask=d_ok[n_d][None, :] & d_kept_ok[:, None],
+            )
 
 
 def triton_forward(given, states, constants, packed=None, exchange=None, needs_backward=True):
@@ -705,7 +760,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "967330b98e151fdc")
+    config = choose(some.dtype, (D, E), "b66f3259b1679eb9")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -758,7 +813,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             lay.length(parts),
             D=D,
             E=E,
-            block_d=config.padded(D),
+            block_d=min(config.slice, config.padded(D)),
             block_e=min(config.tile, config.padded(E)),
             YIELD=False,
             WARPS=config.warps,
@@ -784,7 +839,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             parts,
             lay.length(parts),
             D=D,
-            block_d=config.padded(D),
+            block_d=min(config.slice, config.padded(D)),
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=False,
             WARPS=config.warps,
@@ -829,7 +884,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         lay.length(parts),
         D=D,
         E=E,
-        block_d=config.padded(D),
+        block_d=min(config.slice, config.padded(D)),
         block_e=min(config.tile, config.padded(E)),
         YIELD=True,
         WARPS=config.warps,
@@ -997,15 +1052,24 @@ def backward_sweep_1(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    d = tl.arange(0, block_d)
-    d_ok = d < D
     e = tile * block_e + tl.arange(0, block_e)
     e_ok = e < E
-    dS = tl.zeros([block_e, block_d], tl.float32)
-    if dS_first is not None:
-        dS += tl.load(
-            dS_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0
-        )
+    d = ()
+    dS = ()
+    d_ok = ()
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        d_slice = n_d * block_d + tl.arange(0, block_d)
+        d_ok_slice = d_slice < D
+        dS_slice = tl.zeros([block_e, block_d], tl.float32)
+        if dS_first is not None:
+            dS_slice += tl.load(
+                dS_first + sh * D * E + d_slice[None, :] * E + e[:, None],
+                mask=d_ok_slice[None, :] & e_ok[:, None],
+                other=0.0,
+            )
+        d = d + (d_slice,)
+        dS = dS + (dS_slice,)
+        d_ok = d_ok + (d_ok_slice,)
     k_p += b * k_b + h // k_g * k_h
     do_p += b * do_b + h // do_g * do_h
     write1_p += b * write1_b + h // write1_g * write1_h
@@ -1024,8 +1088,14 @@ def backward_sweep_1(
             write1_p + t0 * write1_t + i[None, :] * write1_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0
         )
         write1_each = tl.where(e_ok[:, None] & i_ok[None, :], write1, 0.0)
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(dS.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k dS
+        p = tl.zeros([block_e, C], tl.float32)
+        k = ()
+        for n_d in tl.static_range((D + block_d - 1) // block_d):
+            k_slice = tl.load(
+                k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
+            )
+            p = tl.dot(dS[n_d].to(DT), tl.trans(k_slice.to(DT)), p, input_precision="tf32x3")  # k dS
+            k = k + (k_slice,)
         do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(do.to(DT), t.to(DT), p, input_precision="tf32x3")  # ... + matrix2 do
@@ -1050,20 +1120,31 @@ def backward_sweep_1(
                 ),
                 mask=i_ok[None, :],
             )  # dbeta
-        p4 = tl.dot((beta[None, :] * p3).to(DT), k.to(DT), input_precision="tf32x3")  # k^T diag(beta) p3
-        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p5 = tl.dot(do.to(DT), q.to(DT), (dS + (-p4)), input_precision="tf32x3")  # ... + q^T do
-        dS = p5  # dS + q^T do - k^T diag(beta) p3
-    if YIELD:
-        if dS_last is not None:
-            if part == 0:
-                tl.store(
-                    dS_last + (sh // H // parts * H + h) * D * E + d[None, :] * E + e[:, None],
-                    dS,
-                    mask=d_ok[None, :] & e_ok[:, None],
-                )
-    else:
-        tl.store(dS_last + sh * D * E + d[None, :] * E + e[:, None], dS, mask=d_ok[None, :] & e_ok[:, None])
+        dS_next = ()
+        for n_d in tl.static_range((D + block_d - 1) // block_d):
+            p4 = tl.dot((beta[None, :] * p3).to(DT), k[n_d].to(DT), input_precision="tf32x3")  # k^T diag(beta) p3
+            q = tl.load(
+                q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
+            )
+            p5 = tl.dot(do.to(DT), q.to(DT), (dS[n_d] + (-p4)), input_precision="tf32x3")  # ... + q^T do
+            dS_slice2 = p5  # dS + q^T do - k^T diag(beta) p3
+            dS_next = dS_next + (dS_slice2,)
+        dS = dS_next
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        if YIELD:
+            if dS_last is not None:
+                if part == 0:
+                    tl.store(
+                        dS_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
+                        dS[n_d],
+                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                    )
+        else:
+            tl.store(
+                dS_last + sh * D * E + d[n_d][None, :] * E + e[:, None],
+                dS[n_d],
+                mask=d_ok[n_d][None, :] & e_ok[:, None],
+            )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1102,11 +1183,18 @@ def backward_ends_1(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    d = tl.arange(0, block_d)
-    d_ok = d < D
     d_kept = tile * block_d_kept + tl.arange(0, block_d_kept)
+    d = ()
+    dS = ()
+    d_ok = ()
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        d_slice = n_d * block_d + tl.arange(0, block_d)
+        d_ok_slice = d_slice < D
+        dS_slice = tl.where(d_kept[:, None] == d_slice[None, :], 1.0, 0.0)
+        d = d + (d_slice,)
+        dS = dS + (dS_slice,)
+        d_ok = d_ok + (d_ok_slice,)
     d_kept_ok = d_kept < D
-    dS = tl.where(d_kept[:, None] == d[None, :], 1.0, 0.0)
     k_p += b * k_b + h // k_g * k_h
     for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
@@ -1117,23 +1205,38 @@ def backward_ends_1(
         row = i if EVEN else tl.minimum(i, last)
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(dS.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k dS
+        p = tl.zeros([block_d_kept, C], tl.float32)
+        k = ()
+        for n_d in tl.static_range((D + block_d - 1) // block_d):
+            k_slice = tl.load(
+                k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
+            )
+            p = tl.dot(dS[n_d].to(DT), tl.trans(k_slice.to(DT)), p, input_precision="tf32x3")  # k dS
+            k = k + (k_slice,)
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(p.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 p
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-        p3 = tl.dot((beta[None, :] * p2).to(DT), k.to(DT), input_precision="tf32x3")  # k^T diag(beta) p2
-        dS = (-p3) + dS  # dS - k^T diag(beta) p2
-    if YIELD:
-        if dS_last is not None:
-            if part == 0:
-                tl.store(
-                    dS_last + (sh // H // parts * H + h) * D * D + d[None, :] * D + d_kept[:, None],
-                    dS,
-                    mask=d_ok[None, :] & d_kept_ok[:, None],
-                )
-    else:
-        tl.store(dS_last + sh * D * D + d[None, :] * D + d_kept[:, None], dS, mask=d_ok[None, :] & d_kept_ok[:, None])
+        dS_next = ()
+        for n_d in tl.static_range((D + block_d - 1) // block_d):
+            p3 = tl.dot((beta[None, :] * p2).to(DT), k[n_d].to(DT), input_precision="tf32x3")  # k^T diag(beta) p2
+            dS_slice2 = (-p3) + dS[n_d]  # dS - k^T diag(beta) p2
+            dS_next = dS_next + (dS_slice2,)
+        dS = dS_next
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        if YIELD:
+            if dS_last is not None:
+                if part == 0:
+                    tl.store(
+                        dS_last + (sh // H // parts * H + h) * D * D + d[n_d][None, :] * D + d_kept[:, None],
+                        dS[n_d],
+                        mask=d_ok[n_d][None, :] & d_kept_ok[:, None],
+                    )
+        else:
+            tl.store(
+                dS_last + sh * D * D + d[n_d][None, :] * D + d_kept[:, None],
+                dS[n_d],
+                mask=d_ok[n_d][None, :] & d_kept_ok[:, None],
+            )
 
 
 @triton.jit(do_not_specialize=["T", "chunks"])
@@ -1258,15 +1361,24 @@ def backward_sweep_2(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    e = tl.arange(0, block_e)
-    e_ok = e < E
     d = tile * block_d + tl.arange(0, block_d)
     d_ok = d < D
-    dS = tl.zeros([block_d, block_e], tl.float32)
-    if dS_first is not None:
-        dS += tl.load(
-            dS_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0
-        )
+    dS = ()
+    e = ()
+    e_ok = ()
+    for n_e in tl.static_range((E + block_e - 1) // block_e):
+        e_slice = n_e * block_e + tl.arange(0, block_e)
+        e_ok_slice = e_slice < E
+        dS_slice = tl.zeros([block_d, block_e], tl.float32)
+        if dS_first is not None:
+            dS_slice += tl.load(
+                dS_first + sh * D * E + d[:, None] * E + e_slice[None, :],
+                mask=d_ok[:, None] & e_ok_slice[None, :],
+                other=0.0,
+            )
+        dS = dS + (dS_slice,)
+        e = e + (e_slice,)
+        e_ok = e_ok + (e_ok_slice,)
     k_p += b * k_b + h // k_g * k_h
     q_p += b * q_b + h // q_g * q_h
     write1_p += b * write1_b + h // write1_g * write1_h
@@ -1289,25 +1401,38 @@ def backward_sweep_2(
         q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         t2 = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(q.to(DT), t2.to(DT), (-p), input_precision="tf32x3")  # ... + matrix3 q
-        write1 = tl.load(
-            write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
-        )
-        p3 = tl.dot(dS.to(DT), tl.trans(write1.to(DT)), p2, input_precision="tf32x3")  # ... + write1 dS^T
+        p3 = p2
+        dS_next = ()
+        for n_e in tl.static_range((E + block_e - 1) // block_e):
+            write1 = tl.load(
+                write1_p + t0 * write1_t + i[:, None] * write1_t + e[n_e][None, :],
+                mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
+            )
+            p3 = tl.dot(dS[n_e].to(DT), tl.trans(write1.to(DT)), p3, input_precision="tf32x3")  # ... + write1 dS^T
+            write2 = tl.load(
+                write2_p + t0 * write2_t + i[:, None] * write2_t + e[n_e][None, :],
+                mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
+            )
+            p4 = tl.dot(
+                (beta[None, :] * k_each.to(tl.float32)).to(DT), write2.to(DT), input_precision="tf32x3"
+            )  # k^T diag(beta) write2
+            do = tl.load(
+                do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
+                mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
+            )
+            p5 = tl.dot(q.to(DT), do.to(DT), (dS[n_e] + (-p4)), input_precision="tf32x3")  # ... + q^T do
+            dS_slice2 = p5  # dS + q^T do - k^T diag(beta) write2
+            dS_next = dS_next + (dS_slice2,)
+        dS = dS_next
         if YIELD:
             tl.store(
                 dk_1_out + step * D + i[None, :] * (H * D) + d[:, None],
                 (beta[None, :] * p3),
                 mask=d_ok[:, None] & i_ok[None, :],
             )  # dk
-        write2 = tl.load(
-            write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
-        )
-        p4 = tl.dot(
-            (beta[None, :] * k_each.to(tl.float32)).to(DT), write2.to(DT), input_precision="tf32x3"
-        )  # k^T diag(beta) write2
-        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p5 = tl.dot(q.to(DT), do.to(DT), (dS + (-p4)), input_precision="tf32x3")  # ... + q^T do
-        dS = p5  # dS + q^T do - k^T diag(beta) write2
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1371,13 +1496,24 @@ def backward_sweep_3(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    e = tl.arange(0, block_e)
-    e_ok = e < E
     d = tile * block_d + tl.arange(0, block_d)
     d_ok = d < D
-    S = tl.zeros([block_d, block_e], tl.float32)
-    if S_first is not None:
-        S += tl.load(S_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0)
+    S = ()
+    e = ()
+    e_ok = ()
+    for n_e in tl.static_range((E + block_e - 1) // block_e):
+        e_slice = n_e * block_e + tl.arange(0, block_e)
+        e_ok_slice = e_slice < E
+        S_slice = tl.zeros([block_d, block_e], tl.float32)
+        if S_first is not None:
+            S_slice += tl.load(
+                S_first + sh * D * E + d[:, None] * E + e_slice[None, :],
+                mask=d_ok[:, None] & e_ok_slice[None, :],
+                other=0.0,
+            )
+        S = S + (S_slice,)
+        e = e + (e_slice,)
+        e_ok = e_ok + (e_ok_slice,)
     k_p += b * k_b + h // k_g * k_h
     do_p += b * do_b + h // do_g * do_h
     write2_p += b * write2_b + h // write2_g * write2_h
@@ -1401,14 +1537,35 @@ def backward_sweep_3(
         k_each = tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
         t = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p = tl.dot(k.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix4 k
-        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p2 = tl.dot(S.to(DT), tl.trans(do.to(DT)), p, input_precision="tf32x3")  # ... + do S^T
+        p2 = p
         t2 = tl.load(matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p3 = tl.dot(k.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix6 k
-        write2 = tl.load(
-            write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
-        )
-        p4 = tl.dot(S.to(DT), tl.trans(write2.to(DT)), p3, input_precision="tf32x3")  # ... + write2 S^T
+        p4 = p3
+        S_next = ()
+        for n_e in tl.static_range((E + block_e - 1) // block_e):
+            do = tl.load(
+                do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
+                mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
+            )
+            p2 = tl.dot(S[n_e].to(DT), tl.trans(do.to(DT)), p2, input_precision="tf32x3")  # ... + do S^T
+            write2 = tl.load(
+                write2_p + t0 * write2_t + i[:, None] * write2_t + e[n_e][None, :],
+                mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
+            )
+            p4 = tl.dot(S[n_e].to(DT), tl.trans(write2.to(DT)), p4, input_precision="tf32x3")  # ... + write2 S^T
+            write1 = tl.load(
+                write1_p + t0 * write1_t + i[:, None] * write1_t + e[n_e][None, :],
+                mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
+            )
+            p5 = tl.dot(
+                (beta[None, :] * k_each.to(tl.float32)).to(DT), write1.to(DT), S[n_e], input_precision="tf32x3"
+            )  # ... + k^T diag(beta) write1
+            S_slice2 = p5  # S + k^T diag(beta) write1
+            S_next = S_next + (S_slice2,)
+        S = S_next
         if YIELD:
             tl.store(
                 dq_out + step * D + i[None, :] * (H * D) + d[:, None], p2, mask=d_ok[:, None] & i_ok[None, :]
@@ -1418,15 +1575,11 @@ def backward_sweep_3(
                 ((-beta[None, :] * p4) + dk_1_each.to(tl.float32)),
                 mask=d_ok[:, None] & i_ok[None, :],
             )  # dk
-        write1 = tl.load(
-            write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
-        )
-        p5 = tl.dot(
-            (beta[None, :] * k_each.to(tl.float32)).to(DT), write1.to(DT), S, input_precision="tf32x3"
-        )  # ... + k^T diag(beta) write1
-        S = p5  # S + k^T diag(beta) write1
-    if S_last is not None:
-        tl.store(S_last + sh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
+    for n_e in tl.static_range((E + block_e - 1) // block_e):
+        if S_last is not None:
+            tl.store(
+                S_last + sh * D * E + d[:, None] * E + e[n_e][None, :], S[n_e], mask=d_ok[:, None] & e_ok[n_e][None, :]
+            )
 
 
 def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None):
@@ -1440,7 +1593,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "967330b98e151fdc")
+    config = choose(some.dtype, (D, E), "b66f3259b1679eb9")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -1509,7 +1662,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             lay.length(parts),
             D=D,
             E=E,
-            block_d=config.padded(D),
+            block_d=min(config.slice, config.padded(D)),
             block_e=min(config.tile, config.padded(E)),
             YIELD=False,
             WARPS=config.warps,
@@ -1535,7 +1688,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             parts,
             lay.length(parts),
             D=D,
-            block_d=config.padded(D),
+            block_d=min(config.slice, config.padded(D)),
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=False,
             WARPS=config.warps,
@@ -1586,7 +1739,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         lay.length(parts),
         D=D,
         E=E,
-        block_d=config.padded(D),
+        block_d=min(config.slice, config.padded(D)),
         block_e=min(config.tile, config.padded(E)),
         YIELD=True,
         WARPS=config.warps,
@@ -1650,7 +1803,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             lay.length(parts),
             E=E,
             D=D,
-            block_e=config.padded(E),
+            block_e=min(config.slice, config.padded(E)),
             block_d=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
@@ -1693,7 +1846,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             lay.length(parts),
             E=E,
             D=D,
-            block_e=config.padded(E),
+            block_e=min(config.slice, config.padded(E)),
             block_d=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,

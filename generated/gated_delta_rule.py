@@ -733,13 +733,24 @@ def forward_sweep_1(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    d = tl.arange(0, block_d)
-    d_ok = d < D
     e = tile * block_e + tl.arange(0, block_e)
     e_ok = e < E
-    S = tl.zeros([block_e, block_d], tl.float32)
-    if S_first is not None:
-        S += tl.load(S_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
+    S = ()
+    d = ()
+    d_ok = ()
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        d_slice = n_d * block_d + tl.arange(0, block_d)
+        d_ok_slice = d_slice < D
+        S_slice = tl.zeros([block_e, block_d], tl.float32)
+        if S_first is not None:
+            S_slice += tl.load(
+                S_first + sh * D * E + d_slice[None, :] * E + e[:, None],
+                mask=d_ok_slice[None, :] & e_ok[:, None],
+                other=0.0,
+            )
+        S = S + (S_slice,)
+        d = d + (d_slice,)
+        d_ok = d_ok + (d_ok_slice,)
     k_p += b * k_b + h // k_g * k_h
     v_p += b * v_b + h // v_g * v_h
     q_p += b * q_b + h // q_g * q_h
@@ -756,16 +767,25 @@ def forward_sweep_1(
         alpha_r = tl.load(alpha_resets + at + row) if EXACT else -1
         alpha_a_end = tl.load(alpha_sums + at + last)
         alpha_r_end = tl.load(alpha_resets + at + last) if EXACT else -1
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(S.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k S
+        p = tl.zeros([block_e, C], tl.float32)
+        p3 = tl.zeros([block_e, C], tl.float32)
+        k = ()
+        for n_d in tl.static_range((D + block_d - 1) // block_d):
+            k_slice = tl.load(
+                k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
+            )
+            p = tl.dot(S[n_d].to(DT), tl.trans(k_slice.to(DT)), p, input_precision="tf32x3")  # k S
+            q = tl.load(
+                q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
+            )
+            p3 = tl.dot(S[n_d].to(DT), tl.trans(q.to(DT)), p3, input_precision="tf32x3")  # q S
+            k = k + (k_slice,)
         since = power(alpha_a, alpha_r < 0)
         v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         v_each = tl.where(e_ok[:, None] & i_ok[None, :], v, 0.0)
         w = (-since[None, :] * p) + v_each.to(tl.float32)
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
-        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p3 = tl.dot(S.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # q S
         t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p4 = tl.dot(p2.to(DT), tl.trans(t2.to(DT)), (since[None, :] * p3), input_precision="tf32x3")  # ... + matrix2 p2
         if YIELD:
@@ -774,20 +794,27 @@ def forward_sweep_1(
         kept = power(alpha_a_end, alpha_r_end < 0)
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         until = power(alpha_a_end - alpha_a, alpha_r_end < i + 1)
-        p5 = tl.dot(
-            ((beta * until)[None, :] * p2).to(DT), k.to(DT), (kept * S), input_precision="tf32x3"
-        )  # ... + k^T diag(beta . until) p2
-        S = p5  # kept S + k^T diag(beta . until) p2
-    if YIELD:
-        if S_last is not None:
-            if part == parts - 1:
-                tl.store(
-                    S_last + (sh // H // parts * H + h) * D * E + d[None, :] * E + e[:, None],
-                    S,
-                    mask=d_ok[None, :] & e_ok[:, None],
-                )
-    else:
-        tl.store(S_last + sh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
+        S_next = ()
+        for n_d in tl.static_range((D + block_d - 1) // block_d):
+            p5 = tl.dot(
+                ((beta * until)[None, :] * p2).to(DT), k[n_d].to(DT), (kept * S[n_d]), input_precision="tf32x3"
+            )  # ... + k^T diag(beta . until) p2
+            S_slice2 = p5  # kept S + k^T diag(beta . until) p2
+            S_next = S_next + (S_slice2,)
+        S = S_next
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        if YIELD:
+            if S_last is not None:
+                if part == parts - 1:
+                    tl.store(
+                        S_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
+                        S[n_d],
+                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                    )
+        else:
+            tl.store(
+                S_last + sh * D * E + d[n_d][None, :] * E + e[:, None], S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None]
+            )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -828,11 +855,18 @@ def forward_ends_1(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    d = tl.arange(0, block_d)
-    d_ok = d < D
     d_kept = tile * block_d_kept + tl.arange(0, block_d_kept)
+    S = ()
+    d = ()
+    d_ok = ()
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        d_slice = n_d * block_d + tl.arange(0, block_d)
+        d_ok_slice = d_slice < D
+        S_slice = tl.where(d_kept[:, None] == d_slice[None, :], 1.0, 0.0)
+        S = S + (S_slice,)
+        d = d + (d_slice,)
+        d_ok = d_ok + (d_ok_slice,)
     d_kept_ok = d_kept < D
-    S = tl.where(d_kept[:, None] == d[None, :], 1.0, 0.0)
     k_p += b * k_b + h // k_g * k_h
     for n in tl.range(0, count, num_stages=STAGES):
         c = n
@@ -848,28 +882,43 @@ def forward_ends_1(
         alpha_a_end = tl.load(alpha_sums + at + last)
         alpha_r_end = tl.load(alpha_resets + at + last) if EXACT else -1
         since = power(alpha_a, alpha_r < 0)
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(S.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k S
+        p = tl.zeros([block_d_kept, C], tl.float32)
+        k = ()
+        for n_d in tl.static_range((D + block_d - 1) // block_d):
+            k_slice = tl.load(
+                k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
+            )
+            p = tl.dot(S[n_d].to(DT), tl.trans(k_slice.to(DT)), p, input_precision="tf32x3")  # k S
+            k = k + (k_slice,)
         w = -since[None, :] * p
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
         kept = power(alpha_a_end, alpha_r_end < 0)
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         until = power(alpha_a_end - alpha_a, alpha_r_end < i + 1)
-        p3 = tl.dot(
-            ((beta * until)[None, :] * p2).to(DT), k.to(DT), (kept * S), input_precision="tf32x3"
-        )  # ... + k^T diag(beta . until) p2
-        S = p3  # kept S + k^T diag(beta . until) p2
-    if YIELD:
-        if S_last is not None:
-            if part == parts - 1:
-                tl.store(
-                    S_last + (sh // H // parts * H + h) * D * D + d[None, :] * D + d_kept[:, None],
-                    S,
-                    mask=d_ok[None, :] & d_kept_ok[:, None],
-                )
-    else:
-        tl.store(S_last + sh * D * D + d[None, :] * D + d_kept[:, None], S, mask=d_ok[None, :] & d_kept_ok[:, None])
+        S_next = ()
+        for n_d in tl.static_range((D + block_d - 1) // block_d):
+            p3 = tl.dot(
+                ((beta * until)[None, :] * p2).to(DT), k[n_d].to(DT), (kept * S[n_d]), input_precision="tf32x3"
+            )  # ... + k^T diag(beta . until) p2
+            S_slice2 = p3  # kept S + k^T diag(beta . until) p2
+            S_next = S_next + (S_slice2,)
+        S = S_next
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        if YIELD:
+            if S_last is not None:
+                if part == parts - 1:
+                    tl.store(
+                        S_last + (sh // H // parts * H + h) * D * D + d[n_d][None, :] * D + d_kept[:, None],
+                        S[n_d],
+                        mask=d_ok[n_d][None, :] & d_kept_ok[:, None],
+                    )
+        else:
+            tl.store(
+                S_last + sh * D * D + d[n_d][None, :] * D + d_kept[:, None],
+                S[n_d],
+                mask=d_ok[n_d][None, :] & d_kept_ok[:, None],
+            )
 
 
 def triton_forward(given, states, constants, packed=None, exchange=None, needs_backward=True):
@@ -884,7 +933,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "d2c21953eb30fe96")
+    config = choose(some.dtype, (D, E), "440d8191656f7a9d")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -943,7 +992,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             lay.length(parts),
             D=D,
             E=E,
-            block_d=config.padded(D),
+            block_d=min(config.slice, config.padded(D)),
             block_e=min(config.tile, config.padded(E)),
             YIELD=False,
             WARPS=config.warps,
@@ -971,7 +1020,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             parts,
             lay.length(parts),
             D=D,
-            block_d=config.padded(D),
+            block_d=min(config.slice, config.padded(D)),
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=False,
             WARPS=config.warps,
@@ -1018,7 +1067,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         lay.length(parts),
         D=D,
         E=E,
-        block_d=config.padded(D),
+        block_d=min(config.slice, config.padded(D)),
         block_e=min(config.tile, config.padded(E)),
         YIELD=True,
         WARPS=config.warps,
@@ -1199,15 +1248,24 @@ def backward_sweep_1(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    d = tl.arange(0, block_d)
-    d_ok = d < D
     e = tile * block_e + tl.arange(0, block_e)
     e_ok = e < E
-    dS = tl.zeros([block_e, block_d], tl.float32)
-    if dS_first is not None:
-        dS += tl.load(
-            dS_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0
-        )
+    d = ()
+    dS = ()
+    d_ok = ()
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        d_slice = n_d * block_d + tl.arange(0, block_d)
+        d_ok_slice = d_slice < D
+        dS_slice = tl.zeros([block_e, block_d], tl.float32)
+        if dS_first is not None:
+            dS_slice += tl.load(
+                dS_first + sh * D * E + d_slice[None, :] * E + e[:, None],
+                mask=d_ok_slice[None, :] & e_ok[:, None],
+                other=0.0,
+            )
+        d = d + (d_slice,)
+        dS = dS + (dS_slice,)
+        d_ok = d_ok + (d_ok_slice,)
     k_p += b * k_b + h // k_g * k_h
     do_p += b * do_b + h // do_g * do_h
     write1_p += b * write1_b + h // write1_g * write1_h
@@ -1233,8 +1291,14 @@ def backward_sweep_1(
         write1_each = tl.where(e_ok[:, None] & i_ok[None, :], write1, 0.0)
         v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         v_each = tl.where(e_ok[:, None] & i_ok[None, :], v, 0.0)
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(dS.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k dS
+        p = tl.zeros([block_e, C], tl.float32)
+        k = ()
+        for n_d in tl.static_range((D + block_d - 1) // block_d):
+            k_slice = tl.load(
+                k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
+            )
+            p = tl.dot(dS[n_d].to(DT), tl.trans(k_slice.to(DT)), p, input_precision="tf32x3")  # k dS
+            k = k + (k_slice,)
         since = power(alpha_a_end - alpha_a, alpha_r_end < i + 1)
         do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         do_each = tl.where(e_ok[:, None] & i_ok[None, :], do, 0.0)
@@ -1280,24 +1344,38 @@ def backward_sweep_1(
             )  # dlog_alpha
         kept = power(alpha_a_end, alpha_r_end < 0)
         until = power(alpha_a, alpha_r < 0)
-        p4 = tl.dot(
-            ((beta * until)[None, :] * p3).to(DT), k.to(DT), input_precision="tf32x3"
-        )  # k^T diag(beta . until) p3
-        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p5 = tl.dot(
-            (until[None, :] * do_each.to(tl.float32)).to(DT), q.to(DT), ((kept * dS) + (-p4)), input_precision="tf32x3"
-        )  # ... + q^T diag(until) do
-        dS = p5  # kept dS + q^T diag(until) do - k^T diag(beta . until) p3
-    if YIELD:
-        if dS_last is not None:
-            if part == 0:
-                tl.store(
-                    dS_last + (sh // H // parts * H + h) * D * E + d[None, :] * E + e[:, None],
-                    dS,
-                    mask=d_ok[None, :] & e_ok[:, None],
-                )
-    else:
-        tl.store(dS_last + sh * D * E + d[None, :] * E + e[:, None], dS, mask=d_ok[None, :] & e_ok[:, None])
+        dS_next = ()
+        for n_d in tl.static_range((D + block_d - 1) // block_d):
+            p4 = tl.dot(
+                ((beta * until)[None, :] * p3).to(DT), k[n_d].to(DT), input_precision="tf32x3"
+            )  # k^T diag(beta . until) p3
+            q = tl.load(
+                q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
+            )
+            p5 = tl.dot(
+                (until[None, :] * do_each.to(tl.float32)).to(DT),
+                q.to(DT),
+                ((kept * dS[n_d]) + (-p4)),
+                input_precision="tf32x3",
+            )  # ... + q^T diag(until) do
+            dS_slice2 = p5  # kept dS + q^T diag(until) do - k^T diag(beta . until) p3
+            dS_next = dS_next + (dS_slice2,)
+        dS = dS_next
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        if YIELD:
+            if dS_last is not None:
+                if part == 0:
+                    tl.store(
+                        dS_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
+                        dS[n_d],
+                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                    )
+        else:
+            tl.store(
+                dS_last + sh * D * E + d[n_d][None, :] * E + e[:, None],
+                dS[n_d],
+                mask=d_ok[n_d][None, :] & e_ok[:, None],
+            )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1338,11 +1416,18 @@ def backward_ends_1(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    d = tl.arange(0, block_d)
-    d_ok = d < D
     d_kept = tile * block_d_kept + tl.arange(0, block_d_kept)
+    d = ()
+    dS = ()
+    d_ok = ()
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        d_slice = n_d * block_d + tl.arange(0, block_d)
+        d_ok_slice = d_slice < D
+        dS_slice = tl.where(d_kept[:, None] == d_slice[None, :], 1.0, 0.0)
+        d = d + (d_slice,)
+        dS = dS + (dS_slice,)
+        d_ok = d_ok + (d_ok_slice,)
     d_kept_ok = d_kept < D
-    dS = tl.where(d_kept[:, None] == d[None, :], 1.0, 0.0)
     k_p += b * k_b + h // k_g * k_h
     for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
@@ -1357,29 +1442,44 @@ def backward_ends_1(
         alpha_r = tl.load(alpha_resets + at + row) if EXACT else -1
         alpha_a_end = tl.load(alpha_sums + at + last)
         alpha_r_end = tl.load(alpha_resets + at + last) if EXACT else -1
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(dS.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k dS
+        p = tl.zeros([block_d_kept, C], tl.float32)
+        k = ()
+        for n_d in tl.static_range((D + block_d - 1) // block_d):
+            k_slice = tl.load(
+                k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
+            )
+            p = tl.dot(dS[n_d].to(DT), tl.trans(k_slice.to(DT)), p, input_precision="tf32x3")  # k dS
+            k = k + (k_slice,)
         since = power(alpha_a_end - alpha_a, alpha_r_end < i + 1)
         w = since[None, :] * p
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         until = power(alpha_a, alpha_r < 0)
-        p3 = tl.dot(
-            ((beta * until)[None, :] * p2).to(DT), k.to(DT), input_precision="tf32x3"
-        )  # k^T diag(beta . until) p2
         kept = power(alpha_a_end, alpha_r_end < 0)
-        dS = (-p3) + (kept * dS)  # kept dS - k^T diag(beta . until) p2
-    if YIELD:
-        if dS_last is not None:
-            if part == 0:
-                tl.store(
-                    dS_last + (sh // H // parts * H + h) * D * D + d[None, :] * D + d_kept[:, None],
-                    dS,
-                    mask=d_ok[None, :] & d_kept_ok[:, None],
-                )
-    else:
-        tl.store(dS_last + sh * D * D + d[None, :] * D + d_kept[:, None], dS, mask=d_ok[None, :] & d_kept_ok[:, None])
+        dS_next = ()
+        for n_d in tl.static_range((D + block_d - 1) // block_d):
+            p3 = tl.dot(
+                ((beta * until)[None, :] * p2).to(DT), k[n_d].to(DT), input_precision="tf32x3"
+            )  # k^T diag(beta . until) p2
+            dS_slice2 = (-p3) + (kept * dS[n_d])  # kept dS - k^T diag(beta . until) p2
+            dS_next = dS_next + (dS_slice2,)
+        dS = dS_next
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        if YIELD:
+            if dS_last is not None:
+                if part == 0:
+                    tl.store(
+                        dS_last + (sh // H // parts * H + h) * D * D + d[n_d][None, :] * D + d_kept[:, None],
+                        dS[n_d],
+                        mask=d_ok[n_d][None, :] & d_kept_ok[:, None],
+                    )
+        else:
+            tl.store(
+                dS_last + sh * D * D + d[n_d][None, :] * D + d_kept[:, None],
+                dS[n_d],
+                mask=d_ok[n_d][None, :] & d_kept_ok[:, None],
+            )
 
 
 @triton.jit(do_not_specialize=["T", "chunks"])
@@ -1519,15 +1619,24 @@ def backward_sweep_2(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    e = tl.arange(0, block_e)
-    e_ok = e < E
     d = tile * block_d + tl.arange(0, block_d)
     d_ok = d < D
-    dS = tl.zeros([block_d, block_e], tl.float32)
-    if dS_first is not None:
-        dS += tl.load(
-            dS_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0
-        )
+    dS = ()
+    e = ()
+    e_ok = ()
+    for n_e in tl.static_range((E + block_e - 1) // block_e):
+        e_slice = n_e * block_e + tl.arange(0, block_e)
+        e_ok_slice = e_slice < E
+        dS_slice = tl.zeros([block_d, block_e], tl.float32)
+        if dS_first is not None:
+            dS_slice += tl.load(
+                dS_first + sh * D * E + d[:, None] * E + e_slice[None, :],
+                mask=d_ok[:, None] & e_ok_slice[None, :],
+                other=0.0,
+            )
+        dS = dS + (dS_slice,)
+        e = e + (e_slice,)
+        e_ok = e_ok + (e_ok_slice,)
     k_p += b * k_b + h // k_g * k_h
     write1_p += b * write1_b + h // write1_g * write1_h
     q_p += b * q_b + h // q_g * q_h
@@ -1550,13 +1659,44 @@ def backward_sweep_2(
         since = power(alpha_a_end - alpha_a, alpha_r_end < i + 1)
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         k_each = tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
-        write1 = tl.load(
-            write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
-        )
-        rounded, rest = rounded_and_rest(dS, DT)
-        p = tl.dot(rounded.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write1 dS^T
-        if not EXACT:
-            p = tl.dot(rest.to(DT), tl.trans(write1.to(DT)), p)
+        p = tl.zeros([block_d, C], tl.float32)
+        until = power(alpha_a, alpha_r < 0)
+        q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
+        q_each = tl.where(d_ok[:, None] & i_ok[None, :], q, 0.0)
+        kept = power(alpha_a_end, alpha_r_end < 0)
+        dS_next = ()
+        for n_e in tl.static_range((E + block_e - 1) // block_e):
+            write1 = tl.load(
+                write1_p + t0 * write1_t + i[:, None] * write1_t + e[n_e][None, :],
+                mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
+            )
+            rounded, rest = rounded_and_rest(dS[n_e], DT)
+            p = tl.dot(rounded.to(DT), tl.trans(write1.to(DT)), p, input_precision="tf32x3")  # write1 dS^T
+            if not EXACT:
+                p = tl.dot(rest.to(DT), tl.trans(write1.to(DT)), p)
+            write2 = tl.load(
+                write2_p + t0 * write2_t + i[:, None] * write2_t + e[n_e][None, :],
+                mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
+            )
+            p4 = tl.dot(
+                ((beta * until)[None, :] * k_each.to(tl.float32)).to(DT), write2.to(DT), input_precision="tf32x3"
+            )  # k^T diag(beta . until) write2
+            do = tl.load(
+                do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
+                mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
+            )
+            p5 = tl.dot(
+                (until[None, :] * q_each.to(tl.float32)).to(DT),
+                do.to(DT),
+                ((kept * dS[n_e]) + (-p4)),
+                input_precision="tf32x3",
+            )  # ... + q^T diag(until) do
+            dS_slice2 = p5  # kept dS + q^T diag(until) do - k^T diag(beta . until) write2
+            dS_next = dS_next + (dS_slice2,)
+        dS = dS_next
         sums = tl.sum(
             tl.reshape(
                 rounded_to((-(beta * since)[None, :] * k_each.to(tl.float32)), DT) * p, [WARPS, block_d // WARPS, C]
@@ -1565,8 +1705,6 @@ def backward_sweep_2(
         )
         t = tl.load(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(k.to(DT), t.to(DT), input_precision="tf32x3")  # matrix5 k
-        q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
-        q_each = tl.where(d_ok[:, None] & i_ok[None, :], q, 0.0)
         t2 = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p3 = tl.dot(q.to(DT), t2.to(DT), ((-p2) + (since[None, :] * p)), input_precision="tf32x3")  # ... + matrix3 q
         if YIELD:
@@ -1582,19 +1720,6 @@ def backward_sweep_2(
                 sums,
                 mask=i_ok[None, :],
             )  # S: out.late
-        kept = power(alpha_a_end, alpha_r_end < 0)
-        until = power(alpha_a, alpha_r < 0)
-        write2 = tl.load(
-            write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
-        )
-        p4 = tl.dot(
-            ((beta * until)[None, :] * k_each.to(tl.float32)).to(DT), write2.to(DT), input_precision="tf32x3"
-        )  # k^T diag(beta . until) write2
-        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p5 = tl.dot(
-            (until[None, :] * q_each.to(tl.float32)).to(DT), do.to(DT), ((kept * dS) + (-p4)), input_precision="tf32x3"
-        )  # ... + q^T diag(until) do
-        dS = p5  # kept dS + q^T diag(until) do - k^T diag(beta . until) write2
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1654,13 +1779,24 @@ def backward_sweep_3(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    e = tl.arange(0, block_e)
-    e_ok = e < E
     d = tile * block_d + tl.arange(0, block_d)
     d_ok = d < D
-    S = tl.zeros([block_d, block_e], tl.float32)
-    if S_first is not None:
-        S += tl.load(S_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0)
+    S = ()
+    e = ()
+    e_ok = ()
+    for n_e in tl.static_range((E + block_e - 1) // block_e):
+        e_slice = n_e * block_e + tl.arange(0, block_e)
+        e_ok_slice = e_slice < E
+        S_slice = tl.zeros([block_d, block_e], tl.float32)
+        if S_first is not None:
+            S_slice += tl.load(
+                S_first + sh * D * E + d[:, None] * E + e_slice[None, :],
+                mask=d_ok[:, None] & e_ok_slice[None, :],
+                other=0.0,
+            )
+        S = S + (S_slice,)
+        e = e + (e_slice,)
+        e_ok = e_ok + (e_ok_slice,)
     q_p += b * q_b + h // q_g * q_h
     do_p += b * do_b + h // do_g * do_h
     k_p += b * k_b + h // k_g * k_h
@@ -1681,17 +1817,41 @@ def backward_sweep_3(
         since = power(alpha_a, alpha_r < 0)
         q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         q_each = tl.where(d_ok[:, None] & i_ok[None, :], q, 0.0)
-        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        rounded, rest = rounded_and_rest(S, DT)
-        p = tl.dot(rounded.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # do S^T
-        if not EXACT:
-            p = tl.dot(rest.to(DT), tl.trans(do.to(DT)), p)
+        p = tl.zeros([block_d, C], tl.float32)
+        k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
+        k_each = tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
+        kept = power(alpha_a_end, alpha_r_end < 0)
+        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
+        until = power(alpha_a_end - alpha_a, alpha_r_end < i + 1)
+        S_next = ()
+        for n_e in tl.static_range((E + block_e - 1) // block_e):
+            do = tl.load(
+                do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
+                mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
+            )
+            rounded, rest = rounded_and_rest(S[n_e], DT)
+            p = tl.dot(rounded.to(DT), tl.trans(do.to(DT)), p, input_precision="tf32x3")  # do S^T
+            if not EXACT:
+                p = tl.dot(rest.to(DT), tl.trans(do.to(DT)), p)
+            write1 = tl.load(
+                write1_p + t0 * write1_t + i[:, None] * write1_t + e[n_e][None, :],
+                mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
+            )
+            p3 = tl.dot(
+                ((beta * until)[None, :] * k_each.to(tl.float32)).to(DT),
+                write1.to(DT),
+                (kept * S[n_e]),
+                input_precision="tf32x3",
+            )  # ... + k^T diag(beta . until) write1
+            S_slice2 = p3  # kept S + k^T diag(beta . until) write1
+            S_next = S_next + (S_slice2,)
+        S = S_next
         sums = tl.sum(
             tl.reshape(rounded_to((since[None, :] * q_each.to(tl.float32)), DT) * p, [WARPS, block_d // WARPS, C]),
             axis=1,
         )
-        k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
-        k_each = tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
         t = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(k.to(DT), tl.trans(t.to(DT)), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix4 k
         if YIELD:
@@ -1705,21 +1865,11 @@ def backward_sweep_3(
                 sums,
                 mask=i_ok[None, :],
             )  # S: in.late
-        kept = power(alpha_a_end, alpha_r_end < 0)
-        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-        until = power(alpha_a_end - alpha_a, alpha_r_end < i + 1)
-        write1 = tl.load(
-            write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
-        )
-        p3 = tl.dot(
-            ((beta * until)[None, :] * k_each.to(tl.float32)).to(DT),
-            write1.to(DT),
-            (kept * S),
-            input_precision="tf32x3",
-        )  # ... + k^T diag(beta . until) write1
-        S = p3  # kept S + k^T diag(beta . until) write1
-    if S_last is not None:
-        tl.store(S_last + sh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
+    for n_e in tl.static_range((E + block_e - 1) // block_e):
+        if S_last is not None:
+            tl.store(
+                S_last + sh * D * E + d[:, None] * E + e[n_e][None, :], S[n_e], mask=d_ok[:, None] & e_ok[n_e][None, :]
+            )
 
 
 @triton.jit(do_not_specialize=["T", "chunks"])
@@ -1886,13 +2036,24 @@ def backward_sweep_4(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    e = tl.arange(0, block_e)
-    e_ok = e < E
     d = tile * block_d + tl.arange(0, block_d)
     d_ok = d < D
-    S = tl.zeros([block_d, block_e], tl.float32)
-    if S_first is not None:
-        S += tl.load(S_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0)
+    S = ()
+    e = ()
+    e_ok = ()
+    for n_e in tl.static_range((E + block_e - 1) // block_e):
+        e_slice = n_e * block_e + tl.arange(0, block_e)
+        e_ok_slice = e_slice < E
+        S_slice = tl.zeros([block_d, block_e], tl.float32)
+        if S_first is not None:
+            S_slice += tl.load(
+                S_first + sh * D * E + d[:, None] * E + e_slice[None, :],
+                mask=d_ok[:, None] & e_ok_slice[None, :],
+                other=0.0,
+            )
+        S = S + (S_slice,)
+        e = e + (e_slice,)
+        e_ok = e_ok + (e_ok_slice,)
     k_p += b * k_b + h // k_g * k_h
     write2_p += b * write2_b + h // write2_g * write2_h
     dk_1_p += b * dk_1_b + h // dk_1_g * dk_1_h
@@ -1920,13 +2081,34 @@ def backward_sweep_4(
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         k_each = tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
-        write2 = tl.load(
-            write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
-        )
-        rounded, rest = rounded_and_rest(S, DT)
-        p = tl.dot(rounded.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # write2 S^T
-        if not EXACT:
-            p = tl.dot(rest.to(DT), tl.trans(write2.to(DT)), p)
+        p = tl.zeros([block_d, C], tl.float32)
+        kept = power(alpha_a_end, alpha_r_end < 0)
+        until = power(alpha_a_end - alpha_a, alpha_r_end < i + 1)
+        S_next = ()
+        for n_e in tl.static_range((E + block_e - 1) // block_e):
+            write2 = tl.load(
+                write2_p + t0 * write2_t + i[:, None] * write2_t + e[n_e][None, :],
+                mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
+            )
+            rounded, rest = rounded_and_rest(S[n_e], DT)
+            p = tl.dot(rounded.to(DT), tl.trans(write2.to(DT)), p, input_precision="tf32x3")  # write2 S^T
+            if not EXACT:
+                p = tl.dot(rest.to(DT), tl.trans(write2.to(DT)), p)
+            write1 = tl.load(
+                write1_p + t0 * write1_t + i[:, None] * write1_t + e[n_e][None, :],
+                mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
+            )
+            p3 = tl.dot(
+                ((beta * until)[None, :] * k_each.to(tl.float32)).to(DT),
+                write1.to(DT),
+                (kept * S[n_e]),
+                input_precision="tf32x3",
+            )  # ... + k^T diag(beta . until) write1
+            S_slice2 = p3  # kept S + k^T diag(beta . until) write1
+            S_next = S_next + (S_slice2,)
+        S = S_next
         sums = tl.sum(
             tl.reshape(
                 rounded_to((-(since * beta)[None, :] * k_each.to(tl.float32)), DT) * p, [WARPS, block_d // WARPS, C]
@@ -1950,18 +2132,6 @@ def backward_sweep_4(
                 sums,
                 mask=i_ok[None, :],
             )  # S: in.early
-        kept = power(alpha_a_end, alpha_r_end < 0)
-        until = power(alpha_a_end - alpha_a, alpha_r_end < i + 1)
-        write1 = tl.load(
-            write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
-        )
-        p3 = tl.dot(
-            ((beta * until)[None, :] * k_each.to(tl.float32)).to(DT),
-            write1.to(DT),
-            (kept * S),
-            input_precision="tf32x3",
-        )  # ... + k^T diag(beta . until) write1
-        S = p3  # kept S + k^T diag(beta . until) write1
 
 
 def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None):
@@ -1976,7 +2146,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "d2c21953eb30fe96")
+    config = choose(some.dtype, (D, E), "440d8191656f7a9d")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -2054,7 +2224,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             lay.length(parts),
             D=D,
             E=E,
-            block_d=config.padded(D),
+            block_d=min(config.slice, config.padded(D)),
             block_e=min(config.tile, config.padded(E)),
             YIELD=False,
             WARPS=config.warps,
@@ -2082,7 +2252,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             parts,
             lay.length(parts),
             D=D,
-            block_d=config.padded(D),
+            block_d=min(config.slice, config.padded(D)),
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=False,
             WARPS=config.warps,
@@ -2141,7 +2311,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         lay.length(parts),
         D=D,
         E=E,
-        block_d=config.padded(D),
+        block_d=min(config.slice, config.padded(D)),
         block_e=min(config.tile, config.padded(E)),
         YIELD=True,
         WARPS=config.warps,
@@ -2213,7 +2383,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             lay.length(parts),
             E=E,
             D=D,
-            block_e=config.padded(E),
+            block_e=min(config.slice, config.padded(E)),
             block_d=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
@@ -2257,7 +2427,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             lay.length(parts),
             E=E,
             D=D,
-            block_e=config.padded(E),
+            block_e=min(config.slice, config.padded(E)),
             block_d=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
@@ -2339,7 +2509,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             lay.length(parts),
             E=E,
             D=D,
-            block_e=config.padded(E),
+            block_e=min(config.slice, config.padded(E)),
             block_d=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,

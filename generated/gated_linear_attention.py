@@ -595,13 +595,24 @@ def forward_sweep_1(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    d = tl.arange(0, block_d)
-    d_ok = d < D
     e = tile * block_e + tl.arange(0, block_e)
     e_ok = e < E
-    S = tl.zeros([block_e, block_d], tl.float32)
-    if S_first is not None:
-        S += tl.load(S_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
+    S = ()
+    d = ()
+    d_ok = ()
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        d_slice = n_d * block_d + tl.arange(0, block_d)
+        d_ok_slice = d_slice < D
+        S_slice = tl.zeros([block_e, block_d], tl.float32)
+        if S_first is not None:
+            S_slice += tl.load(
+                S_first + sh * D * E + d_slice[None, :] * E + e[:, None],
+                mask=d_ok_slice[None, :] & e_ok[:, None],
+                other=0.0,
+            )
+        S = S + (S_slice,)
+        d = d + (d_slice,)
+        d_ok = d_ok + (d_ok_slice,)
     v_p += b * v_b + h // v_g * v_h
     for n in tl.range(0, count, num_stages=STAGES):
         c = n
@@ -612,38 +623,54 @@ def forward_sweep_1(
         row = i if EVEN else tl.minimum(i, last)
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
-        alpha_n_end = (
-            tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
-        )
         v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         rounded, rest = rounded_and_rest(t, DT)
         p = tl.dot(v.to(DT), tl.trans(rounded.to(DT)), input_precision="tf32x3")  # matrix1 v
         if not EXACT:
             p = tl.dot(v.to(DT), tl.trans(rest.to(DT)), p)
-        scaled1 = tl.load(
-            scaled1_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
-        )
-        p2 = tl.dot(S.to(DT), tl.trans(scaled1.to(DT)), p, input_precision="tf32x3")  # ... + scaled1 S
+        p2 = p
+        S_next = ()
+        for n_d in tl.static_range((D + block_d - 1) // block_d):
+            alpha_a_end = tl.load(alpha_sums + at * D + last * D + d[n_d], mask=d_ok[n_d], other=0)
+            alpha_n_end = (
+                tl.load(alpha_resets + at * D + last * D + d[n_d], mask=d_ok[n_d], other=0)
+                if EXACT
+                else tl.full([1], 0, tl.int32)
+            )
+            scaled1 = tl.load(
+                scaled1_p + at * D + i[:, None] * D + d[n_d][None, :],
+                mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
+            )
+            p2 = tl.dot(S[n_d].to(DT), tl.trans(scaled1.to(DT)), p2, input_precision="tf32x3")  # ... + scaled1 S
+            kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
+            scaled2 = tl.load(
+                scaled2_p + at * D + i[:, None] * D + d[n_d][None, :],
+                mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
+            )
+            p3 = tl.dot(
+                v.to(DT), scaled2.to(DT), (kept[None, :] * S[n_d]), input_precision="tf32x3"
+            )  # ... + scaled2^T v
+            S_slice2 = p3  # diag(kept) S + scaled2^T v
+            S_next = S_next + (S_slice2,)
+        S = S_next
         if YIELD:
             tl.store(o_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :])  # o
-        kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
-        scaled2 = tl.load(
-            scaled2_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
-        )
-        p3 = tl.dot(v.to(DT), scaled2.to(DT), (kept[None, :] * S), input_precision="tf32x3")  # ... + scaled2^T v
-        S = p3  # diag(kept) S + scaled2^T v
-    if YIELD:
-        if S_last is not None:
-            if part == parts - 1:
-                tl.store(
-                    S_last + (sh // H // parts * H + h) * D * E + d[None, :] * E + e[:, None],
-                    S,
-                    mask=d_ok[None, :] & e_ok[:, None],
-                )
-    else:
-        tl.store(S_last + sh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        if YIELD:
+            if S_last is not None:
+                if part == parts - 1:
+                    tl.store(
+                        S_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
+                        S[n_d],
+                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                    )
+        else:
+            tl.store(
+                S_last + sh * D * E + d[n_d][None, :] * E + e[:, None], S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None]
+            )
 
 
 def triton_forward(given, states, constants, packed=None, exchange=None, needs_backward=True):
@@ -657,7 +684,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "da470f38be464d4e")
+    config = choose(some.dtype, (D, E), "094ae92cb907db28")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -714,7 +741,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             lay.length(parts),
             D=D,
             E=E,
-            block_d=config.padded(D),
+            block_d=min(config.slice, config.padded(D)),
             block_e=min(config.tile, config.padded(E)),
             YIELD=False,
             WARPS=config.warps,
@@ -769,7 +796,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         lay.length(parts),
         D=D,
         E=E,
-        block_d=config.padded(D),
+        block_d=min(config.slice, config.padded(D)),
         block_e=min(config.tile, config.padded(E)),
         YIELD=True,
         WARPS=config.warps,
@@ -941,13 +968,24 @@ def backward_sweep_1(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    e = tl.arange(0, block_e)
-    e_ok = e < E
     d = tile * block_d + tl.arange(0, block_d)
     d_ok = d < D
-    S = tl.zeros([block_d, block_e], tl.float32)
-    if S_first is not None:
-        S += tl.load(S_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0)
+    S = ()
+    e = ()
+    e_ok = ()
+    for n_e in tl.static_range((E + block_e - 1) // block_e):
+        e_slice = n_e * block_e + tl.arange(0, block_e)
+        e_ok_slice = e_slice < E
+        S_slice = tl.zeros([block_d, block_e], tl.float32)
+        if S_first is not None:
+            S_slice += tl.load(
+                S_first + sh * D * E + d[:, None] * E + e_slice[None, :],
+                mask=d_ok[:, None] & e_ok_slice[None, :],
+                other=0.0,
+            )
+        S = S + (S_slice,)
+        e = e + (e_slice,)
+        e_ok = e_ok + (e_ok_slice,)
     q_p += b * q_b + h // q_g * q_h
     do_p += b * do_b + h // do_g * do_h
     k_p += b * k_b + h // k_g * k_h
@@ -978,11 +1016,35 @@ def backward_sweep_1(
         since = span(alpha_a, alpha_n, 0.0, 0)
         q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         q_each = tl.where(d_ok[:, None] & i_ok[None, :], q, 0.0)
-        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        rounded, rest = rounded_and_rest(S, DT)
-        p = tl.dot(rounded.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # do S^T
-        if not EXACT:
-            p = tl.dot(rest.to(DT), tl.trans(do.to(DT)), p)
+        p = tl.zeros([block_d, C], tl.float32)
+        kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
+        until = span(alpha_a_end[:, None], alpha_n_end[:, None], alpha_a, alpha_n)
+        k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
+        k_each = tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
+        w = until * k_each.to(tl.float32)
+        rounded2, rest2 = rounded_and_rest(w, DT)
+        S_next = ()
+        for n_e in tl.static_range((E + block_e - 1) // block_e):
+            do = tl.load(
+                do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
+                mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
+            )
+            rounded, rest = rounded_and_rest(S[n_e], DT)
+            p = tl.dot(rounded.to(DT), tl.trans(do.to(DT)), p, input_precision="tf32x3")  # do S^T
+            if not EXACT:
+                p = tl.dot(rest.to(DT), tl.trans(do.to(DT)), p)
+            v = tl.load(
+                v_p + t0 * v_t + i[:, None] * v_t + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0
+            )
+            p2 = tl.dot(
+                rounded2.to(DT), v.to(DT), (kept[:, None] * S[n_e]), input_precision="tf32x3"
+            )  # ... + (k . until)^T v
+            if not EXACT:
+                p2 = tl.dot(rest2.to(DT), v.to(DT), p2)
+            S_slice2 = p2  # diag(kept) S + (k . until)^T v
+            S_next = S_next + (S_slice2,)
+        S = S_next
         sums = tl.sum((since * q_each.to(tl.float32)) * p, axis=1)
         intra1 = tl.load(intra1_p + at * D + i[None, :] * D + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         intra1_each = tl.where(d_ok[:, None] & i_ok[None, :], intra1, 0.0)
@@ -995,19 +1057,11 @@ def backward_sweep_1(
             )  # S.late
             tl.store(dq_out + step * D + i[None, :] * (H * D) + d[:, None], y, mask=d_ok[:, None] & i_ok[None, :])  # dq
             tl.store(S_in__out + (bh * chunks + c) * D + d, sums, mask=d_ok)  # S: in
-        kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
-        until = span(alpha_a_end[:, None], alpha_n_end[:, None], alpha_a, alpha_n)
-        k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
-        k_each = tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
-        v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        w = until * k_each.to(tl.float32)
-        rounded2, rest2 = rounded_and_rest(w, DT)
-        p2 = tl.dot(rounded2.to(DT), v.to(DT), (kept[:, None] * S), input_precision="tf32x3")  # ... + (k . until)^T v
-        if not EXACT:
-            p2 = tl.dot(rest2.to(DT), v.to(DT), p2)
-        S = p2  # diag(kept) S + (k . until)^T v
-    if S_last is not None:
-        tl.store(S_last + sh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
+    for n_e in tl.static_range((E + block_e - 1) // block_e):
+        if S_last is not None:
+            tl.store(
+                S_last + sh * D * E + d[:, None] * E + e[n_e][None, :], S[n_e], mask=d_ok[:, None] & e_ok[n_e][None, :]
+            )
 
 
 @triton.jit(do_not_specialize=["T", "chunks"])
@@ -1156,15 +1210,24 @@ def backward_sweep_2(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    d = tl.arange(0, block_d)
-    d_ok = d < D
     e = tile * block_e + tl.arange(0, block_e)
     e_ok = e < E
-    dS = tl.zeros([block_e, block_d], tl.float32)
-    if dS_first is not None:
-        dS += tl.load(
-            dS_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0
-        )
+    d = ()
+    dS = ()
+    d_ok = ()
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        d_slice = n_d * block_d + tl.arange(0, block_d)
+        d_ok_slice = d_slice < D
+        dS_slice = tl.zeros([block_e, block_d], tl.float32)
+        if dS_first is not None:
+            dS_slice += tl.load(
+                dS_first + sh * D * E + d_slice[None, :] * E + e[:, None],
+                mask=d_ok_slice[None, :] & e_ok[:, None],
+                other=0.0,
+            )
+        d = d + (d_slice,)
+        dS = dS + (dS_slice,)
+        d_ok = d_ok + (d_ok_slice,)
     do_p += b * do_b + h // do_g * do_h
     for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
@@ -1175,15 +1238,34 @@ def backward_sweep_2(
         row = i if EVEN else tl.minimum(i, last)
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
-        alpha_n_end = (
-            tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
-        )
-        scaled1 = tl.load(
-            scaled1_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
-        )
-        p = tl.dot(dS.to(DT), tl.trans(scaled1.to(DT)), input_precision="tf32x3")  # scaled1 dS
+        p = tl.zeros([block_e, C], tl.float32)
         do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
+        dS_next = ()
+        for n_d in tl.static_range((D + block_d - 1) // block_d):
+            alpha_a_end = tl.load(alpha_sums + at * D + last * D + d[n_d], mask=d_ok[n_d], other=0)
+            alpha_n_end = (
+                tl.load(alpha_resets + at * D + last * D + d[n_d], mask=d_ok[n_d], other=0)
+                if EXACT
+                else tl.full([1], 0, tl.int32)
+            )
+            scaled1 = tl.load(
+                scaled1_p + at * D + i[:, None] * D + d[n_d][None, :],
+                mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
+            )
+            p = tl.dot(dS[n_d].to(DT), tl.trans(scaled1.to(DT)), p, input_precision="tf32x3")  # scaled1 dS
+            kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
+            scaled2 = tl.load(
+                scaled2_p + at * D + i[:, None] * D + d[n_d][None, :],
+                mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
+            )
+            p3 = tl.dot(
+                do.to(DT), scaled2.to(DT), (kept[None, :] * dS[n_d]), input_precision="tf32x3"
+            )  # ... + scaled2^T do
+            dS_slice2 = p3  # diag(kept) dS + scaled2^T do
+            dS_next = dS_next + (dS_slice2,)
+        dS = dS_next
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         rounded, rest = rounded_and_rest(t, DT)
         p2 = tl.dot(do.to(DT), tl.trans(rounded.to(DT)), p, input_precision="tf32x3")  # ... + matrix1 do
@@ -1193,22 +1275,21 @@ def backward_sweep_2(
             tl.store(
                 dv_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :]
             )  # dv
-        kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
-        scaled2 = tl.load(
-            scaled2_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
-        )
-        p3 = tl.dot(do.to(DT), scaled2.to(DT), (kept[None, :] * dS), input_precision="tf32x3")  # ... + scaled2^T do
-        dS = p3  # diag(kept) dS + scaled2^T do
-    if YIELD:
-        if dS_last is not None:
-            if part == 0:
-                tl.store(
-                    dS_last + (sh // H // parts * H + h) * D * E + d[None, :] * E + e[:, None],
-                    dS,
-                    mask=d_ok[None, :] & e_ok[:, None],
-                )
-    else:
-        tl.store(dS_last + sh * D * E + d[None, :] * E + e[:, None], dS, mask=d_ok[None, :] & e_ok[:, None])
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        if YIELD:
+            if dS_last is not None:
+                if part == 0:
+                    tl.store(
+                        dS_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
+                        dS[n_d],
+                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                    )
+        else:
+            tl.store(
+                dS_last + sh * D * E + d[n_d][None, :] * E + e[:, None],
+                dS[n_d],
+                mask=d_ok[n_d][None, :] & e_ok[:, None],
+            )
 
 
 @triton.jit(do_not_specialize=["T", "chunks"])
@@ -1367,15 +1448,24 @@ def backward_sweep_3(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    e = tl.arange(0, block_e)
-    e_ok = e < E
     d = tile * block_d + tl.arange(0, block_d)
     d_ok = d < D
-    dS = tl.zeros([block_d, block_e], tl.float32)
-    if dS_first is not None:
-        dS += tl.load(
-            dS_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0
-        )
+    dS = ()
+    e = ()
+    e_ok = ()
+    for n_e in tl.static_range((E + block_e - 1) // block_e):
+        e_slice = n_e * block_e + tl.arange(0, block_e)
+        e_ok_slice = e_slice < E
+        dS_slice = tl.zeros([block_d, block_e], tl.float32)
+        if dS_first is not None:
+            dS_slice += tl.load(
+                dS_first + sh * D * E + d[:, None] * E + e_slice[None, :],
+                mask=d_ok[:, None] & e_ok_slice[None, :],
+                other=0.0,
+            )
+        dS = dS + (dS_slice,)
+        e = e + (e_slice,)
+        e_ok = e_ok + (e_ok_slice,)
     k_p += b * k_b + h // k_g * k_h
     v_p += b * v_b + h // v_g * v_h
     S_late_0_p += b * S_late_0_b + h // S_late_0_g * S_late_0_h
@@ -1413,11 +1503,35 @@ def backward_sweep_3(
         since = span(alpha_a_end[:, None], alpha_n_end[:, None], alpha_a, alpha_n)
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         k_each = tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
-        v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        rounded, rest = rounded_and_rest(dS, DT)
-        p = tl.dot(rounded.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # v dS^T
-        if not EXACT:
-            p = tl.dot(rest.to(DT), tl.trans(v.to(DT)), p)
+        p = tl.zeros([block_d, C], tl.float32)
+        kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
+        until = span(alpha_a, alpha_n, 0.0, 0)
+        q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
+        q_each = tl.where(d_ok[:, None] & i_ok[None, :], q, 0.0)
+        w = until * q_each.to(tl.float32)
+        rounded2, rest2 = rounded_and_rest(w, DT)
+        dS_next = ()
+        for n_e in tl.static_range((E + block_e - 1) // block_e):
+            v = tl.load(
+                v_p + t0 * v_t + i[:, None] * v_t + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0
+            )
+            rounded, rest = rounded_and_rest(dS[n_e], DT)
+            p = tl.dot(rounded.to(DT), tl.trans(v.to(DT)), p, input_precision="tf32x3")  # v dS^T
+            if not EXACT:
+                p = tl.dot(rest.to(DT), tl.trans(v.to(DT)), p)
+            do = tl.load(
+                do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
+                mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
+            )
+            p2 = tl.dot(
+                rounded2.to(DT), do.to(DT), (kept[:, None] * dS[n_e]), input_precision="tf32x3"
+            )  # ... + (q . until)^T do
+            if not EXACT:
+                p2 = tl.dot(rest2.to(DT), do.to(DT), p2)
+            dS_slice2 = p2  # diag(kept) dS + (q . until)^T do
+            dS_next = dS_next + (dS_slice2,)
+        dS = dS_next
         sums = tl.sum((-(since * k_each.to(tl.float32))) * p, axis=1)
         intra2 = tl.load(intra2_p + at * D + i[None, :] * D + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         intra2_each = tl.where(d_ok[:, None] & i_ok[None, :], intra2, 0.0)
@@ -1430,19 +1544,6 @@ def backward_sweep_3(
             )  # S.late
             tl.store(dk_out + step * D + i[None, :] * (H * D) + d[:, None], y, mask=d_ok[:, None] & i_ok[None, :])  # dk
             tl.store(S_out__out + (bh * chunks + c) * D + d, sums, mask=d_ok)  # S: out
-        kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
-        until = span(alpha_a, alpha_n, 0.0, 0)
-        q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
-        q_each = tl.where(d_ok[:, None] & i_ok[None, :], q, 0.0)
-        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        w = until * q_each.to(tl.float32)
-        rounded2, rest2 = rounded_and_rest(w, DT)
-        p2 = tl.dot(
-            rounded2.to(DT), do.to(DT), (kept[:, None] * dS), input_precision="tf32x3"
-        )  # ... + (q . until)^T do
-        if not EXACT:
-            p2 = tl.dot(rest2.to(DT), do.to(DT), p2)
-        dS = p2  # diag(kept) dS + (q . until)^T do
 
 
 def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None):
@@ -1456,7 +1557,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "da470f38be464d4e")
+    config = choose(some.dtype, (D, E), "094ae92cb907db28")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -1524,7 +1625,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             lay.length(parts),
             E=E,
             D=D,
-            block_e=config.padded(E),
+            block_e=min(config.slice, config.padded(E)),
             block_d=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
@@ -1589,7 +1690,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 lay.length(parts),
                 D=D,
                 E=E,
-                block_d=config.padded(D),
+                block_d=min(config.slice, config.padded(D)),
                 block_e=min(config.tile, config.padded(E)),
                 YIELD=False,
                 WARPS=config.warps,
@@ -1646,7 +1747,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             lay.length(parts),
             D=D,
             E=E,
-            block_d=config.padded(D),
+            block_d=min(config.slice, config.padded(D)),
             block_e=min(config.tile, config.padded(E)),
             YIELD=True,
             WARPS=config.warps,
@@ -1724,7 +1825,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             lay.length(parts),
             E=E,
             D=D,
-            block_e=config.padded(E),
+            block_e=min(config.slice, config.padded(E)),
             block_d=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,

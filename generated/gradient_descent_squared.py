@@ -577,15 +577,24 @@ def forward_sweep_1(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    n_ = tl.arange(0, block_n_)
-    n__ok = n_ < N
     m_ = tile * block_m_ + tl.arange(0, block_m_)
     m__ok = m_ < M
-    W = tl.zeros([block_m_, block_n_], tl.float32)
-    if W_first is not None:
-        W += tl.load(
-            W_first + sh * M * N + m_[:, None] * N + n_[None, :], mask=m__ok[:, None] & n__ok[None, :], other=0.0
-        )
+    W = ()
+    n_ = ()
+    n__ok = ()
+    for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
+        n__slice = n_n_ * block_n_ + tl.arange(0, block_n_)
+        n__ok_slice = n__slice < N
+        W_slice = tl.zeros([block_m_, block_n_], tl.float32)
+        if W_first is not None:
+            W_slice += tl.load(
+                W_first + sh * M * N + m_[:, None] * N + n__slice[None, :],
+                mask=m__ok[:, None] & n__ok_slice[None, :],
+                other=0.0,
+            )
+        W = W + (W_slice,)
+        n_ = n_ + (n__slice,)
+        n__ok = n__ok + (n__ok_slice,)
     y_p += b * y_b + h // y_g * y_h
     x_p += b * x_b + h // x_g * x_h
     z_p += b * z_b + h // z_g * z_h
@@ -600,14 +609,36 @@ def forward_sweep_1(
         step = (b * T + t0) * H + h
         y = tl.load(y_p + t0 * y_t + i[None, :] * y_t + m_[:, None], mask=m__ok[:, None] & i_ok[None, :], other=0.0)
         y_each = tl.where(m__ok[:, None] & i_ok[None, :], y, 0.0)
-        x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-        p = tl.dot(W.to(DT), tl.trans(x.to(DT)), (-y_each.to(tl.float32)), input_precision="tf32x3")  # ... + x W^T
+        p = -y_each.to(tl.float32)
+        x = ()
+        z = ()
+        for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
+            x_slice = tl.load(
+                x_p + t0 * x_t + i[:, None] * x_t + n_[n_n_][None, :],
+                mask=i_ok[:, None] & n__ok[n_n_][None, :],
+                other=0.0,
+            )
+            p = tl.dot(W[n_n_].to(DT), tl.trans(x_slice.to(DT)), p, input_precision="tf32x3")  # ... + x W^T
+            z_slice = tl.load(
+                z_p + t0 * z_t + i[:, None] * z_t + n_[n_n_][None, :],
+                mask=i_ok[:, None] & n__ok[n_n_][None, :],
+                other=0.0,
+            )
+            x = x + (x_slice,)
+            z = z + (z_slice,)
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(p.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 p
         t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p3 = tl.dot(p2.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix2 p2
-        z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-        p4 = tl.dot(W.to(DT), tl.trans(z.to(DT)), (-p3), input_precision="tf32x3")  # ... + z W^T
+        p4 = -p3
+        eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
+        W_next = ()
+        for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
+            p4 = tl.dot(W[n_n_].to(DT), tl.trans(z[n_n_].to(DT)), p4, input_precision="tf32x3")  # ... + z W^T
+            p5 = tl.dot((eta[None, :] * p2).to(DT), x[n_n_].to(DT), input_precision="tf32x3")  # p2^T diag(eta) x
+            W_slice2 = (-p5) + W[n_n_]  # W - p2^T diag(eta) x
+            W_next = W_next + (W_slice2,)
+        W = W_next
         if YIELD:
             tl.store(
                 write1_out + step * M + i[None, :] * (H * M) + m_[:, None], p2, mask=m__ok[:, None] & i_ok[None, :]
@@ -615,19 +646,21 @@ def forward_sweep_1(
             tl.store(
                 o_out + step * M + i[None, :] * (H * M) + m_[:, None], p4, mask=m__ok[:, None] & i_ok[None, :]
             )  # o
-        eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
-        p5 = tl.dot((eta[None, :] * p2).to(DT), x.to(DT), input_precision="tf32x3")  # p2^T diag(eta) x
-        W = (-p5) + W  # W - p2^T diag(eta) x
-    if YIELD:
-        if W_last is not None:
-            if part == parts - 1:
-                tl.store(
-                    W_last + (sh // H // parts * H + h) * M * N + m_[:, None] * N + n_[None, :],
-                    W,
-                    mask=m__ok[:, None] & n__ok[None, :],
-                )
-    else:
-        tl.store(W_last + sh * M * N + m_[:, None] * N + n_[None, :], W, mask=m__ok[:, None] & n__ok[None, :])
+    for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
+        if YIELD:
+            if W_last is not None:
+                if part == parts - 1:
+                    tl.store(
+                        W_last + (sh // H // parts * H + h) * M * N + m_[:, None] * N + n_[n_n_][None, :],
+                        W[n_n_],
+                        mask=m__ok[:, None] & n__ok[n_n_][None, :],
+                    )
+        else:
+            tl.store(
+                W_last + sh * M * N + m_[:, None] * N + n_[n_n_][None, :],
+                W[n_n_],
+                mask=m__ok[:, None] & n__ok[n_n_][None, :],
+            )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -666,11 +699,18 @@ def forward_ends_1(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    n_ = tl.arange(0, block_n_)
-    n__ok = n_ < N
     n__kept = tile * block_n__kept + tl.arange(0, block_n__kept)
+    W = ()
+    n_ = ()
+    n__ok = ()
+    for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
+        n__slice = n_n_ * block_n_ + tl.arange(0, block_n_)
+        n__ok_slice = n__slice < N
+        W_slice = tl.where(n__kept[:, None] == n__slice[None, :], 1.0, 0.0)
+        W = W + (W_slice,)
+        n_ = n_ + (n__slice,)
+        n__ok = n__ok + (n__ok_slice,)
     n__kept_ok = n__kept < N
-    W = tl.where(n__kept[:, None] == n_[None, :], 1.0, 0.0)
     x_p += b * x_b + h // x_g * x_h
     for n in tl.range(0, count, num_stages=STAGES):
         c = n
@@ -681,23 +721,40 @@ def forward_ends_1(
         row = i if EVEN else tl.minimum(i, last)
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-        p = tl.dot(W.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x W
+        p = tl.zeros([block_n__kept, C], tl.float32)
+        x = ()
+        for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
+            x_slice = tl.load(
+                x_p + t0 * x_t + i[:, None] * x_t + n_[n_n_][None, :],
+                mask=i_ok[:, None] & n__ok[n_n_][None, :],
+                other=0.0,
+            )
+            p = tl.dot(W[n_n_].to(DT), tl.trans(x_slice.to(DT)), p, input_precision="tf32x3")  # x W
+            x = x + (x_slice,)
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(p.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 p
         eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
-        p3 = tl.dot((eta[None, :] * p2).to(DT), x.to(DT), input_precision="tf32x3")  # x^T diag(eta) p2
-        W = (-p3) + W  # W - x^T diag(eta) p2
-    if YIELD:
-        if W_last is not None:
-            if part == parts - 1:
-                tl.store(
-                    W_last + (sh // H // parts * H + h) * N * N + n_[None, :] * N + n__kept[:, None],
-                    W,
-                    mask=n__ok[None, :] & n__kept_ok[:, None],
-                )
-    else:
-        tl.store(W_last + sh * N * N + n_[None, :] * N + n__kept[:, None], W, mask=n__ok[None, :] & n__kept_ok[:, None])
+        W_next = ()
+        for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
+            p3 = tl.dot((eta[None, :] * p2).to(DT), x[n_n_].to(DT), input_precision="tf32x3")  # x^T diag(eta) p2
+            W_slice2 = (-p3) + W[n_n_]  # W - x^T diag(eta) p2
+            W_next = W_next + (W_slice2,)
+        W = W_next
+    for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
+        if YIELD:
+            if W_last is not None:
+                if part == parts - 1:
+                    tl.store(
+                        W_last + (sh // H // parts * H + h) * N * N + n_[n_n_][None, :] * N + n__kept[:, None],
+                        W[n_n_],
+                        mask=n__ok[n_n_][None, :] & n__kept_ok[:, None],
+                    )
+        else:
+            tl.store(
+                W_last + sh * N * N + n_[n_n_][None, :] * N + n__kept[:, None],
+                W[n_n_],
+                mask=n__ok[n_n_][None, :] & n__kept_ok[:, None],
+            )
 
 
 def triton_forward(given, states, constants, packed=None, exchange=None, needs_backward=True):
@@ -711,7 +768,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "0d7fa769683d6493")
+    config = choose(some.dtype, (N, M), "d6d6977da61b6ff0")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(M, min(config.tile, config.padded(M))))
     W_first = whole(states.get("W"))
@@ -764,7 +821,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             lay.length(parts),
             N=N,
             M=M,
-            block_n_=config.padded(N),
+            block_n_=min(config.slice, config.padded(N)),
             block_m_=min(config.tile, config.padded(M)),
             YIELD=False,
             WARPS=config.warps,
@@ -790,7 +847,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             parts,
             lay.length(parts),
             N=N,
-            block_n_=config.padded(N),
+            block_n_=min(config.slice, config.padded(N)),
             block_n__kept=min(config.tile, config.padded(N)),
             YIELD=False,
             WARPS=config.warps,
@@ -835,7 +892,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         lay.length(parts),
         N=N,
         M=M,
-        block_n_=config.padded(N),
+        block_n_=min(config.slice, config.padded(N)),
         block_m_=min(config.tile, config.padded(M)),
         YIELD=True,
         WARPS=config.warps,
@@ -997,15 +1054,24 @@ def backward_sweep_1(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    n_ = tl.arange(0, block_n_)
-    n__ok = n_ < N
     m_ = tile * block_m_ + tl.arange(0, block_m_)
     m__ok = m_ < M
-    dW = tl.zeros([block_m_, block_n_], tl.float32)
-    if dW_first is not None:
-        dW += tl.load(
-            dW_first + sh * M * N + m_[:, None] * N + n_[None, :], mask=m__ok[:, None] & n__ok[None, :], other=0.0
-        )
+    dW = ()
+    n_ = ()
+    n__ok = ()
+    for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
+        n__slice = n_n_ * block_n_ + tl.arange(0, block_n_)
+        n__ok_slice = n__slice < N
+        dW_slice = tl.zeros([block_m_, block_n_], tl.float32)
+        if dW_first is not None:
+            dW_slice += tl.load(
+                dW_first + sh * M * N + m_[:, None] * N + n__slice[None, :],
+                mask=m__ok[:, None] & n__ok_slice[None, :],
+                other=0.0,
+            )
+        dW = dW + (dW_slice,)
+        n_ = n_ + (n__slice,)
+        n__ok = n__ok + (n__ok_slice,)
     x_p += b * x_b + h // x_g * x_h
     do_p += b * do_b + h // do_g * do_h
     z_p += b * z_b + h // z_g * z_h
@@ -1019,8 +1085,16 @@ def backward_sweep_1(
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
-        x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-        p = tl.dot(dW.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x dW^T
+        p = tl.zeros([block_m_, C], tl.float32)
+        x = ()
+        for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
+            x_slice = tl.load(
+                x_p + t0 * x_t + i[:, None] * x_t + n_[n_n_][None, :],
+                mask=i_ok[:, None] & n__ok[n_n_][None, :],
+                other=0.0,
+            )
+            p = tl.dot(dW[n_n_].to(DT), tl.trans(x_slice.to(DT)), p, input_precision="tf32x3")  # x dW^T
+            x = x + (x_slice,)
         do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + m_[:, None], mask=m__ok[:, None] & i_ok[None, :], other=0.0)
         t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(do.to(DT), t.to(DT), p, input_precision="tf32x3")  # ... + matrix2 do
@@ -1035,20 +1109,33 @@ def backward_sweep_1(
                 (eta[None, :] * p3),
                 mask=m__ok[:, None] & i_ok[None, :],
             )  # dy
-        p4 = tl.dot((eta[None, :] * p3).to(DT), x.to(DT), input_precision="tf32x3")  # p3^T diag(eta) x
-        z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-        p5 = tl.dot(do.to(DT), z.to(DT), ((-p4) + dW), input_precision="tf32x3")  # ... + do^T z
-        dW = p5  # dW + do^T z - p3^T diag(eta) x
-    if YIELD:
-        if dW_last is not None:
-            if part == 0:
-                tl.store(
-                    dW_last + (sh // H // parts * H + h) * M * N + m_[:, None] * N + n_[None, :],
-                    dW,
-                    mask=m__ok[:, None] & n__ok[None, :],
-                )
-    else:
-        tl.store(dW_last + sh * M * N + m_[:, None] * N + n_[None, :], dW, mask=m__ok[:, None] & n__ok[None, :])
+        dW_next = ()
+        for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
+            p4 = tl.dot((eta[None, :] * p3).to(DT), x[n_n_].to(DT), input_precision="tf32x3")  # p3^T diag(eta) x
+            z = tl.load(
+                z_p + t0 * z_t + i[:, None] * z_t + n_[n_n_][None, :],
+                mask=i_ok[:, None] & n__ok[n_n_][None, :],
+                other=0.0,
+            )
+            p5 = tl.dot(do.to(DT), z.to(DT), ((-p4) + dW[n_n_]), input_precision="tf32x3")  # ... + do^T z
+            dW_slice2 = p5  # dW + do^T z - p3^T diag(eta) x
+            dW_next = dW_next + (dW_slice2,)
+        dW = dW_next
+    for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
+        if YIELD:
+            if dW_last is not None:
+                if part == 0:
+                    tl.store(
+                        dW_last + (sh // H // parts * H + h) * M * N + m_[:, None] * N + n_[n_n_][None, :],
+                        dW[n_n_],
+                        mask=m__ok[:, None] & n__ok[n_n_][None, :],
+                    )
+        else:
+            tl.store(
+                dW_last + sh * M * N + m_[:, None] * N + n_[n_n_][None, :],
+                dW[n_n_],
+                mask=m__ok[:, None] & n__ok[n_n_][None, :],
+            )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1087,11 +1174,18 @@ def backward_ends_1(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    n_ = tl.arange(0, block_n_)
-    n__ok = n_ < N
     n__kept = tile * block_n__kept + tl.arange(0, block_n__kept)
+    dW = ()
+    n_ = ()
+    n__ok = ()
+    for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
+        n__slice = n_n_ * block_n_ + tl.arange(0, block_n_)
+        n__ok_slice = n__slice < N
+        dW_slice = tl.where(n__kept[:, None] == n__slice[None, :], 1.0, 0.0)
+        dW = dW + (dW_slice,)
+        n_ = n_ + (n__slice,)
+        n__ok = n__ok + (n__ok_slice,)
     n__kept_ok = n__kept < N
-    dW = tl.where(n__kept[:, None] == n_[None, :], 1.0, 0.0)
     x_p += b * x_b + h // x_g * x_h
     for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
@@ -1102,25 +1196,40 @@ def backward_ends_1(
         row = i if EVEN else tl.minimum(i, last)
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-        p = tl.dot(dW.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x dW
+        p = tl.zeros([block_n__kept, C], tl.float32)
+        x = ()
+        for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
+            x_slice = tl.load(
+                x_p + t0 * x_t + i[:, None] * x_t + n_[n_n_][None, :],
+                mask=i_ok[:, None] & n__ok[n_n_][None, :],
+                other=0.0,
+            )
+            p = tl.dot(dW[n_n_].to(DT), tl.trans(x_slice.to(DT)), p, input_precision="tf32x3")  # x dW
+            x = x + (x_slice,)
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(p.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 p
         eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
-        p3 = tl.dot((eta[None, :] * p2).to(DT), x.to(DT), input_precision="tf32x3")  # x^T diag(eta) p2
-        dW = dW + (-p3)  # dW - x^T diag(eta) p2
-    if YIELD:
-        if dW_last is not None:
-            if part == 0:
-                tl.store(
-                    dW_last + (sh // H // parts * H + h) * N * N + n_[None, :] * N + n__kept[:, None],
-                    dW,
-                    mask=n__ok[None, :] & n__kept_ok[:, None],
-                )
-    else:
-        tl.store(
-            dW_last + sh * N * N + n_[None, :] * N + n__kept[:, None], dW, mask=n__ok[None, :] & n__kept_ok[:, None]
-        )
+        dW_next = ()
+        for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
+            p3 = tl.dot((eta[None, :] * p2).to(DT), x[n_n_].to(DT), input_precision="tf32x3")  # x^T diag(eta) p2
+            dW_slice2 = dW[n_n_] + (-p3)  # dW - x^T diag(eta) p2
+            dW_next = dW_next + (dW_slice2,)
+        dW = dW_next
+    for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
+        if YIELD:
+            if dW_last is not None:
+                if part == 0:
+                    tl.store(
+                        dW_last + (sh // H // parts * H + h) * N * N + n_[n_n_][None, :] * N + n__kept[:, None],
+                        dW[n_n_],
+                        mask=n__ok[n_n_][None, :] & n__kept_ok[:, None],
+                    )
+        else:
+            tl.store(
+                dW_last + sh * N * N + n_[n_n_][None, :] * N + n__kept[:, None],
+                dW[n_n_],
+                mask=n__ok[n_n_][None, :] & n__kept_ok[:, None],
+            )
 
 
 @triton.jit(do_not_specialize=["T", "chunks"])
@@ -1246,15 +1355,24 @@ def backward_sweep_2(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    m_ = tl.arange(0, block_m_)
-    m__ok = m_ < M
     n_ = tile * block_n_ + tl.arange(0, block_n_)
     n__ok = n_ < N
-    dW = tl.zeros([block_n_, block_m_], tl.float32)
-    if dW_first is not None:
-        dW += tl.load(
-            dW_first + sh * M * N + m_[None, :] * N + n_[:, None], mask=m__ok[None, :] & n__ok[:, None], other=0.0
-        )
+    dW = ()
+    m_ = ()
+    m__ok = ()
+    for n_m_ in tl.static_range((M + block_m_ - 1) // block_m_):
+        m__slice = n_m_ * block_m_ + tl.arange(0, block_m_)
+        m__ok_slice = m__slice < M
+        dW_slice = tl.zeros([block_n_, block_m_], tl.float32)
+        if dW_first is not None:
+            dW_slice += tl.load(
+                dW_first + sh * M * N + m__slice[None, :] * N + n_[:, None],
+                mask=m__ok_slice[None, :] & n__ok[:, None],
+                other=0.0,
+            )
+        dW = dW + (dW_slice,)
+        m_ = m_ + (m__slice,)
+        m__ok = m__ok + (m__ok_slice,)
     x_p += b * x_b + h // x_g * x_h
     z_p += b * z_b + h // z_g * z_h
     write1_p += b * write1_b + h // write1_g * write1_h
@@ -1277,12 +1395,32 @@ def backward_sweep_2(
         z = tl.load(z_p + t0 * z_t + i[None, :] * z_t + n_[:, None], mask=n__ok[:, None] & i_ok[None, :], other=0.0)
         t2 = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(z.to(DT), t2.to(DT), (-p), input_precision="tf32x3")  # ... + matrix3 z
-        write1 = tl.load(
-            write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :],
-            mask=i_ok[:, None] & m__ok[None, :],
-            other=0.0,
-        )
-        p3 = tl.dot(dW.to(DT), tl.trans(write1.to(DT)), p2, input_precision="tf32x3")  # ... + write1 dW
+        p3 = p2
+        dW_next = ()
+        for n_m_ in tl.static_range((M + block_m_ - 1) // block_m_):
+            write1 = tl.load(
+                write1_p + t0 * write1_t + i[:, None] * write1_t + m_[n_m_][None, :],
+                mask=i_ok[:, None] & m__ok[n_m_][None, :],
+                other=0.0,
+            )
+            p3 = tl.dot(dW[n_m_].to(DT), tl.trans(write1.to(DT)), p3, input_precision="tf32x3")  # ... + write1 dW
+            write2 = tl.load(
+                write2_p + t0 * write2_t + i[:, None] * write2_t + m_[n_m_][None, :],
+                mask=i_ok[:, None] & m__ok[n_m_][None, :],
+                other=0.0,
+            )
+            p4 = tl.dot(
+                (eta[None, :] * x_each.to(tl.float32)).to(DT), write2.to(DT), input_precision="tf32x3"
+            )  # write2^T diag(eta) x
+            do = tl.load(
+                do_p + t0 * do_t + i[:, None] * do_t + m_[n_m_][None, :],
+                mask=i_ok[:, None] & m__ok[n_m_][None, :],
+                other=0.0,
+            )
+            p5 = tl.dot(z.to(DT), do.to(DT), (dW[n_m_] + (-p4)), input_precision="tf32x3")  # ... + do^T z
+            dW_slice2 = p5  # dW + do^T z - write2^T diag(eta) x
+            dW_next = dW_next + (dW_slice2,)
+        dW = dW_next
         if YIELD:
             tl.store(
                 dx_1_out + step * N + i[None, :] * (H * N) + n_[:, None],
@@ -1301,17 +1439,6 @@ def backward_sweep_2(
                 ),
                 mask=i_ok[None, :],
             )  # deta
-        write2 = tl.load(
-            write2_p + t0 * write2_t + i[:, None] * write2_t + m_[None, :],
-            mask=i_ok[:, None] & m__ok[None, :],
-            other=0.0,
-        )
-        p4 = tl.dot(
-            (eta[None, :] * x_each.to(tl.float32)).to(DT), write2.to(DT), input_precision="tf32x3"
-        )  # write2^T diag(eta) x
-        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
-        p5 = tl.dot(z.to(DT), do.to(DT), (dW + (-p4)), input_precision="tf32x3")  # ... + do^T z
-        dW = p5  # dW + do^T z - write2^T diag(eta) x
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1375,15 +1502,24 @@ def backward_sweep_3(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    m_ = tl.arange(0, block_m_)
-    m__ok = m_ < M
     n_ = tile * block_n_ + tl.arange(0, block_n_)
     n__ok = n_ < N
-    W = tl.zeros([block_n_, block_m_], tl.float32)
-    if W_first is not None:
-        W += tl.load(
-            W_first + sh * M * N + m_[None, :] * N + n_[:, None], mask=m__ok[None, :] & n__ok[:, None], other=0.0
-        )
+    W = ()
+    m_ = ()
+    m__ok = ()
+    for n_m_ in tl.static_range((M + block_m_ - 1) // block_m_):
+        m__slice = n_m_ * block_m_ + tl.arange(0, block_m_)
+        m__ok_slice = m__slice < M
+        W_slice = tl.zeros([block_n_, block_m_], tl.float32)
+        if W_first is not None:
+            W_slice += tl.load(
+                W_first + sh * M * N + m__slice[None, :] * N + n_[:, None],
+                mask=m__ok_slice[None, :] & n__ok[:, None],
+                other=0.0,
+            )
+        W = W + (W_slice,)
+        m_ = m_ + (m__slice,)
+        m__ok = m__ok + (m__ok_slice,)
     x_p += b * x_b + h // x_g * x_h
     do_p += b * do_b + h // do_g * do_h
     write2_p += b * write2_b + h // write2_g * write2_h
@@ -1407,16 +1543,35 @@ def backward_sweep_3(
         x_each = tl.where(n__ok[:, None] & i_ok[None, :], x, 0.0)
         t = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p = tl.dot(x.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix4 x
-        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
-        p2 = tl.dot(W.to(DT), tl.trans(do.to(DT)), (-p), input_precision="tf32x3")  # ... + do W
+        p2 = -p
         t2 = tl.load(matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p3 = tl.dot(x.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix6 x
-        write2 = tl.load(
-            write2_p + t0 * write2_t + i[:, None] * write2_t + m_[None, :],
-            mask=i_ok[:, None] & m__ok[None, :],
-            other=0.0,
-        )
-        p4 = tl.dot(W.to(DT), tl.trans(write2.to(DT)), (-p3), input_precision="tf32x3")  # ... + write2 W
+        p4 = -p3
+        W_next = ()
+        for n_m_ in tl.static_range((M + block_m_ - 1) // block_m_):
+            do = tl.load(
+                do_p + t0 * do_t + i[:, None] * do_t + m_[n_m_][None, :],
+                mask=i_ok[:, None] & m__ok[n_m_][None, :],
+                other=0.0,
+            )
+            p2 = tl.dot(W[n_m_].to(DT), tl.trans(do.to(DT)), p2, input_precision="tf32x3")  # ... + do W
+            write2 = tl.load(
+                write2_p + t0 * write2_t + i[:, None] * write2_t + m_[n_m_][None, :],
+                mask=i_ok[:, None] & m__ok[n_m_][None, :],
+                other=0.0,
+            )
+            p4 = tl.dot(W[n_m_].to(DT), tl.trans(write2.to(DT)), p4, input_precision="tf32x3")  # ... + write2 W
+            write1 = tl.load(
+                write1_p + t0 * write1_t + i[:, None] * write1_t + m_[n_m_][None, :],
+                mask=i_ok[:, None] & m__ok[n_m_][None, :],
+                other=0.0,
+            )
+            p5 = tl.dot(
+                (eta[None, :] * x_each.to(tl.float32)).to(DT), write1.to(DT), input_precision="tf32x3"
+            )  # write1^T diag(eta) x
+            W_slice2 = W[n_m_] + (-p5)  # W - write1^T diag(eta) x
+            W_next = W_next + (W_slice2,)
+        W = W_next
         if YIELD:
             tl.store(
                 dx_out + step * N + i[None, :] * (H * N) + n_[:, None],
@@ -1426,17 +1581,13 @@ def backward_sweep_3(
             tl.store(
                 dz_out + step * N + i[None, :] * (H * N) + n_[:, None], p2, mask=n__ok[:, None] & i_ok[None, :]
             )  # dz
-        write1 = tl.load(
-            write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :],
-            mask=i_ok[:, None] & m__ok[None, :],
-            other=0.0,
-        )
-        p5 = tl.dot(
-            (eta[None, :] * x_each.to(tl.float32)).to(DT), write1.to(DT), input_precision="tf32x3"
-        )  # write1^T diag(eta) x
-        W = W + (-p5)  # W - write1^T diag(eta) x
-    if W_last is not None:
-        tl.store(W_last + sh * M * N + m_[None, :] * N + n_[:, None], W, mask=m__ok[None, :] & n__ok[:, None])
+    for n_m_ in tl.static_range((M + block_m_ - 1) // block_m_):
+        if W_last is not None:
+            tl.store(
+                W_last + sh * M * N + m_[n_m_][None, :] * N + n_[:, None],
+                W[n_m_],
+                mask=m__ok[n_m_][None, :] & n__ok[:, None],
+            )
 
 
 def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None):
@@ -1450,7 +1601,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "0d7fa769683d6493")
+    config = choose(some.dtype, (N, M), "d6d6977da61b6ff0")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(N, min(config.tile, config.padded(N))))
     W_first = whole(states.get("W"))
@@ -1516,7 +1667,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             lay.length(parts),
             N=N,
             M=M,
-            block_n_=config.padded(N),
+            block_n_=min(config.slice, config.padded(N)),
             block_m_=min(config.tile, config.padded(M)),
             YIELD=False,
             WARPS=config.warps,
@@ -1542,7 +1693,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             parts,
             lay.length(parts),
             N=N,
-            block_n_=config.padded(N),
+            block_n_=min(config.slice, config.padded(N)),
             block_n__kept=min(config.tile, config.padded(N)),
             YIELD=False,
             WARPS=config.warps,
@@ -1589,7 +1740,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         lay.length(parts),
         N=N,
         M=M,
-        block_n_=config.padded(N),
+        block_n_=min(config.slice, config.padded(N)),
         block_m_=min(config.tile, config.padded(M)),
         YIELD=True,
         WARPS=config.warps,
@@ -1657,7 +1808,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             lay.length(parts),
             M=M,
             N=N,
-            block_m_=config.padded(M),
+            block_m_=min(config.slice, config.padded(M)),
             block_n_=min(config.tile, config.padded(N)),
             YIELD=True,
             WARPS=config.warps,
@@ -1700,7 +1851,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             lay.length(parts),
             M=M,
             N=N,
-            block_m_=config.padded(M),
+            block_m_=min(config.slice, config.padded(M)),
             block_n_=min(config.tile, config.padded(N)),
             YIELD=True,
             WARPS=config.warps,

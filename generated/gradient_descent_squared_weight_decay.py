@@ -750,15 +750,24 @@ def forward_sweep_1(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    n_ = tl.arange(0, block_n_)
-    n__ok = n_ < N
     m_ = tile * block_m_ + tl.arange(0, block_m_)
     m__ok = m_ < M
-    W = tl.zeros([block_m_, block_n_], tl.float32)
-    if W_first is not None:
-        W += tl.load(
-            W_first + sh * M * N + m_[:, None] * N + n_[None, :], mask=m__ok[:, None] & n__ok[None, :], other=0.0
-        )
+    W = ()
+    n_ = ()
+    n__ok = ()
+    for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
+        n__slice = n_n_ * block_n_ + tl.arange(0, block_n_)
+        n__ok_slice = n__slice < N
+        W_slice = tl.zeros([block_m_, block_n_], tl.float32)
+        if W_first is not None:
+            W_slice += tl.load(
+                W_first + sh * M * N + m_[:, None] * N + n__slice[None, :],
+                mask=m__ok[:, None] & n__ok_slice[None, :],
+                other=0.0,
+            )
+        W = W + (W_slice,)
+        n_ = n_ + (n__slice,)
+        n__ok = n__ok + (n__ok_slice,)
     x_p += b * x_b + h // x_g * x_h
     y_p += b * y_b + h // y_g * y_h
     z_p += b * z_b + h // z_g * z_h
@@ -778,16 +787,29 @@ def forward_sweep_1(
         keep_a_end = tl.load(keep_sums + at + last)
         keep_r_end = tl.load(keep_resets + at + last) if EXACT else -1
         since = power(keep_a_before, keep_r_before < 0)
-        x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-        p = tl.dot(W.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x W^T
+        p = tl.zeros([block_m_, C], tl.float32)
+        p3 = tl.zeros([block_m_, C], tl.float32)
+        x = ()
+        for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
+            x_slice = tl.load(
+                x_p + t0 * x_t + i[:, None] * x_t + n_[n_n_][None, :],
+                mask=i_ok[:, None] & n__ok[n_n_][None, :],
+                other=0.0,
+            )
+            p = tl.dot(W[n_n_].to(DT), tl.trans(x_slice.to(DT)), p, input_precision="tf32x3")  # x W^T
+            z = tl.load(
+                z_p + t0 * z_t + i[:, None] * z_t + n_[n_n_][None, :],
+                mask=i_ok[:, None] & n__ok[n_n_][None, :],
+                other=0.0,
+            )
+            p3 = tl.dot(W[n_n_].to(DT), tl.trans(z.to(DT)), p3, input_precision="tf32x3")  # z W^T
+            x = x + (x_slice,)
         y = tl.load(y_p + t0 * y_t + i[None, :] * y_t + m_[:, None], mask=m__ok[:, None] & i_ok[None, :], other=0.0)
         y_each = tl.where(m__ok[:, None] & i_ok[None, :], y, 0.0)
         w = (since[None, :] * p) + (-y_each.to(tl.float32))
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
         since2 = power(keep_a, keep_r < 0)
-        z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-        p3 = tl.dot(W.to(DT), tl.trans(z.to(DT)), input_precision="tf32x3")  # z W^T
         t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p4 = tl.dot(p2.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix2 p2
         y2 = (since2[None, :] * p3) + (-p4)  # diag(since) z W^T - matrix2 p2
@@ -801,20 +823,29 @@ def forward_sweep_1(
         kept = power(keep_a_end, keep_r_end < 0)
         until = power(keep_a_end - keep_a, keep_r_end < i + 1)
         eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
-        p5 = tl.dot(
-            ((until * eta)[None, :] * p2).to(DT), x.to(DT), input_precision="tf32x3"
-        )  # p2^T diag(eta . until) x
-        W = (kept * W) + (-p5)  # kept W - p2^T diag(eta . until) x
-    if YIELD:
-        if W_last is not None:
-            if part == parts - 1:
-                tl.store(
-                    W_last + (sh // H // parts * H + h) * M * N + m_[:, None] * N + n_[None, :],
-                    W,
-                    mask=m__ok[:, None] & n__ok[None, :],
-                )
-    else:
-        tl.store(W_last + sh * M * N + m_[:, None] * N + n_[None, :], W, mask=m__ok[:, None] & n__ok[None, :])
+        W_next = ()
+        for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
+            p5 = tl.dot(
+                ((until * eta)[None, :] * p2).to(DT), x[n_n_].to(DT), input_precision="tf32x3"
+            )  # p2^T diag(eta . until) x
+            W_slice2 = (kept * W[n_n_]) + (-p5)  # kept W - p2^T diag(eta . until) x
+            W_next = W_next + (W_slice2,)
+        W = W_next
+    for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
+        if YIELD:
+            if W_last is not None:
+                if part == parts - 1:
+                    tl.store(
+                        W_last + (sh // H // parts * H + h) * M * N + m_[:, None] * N + n_[n_n_][None, :],
+                        W[n_n_],
+                        mask=m__ok[:, None] & n__ok[n_n_][None, :],
+                    )
+        else:
+            tl.store(
+                W_last + sh * M * N + m_[:, None] * N + n_[n_n_][None, :],
+                W[n_n_],
+                mask=m__ok[:, None] & n__ok[n_n_][None, :],
+            )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -855,11 +886,18 @@ def forward_ends_1(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    n_ = tl.arange(0, block_n_)
-    n__ok = n_ < N
     n__kept = tile * block_n__kept + tl.arange(0, block_n__kept)
+    W = ()
+    n_ = ()
+    n__ok = ()
+    for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
+        n__slice = n_n_ * block_n_ + tl.arange(0, block_n_)
+        n__ok_slice = n__slice < N
+        W_slice = tl.where(n__kept[:, None] == n__slice[None, :], 1.0, 0.0)
+        W = W + (W_slice,)
+        n_ = n_ + (n__slice,)
+        n__ok = n__ok + (n__ok_slice,)
     n__kept_ok = n__kept < N
-    W = tl.where(n__kept[:, None] == n_[None, :], 1.0, 0.0)
     x_p += b * x_b + h // x_g * x_h
     for n in tl.range(0, count, num_stages=STAGES):
         c = n
@@ -877,28 +915,45 @@ def forward_ends_1(
         keep_a = tl.load(keep_sums + at + row)
         keep_r = tl.load(keep_resets + at + row) if EXACT else -1
         since = power(keep_a_before, keep_r_before < 0)
-        x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-        p = tl.dot(W.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x W
+        p = tl.zeros([block_n__kept, C], tl.float32)
+        x = ()
+        for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
+            x_slice = tl.load(
+                x_p + t0 * x_t + i[:, None] * x_t + n_[n_n_][None, :],
+                mask=i_ok[:, None] & n__ok[n_n_][None, :],
+                other=0.0,
+            )
+            p = tl.dot(W[n_n_].to(DT), tl.trans(x_slice.to(DT)), p, input_precision="tf32x3")  # x W
+            x = x + (x_slice,)
         w = since[None, :] * p
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
         kept = power(keep_a_end, keep_r_end < 0)
         until = power(keep_a_end - keep_a, keep_r_end < i + 1)
         eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
-        p3 = tl.dot(
-            ((until * eta)[None, :] * p2).to(DT), x.to(DT), input_precision="tf32x3"
-        )  # x^T diag(eta . until) p2
-        W = (kept * W) + (-p3)  # kept W - x^T diag(eta . until) p2
-    if YIELD:
-        if W_last is not None:
-            if part == parts - 1:
-                tl.store(
-                    W_last + (sh // H // parts * H + h) * N * N + n_[None, :] * N + n__kept[:, None],
-                    W,
-                    mask=n__ok[None, :] & n__kept_ok[:, None],
-                )
-    else:
-        tl.store(W_last + sh * N * N + n_[None, :] * N + n__kept[:, None], W, mask=n__ok[None, :] & n__kept_ok[:, None])
+        W_next = ()
+        for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
+            p3 = tl.dot(
+                ((until * eta)[None, :] * p2).to(DT), x[n_n_].to(DT), input_precision="tf32x3"
+            )  # x^T diag(eta . until) p2
+            W_slice2 = (kept * W[n_n_]) + (-p3)  # kept W - x^T diag(eta . until) p2
+            W_next = W_next + (W_slice2,)
+        W = W_next
+    for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
+        if YIELD:
+            if W_last is not None:
+                if part == parts - 1:
+                    tl.store(
+                        W_last + (sh // H // parts * H + h) * N * N + n_[n_n_][None, :] * N + n__kept[:, None],
+                        W[n_n_],
+                        mask=n__ok[n_n_][None, :] & n__kept_ok[:, None],
+                    )
+        else:
+            tl.store(
+                W_last + sh * N * N + n_[n_n_][None, :] * N + n__kept[:, None],
+                W[n_n_],
+                mask=n__ok[n_n_][None, :] & n__kept_ok[:, None],
+            )
 
 
 def triton_forward(given, states, constants, packed=None, exchange=None, needs_backward=True):
@@ -913,7 +968,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], keep.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "9e412ff325881dbc")
+    config = choose(some.dtype, (N, M), "7b4d1cc13829dbb7")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(M, min(config.tile, config.padded(M))))
     W_first = whole(states.get("W"))
@@ -972,7 +1027,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             lay.length(parts),
             N=N,
             M=M,
-            block_n_=config.padded(N),
+            block_n_=min(config.slice, config.padded(N)),
             block_m_=min(config.tile, config.padded(M)),
             YIELD=False,
             WARPS=config.warps,
@@ -1000,7 +1055,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             parts,
             lay.length(parts),
             N=N,
-            block_n_=config.padded(N),
+            block_n_=min(config.slice, config.padded(N)),
             block_n__kept=min(config.tile, config.padded(N)),
             YIELD=False,
             WARPS=config.warps,
@@ -1047,7 +1102,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         lay.length(parts),
         N=N,
         M=M,
-        block_n_=config.padded(N),
+        block_n_=min(config.slice, config.padded(N)),
         block_m_=min(config.tile, config.padded(M)),
         YIELD=True,
         WARPS=config.warps,
@@ -1218,15 +1273,24 @@ def backward_sweep_1(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    n_ = tl.arange(0, block_n_)
-    n__ok = n_ < N
     m_ = tile * block_m_ + tl.arange(0, block_m_)
     m__ok = m_ < M
-    dW = tl.zeros([block_m_, block_n_], tl.float32)
-    if dW_first is not None:
-        dW += tl.load(
-            dW_first + sh * M * N + m_[:, None] * N + n_[None, :], mask=m__ok[:, None] & n__ok[None, :], other=0.0
-        )
+    dW = ()
+    n_ = ()
+    n__ok = ()
+    for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
+        n__slice = n_n_ * block_n_ + tl.arange(0, block_n_)
+        n__ok_slice = n__slice < N
+        dW_slice = tl.zeros([block_m_, block_n_], tl.float32)
+        if dW_first is not None:
+            dW_slice += tl.load(
+                dW_first + sh * M * N + m_[:, None] * N + n__slice[None, :],
+                mask=m__ok[:, None] & n__ok_slice[None, :],
+                other=0.0,
+            )
+        dW = dW + (dW_slice,)
+        n_ = n_ + (n__slice,)
+        n__ok = n__ok + (n__ok_slice,)
     x_p += b * x_b + h // x_g * x_h
     do_p += b * do_b + h // do_g * do_h
     z_p += b * z_b + h // z_g * z_h
@@ -1246,8 +1310,16 @@ def backward_sweep_1(
         eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
         keep_a_before = tl.load(keep_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
         keep_r_before = tl.load(keep_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
-        x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-        p = tl.dot(dW.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x dW^T
+        p = tl.zeros([block_m_, C], tl.float32)
+        x = ()
+        for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
+            x_slice = tl.load(
+                x_p + t0 * x_t + i[:, None] * x_t + n_[n_n_][None, :],
+                mask=i_ok[:, None] & n__ok[n_n_][None, :],
+                other=0.0,
+            )
+            p = tl.dot(dW[n_n_].to(DT), tl.trans(x_slice.to(DT)), p, input_precision="tf32x3")  # x dW^T
+            x = x + (x_slice,)
         since = power(keep_a_end - keep_a, keep_r_end < i + 1)
         do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + m_[:, None], mask=m__ok[:, None] & i_ok[None, :], other=0.0)
         do_each = tl.where(m__ok[:, None] & i_ok[None, :], do, 0.0)
@@ -1266,25 +1338,41 @@ def backward_sweep_1(
             )  # dy
         kept = power(keep_a_end, keep_r_end < 0)
         until = power(keep_a_before, keep_r_before < 0)
-        p4 = tl.dot(
-            ((eta * until)[None, :] * p3).to(DT), x.to(DT), input_precision="tf32x3"
-        )  # p3^T diag(eta . until) x
         until2 = power(keep_a, keep_r < 0)
-        z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-        p5 = tl.dot(
-            (until2[None, :] * do_each.to(tl.float32)).to(DT), z.to(DT), ((kept * dW) + (-p4)), input_precision="tf32x3"
-        )  # ... + do^T diag(until) z
-        dW = p5  # kept dW + do^T diag(until) z - p3^T diag(eta . until) x
-    if YIELD:
-        if dW_last is not None:
-            if part == 0:
-                tl.store(
-                    dW_last + (sh // H // parts * H + h) * M * N + m_[:, None] * N + n_[None, :],
-                    dW,
-                    mask=m__ok[:, None] & n__ok[None, :],
-                )
-    else:
-        tl.store(dW_last + sh * M * N + m_[:, None] * N + n_[None, :], dW, mask=m__ok[:, None] & n__ok[None, :])
+        dW_next = ()
+        for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
+            p4 = tl.dot(
+                ((eta * until)[None, :] * p3).to(DT), x[n_n_].to(DT), input_precision="tf32x3"
+            )  # p3^T diag(eta . until) x
+            z = tl.load(
+                z_p + t0 * z_t + i[:, None] * z_t + n_[n_n_][None, :],
+                mask=i_ok[:, None] & n__ok[n_n_][None, :],
+                other=0.0,
+            )
+            p5 = tl.dot(
+                (until2[None, :] * do_each.to(tl.float32)).to(DT),
+                z.to(DT),
+                ((kept * dW[n_n_]) + (-p4)),
+                input_precision="tf32x3",
+            )  # ... + do^T diag(until) z
+            dW_slice2 = p5  # kept dW + do^T diag(until) z - p3^T diag(eta . until) x
+            dW_next = dW_next + (dW_slice2,)
+        dW = dW_next
+    for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
+        if YIELD:
+            if dW_last is not None:
+                if part == 0:
+                    tl.store(
+                        dW_last + (sh // H // parts * H + h) * M * N + m_[:, None] * N + n_[n_n_][None, :],
+                        dW[n_n_],
+                        mask=m__ok[:, None] & n__ok[n_n_][None, :],
+                    )
+        else:
+            tl.store(
+                dW_last + sh * M * N + m_[:, None] * N + n_[n_n_][None, :],
+                dW[n_n_],
+                mask=m__ok[:, None] & n__ok[n_n_][None, :],
+            )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1325,11 +1413,18 @@ def backward_ends_1(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    n_ = tl.arange(0, block_n_)
-    n__ok = n_ < N
     n__kept = tile * block_n__kept + tl.arange(0, block_n__kept)
+    dW = ()
+    n_ = ()
+    n__ok = ()
+    for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
+        n__slice = n_n_ * block_n_ + tl.arange(0, block_n_)
+        n__ok_slice = n__slice < N
+        dW_slice = tl.where(n__kept[:, None] == n__slice[None, :], 1.0, 0.0)
+        dW = dW + (dW_slice,)
+        n_ = n_ + (n__slice,)
+        n__ok = n__ok + (n__ok_slice,)
     n__kept_ok = n__kept < N
-    dW = tl.where(n__kept[:, None] == n_[None, :], 1.0, 0.0)
     x_p += b * x_b + h // x_g * x_h
     for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
@@ -1347,30 +1442,45 @@ def backward_ends_1(
         keep_a_before = tl.load(keep_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
         keep_r_before = tl.load(keep_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
         since = power(keep_a_end - keep_a, keep_r_end < i + 1)
-        x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-        p = tl.dot(dW.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x dW
+        p = tl.zeros([block_n__kept, C], tl.float32)
+        x = ()
+        for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
+            x_slice = tl.load(
+                x_p + t0 * x_t + i[:, None] * x_t + n_[n_n_][None, :],
+                mask=i_ok[:, None] & n__ok[n_n_][None, :],
+                other=0.0,
+            )
+            p = tl.dot(dW[n_n_].to(DT), tl.trans(x_slice.to(DT)), p, input_precision="tf32x3")  # x dW
+            x = x + (x_slice,)
         w = since[None, :] * p
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
         kept = power(keep_a_end, keep_r_end < 0)
         eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
         until = power(keep_a_before, keep_r_before < 0)
-        p3 = tl.dot(
-            ((eta * until)[None, :] * p2).to(DT), x.to(DT), input_precision="tf32x3"
-        )  # x^T diag(eta . until) p2
-        dW = (kept * dW) + (-p3)  # kept dW - x^T diag(eta . until) p2
-    if YIELD:
-        if dW_last is not None:
-            if part == 0:
-                tl.store(
-                    dW_last + (sh // H // parts * H + h) * N * N + n_[None, :] * N + n__kept[:, None],
-                    dW,
-                    mask=n__ok[None, :] & n__kept_ok[:, None],
-                )
-    else:
-        tl.store(
-            dW_last + sh * N * N + n_[None, :] * N + n__kept[:, None], dW, mask=n__ok[None, :] & n__kept_ok[:, None]
-        )
+        dW_next = ()
+        for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
+            p3 = tl.dot(
+                ((eta * until)[None, :] * p2).to(DT), x[n_n_].to(DT), input_precision="tf32x3"
+            )  # x^T diag(eta . until) p2
+            dW_slice2 = (kept * dW[n_n_]) + (-p3)  # kept dW - x^T diag(eta . until) p2
+            dW_next = dW_next + (dW_slice2,)
+        dW = dW_next
+    for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
+        if YIELD:
+            if dW_last is not None:
+                if part == 0:
+                    tl.store(
+                        dW_last + (sh // H // parts * H + h) * N * N + n_[n_n_][None, :] * N + n__kept[:, None],
+                        dW[n_n_],
+                        mask=n__ok[n_n_][None, :] & n__kept_ok[:, None],
+                    )
+        else:
+            tl.store(
+                dW_last + sh * N * N + n_[n_n_][None, :] * N + n__kept[:, None],
+                dW[n_n_],
+                mask=n__ok[n_n_][None, :] & n__kept_ok[:, None],
+            )
 
 
 @triton.jit(do_not_specialize=["T", "chunks"])
@@ -1507,15 +1617,24 @@ def backward_sweep_2(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    m_ = tl.arange(0, block_m_)
-    m__ok = m_ < M
     n_ = tile * block_n_ + tl.arange(0, block_n_)
     n__ok = n_ < N
-    dW = tl.zeros([block_n_, block_m_], tl.float32)
-    if dW_first is not None:
-        dW += tl.load(
-            dW_first + sh * M * N + m_[None, :] * N + n_[:, None], mask=m__ok[None, :] & n__ok[:, None], other=0.0
-        )
+    dW = ()
+    m_ = ()
+    m__ok = ()
+    for n_m_ in tl.static_range((M + block_m_ - 1) // block_m_):
+        m__slice = n_m_ * block_m_ + tl.arange(0, block_m_)
+        m__ok_slice = m__slice < M
+        dW_slice = tl.zeros([block_n_, block_m_], tl.float32)
+        if dW_first is not None:
+            dW_slice += tl.load(
+                dW_first + sh * M * N + m__slice[None, :] * N + n_[:, None],
+                mask=m__ok_slice[None, :] & n__ok[:, None],
+                other=0.0,
+            )
+        dW = dW + (dW_slice,)
+        m_ = m_ + (m__slice,)
+        m__ok = m__ok + (m__ok_slice,)
     x_p += b * x_b + h // x_g * x_h
     write1_p += b * write1_b + h // write1_g * write1_h
     z_p += b * z_b + h // z_g * z_h
@@ -1540,15 +1659,45 @@ def backward_sweep_2(
         eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
         x = tl.load(x_p + t0 * x_t + i[None, :] * x_t + n_[:, None], mask=n__ok[:, None] & i_ok[None, :], other=0.0)
         x_each = tl.where(n__ok[:, None] & i_ok[None, :], x, 0.0)
-        write1 = tl.load(
-            write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :],
-            mask=i_ok[:, None] & m__ok[None, :],
-            other=0.0,
-        )
-        rounded, rest = rounded_and_rest(dW, DT)
-        p = tl.dot(rounded.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write1 dW
-        if not EXACT:
-            p = tl.dot(rest.to(DT), tl.trans(write1.to(DT)), p)
+        p = tl.zeros([block_n_, C], tl.float32)
+        until = power(keep_a_before, keep_r_before < 0)
+        z = tl.load(z_p + t0 * z_t + i[None, :] * z_t + n_[:, None], mask=n__ok[:, None] & i_ok[None, :], other=0.0)
+        z_each = tl.where(n__ok[:, None] & i_ok[None, :], z, 0.0)
+        kept = power(keep_a_end, keep_r_end < 0)
+        until2 = power(keep_a, keep_r < 0)
+        dW_next = ()
+        for n_m_ in tl.static_range((M + block_m_ - 1) // block_m_):
+            write1 = tl.load(
+                write1_p + t0 * write1_t + i[:, None] * write1_t + m_[n_m_][None, :],
+                mask=i_ok[:, None] & m__ok[n_m_][None, :],
+                other=0.0,
+            )
+            rounded, rest = rounded_and_rest(dW[n_m_], DT)
+            p = tl.dot(rounded.to(DT), tl.trans(write1.to(DT)), p, input_precision="tf32x3")  # write1 dW
+            if not EXACT:
+                p = tl.dot(rest.to(DT), tl.trans(write1.to(DT)), p)
+            write2 = tl.load(
+                write2_p + t0 * write2_t + i[:, None] * write2_t + m_[n_m_][None, :],
+                mask=i_ok[:, None] & m__ok[n_m_][None, :],
+                other=0.0,
+            )
+            p4 = tl.dot(
+                ((eta * until)[None, :] * x_each.to(tl.float32)).to(DT), write2.to(DT), input_precision="tf32x3"
+            )  # write2^T diag(eta . until) x
+            do = tl.load(
+                do_p + t0 * do_t + i[:, None] * do_t + m_[n_m_][None, :],
+                mask=i_ok[:, None] & m__ok[n_m_][None, :],
+                other=0.0,
+            )
+            p5 = tl.dot(
+                (until2[None, :] * z_each.to(tl.float32)).to(DT),
+                do.to(DT),
+                ((-p4) + (kept * dW[n_m_])),
+                input_precision="tf32x3",
+            )  # ... + do^T diag(until) z
+            dW_slice2 = p5  # kept dW + do^T diag(until) z - write2^T diag(eta . until) x
+            dW_next = dW_next + (dW_slice2,)
+        dW = dW_next
         sums = tl.sum(
             tl.reshape(
                 rounded_to(((since * eta)[None, :] * x_each.to(tl.float32)), DT) * p, [WARPS, block_n_ // WARPS, C]
@@ -1557,8 +1706,6 @@ def backward_sweep_2(
         )
         t = tl.load(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(x.to(DT), t.to(DT), input_precision="tf32x3")  # matrix5 x
-        z = tl.load(z_p + t0 * z_t + i[None, :] * z_t + n_[:, None], mask=n__ok[:, None] & i_ok[None, :], other=0.0)
-        z_each = tl.where(n__ok[:, None] & i_ok[None, :], z, 0.0)
         t2 = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p3 = tl.dot(z.to(DT), t2.to(DT), ((since[None, :] * p) + (-p2)), input_precision="tf32x3")  # ... + matrix3 z
         if YIELD:
@@ -1586,22 +1733,6 @@ def backward_sweep_2(
                 sums,
                 mask=i_ok[None, :],
             )  # W: out.late
-        until = power(keep_a_before, keep_r_before < 0)
-        write2 = tl.load(
-            write2_p + t0 * write2_t + i[:, None] * write2_t + m_[None, :],
-            mask=i_ok[:, None] & m__ok[None, :],
-            other=0.0,
-        )
-        p4 = tl.dot(
-            ((eta * until)[None, :] * x_each.to(tl.float32)).to(DT), write2.to(DT), input_precision="tf32x3"
-        )  # write2^T diag(eta . until) x
-        kept = power(keep_a_end, keep_r_end < 0)
-        until2 = power(keep_a, keep_r < 0)
-        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
-        p5 = tl.dot(
-            (until2[None, :] * z_each.to(tl.float32)).to(DT), do.to(DT), ((-p4) + (kept * dW)), input_precision="tf32x3"
-        )  # ... + do^T diag(until) z
-        dW = p5  # kept dW + do^T diag(until) z - write2^T diag(eta . until) x
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1661,15 +1792,24 @@ def backward_sweep_3(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    m_ = tl.arange(0, block_m_)
-    m__ok = m_ < M
     n_ = tile * block_n_ + tl.arange(0, block_n_)
     n__ok = n_ < N
-    W = tl.zeros([block_n_, block_m_], tl.float32)
-    if W_first is not None:
-        W += tl.load(
-            W_first + sh * M * N + m_[None, :] * N + n_[:, None], mask=m__ok[None, :] & n__ok[:, None], other=0.0
-        )
+    W = ()
+    m_ = ()
+    m__ok = ()
+    for n_m_ in tl.static_range((M + block_m_ - 1) // block_m_):
+        m__slice = n_m_ * block_m_ + tl.arange(0, block_m_)
+        m__ok_slice = m__slice < M
+        W_slice = tl.zeros([block_n_, block_m_], tl.float32)
+        if W_first is not None:
+            W_slice += tl.load(
+                W_first + sh * M * N + m__slice[None, :] * N + n_[:, None],
+                mask=m__ok_slice[None, :] & n__ok[:, None],
+                other=0.0,
+            )
+        W = W + (W_slice,)
+        m_ = m_ + (m__slice,)
+        m__ok = m__ok + (m__ok_slice,)
     z_p += b * z_b + h // z_g * z_h
     do_p += b * do_b + h // do_g * do_h
     x_p += b * x_b + h // x_g * x_h
@@ -1690,17 +1830,38 @@ def backward_sweep_3(
         since = power(keep_a, keep_r < 0)
         z = tl.load(z_p + t0 * z_t + i[None, :] * z_t + n_[:, None], mask=n__ok[:, None] & i_ok[None, :], other=0.0)
         z_each = tl.where(n__ok[:, None] & i_ok[None, :], z, 0.0)
-        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
-        rounded, rest = rounded_and_rest(W, DT)
-        p = tl.dot(rounded.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # do W
-        if not EXACT:
-            p = tl.dot(rest.to(DT), tl.trans(do.to(DT)), p)
+        p = tl.zeros([block_n_, C], tl.float32)
+        x = tl.load(x_p + t0 * x_t + i[None, :] * x_t + n_[:, None], mask=n__ok[:, None] & i_ok[None, :], other=0.0)
+        x_each = tl.where(n__ok[:, None] & i_ok[None, :], x, 0.0)
+        until = power(keep_a_end - keep_a, keep_r_end < i + 1)
+        eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
+        kept = power(keep_a_end, keep_r_end < 0)
+        W_next = ()
+        for n_m_ in tl.static_range((M + block_m_ - 1) // block_m_):
+            do = tl.load(
+                do_p + t0 * do_t + i[:, None] * do_t + m_[n_m_][None, :],
+                mask=i_ok[:, None] & m__ok[n_m_][None, :],
+                other=0.0,
+            )
+            rounded, rest = rounded_and_rest(W[n_m_], DT)
+            p = tl.dot(rounded.to(DT), tl.trans(do.to(DT)), p, input_precision="tf32x3")  # do W
+            if not EXACT:
+                p = tl.dot(rest.to(DT), tl.trans(do.to(DT)), p)
+            write1 = tl.load(
+                write1_p + t0 * write1_t + i[:, None] * write1_t + m_[n_m_][None, :],
+                mask=i_ok[:, None] & m__ok[n_m_][None, :],
+                other=0.0,
+            )
+            p3 = tl.dot(
+                ((until * eta)[None, :] * x_each.to(tl.float32)).to(DT), write1.to(DT), input_precision="tf32x3"
+            )  # write1^T diag(eta . until) x
+            W_slice2 = (kept * W[n_m_]) + (-p3)  # kept W - write1^T diag(eta . until) x
+            W_next = W_next + (W_slice2,)
+        W = W_next
         sums = tl.sum(
             tl.reshape(rounded_to((since[None, :] * z_each.to(tl.float32)), DT) * p, [WARPS, block_n_ // WARPS, C]),
             axis=1,
         )
-        x = tl.load(x_p + t0 * x_t + i[None, :] * x_t + n_[:, None], mask=n__ok[:, None] & i_ok[None, :], other=0.0)
-        x_each = tl.where(n__ok[:, None] & i_ok[None, :], x, 0.0)
         t = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(x.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix4 x
         y = (since[None, :] * p) + (-p2)  # diag(since) do W - matrix4 x
@@ -1715,20 +1876,13 @@ def backward_sweep_3(
                 sums,
                 mask=i_ok[None, :],
             )  # W: in.late
-        kept = power(keep_a_end, keep_r_end < 0)
-        until = power(keep_a_end - keep_a, keep_r_end < i + 1)
-        eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
-        write1 = tl.load(
-            write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :],
-            mask=i_ok[:, None] & m__ok[None, :],
-            other=0.0,
-        )
-        p3 = tl.dot(
-            ((until * eta)[None, :] * x_each.to(tl.float32)).to(DT), write1.to(DT), input_precision="tf32x3"
-        )  # write1^T diag(eta . until) x
-        W = (kept * W) + (-p3)  # kept W - write1^T diag(eta . until) x
-    if W_last is not None:
-        tl.store(W_last + sh * M * N + m_[None, :] * N + n_[:, None], W, mask=m__ok[None, :] & n__ok[:, None])
+    for n_m_ in tl.static_range((M + block_m_ - 1) // block_m_):
+        if W_last is not None:
+            tl.store(
+                W_last + sh * M * N + m_[n_m_][None, :] * N + n_[:, None],
+                W[n_m_],
+                mask=m__ok[n_m_][None, :] & n__ok[:, None],
+            )
 
 
 @triton.jit(do_not_specialize=["T", "chunks"])
@@ -1896,15 +2050,24 @@ def backward_sweep_4(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    m_ = tl.arange(0, block_m_)
-    m__ok = m_ < M
     n_ = tile * block_n_ + tl.arange(0, block_n_)
     n__ok = n_ < N
-    W = tl.zeros([block_n_, block_m_], tl.float32)
-    if W_first is not None:
-        W += tl.load(
-            W_first + sh * M * N + m_[None, :] * N + n_[:, None], mask=m__ok[None, :] & n__ok[:, None], other=0.0
-        )
+    W = ()
+    m_ = ()
+    m__ok = ()
+    for n_m_ in tl.static_range((M + block_m_ - 1) // block_m_):
+        m__slice = n_m_ * block_m_ + tl.arange(0, block_m_)
+        m__ok_slice = m__slice < M
+        W_slice = tl.zeros([block_n_, block_m_], tl.float32)
+        if W_first is not None:
+            W_slice += tl.load(
+                W_first + sh * M * N + m__slice[None, :] * N + n_[:, None],
+                mask=m__ok_slice[None, :] & n__ok[:, None],
+                other=0.0,
+            )
+        W = W + (W_slice,)
+        m_ = m_ + (m__slice,)
+        m__ok = m__ok + (m__ok_slice,)
     x_p += b * x_b + h // x_g * x_h
     write2_p += b * write2_b + h // write2_g * write2_h
     dx_2_p += b * dx_2_b + h // dx_2_g * dx_2_h
@@ -1932,15 +2095,31 @@ def backward_sweep_4(
         since = power(keep_a_before, keep_r_before < 0)
         x = tl.load(x_p + t0 * x_t + i[None, :] * x_t + n_[:, None], mask=n__ok[:, None] & i_ok[None, :], other=0.0)
         x_each = tl.where(n__ok[:, None] & i_ok[None, :], x, 0.0)
-        write2 = tl.load(
-            write2_p + t0 * write2_t + i[:, None] * write2_t + m_[None, :],
-            mask=i_ok[:, None] & m__ok[None, :],
-            other=0.0,
-        )
-        rounded, rest = rounded_and_rest(W, DT)
-        p = tl.dot(rounded.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # write2 W
-        if not EXACT:
-            p = tl.dot(rest.to(DT), tl.trans(write2.to(DT)), p)
+        p = tl.zeros([block_n_, C], tl.float32)
+        until = power(keep_a_end - keep_a, keep_r_end < i + 1)
+        kept = power(keep_a_end, keep_r_end < 0)
+        W_next = ()
+        for n_m_ in tl.static_range((M + block_m_ - 1) // block_m_):
+            write2 = tl.load(
+                write2_p + t0 * write2_t + i[:, None] * write2_t + m_[n_m_][None, :],
+                mask=i_ok[:, None] & m__ok[n_m_][None, :],
+                other=0.0,
+            )
+            rounded, rest = rounded_and_rest(W[n_m_], DT)
+            p = tl.dot(rounded.to(DT), tl.trans(write2.to(DT)), p, input_precision="tf32x3")  # write2 W
+            if not EXACT:
+                p = tl.dot(rest.to(DT), tl.trans(write2.to(DT)), p)
+            write1 = tl.load(
+                write1_p + t0 * write1_t + i[:, None] * write1_t + m_[n_m_][None, :],
+                mask=i_ok[:, None] & m__ok[n_m_][None, :],
+                other=0.0,
+            )
+            p3 = tl.dot(
+                ((until * eta)[None, :] * x_each.to(tl.float32)).to(DT), write1.to(DT), input_precision="tf32x3"
+            )  # write1^T diag(eta . until) x
+            W_slice2 = (kept * W[n_m_]) + (-p3)  # kept W - write1^T diag(eta . until) x
+            W_next = W_next + (W_slice2,)
+        W = W_next
         sums = tl.sum(
             tl.reshape(
                 rounded_to((-(eta * since)[None, :] * x_each.to(tl.float32)), DT) * p, [WARPS, block_n_ // WARPS, C]
@@ -1963,17 +2142,6 @@ def backward_sweep_4(
                 sums,
                 mask=i_ok[None, :],
             )  # W: in.early
-        kept = power(keep_a_end, keep_r_end < 0)
-        until = power(keep_a_end - keep_a, keep_r_end < i + 1)
-        write1 = tl.load(
-            write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :],
-            mask=i_ok[:, None] & m__ok[None, :],
-            other=0.0,
-        )
-        p3 = tl.dot(
-            ((until * eta)[None, :] * x_each.to(tl.float32)).to(DT), write1.to(DT), input_precision="tf32x3"
-        )  # write1^T diag(eta . until) x
-        W = (kept * W) + (-p3)  # kept W - write1^T diag(eta . until) x
 
 
 def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None):
@@ -1988,7 +2156,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], keep.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "9e412ff325881dbc")
+    config = choose(some.dtype, (N, M), "7b4d1cc13829dbb7")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(N, min(config.tile, config.padded(N))))
     W_first = whole(states.get("W"))
@@ -2060,7 +2228,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             lay.length(parts),
             N=N,
             M=M,
-            block_n_=config.padded(N),
+            block_n_=min(config.slice, config.padded(N)),
             block_m_=min(config.tile, config.padded(M)),
             YIELD=False,
             WARPS=config.warps,
@@ -2088,7 +2256,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             parts,
             lay.length(parts),
             N=N,
-            block_n_=config.padded(N),
+            block_n_=min(config.slice, config.padded(N)),
             block_n__kept=min(config.tile, config.padded(N)),
             YIELD=False,
             WARPS=config.warps,
@@ -2137,7 +2305,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         lay.length(parts),
         N=N,
         M=M,
-        block_n_=config.padded(N),
+        block_n_=min(config.slice, config.padded(N)),
         block_m_=min(config.tile, config.padded(M)),
         YIELD=True,
         WARPS=config.warps,
@@ -2213,7 +2381,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             lay.length(parts),
             M=M,
             N=N,
-            block_m_=config.padded(M),
+            block_m_=min(config.slice, config.padded(M)),
             block_n_=min(config.tile, config.padded(N)),
             YIELD=True,
             WARPS=config.warps,
@@ -2257,7 +2425,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             lay.length(parts),
             M=M,
             N=N,
-            block_m_=config.padded(M),
+            block_m_=min(config.slice, config.padded(M)),
             block_n_=min(config.tile, config.padded(N)),
             YIELD=True,
             WARPS=config.warps,
@@ -2337,7 +2505,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             lay.length(parts),
             M=M,
             N=N,
-            block_m_=config.padded(M),
+            block_m_=min(config.slice, config.padded(M)),
             block_n_=min(config.tile, config.padded(N)),
             YIELD=True,
             WARPS=config.warps,

@@ -662,13 +662,24 @@ def forward_sweep_1(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    d = tl.arange(0, block_d)
-    d_ok = d < D
     e = tile * block_e + tl.arange(0, block_e)
     e_ok = e < E
-    s = tl.zeros([block_e, block_d], tl.float32)
-    if s_first is not None:
-        s += tl.load(s_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
+    d = ()
+    d_ok = ()
+    s = ()
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        d_slice = n_d * block_d + tl.arange(0, block_d)
+        d_ok_slice = d_slice < D
+        s_slice = tl.zeros([block_e, block_d], tl.float32)
+        if s_first is not None:
+            s_slice += tl.load(
+                s_first + sh * D * E + d_slice[None, :] * E + e[:, None],
+                mask=d_ok_slice[None, :] & e_ok[:, None],
+                other=0.0,
+            )
+        d = d + (d_slice,)
+        d_ok = d_ok + (d_ok_slice,)
+        s = s + (s_slice,)
     o_p += b * o_b + h // o_g * o_h
     q_p += b * q_b + h // q_g * q_h
     k_p += b * k_b + h // k_g * k_h
@@ -687,8 +698,17 @@ def forward_sweep_1(
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         o = tl.load(o_p + t0 * o_t + i[None, :] * o_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         o_each = tl.where(e_ok[:, None] & i_ok[None, :], o, 0.0)
-        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(s.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # q s
+        p = tl.zeros([block_e, C], tl.float32)
+        k = ()
+        for n_d in tl.static_range((D + block_d - 1) // block_d):
+            q = tl.load(
+                q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
+            )
+            p = tl.dot(s[n_d].to(DT), tl.trans(q.to(DT)), p, input_precision="tf32x3")  # q s
+            k_slice = tl.load(
+                k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
+            )
+            k = k + (k_slice,)
         since = power(lam_a, lam_r < 0)
         w = o_each.to(tl.float32) + (-since[None, :] * p)
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
@@ -700,21 +720,27 @@ def forward_sweep_1(
         lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
         x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p3 = tl.dot(
-            ((x * until)[None, :] * p2).to(DT), k.to(DT), (kept * s), input_precision="tf32x3"
-        )  # ... + k^T diag((1 - lam) . until) p2
-        s = p3  # kept s + k^T diag((1 - lam) . until) p2
-    if YIELD:
-        if s_last is not None:
-            if part == parts - 1:
-                tl.store(
-                    s_last + (sh // H // parts * H + h) * D * E + d[None, :] * E + e[:, None],
-                    s,
-                    mask=d_ok[None, :] & e_ok[:, None],
-                )
-    else:
-        tl.store(s_last + sh * D * E + d[None, :] * E + e[:, None], s, mask=d_ok[None, :] & e_ok[:, None])
+        s_next = ()
+        for n_d in tl.static_range((D + block_d - 1) // block_d):
+            p3 = tl.dot(
+                ((x * until)[None, :] * p2).to(DT), k[n_d].to(DT), (kept * s[n_d]), input_precision="tf32x3"
+            )  # ... + k^T diag((1 - lam) . until) p2
+            s_slice2 = p3  # kept s + k^T diag((1 - lam) . until) p2
+            s_next = s_next + (s_slice2,)
+        s = s_next
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        if YIELD:
+            if s_last is not None:
+                if part == parts - 1:
+                    tl.store(
+                        s_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
+                        s[n_d],
+                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                    )
+        else:
+            tl.store(
+                s_last + sh * D * E + d[n_d][None, :] * E + e[:, None], s[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None]
+            )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -760,11 +786,18 @@ def forward_ends_1(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    d = tl.arange(0, block_d)
-    d_ok = d < D
     d_kept = tile * block_d_kept + tl.arange(0, block_d_kept)
+    d = ()
+    d_ok = ()
+    s = ()
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        d_slice = n_d * block_d + tl.arange(0, block_d)
+        d_ok_slice = d_slice < D
+        s_slice = tl.where(d_kept[:, None] == d_slice[None, :], 1.0, 0.0)
+        d = d + (d_slice,)
+        d_ok = d_ok + (d_ok_slice,)
+        s = s + (s_slice,)
     d_kept_ok = d_kept < D
-    s = tl.where(d_kept[:, None] == d[None, :], 1.0, 0.0)
     q_p += b * q_b + h // q_g * q_h
     k_p += b * k_b + h // k_g * k_h
     for n in tl.range(0, count, num_stages=STAGES):
@@ -780,8 +813,17 @@ def forward_ends_1(
         lam_r = tl.load(lam_resets + at + row) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
-        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(s.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # q s
+        p = tl.zeros([block_d_kept, C], tl.float32)
+        k = ()
+        for n_d in tl.static_range((D + block_d - 1) // block_d):
+            q = tl.load(
+                q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
+            )
+            p = tl.dot(s[n_d].to(DT), tl.trans(q.to(DT)), p, input_precision="tf32x3")  # q s
+            k_slice = tl.load(
+                k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
+            )
+            k = k + (k_slice,)
         since = power(lam_a, lam_r < 0)
         w = -since[None, :] * p
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
@@ -790,21 +832,29 @@ def forward_ends_1(
         lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
         x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p3 = tl.dot(
-            ((x * until)[None, :] * p2).to(DT), k.to(DT), (kept * s), input_precision="tf32x3"
-        )  # ... + k^T diag((1 - lam) . until) p2
-        s = p3  # kept s + k^T diag((1 - lam) . until) p2
-    if YIELD:
-        if s_last is not None:
-            if part == parts - 1:
-                tl.store(
-                    s_last + (sh // H // parts * H + h) * D * D + d[None, :] * D + d_kept[:, None],
-                    s,
-                    mask=d_ok[None, :] & d_kept_ok[:, None],
-                )
-    else:
-        tl.store(s_last + sh * D * D + d[None, :] * D + d_kept[:, None], s, mask=d_ok[None, :] & d_kept_ok[:, None])
+        s_next = ()
+        for n_d in tl.static_range((D + block_d - 1) // block_d):
+            p3 = tl.dot(
+                ((x * until)[None, :] * p2).to(DT), k[n_d].to(DT), (kept * s[n_d]), input_precision="tf32x3"
+            )  # ... + k^T diag((1 - lam) . until) p2
+            s_slice2 = p3  # kept s + k^T diag((1 - lam) . until) p2
+            s_next = s_next + (s_slice2,)
+        s = s_next
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        if YIELD:
+            if s_last is not None:
+                if part == parts - 1:
+                    tl.store(
+                        s_last + (sh // H // parts * H + h) * D * D + d[n_d][None, :] * D + d_kept[:, None],
+                        s[n_d],
+                        mask=d_ok[n_d][None, :] & d_kept_ok[:, None],
+                    )
+        else:
+            tl.store(
+                s_last + sh * D * D + d[n_d][None, :] * D + d_kept[:, None],
+                s[n_d],
+                mask=d_ok[n_d][None, :] & d_kept_ok[:, None],
+            )
 
 
 def triton_forward(given, states, constants, packed=None, exchange=None, needs_backward=True):
@@ -818,7 +868,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], o.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = o.shape[-1]
-    config = choose(some.dtype, (D, E), "8f4991c22b5ff301")
+    config = choose(some.dtype, (D, E), "144847c3054a47b3")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     s_first = whole(states.get("s"))
@@ -874,7 +924,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             lay.length(parts),
             D=D,
             E=E,
-            block_d=config.padded(D),
+            block_d=min(config.slice, config.padded(D)),
             block_e=min(config.tile, config.padded(E)),
             YIELD=False,
             WARPS=config.warps,
@@ -904,7 +954,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             parts,
             lay.length(parts),
             D=D,
-            block_d=config.padded(D),
+            block_d=min(config.slice, config.padded(D)),
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=False,
             WARPS=config.warps,
@@ -950,7 +1000,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         lay.length(parts),
         D=D,
         E=E,
-        block_d=config.padded(D),
+        block_d=min(config.slice, config.padded(D)),
         block_e=min(config.tile, config.padded(E)),
         YIELD=True,
         WARPS=config.warps,
@@ -1104,15 +1154,24 @@ def backward_sweep_1(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    d = tl.arange(0, block_d)
-    d_ok = d < D
     e = tile * block_e + tl.arange(0, block_e)
     e_ok = e < E
-    ds = tl.zeros([block_e, block_d], tl.float32)
-    if ds_first is not None:
-        ds += tl.load(
-            ds_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0
-        )
+    d = ()
+    d_ok = ()
+    ds = ()
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        d_slice = n_d * block_d + tl.arange(0, block_d)
+        d_ok_slice = d_slice < D
+        ds_slice = tl.zeros([block_e, block_d], tl.float32)
+        if ds_first is not None:
+            ds_slice += tl.load(
+                ds_first + sh * D * E + d_slice[None, :] * E + e[:, None],
+                mask=d_ok_slice[None, :] & e_ok[:, None],
+                other=0.0,
+            )
+        d = d + (d_slice,)
+        d_ok = d_ok + (d_ok_slice,)
+        ds = ds + (ds_slice,)
     dv_p += b * dv_b + h // dv_g * dv_h
     k_p += b * k_b + h // k_g * k_h
     o_p += b * o_b + h // o_g * o_h
@@ -1140,8 +1199,17 @@ def backward_sweep_1(
         dv = tl.load(dv_p + t0 * dv_t + i[None, :] * dv_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         dv_each = tl.where(e_ok[:, None] & i_ok[None, :], dv, 0.0)
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(ds.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k ds
+        p = tl.zeros([block_e, C], tl.float32)
+        q = ()
+        for n_d in tl.static_range((D + block_d - 1) // block_d):
+            k = tl.load(
+                k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
+            )
+            p = tl.dot(ds[n_d].to(DT), tl.trans(k.to(DT)), p, input_precision="tf32x3")  # k ds
+            q_slice = tl.load(
+                q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
+            )
+            q = q + (q_slice,)
         lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
         x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
         w = dv_each.to(tl.float32) + ((since * x)[None, :] * p)
@@ -1177,19 +1245,27 @@ def backward_sweep_1(
             )  # dlog_lam
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a, lam_r < 0)
-        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p4 = tl.dot((until[None, :] * p2).to(DT), q.to(DT), input_precision="tf32x3")  # q^T diag(until) p2
-        ds = (kept * ds) + (-p4)  # kept ds - q^T diag(until) p2
-    if YIELD:
-        if ds_last is not None:
-            if part == 0:
-                tl.store(
-                    ds_last + (sh // H // parts * H + h) * D * E + d[None, :] * E + e[:, None],
-                    ds,
-                    mask=d_ok[None, :] & e_ok[:, None],
-                )
-    else:
-        tl.store(ds_last + sh * D * E + d[None, :] * E + e[:, None], ds, mask=d_ok[None, :] & e_ok[:, None])
+        ds_next = ()
+        for n_d in tl.static_range((D + block_d - 1) // block_d):
+            p4 = tl.dot((until[None, :] * p2).to(DT), q[n_d].to(DT), input_precision="tf32x3")  # q^T diag(until) p2
+            ds_slice2 = (kept * ds[n_d]) + (-p4)  # kept ds - q^T diag(until) p2
+            ds_next = ds_next + (ds_slice2,)
+        ds = ds_next
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        if YIELD:
+            if ds_last is not None:
+                if part == 0:
+                    tl.store(
+                        ds_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
+                        ds[n_d],
+                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                    )
+        else:
+            tl.store(
+                ds_last + sh * D * E + d[n_d][None, :] * E + e[:, None],
+                ds[n_d],
+                mask=d_ok[n_d][None, :] & e_ok[:, None],
+            )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1235,11 +1311,18 @@ def backward_ends_1(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    d = tl.arange(0, block_d)
-    d_ok = d < D
     d_kept = tile * block_d_kept + tl.arange(0, block_d_kept)
+    d = ()
+    d_ok = ()
+    ds = ()
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        d_slice = n_d * block_d + tl.arange(0, block_d)
+        d_ok_slice = d_slice < D
+        ds_slice = tl.where(d_kept[:, None] == d_slice[None, :], 1.0, 0.0)
+        d = d + (d_slice,)
+        d_ok = d_ok + (d_ok_slice,)
+        ds = ds + (ds_slice,)
     d_kept_ok = d_kept < D
-    ds = tl.where(d_kept[:, None] == d[None, :], 1.0, 0.0)
     k_p += b * k_b + h // k_g * k_h
     q_p += b * q_b + h // q_g * q_h
     for n in tl.range(0, count, num_stages=STAGES):
@@ -1256,8 +1339,17 @@ def backward_ends_1(
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(ds.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k ds
+        p = tl.zeros([block_d_kept, C], tl.float32)
+        q = ()
+        for n_d in tl.static_range((D + block_d - 1) // block_d):
+            k = tl.load(
+                k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
+            )
+            p = tl.dot(ds[n_d].to(DT), tl.trans(k.to(DT)), p, input_precision="tf32x3")  # k ds
+            q_slice = tl.load(
+                q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
+            )
+            q = q + (q_slice,)
         lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
         x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
         w = (since * x)[None, :] * p
@@ -1265,19 +1357,27 @@ def backward_ends_1(
         p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a, lam_r < 0)
-        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p3 = tl.dot((until[None, :] * p2).to(DT), q.to(DT), input_precision="tf32x3")  # q^T diag(until) p2
-        ds = (kept * ds) + (-p3)  # kept ds - q^T diag(until) p2
-    if YIELD:
-        if ds_last is not None:
-            if part == 0:
-                tl.store(
-                    ds_last + (sh // H // parts * H + h) * D * D + d[None, :] * D + d_kept[:, None],
-                    ds,
-                    mask=d_ok[None, :] & d_kept_ok[:, None],
-                )
-    else:
-        tl.store(ds_last + sh * D * D + d[None, :] * D + d_kept[:, None], ds, mask=d_ok[None, :] & d_kept_ok[:, None])
+        ds_next = ()
+        for n_d in tl.static_range((D + block_d - 1) // block_d):
+            p3 = tl.dot((until[None, :] * p2).to(DT), q[n_d].to(DT), input_precision="tf32x3")  # q^T diag(until) p2
+            ds_slice2 = (kept * ds[n_d]) + (-p3)  # kept ds - q^T diag(until) p2
+            ds_next = ds_next + (ds_slice2,)
+        ds = ds_next
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        if YIELD:
+            if ds_last is not None:
+                if part == 0:
+                    tl.store(
+                        ds_last + (sh // H // parts * H + h) * D * D + d[n_d][None, :] * D + d_kept[:, None],
+                        ds[n_d],
+                        mask=d_ok[n_d][None, :] & d_kept_ok[:, None],
+                    )
+        else:
+            tl.store(
+                ds_last + sh * D * D + d[n_d][None, :] * D + d_kept[:, None],
+                ds[n_d],
+                mask=d_ok[n_d][None, :] & d_kept_ok[:, None],
+            )
 
 
 @triton.jit(do_not_specialize=["T", "chunks"])
@@ -1410,15 +1510,24 @@ def backward_sweep_2(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    e = tl.arange(0, block_e)
-    e_ok = e < E
     d = tile * block_d + tl.arange(0, block_d)
     d_ok = d < D
-    ds = tl.zeros([block_d, block_e], tl.float32)
-    if ds_first is not None:
-        ds += tl.load(
-            ds_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0
-        )
+    ds = ()
+    e = ()
+    e_ok = ()
+    for n_e in tl.static_range((E + block_e - 1) // block_e):
+        e_slice = n_e * block_e + tl.arange(0, block_e)
+        e_ok_slice = e_slice < E
+        ds_slice = tl.zeros([block_d, block_e], tl.float32)
+        if ds_first is not None:
+            ds_slice += tl.load(
+                ds_first + sh * D * E + d[:, None] * E + e_slice[None, :],
+                mask=d_ok[:, None] & e_ok_slice[None, :],
+                other=0.0,
+            )
+        ds = ds + (ds_slice,)
+        e = e + (e_slice,)
+        e_ok = e_ok + (e_ok_slice,)
     k_p += b * k_b + h // k_g * k_h
     write1_p += b * write1_b + h // write1_g * write1_h
     q_p += b * q_b + h // q_g * q_h
@@ -1441,21 +1550,39 @@ def backward_sweep_2(
         k_each = tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
         lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
         x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
-        write1 = tl.load(
-            write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
-        )
-        rounded, rest = rounded_and_rest(ds, DT)
-        p = tl.dot(rounded.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write1 ds^T
-        if not EXACT:
-            p = tl.dot(rest.to(DT), tl.trans(write1.to(DT)), p)
+        p = tl.zeros([block_d, C], tl.float32)
+        q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
+        q_each = tl.where(d_ok[:, None] & i_ok[None, :], q, 0.0)
+        until = power(lam_a, lam_r < 0)
+        kept = power(lam_a_end, lam_r_end < 0)
+        ds_next = ()
+        for n_e in tl.static_range((E + block_e - 1) // block_e):
+            write1 = tl.load(
+                write1_p + t0 * write1_t + i[:, None] * write1_t + e[n_e][None, :],
+                mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
+            )
+            rounded, rest = rounded_and_rest(ds[n_e], DT)
+            p = tl.dot(rounded.to(DT), tl.trans(write1.to(DT)), p, input_precision="tf32x3")  # write1 ds^T
+            if not EXACT:
+                p = tl.dot(rest.to(DT), tl.trans(write1.to(DT)), p)
+            write2 = tl.load(
+                write2_p + t0 * write2_t + i[:, None] * write2_t + e[n_e][None, :],
+                mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
+            )
+            p3 = tl.dot(
+                (until[None, :] * q_each.to(tl.float32)).to(DT), write2.to(DT), input_precision="tf32x3"
+            )  # q^T diag(until) write2
+            ds_slice2 = (kept * ds[n_e]) + (-p3)  # kept ds - q^T diag(until) write2
+            ds_next = ds_next + (ds_slice2,)
+        ds = ds_next
         sums = tl.sum(
             tl.reshape(
                 rounded_to((-(since * x)[None, :] * k_each.to(tl.float32)), DT) * p, [WARPS, block_d // WARPS, C]
             ),
             axis=1,
         )
-        q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
-        q_each = tl.where(d_ok[:, None] & i_ok[None, :], q, 0.0)
         t = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(q.to(DT), t.to(DT), input_precision="tf32x3")  # matrix3 q
         y = (-p2) + (since[None, :] * p)  # diag(since) write1 ds^T - matrix3 q
@@ -1472,15 +1599,6 @@ def backward_sweep_2(
                 sums,
                 mask=i_ok[None, :],
             )  # s: out.late
-        kept = power(lam_a_end, lam_r_end < 0)
-        until = power(lam_a, lam_r < 0)
-        write2 = tl.load(
-            write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
-        )
-        p3 = tl.dot(
-            (until[None, :] * q_each.to(tl.float32)).to(DT), write2.to(DT), input_precision="tf32x3"
-        )  # q^T diag(until) write2
-        ds = (kept * ds) + (-p3)  # kept ds - q^T diag(until) write2
 
 
 @triton.jit(do_not_specialize=["T", "chunks"])
@@ -1630,13 +1748,24 @@ def backward_sweep_3(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    e = tl.arange(0, block_e)
-    e_ok = e < E
     d = tile * block_d + tl.arange(0, block_d)
     d_ok = d < D
-    s = tl.zeros([block_d, block_e], tl.float32)
-    if s_first is not None:
-        s += tl.load(s_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0)
+    e = ()
+    e_ok = ()
+    s = ()
+    for n_e in tl.static_range((E + block_e - 1) // block_e):
+        e_slice = n_e * block_e + tl.arange(0, block_e)
+        e_ok_slice = e_slice < E
+        s_slice = tl.zeros([block_d, block_e], tl.float32)
+        if s_first is not None:
+            s_slice += tl.load(
+                s_first + sh * D * E + d[:, None] * E + e_slice[None, :],
+                mask=d_ok[:, None] & e_ok_slice[None, :],
+                other=0.0,
+            )
+        e = e + (e_slice,)
+        e_ok = e_ok + (e_ok_slice,)
+        s = s + (s_slice,)
     q_p += b * q_b + h // q_g * q_h
     write2_p += b * write2_b + h // write2_g * write2_h
     k_p += b * k_b + h // k_g * k_h
@@ -1659,23 +1788,45 @@ def backward_sweep_3(
         since = power(lam_a, lam_r < 0)
         q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         q_each = tl.where(d_ok[:, None] & i_ok[None, :], q, 0.0)
-        write2 = tl.load(
-            write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
-        )
-        rounded, rest = rounded_and_rest(s, DT)
-        p = tl.dot(rounded.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # write2 s^T
-        if not EXACT:
-            p = tl.dot(rest.to(DT), tl.trans(write2.to(DT)), p)
+        p = tl.zeros([block_d, C], tl.float32)
+        k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
+        k_each = tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
+        lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
+        kept = power(lam_a_end, lam_r_end < 0)
+        x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
+        until = power(lam_a_end - lam_a, lam_r_end < i + 1)
+        s_next = ()
+        for n_e in tl.static_range((E + block_e - 1) // block_e):
+            write2 = tl.load(
+                write2_p + t0 * write2_t + i[:, None] * write2_t + e[n_e][None, :],
+                mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
+            )
+            rounded, rest = rounded_and_rest(s[n_e], DT)
+            p = tl.dot(rounded.to(DT), tl.trans(write2.to(DT)), p, input_precision="tf32x3")  # write2 s^T
+            if not EXACT:
+                p = tl.dot(rest.to(DT), tl.trans(write2.to(DT)), p)
+            write1 = tl.load(
+                write1_p + t0 * write1_t + i[:, None] * write1_t + e[n_e][None, :],
+                mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
+            )
+            p3 = tl.dot(
+                ((x * until)[None, :] * k_each.to(tl.float32)).to(DT),
+                write1.to(DT),
+                (kept * s[n_e]),
+                input_precision="tf32x3",
+            )  # ... + k^T diag((1 - lam) . until) write1
+            s_slice2 = p3  # kept s + k^T diag((1 - lam) . until) write1
+            s_next = s_next + (s_slice2,)
+        s = s_next
         sums = tl.sum(
             tl.reshape(rounded_to((-since[None, :] * q_each.to(tl.float32)), DT) * p, [WARPS, block_d // WARPS, C]),
             axis=1,
         )
         since2 = power(lam_a_before, lam_r_before < 0)
-        k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
-        k_each = tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
         t = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(k.to(DT), tl.trans(t.to(DT)), (since2[None, :] * p), input_precision="tf32x3")  # ... + matrix4 k
-        lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
         if YIELD:
             tl.store(
                 dq_out + step * D + i[None, :] * (H * D) + d[:, None],
@@ -1689,18 +1840,11 @@ def backward_sweep_3(
                 sums,
                 mask=i_ok[None, :],
             )  # s: in.early
-        kept = power(lam_a_end, lam_r_end < 0)
-        x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
-        until = power(lam_a_end - lam_a, lam_r_end < i + 1)
-        write1 = tl.load(
-            write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
-        )
-        p3 = tl.dot(
-            ((x * until)[None, :] * k_each.to(tl.float32)).to(DT), write1.to(DT), (kept * s), input_precision="tf32x3"
-        )  # ... + k^T diag((1 - lam) . until) write1
-        s = p3  # kept s + k^T diag((1 - lam) . until) write1
-    if s_last is not None:
-        tl.store(s_last + sh * D * E + d[:, None] * E + e[None, :], s, mask=d_ok[:, None] & e_ok[None, :])
+    for n_e in tl.static_range((E + block_e - 1) // block_e):
+        if s_last is not None:
+            tl.store(
+                s_last + sh * D * E + d[:, None] * E + e[n_e][None, :], s[n_e], mask=d_ok[:, None] & e_ok[n_e][None, :]
+            )
 
 
 def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None):
@@ -1714,7 +1858,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], o.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = o.shape[-1]
-    config = choose(some.dtype, (D, E), "8f4991c22b5ff301")
+    config = choose(some.dtype, (D, E), "144847c3054a47b3")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     s_first = whole(states.get("s"))
@@ -1781,7 +1925,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             lay.length(parts),
             D=D,
             E=E,
-            block_d=config.padded(D),
+            block_d=min(config.slice, config.padded(D)),
             block_e=min(config.tile, config.padded(E)),
             YIELD=False,
             WARPS=config.warps,
@@ -1811,7 +1955,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             parts,
             lay.length(parts),
             D=D,
-            block_d=config.padded(D),
+            block_d=min(config.slice, config.padded(D)),
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=False,
             WARPS=config.warps,
@@ -1868,7 +2012,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         lay.length(parts),
         D=D,
         E=E,
-        block_d=config.padded(D),
+        block_d=min(config.slice, config.padded(D)),
         block_e=min(config.tile, config.padded(E)),
         YIELD=True,
         WARPS=config.warps,
@@ -1937,7 +2081,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             lay.length(parts),
             E=E,
             D=D,
-            block_e=config.padded(E),
+            block_e=min(config.slice, config.padded(E)),
             block_d=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
@@ -2014,7 +2158,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             lay.length(parts),
             E=E,
             D=D,
-            block_e=config.padded(E),
+            block_e=min(config.slice, config.padded(E)),
             block_d=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,

@@ -768,13 +768,24 @@ def forward_sweep_1(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    d = tl.arange(0, block_d)
-    d_ok = d < D
     e = tile * block_e + tl.arange(0, block_e)
     e_ok = e < E
-    S = tl.zeros([block_e, block_d], tl.float32)
-    if S_first is not None:
-        S += tl.load(S_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
+    S = ()
+    d = ()
+    d_ok = ()
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        d_slice = n_d * block_d + tl.arange(0, block_d)
+        d_ok_slice = d_slice < D
+        S_slice = tl.zeros([block_e, block_d], tl.float32)
+        if S_first is not None:
+            S_slice += tl.load(
+                S_first + sh * D * E + d_slice[None, :] * E + e[:, None],
+                mask=d_ok_slice[None, :] & e_ok[:, None],
+                other=0.0,
+            )
+        S = S + (S_slice,)
+        d = d + (d_slice,)
+        d_ok = d_ok + (d_ok_slice,)
     first_block = (begin // BLOCK + (0 if starts is None else sh // H)).to(tl.int32)
     v_p += b * v_b + h // v_g * v_h
     for n in tl.range(0, count, num_stages=STAGES):
@@ -786,21 +797,41 @@ def forward_sweep_1(
         row = i if EVEN else tl.minimum(i, last)
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
-        alpha_n_end = (
-            tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
-        )
-        if S_borders is not None:
-            if n % (BLOCK // C) == 0:
-                tl.store(
-                    S_borders + (bh * blocks + first_block + n // (BLOCK // C)) * D * E + d[None, :] * E + e[:, None],
-                    S,
-                    mask=d_ok[None, :] & e_ok[:, None],
-                )
-        scaled1 = tl.load(
-            scaled1_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
-        )
-        p = tl.dot(S.to(DT), tl.trans(scaled1.to(DT)), input_precision="tf32x3")  # scaled1 S
+        p = tl.zeros([block_e, C], tl.float32)
+        alpha_a_end = ()
+        alpha_n_end = ()
+        scaled2 = ()
+        for n_d in tl.static_range((D + block_d - 1) // block_d):
+            alpha_a_end_slice = tl.load(alpha_sums + at * D + last * D + d[n_d], mask=d_ok[n_d], other=0)
+            alpha_n_end_slice = (
+                tl.load(alpha_resets + at * D + last * D + d[n_d], mask=d_ok[n_d], other=0)
+                if EXACT
+                else tl.full([1], 0, tl.int32)
+            )
+            if S_borders is not None:
+                if n % (BLOCK // C) == 0:
+                    tl.store(
+                        S_borders
+                        + (bh * blocks + first_block + n // (BLOCK // C)) * D * E
+                        + d[n_d][None, :] * E
+                        + e[:, None],
+                        S[n_d],
+                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                    )
+            scaled1 = tl.load(
+                scaled1_p + at * D + i[:, None] * D + d[n_d][None, :],
+                mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
+            )
+            p = tl.dot(S[n_d].to(DT), tl.trans(scaled1.to(DT)), p, input_precision="tf32x3")  # scaled1 S
+            scaled2_slice = tl.load(
+                scaled2_p + at * D + i[:, None] * D + d[n_d][None, :],
+                mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
+            )
+            alpha_a_end = alpha_a_end + (alpha_a_end_slice,)
+            alpha_n_end = alpha_n_end + (alpha_n_end_slice,)
+            scaled2 = scaled2 + (scaled2_slice,)
         v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         v_each = tl.where(e_ok[:, None] & i_ok[None, :], v, 0.0)
         w = (-p) + v_each.to(tl.float32)
@@ -811,32 +842,39 @@ def forward_sweep_1(
         p3 = tl.dot(p2.to(DT), tl.trans(rounded.to(DT)), input_precision="tf32x3")  # matrix2 p2
         if not EXACT:
             p3 = tl.dot(p2.to(DT), tl.trans(rest.to(DT)), p3)
-        scaled2 = tl.load(
-            scaled2_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
-        )
-        p4 = tl.dot(S.to(DT), tl.trans(scaled2.to(DT)), p3, input_precision="tf32x3")  # ... + scaled2 S
+        p4 = p3
+        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
+        S_next = ()
+        for n_d in tl.static_range((D + block_d - 1) // block_d):
+            p4 = tl.dot(S[n_d].to(DT), tl.trans(scaled2[n_d].to(DT)), p4, input_precision="tf32x3")  # ... + scaled2 S
+            kept = span(alpha_a_end[n_d], alpha_n_end[n_d], 0.0, 0)
+            scaled3 = tl.load(
+                scaled3_p + at * D + i[:, None] * D + d[n_d][None, :],
+                mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
+            )
+            p5 = tl.dot(
+                (beta[None, :] * p2).to(DT), scaled3.to(DT), (kept[None, :] * S[n_d]), input_precision="tf32x3"
+            )  # ... + scaled3^T diag(beta) p2
+            S_slice2 = p5  # diag(kept) S + scaled3^T diag(beta) p2
+            S_next = S_next + (S_slice2,)
+        S = S_next
         if YIELD:
             tl.store(write1_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :])
             tl.store(o_out + step * E + i[None, :] * (H * E) + e[:, None], p4, mask=e_ok[:, None] & i_ok[None, :])  # o
-        kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
-        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-        scaled3 = tl.load(
-            scaled3_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
-        )
-        p5 = tl.dot(
-            (beta[None, :] * p2).to(DT), scaled3.to(DT), (kept[None, :] * S), input_precision="tf32x3"
-        )  # ... + scaled3^T diag(beta) p2
-        S = p5  # diag(kept) S + scaled3^T diag(beta) p2
-    if YIELD:
-        if S_last is not None:
-            if part == parts - 1:
-                tl.store(
-                    S_last + (sh // H // parts * H + h) * D * E + d[None, :] * E + e[:, None],
-                    S,
-                    mask=d_ok[None, :] & e_ok[:, None],
-                )
-    else:
-        tl.store(S_last + sh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        if YIELD:
+            if S_last is not None:
+                if part == parts - 1:
+                    tl.store(
+                        S_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
+                        S[n_d],
+                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                    )
+        else:
+            tl.store(
+                S_last + sh * D * E + d[n_d][None, :] * E + e[:, None], S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None]
+            )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -874,11 +912,18 @@ def forward_ends_1(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    d = tl.arange(0, block_d)
-    d_ok = d < D
     d_kept = tile * block_d_kept + tl.arange(0, block_d_kept)
+    S = ()
+    d = ()
+    d_ok = ()
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        d_slice = n_d * block_d + tl.arange(0, block_d)
+        d_ok_slice = d_slice < D
+        S_slice = tl.where(d_kept[:, None] == d_slice[None, :], 1.0, 0.0)
+        S = S + (S_slice,)
+        d = d + (d_slice,)
+        d_ok = d_ok + (d_ok_slice,)
     d_kept_ok = d_kept < D
-    S = tl.where(d_kept[:, None] == d[None, :], 1.0, 0.0)
     for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -888,36 +933,60 @@ def forward_ends_1(
         row = i if EVEN else tl.minimum(i, last)
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
-        alpha_n_end = (
-            tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
-        )
-        scaled1 = tl.load(
-            scaled1_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
-        )
-        p = tl.dot(S.to(DT), tl.trans(scaled1.to(DT)), input_precision="tf32x3")  # scaled1 S
+        p = tl.zeros([block_d_kept, C], tl.float32)
+        kept = ()
+        scaled3 = ()
+        for n_d in tl.static_range((D + block_d - 1) // block_d):
+            alpha_a_end = tl.load(alpha_sums + at * D + last * D + d[n_d], mask=d_ok[n_d], other=0)
+            alpha_n_end = (
+                tl.load(alpha_resets + at * D + last * D + d[n_d], mask=d_ok[n_d], other=0)
+                if EXACT
+                else tl.full([1], 0, tl.int32)
+            )
+            scaled1 = tl.load(
+                scaled1_p + at * D + i[:, None] * D + d[n_d][None, :],
+                mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
+            )
+            p = tl.dot(S[n_d].to(DT), tl.trans(scaled1.to(DT)), p, input_precision="tf32x3")  # scaled1 S
+            kept_slice = span(alpha_a_end, alpha_n_end, 0.0, 0)
+            scaled3_slice = tl.load(
+                scaled3_p + at * D + i[:, None] * D + d[n_d][None, :],
+                mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
+            )
+            kept = kept + (kept_slice,)
+            scaled3 = scaled3 + (scaled3_slice,)
         w = -p
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
-        kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-        scaled3 = tl.load(
-            scaled3_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
-        )
-        p3 = tl.dot(
-            (beta[None, :] * p2).to(DT), scaled3.to(DT), (kept[None, :] * S), input_precision="tf32x3"
-        )  # ... + scaled3^T diag(beta) p2
-        S = p3  # diag(kept) S + scaled3^T diag(beta) p2
-    if YIELD:
-        if S_last is not None:
-            if part == parts - 1:
-                tl.store(
-                    S_last + (sh // H // parts * H + h) * D * D + d[None, :] * D + d_kept[:, None],
-                    S,
-                    mask=d_ok[None, :] & d_kept_ok[:, None],
-                )
-    else:
-        tl.store(S_last + sh * D * D + d[None, :] * D + d_kept[:, None], S, mask=d_ok[None, :] & d_kept_ok[:, None])
+        S_next = ()
+        for n_d in tl.static_range((D + block_d - 1) // block_d):
+            p3 = tl.dot(
+                (beta[None, :] * p2).to(DT),
+                scaled3[n_d].to(DT),
+                (kept[n_d][None, :] * S[n_d]),
+                input_precision="tf32x3",
+            )  # ... + scaled3^T diag(beta) p2
+            S_slice2 = p3  # diag(kept) S + scaled3^T diag(beta) p2
+            S_next = S_next + (S_slice2,)
+        S = S_next
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        if YIELD:
+            if S_last is not None:
+                if part == parts - 1:
+                    tl.store(
+                        S_last + (sh // H // parts * H + h) * D * D + d[n_d][None, :] * D + d_kept[:, None],
+                        S[n_d],
+                        mask=d_ok[n_d][None, :] & d_kept_ok[:, None],
+                    )
+        else:
+            tl.store(
+                S_last + sh * D * D + d[n_d][None, :] * D + d_kept[:, None],
+                S[n_d],
+                mask=d_ok[n_d][None, :] & d_kept_ok[:, None],
+            )
 
 
 def triton_forward(given, states, constants, packed=None, exchange=None, needs_backward=True):
@@ -932,7 +1001,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "8368dee1fff1041c")
+    config = choose(some.dtype, (D, E), "1624e84cac7a6e54")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -1002,7 +1071,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             blocks.chunks,
             D=D,
             E=E,
-            block_d=config.padded(D),
+            block_d=min(config.slice, config.padded(D)),
             block_e=min(config.tile, config.padded(E)),
             YIELD=False,
             WARPS=config.warps,
@@ -1031,7 +1100,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             parts,
             lay.length(parts),
             D=D,
-            block_d=config.padded(D),
+            block_d=min(config.slice, config.padded(D)),
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=False,
             WARPS=config.warps,
@@ -1080,7 +1149,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         blocks.chunks,
         D=D,
         E=E,
-        block_d=config.padded(D),
+        block_d=min(config.slice, config.padded(D)),
         block_e=min(config.tile, config.padded(E)),
         YIELD=True,
         WARPS=config.warps,
@@ -1297,15 +1366,24 @@ def backward_sweep_1(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    d = tl.arange(0, block_d)
-    d_ok = d < D
     e = tile * block_e + tl.arange(0, block_e)
     e_ok = e < E
-    dS = tl.zeros([block_e, block_d], tl.float32)
-    if dS_first is not None:
-        dS += tl.load(
-            dS_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0
-        )
+    d = ()
+    dS = ()
+    d_ok = ()
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        d_slice = n_d * block_d + tl.arange(0, block_d)
+        d_ok_slice = d_slice < D
+        dS_slice = tl.zeros([block_e, block_d], tl.float32)
+        if dS_first is not None:
+            dS_slice += tl.load(
+                dS_first + sh * D * E + d_slice[None, :] * E + e[:, None],
+                mask=d_ok_slice[None, :] & e_ok[:, None],
+                other=0.0,
+            )
+        d = d + (d_slice,)
+        dS = dS + (dS_slice,)
+        d_ok = d_ok + (d_ok_slice,)
     first_block = (begin // BLOCK + (0 if starts is None else sh // H)).to(tl.int32)
     do_p += b * do_b + h // do_g * do_h
     write1_p += b * write1_b + h // write1_g * write1_h
@@ -1323,24 +1401,41 @@ def backward_sweep_1(
             write1_p + t0 * write1_t + i[None, :] * write1_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0
         )
         write1_each = tl.where(e_ok[:, None] & i_ok[None, :], write1, 0.0)
-        alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
-        alpha_n_end = (
-            tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
-        )
-        if dS_borders is not None:
-            if (n == 0) | ((count - n) % (BLOCK // C) == 0):
-                tl.store(
-                    dS_borders
-                    + (bh * blocks + first_block + (count - 1 - n) // (BLOCK // C)) * D * E
-                    + d[None, :] * E
-                    + e[:, None],
-                    dS,
-                    mask=d_ok[None, :] & e_ok[:, None],
-                )
-        scaled1 = tl.load(
-            scaled1_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
-        )
-        p = tl.dot(dS.to(DT), tl.trans(scaled1.to(DT)), input_precision="tf32x3")  # scaled1 dS
+        p = tl.zeros([block_e, C], tl.float32)
+        alpha_a_end = ()
+        alpha_n_end = ()
+        scaled2 = ()
+        for n_d in tl.static_range((D + block_d - 1) // block_d):
+            alpha_a_end_slice = tl.load(alpha_sums + at * D + last * D + d[n_d], mask=d_ok[n_d], other=0)
+            alpha_n_end_slice = (
+                tl.load(alpha_resets + at * D + last * D + d[n_d], mask=d_ok[n_d], other=0)
+                if EXACT
+                else tl.full([1], 0, tl.int32)
+            )
+            if dS_borders is not None:
+                if (n == 0) | ((count - n) % (BLOCK // C) == 0):
+                    tl.store(
+                        dS_borders
+                        + (bh * blocks + first_block + (count - 1 - n) // (BLOCK // C)) * D * E
+                        + d[n_d][None, :] * E
+                        + e[:, None],
+                        dS[n_d],
+                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                    )
+            scaled1 = tl.load(
+                scaled1_p + at * D + i[:, None] * D + d[n_d][None, :],
+                mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
+            )
+            p = tl.dot(dS[n_d].to(DT), tl.trans(scaled1.to(DT)), p, input_precision="tf32x3")  # scaled1 dS
+            scaled2_slice = tl.load(
+                scaled2_p + at * D + i[:, None] * D + d[n_d][None, :],
+                mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
+            )
+            alpha_a_end = alpha_a_end + (alpha_a_end_slice,)
+            alpha_n_end = alpha_n_end + (alpha_n_end_slice,)
+            scaled2 = scaled2 + (scaled2_slice,)
         do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         rounded, rest = rounded_and_rest(t, DT)
@@ -1368,28 +1463,38 @@ def backward_sweep_1(
                 ),
                 mask=i_ok[None, :],
             )  # dbeta
-        scaled2 = tl.load(
-            scaled2_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
-        )
-        p4 = tl.dot((beta[None, :] * p3).to(DT), scaled2.to(DT), input_precision="tf32x3")  # scaled2^T diag(beta) p3
-        kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
-        scaled3 = tl.load(
-            scaled3_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
-        )
-        p5 = tl.dot(
-            do.to(DT), scaled3.to(DT), ((-p4) + (kept[None, :] * dS)), input_precision="tf32x3"
-        )  # ... + scaled3^T do
-        dS = p5  # diag(kept) dS + scaled3^T do - scaled2^T diag(beta) p3
-    if YIELD:
-        if dS_last is not None:
-            if part == 0:
-                tl.store(
-                    dS_last + (sh // H // parts * H + h) * D * E + d[None, :] * E + e[:, None],
-                    dS,
-                    mask=d_ok[None, :] & e_ok[:, None],
-                )
-    else:
-        tl.store(dS_last + sh * D * E + d[None, :] * E + e[:, None], dS, mask=d_ok[None, :] & e_ok[:, None])
+        dS_next = ()
+        for n_d in tl.static_range((D + block_d - 1) // block_d):
+            p4 = tl.dot(
+                (beta[None, :] * p3).to(DT), scaled2[n_d].to(DT), input_precision="tf32x3"
+            )  # scaled2^T diag(beta) p3
+            kept = span(alpha_a_end[n_d], alpha_n_end[n_d], 0.0, 0)
+            scaled3 = tl.load(
+                scaled3_p + at * D + i[:, None] * D + d[n_d][None, :],
+                mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
+            )
+            p5 = tl.dot(
+                do.to(DT), scaled3.to(DT), ((-p4) + (kept[None, :] * dS[n_d])), input_precision="tf32x3"
+            )  # ... + scaled3^T do
+            dS_slice2 = p5  # diag(kept) dS + scaled3^T do - scaled2^T diag(beta) p3
+            dS_next = dS_next + (dS_slice2,)
+        dS = dS_next
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        if YIELD:
+            if dS_last is not None:
+                if part == 0:
+                    tl.store(
+                        dS_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
+                        dS[n_d],
+                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                    )
+        else:
+            tl.store(
+                dS_last + sh * D * E + d[n_d][None, :] * E + e[:, None],
+                dS[n_d],
+                mask=d_ok[n_d][None, :] & e_ok[:, None],
+            )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1427,11 +1532,18 @@ def backward_ends_1(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    d = tl.arange(0, block_d)
-    d_ok = d < D
     d_kept = tile * block_d_kept + tl.arange(0, block_d_kept)
+    d = ()
+    dS = ()
+    d_ok = ()
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        d_slice = n_d * block_d + tl.arange(0, block_d)
+        d_ok_slice = d_slice < D
+        dS_slice = tl.where(d_kept[:, None] == d_slice[None, :], 1.0, 0.0)
+        d = d + (d_slice,)
+        dS = dS + (dS_slice,)
+        d_ok = d_ok + (d_ok_slice,)
     d_kept_ok = d_kept < D
-    dS = tl.where(d_kept[:, None] == d[None, :], 1.0, 0.0)
     for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -1441,33 +1553,58 @@ def backward_ends_1(
         row = i if EVEN else tl.minimum(i, last)
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
-        alpha_n_end = (
-            tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
-        )
-        scaled1 = tl.load(
-            scaled1_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
-        )
-        p = tl.dot(dS.to(DT), tl.trans(scaled1.to(DT)), input_precision="tf32x3")  # scaled1 dS
+        p = tl.zeros([block_d_kept, C], tl.float32)
+        alpha_a_end = ()
+        alpha_n_end = ()
+        scaled2 = ()
+        for n_d in tl.static_range((D + block_d - 1) // block_d):
+            alpha_a_end_slice = tl.load(alpha_sums + at * D + last * D + d[n_d], mask=d_ok[n_d], other=0)
+            alpha_n_end_slice = (
+                tl.load(alpha_resets + at * D + last * D + d[n_d], mask=d_ok[n_d], other=0)
+                if EXACT
+                else tl.full([1], 0, tl.int32)
+            )
+            scaled1 = tl.load(
+                scaled1_p + at * D + i[:, None] * D + d[n_d][None, :],
+                mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
+            )
+            p = tl.dot(dS[n_d].to(DT), tl.trans(scaled1.to(DT)), p, input_precision="tf32x3")  # scaled1 dS
+            scaled2_slice = tl.load(
+                scaled2_p + at * D + i[:, None] * D + d[n_d][None, :],
+                mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
+            )
+            alpha_a_end = alpha_a_end + (alpha_a_end_slice,)
+            alpha_n_end = alpha_n_end + (alpha_n_end_slice,)
+            scaled2 = scaled2 + (scaled2_slice,)
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(p.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 p
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-        scaled2 = tl.load(
-            scaled2_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
-        )
-        p3 = tl.dot((beta[None, :] * p2).to(DT), scaled2.to(DT), input_precision="tf32x3")  # scaled2^T diag(beta) p2
-        kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
-        dS = (-p3) + (kept[None, :] * dS)  # diag(kept) dS - scaled2^T diag(beta) p2
-    if YIELD:
-        if dS_last is not None:
-            if part == 0:
-                tl.store(
-                    dS_last + (sh // H // parts * H + h) * D * D + d[None, :] * D + d_kept[:, None],
-                    dS,
-                    mask=d_ok[None, :] & d_kept_ok[:, None],
-                )
-    else:
-        tl.store(dS_last + sh * D * D + d[None, :] * D + d_kept[:, None], dS, mask=d_ok[None, :] & d_kept_ok[:, None])
+        dS_next = ()
+        for n_d in tl.static_range((D + block_d - 1) // block_d):
+            p3 = tl.dot(
+                (beta[None, :] * p2).to(DT), scaled2[n_d].to(DT), input_precision="tf32x3"
+            )  # scaled2^T diag(beta) p2
+            kept = span(alpha_a_end[n_d], alpha_n_end[n_d], 0.0, 0)
+            dS_slice2 = (-p3) + (kept[None, :] * dS[n_d])  # diag(kept) dS - scaled2^T diag(beta) p2
+            dS_next = dS_next + (dS_slice2,)
+        dS = dS_next
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        if YIELD:
+            if dS_last is not None:
+                if part == 0:
+                    tl.store(
+                        dS_last + (sh // H // parts * H + h) * D * D + d[n_d][None, :] * D + d_kept[:, None],
+                        dS[n_d],
+                        mask=d_ok[n_d][None, :] & d_kept_ok[:, None],
+                    )
+        else:
+            tl.store(
+                dS_last + sh * D * D + d[n_d][None, :] * D + d_kept[:, None],
+                dS[n_d],
+                mask=d_ok[n_d][None, :] & d_kept_ok[:, None],
+            )
 
 
 @triton.jit(do_not_specialize=["T", "chunks"])
@@ -1931,7 +2068,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "8368dee1fff1041c")
+    config = choose(some.dtype, (D, E), "1624e84cac7a6e54")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -2007,7 +2144,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             blocks.chunks,
             D=D,
             E=E,
-            block_d=config.padded(D),
+            block_d=min(config.slice, config.padded(D)),
             block_e=min(config.tile, config.padded(E)),
             YIELD=False,
             WARPS=config.warps,
@@ -2035,7 +2172,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             parts,
             lay.length(parts),
             D=D,
-            block_d=config.padded(D),
+            block_d=min(config.slice, config.padded(D)),
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=False,
             WARPS=config.warps,
@@ -2090,7 +2227,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         blocks.chunks,
         D=D,
         E=E,
-        block_d=config.padded(D),
+        block_d=min(config.slice, config.padded(D)),
         block_e=min(config.tile, config.padded(E)),
         YIELD=True,
         WARPS=config.warps,

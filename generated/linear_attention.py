@@ -409,13 +409,24 @@ def forward_sweep_1(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    d = tl.arange(0, block_d)
-    d_ok = d < D
     e = tile * block_e + tl.arange(0, block_e)
     e_ok = e < E
-    S = tl.zeros([block_e, block_d], tl.float32)
-    if S_first is not None:
-        S += tl.load(S_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
+    S = ()
+    d = ()
+    d_ok = ()
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        d_slice = n_d * block_d + tl.arange(0, block_d)
+        d_ok_slice = d_slice < D
+        S_slice = tl.zeros([block_e, block_d], tl.float32)
+        if S_first is not None:
+            S_slice += tl.load(
+                S_first + sh * D * E + d_slice[None, :] * E + e[:, None],
+                mask=d_ok_slice[None, :] & e_ok[:, None],
+                other=0.0,
+            )
+        S = S + (S_slice,)
+        d = d + (d_slice,)
+        d_ok = d_ok + (d_ok_slice,)
     v_p += b * v_b + h // v_g * v_h
     q_p += b * q_b + h // q_g * q_h
     k_p += b * k_b + h // k_g * k_h
@@ -429,29 +440,46 @@ def forward_sweep_1(
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
-        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.zeros([C, C], tl.float32)
-        if count > 0:
-            p = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
+        k = ()
+        q = ()
+        for n_d in tl.static_range((D + block_d - 1) // block_d):
+            q_slice = tl.load(
+                q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
+            )
+            k_slice = tl.load(
+                k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
+            )
+            if count > 0:
+                p = tl.dot(q_slice.to(DT), tl.trans(k_slice.to(DT)), p, input_precision="tf32x3")  # q k^T
+            k = k + (k_slice,)
+            q = q + (q_slice,)
         p2 = tl.dot(
             v.to(DT), tl.trans((p * tl.where(i[:, None] >= i[None, :], 1.0, 0.0)).to(DT)), input_precision="tf32x3"
         )  # ([order_{mask}]_{i,j} . (q k^T)) v
-        p3 = tl.dot(S.to(DT), tl.trans(q.to(DT)), p2, input_precision="tf32x3")  # ... + q S
+        p3 = p2
+        S_next = ()
+        for n_d in tl.static_range((D + block_d - 1) // block_d):
+            p3 = tl.dot(S[n_d].to(DT), tl.trans(q[n_d].to(DT)), p3, input_precision="tf32x3")  # ... + q S
+            p4 = tl.dot(v.to(DT), k[n_d].to(DT), S[n_d], input_precision="tf32x3")  # ... + k^T v
+            S_slice2 = p4  # S + k^T v
+            S_next = S_next + (S_slice2,)
+        S = S_next
         if YIELD:
             tl.store(o_out + step * E + i[None, :] * (H * E) + e[:, None], p3, mask=e_ok[:, None] & i_ok[None, :])  # o
-        p4 = tl.dot(v.to(DT), k.to(DT), S, input_precision="tf32x3")  # ... + k^T v
-        S = p4  # S + k^T v
-    if YIELD:
-        if S_last is not None:
-            if part == parts - 1:
-                tl.store(
-                    S_last + (sh // H // parts * H + h) * D * E + d[None, :] * E + e[:, None],
-                    S,
-                    mask=d_ok[None, :] & e_ok[:, None],
-                )
-    else:
-        tl.store(S_last + sh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        if YIELD:
+            if S_last is not None:
+                if part == parts - 1:
+                    tl.store(
+                        S_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
+                        S[n_d],
+                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                    )
+        else:
+            tl.store(
+                S_last + sh * D * E + d[n_d][None, :] * E + e[:, None], S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None]
+            )
 
 
 def triton_forward(given, states, constants, packed=None, exchange=None, needs_backward=True):
@@ -464,7 +492,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "51e14482d208bb8f")
+    config = choose(some.dtype, (D, E), "de92edbb84ff8d6e")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -488,7 +516,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             lay.length(parts),
             D=D,
             E=E,
-            block_d=config.padded(D),
+            block_d=min(config.slice, config.padded(D)),
             block_e=min(config.tile, config.padded(E)),
             YIELD=False,
             WARPS=config.warps,
@@ -528,7 +556,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         lay.length(parts),
         D=D,
         E=E,
-        block_d=config.padded(D),
+        block_d=min(config.slice, config.padded(D)),
         block_e=min(config.tile, config.padded(E)),
         YIELD=True,
         WARPS=config.warps,
@@ -594,13 +622,24 @@ def backward_sweep_1(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    e = tl.arange(0, block_e)
-    e_ok = e < E
     d = tile * block_d + tl.arange(0, block_d)
     d_ok = d < D
-    S = tl.zeros([block_d, block_e], tl.float32)
-    if S_first is not None:
-        S += tl.load(S_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0)
+    S = ()
+    e = ()
+    e_ok = ()
+    for n_e in tl.static_range((E + block_e - 1) // block_e):
+        e_slice = n_e * block_e + tl.arange(0, block_e)
+        e_ok_slice = e_slice < E
+        S_slice = tl.zeros([block_d, block_e], tl.float32)
+        if S_first is not None:
+            S_slice += tl.load(
+                S_first + sh * D * E + d[:, None] * E + e_slice[None, :],
+                mask=d_ok[:, None] & e_ok_slice[None, :],
+                other=0.0,
+            )
+        S = S + (S_slice,)
+        e = e + (e_slice,)
+        e_ok = e_ok + (e_ok_slice,)
     do_p += b * do_b + h // do_g * do_h
     k_p += b * k_b + h // k_g * k_h
     v_p += b * v_b + h // v_g * v_h
@@ -613,13 +652,26 @@ def backward_sweep_1(
         row = i if EVEN else tl.minimum(i, last)
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        p = tl.dot(S.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # do S^T
-        k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
-        v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        p = tl.zeros([block_d, C], tl.float32)
         p2 = tl.zeros([C, C], tl.float32)
-        if count > 0:
-            p2 = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do v^T
+        k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
+        S_next = ()
+        for n_e in tl.static_range((E + block_e - 1) // block_e):
+            do = tl.load(
+                do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
+                mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
+            )
+            p = tl.dot(S[n_e].to(DT), tl.trans(do.to(DT)), p, input_precision="tf32x3")  # do S^T
+            v = tl.load(
+                v_p + t0 * v_t + i[:, None] * v_t + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0
+            )
+            if count > 0:
+                p2 = tl.dot(do.to(DT), tl.trans(v.to(DT)), p2, input_precision="tf32x3")  # do v^T
+            p4 = tl.dot(k.to(DT), v.to(DT), S[n_e], input_precision="tf32x3")  # ... + k^T v
+            S_slice2 = p4  # S + k^T v
+            S_next = S_next + (S_slice2,)
+        S = S_next
         p3 = tl.dot(
             k.to(DT), tl.trans((p2 * tl.where(i[:, None] >= i[None, :], 1.0, 0.0)).to(DT)), p, input_precision="tf32x3"
         )  # ... + ([order_{mask}]_{i,j} . (do v^T)) k
@@ -627,10 +679,11 @@ def backward_sweep_1(
             tl.store(
                 dq_out + step * D + i[None, :] * (H * D) + d[:, None], p3, mask=d_ok[:, None] & i_ok[None, :]
             )  # dq
-        p4 = tl.dot(k.to(DT), v.to(DT), S, input_precision="tf32x3")  # ... + k^T v
-        S = p4  # S + k^T v
-    if S_last is not None:
-        tl.store(S_last + sh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
+    for n_e in tl.static_range((E + block_e - 1) // block_e):
+        if S_last is not None:
+            tl.store(
+                S_last + sh * D * E + d[:, None] * E + e[n_e][None, :], S[n_e], mask=d_ok[:, None] & e_ok[n_e][None, :]
+            )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -680,15 +733,24 @@ def backward_sweep_2(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    d = tl.arange(0, block_d)
-    d_ok = d < D
     e = tile * block_e + tl.arange(0, block_e)
     e_ok = e < E
-    dS = tl.zeros([block_e, block_d], tl.float32)
-    if dS_first is not None:
-        dS += tl.load(
-            dS_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0
-        )
+    d = ()
+    dS = ()
+    d_ok = ()
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        d_slice = n_d * block_d + tl.arange(0, block_d)
+        d_ok_slice = d_slice < D
+        dS_slice = tl.zeros([block_e, block_d], tl.float32)
+        if dS_first is not None:
+            dS_slice += tl.load(
+                dS_first + sh * D * E + d_slice[None, :] * E + e[:, None],
+                mask=d_ok_slice[None, :] & e_ok[:, None],
+                other=0.0,
+            )
+        d = d + (d_slice,)
+        dS = dS + (dS_slice,)
+        d_ok = d_ok + (d_ok_slice,)
     k_p += b * k_b + h // k_g * k_h
     do_p += b * do_b + h // do_g * do_h
     q_p += b * q_b + h // q_g * q_h
@@ -701,13 +763,24 @@ def backward_sweep_2(
         row = i if EVEN else tl.minimum(i, last)
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(dS.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k dS
-        do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
-        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p = tl.zeros([block_e, C], tl.float32)
         p2 = tl.zeros([C, C], tl.float32)
-        if count > 0:
-            p2 = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k q^T
+        do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
+        dS_next = ()
+        for n_d in tl.static_range((D + block_d - 1) // block_d):
+            k = tl.load(
+                k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
+            )
+            p = tl.dot(dS[n_d].to(DT), tl.trans(k.to(DT)), p, input_precision="tf32x3")  # k dS
+            q = tl.load(
+                q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
+            )
+            if count > 0:
+                p2 = tl.dot(k.to(DT), tl.trans(q.to(DT)), p2, input_precision="tf32x3")  # k q^T
+            p4 = tl.dot(do.to(DT), q.to(DT), dS[n_d], input_precision="tf32x3")  # ... + q^T do
+            dS_slice2 = p4  # dS + q^T do
+            dS_next = dS_next + (dS_slice2,)
+        dS = dS_next
         p3 = tl.dot(
             do.to(DT), tl.trans((p2 * tl.where(i[:, None] <= i[None, :], 1.0, 0.0)).to(DT)), p, input_precision="tf32x3"
         )  # ... + ([order_{mask}]_{i,j} . (k q^T)) do
@@ -715,18 +788,21 @@ def backward_sweep_2(
             tl.store(
                 dv_out + step * E + i[None, :] * (H * E) + e[:, None], p3, mask=e_ok[:, None] & i_ok[None, :]
             )  # dv
-        p4 = tl.dot(do.to(DT), q.to(DT), dS, input_precision="tf32x3")  # ... + q^T do
-        dS = p4  # dS + q^T do
-    if YIELD:
-        if dS_last is not None:
-            if part == 0:
-                tl.store(
-                    dS_last + (sh // H // parts * H + h) * D * E + d[None, :] * E + e[:, None],
-                    dS,
-                    mask=d_ok[None, :] & e_ok[:, None],
-                )
-    else:
-        tl.store(dS_last + sh * D * E + d[None, :] * E + e[:, None], dS, mask=d_ok[None, :] & e_ok[:, None])
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        if YIELD:
+            if dS_last is not None:
+                if part == 0:
+                    tl.store(
+                        dS_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
+                        dS[n_d],
+                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                    )
+        else:
+            tl.store(
+                dS_last + sh * D * E + d[n_d][None, :] * E + e[:, None],
+                dS[n_d],
+                mask=d_ok[n_d][None, :] & e_ok[:, None],
+            )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -775,15 +851,24 @@ def backward_sweep_3(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    e = tl.arange(0, block_e)
-    e_ok = e < E
     d = tile * block_d + tl.arange(0, block_d)
     d_ok = d < D
-    dS = tl.zeros([block_d, block_e], tl.float32)
-    if dS_first is not None:
-        dS += tl.load(
-            dS_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0
-        )
+    dS = ()
+    e = ()
+    e_ok = ()
+    for n_e in tl.static_range((E + block_e - 1) // block_e):
+        e_slice = n_e * block_e + tl.arange(0, block_e)
+        e_ok_slice = e_slice < E
+        dS_slice = tl.zeros([block_d, block_e], tl.float32)
+        if dS_first is not None:
+            dS_slice += tl.load(
+                dS_first + sh * D * E + d[:, None] * E + e_slice[None, :],
+                mask=d_ok[:, None] & e_ok_slice[None, :],
+                other=0.0,
+            )
+        dS = dS + (dS_slice,)
+        e = e + (e_slice,)
+        e_ok = e_ok + (e_ok_slice,)
     q_p += b * q_b + h // q_g * q_h
     v_p += b * v_b + h // v_g * v_h
     do_p += b * do_b + h // do_g * do_h
@@ -797,21 +882,37 @@ def backward_sweep_3(
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
-        v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         p = tl.zeros([C, C], tl.float32)
-        if count > 0:
-            p = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
+        do = ()
+        v = ()
+        for n_e in tl.static_range((E + block_e - 1) // block_e):
+            v_slice = tl.load(
+                v_p + t0 * v_t + i[:, None] * v_t + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0
+            )
+            do_slice = tl.load(
+                do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
+                mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
+            )
+            if count > 0:
+                p = tl.dot(v_slice.to(DT), tl.trans(do_slice.to(DT)), p, input_precision="tf32x3")  # v do^T
+            do = do + (do_slice,)
+            v = v + (v_slice,)
         p2 = tl.dot(
             q.to(DT), tl.trans((tl.where(i[:, None] <= i[None, :], 1.0, 0.0) * p).to(DT)), input_precision="tf32x3"
         )  # ([order_{mask}]_{i,j} . (v do^T)) q
-        p3 = tl.dot(dS.to(DT), tl.trans(v.to(DT)), p2, input_precision="tf32x3")  # ... + v dS^T
+        p3 = p2
+        dS_next = ()
+        for n_e in tl.static_range((E + block_e - 1) // block_e):
+            p3 = tl.dot(dS[n_e].to(DT), tl.trans(v[n_e].to(DT)), p3, input_precision="tf32x3")  # ... + v dS^T
+            p4 = tl.dot(q.to(DT), do[n_e].to(DT), dS[n_e], input_precision="tf32x3")  # ... + q^T do
+            dS_slice2 = p4  # dS + q^T do
+            dS_next = dS_next + (dS_slice2,)
+        dS = dS_next
         if YIELD:
             tl.store(
                 dk_out + step * D + i[None, :] * (H * D) + d[:, None], p3, mask=d_ok[:, None] & i_ok[None, :]
             )  # dk
-        p4 = tl.dot(q.to(DT), do.to(DT), dS, input_precision="tf32x3")  # ... + q^T do
-        dS = p4  # dS + q^T do
 
 
 def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None):
@@ -824,7 +925,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "51e14482d208bb8f")
+    config = choose(some.dtype, (D, E), "de92edbb84ff8d6e")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -851,7 +952,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 lay.length(parts),
                 D=D,
                 E=E,
-                block_d=config.padded(D),
+                block_d=min(config.slice, config.padded(D)),
                 block_e=min(config.tile, config.padded(E)),
                 YIELD=False,
                 WARPS=config.warps,
@@ -886,7 +987,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             lay.length(parts),
             E=E,
             D=D,
-            block_e=config.padded(E),
+            block_e=min(config.slice, config.padded(E)),
             block_d=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
@@ -927,7 +1028,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             lay.length(parts),
             D=D,
             E=E,
-            block_d=config.padded(D),
+            block_d=min(config.slice, config.padded(D)),
             block_e=min(config.tile, config.padded(E)),
             YIELD=True,
             WARPS=config.warps,
@@ -958,7 +1059,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             lay.length(parts),
             E=E,
             D=D,
-            block_e=config.padded(E),
+            block_e=min(config.slice, config.padded(E)),
             block_d=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,

@@ -432,15 +432,24 @@ def x_system_forward_sweep_1(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    d = tl.arange(0, block_d)
-    d_ok = d < D
     d_kept = tile * block_d_kept + tl.arange(0, block_d_kept)
     d_kept_ok = d_kept < D
-    H_ = tl.zeros([block_d_kept, block_d], tl.float32)
-    if H__first is not None:
-        H_ += tl.load(
-            H__first + sh * D * D + d_kept[:, None] * D + d[None, :], mask=d_kept_ok[:, None] & d_ok[None, :], other=0.0
-        )
+    H_ = ()
+    d = ()
+    d_ok = ()
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        d_slice = n_d * block_d + tl.arange(0, block_d)
+        d_ok_slice = d_slice < D
+        H__slice = tl.zeros([block_d_kept, block_d], tl.float32)
+        if H__first is not None:
+            H__slice += tl.load(
+                H__first + sh * D * D + d_kept[:, None] * D + d_slice[None, :],
+                mask=d_kept_ok[:, None] & d_ok_slice[None, :],
+                other=0.0,
+            )
+        H_ = H_ + (H__slice,)
+        d = d + (d_slice,)
+        d_ok = d_ok + (d_ok_slice,)
     p_p += b * p_b + h // p_g * p_h
     u_p += b * u_b + h // u_g * u_h
     for n in tl.range(0, count, num_stages=STAGES):
@@ -456,21 +465,36 @@ def x_system_forward_sweep_1(
         lam_r = tl.load(lam_resets + at + row) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
-        p = tl.load(p_p + t0 * p_t + i[:, None] * p_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(H_.to(DT), tl.trans(p.to(DT)), input_precision="tf32x3")  # p H^T
-        since = power(lam_a, lam_r < 0)
+        p2 = tl.zeros([block_d_kept, C], tl.float32)
+        p3 = tl.zeros([C, C], tl.float32)
         u = tl.load(
             u_p + t0 * u_t + i[None, :] * u_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
         u_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], u, 0.0)
+        kept = power(lam_a_end, lam_r_end < 0)
+        until = power(lam_a_end - lam_a, lam_r_end < i + 1)
+        H__next = ()
+        for n_d in tl.static_range((D + block_d - 1) // block_d):
+            p = tl.load(
+                p_p + t0 * p_t + i[:, None] * p_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
+            )
+            p2 = tl.dot(H_[n_d].to(DT), tl.trans(p.to(DT)), p2, input_precision="tf32x3")  # p H^T
+            u2 = tl.load(
+                u_p + t0 * u_t + i[:, None] * u_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
+            )
+            if count > 0:
+                p3 = tl.dot(p.to(DT), tl.trans(u2.to(DT)), p3, input_precision="tf32x3")  # p u^T
+            p5 = tl.dot(
+                (until[None, :] * u_each.to(tl.float32)).to(DT), u2.to(DT), (kept * H_[n_d]), input_precision="tf32x3"
+            )  # ... + u^T diag(until) u
+            H__slice2 = p5  # kept H + u^T diag(until) u
+            H__next = H__next + (H__slice2,)
+        H_ = H__next
+        since = power(lam_a, lam_r < 0)
         seen = i[:, None] >= i[None, :]
         if EXACT:
             seen = seen & (i[None, :] >= lam_r[:, None])
         m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
-        u2 = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p3 = tl.zeros([C, C], tl.float32)
-        if count > 0:
-            p3 = tl.dot(p.to(DT), tl.trans(u2.to(DT)), input_precision="tf32x3")  # p u^T
         p4 = tl.dot(
             u.to(DT), tl.trans((m * p3).to(DT)), (since[None, :] * p2), input_precision="tf32x3"
         )  # ... + ((p u^T) . m) u
@@ -478,22 +502,21 @@ def x_system_forward_sweep_1(
             tl.store(
                 y_out + step * D + i[None, :] * (H * D) + d_kept[:, None], p4, mask=d_kept_ok[:, None] & i_ok[None, :]
             )  # y
-        kept = power(lam_a_end, lam_r_end < 0)
-        until = power(lam_a_end - lam_a, lam_r_end < i + 1)
-        p5 = tl.dot(
-            (until[None, :] * u_each.to(tl.float32)).to(DT), u2.to(DT), (kept * H_), input_precision="tf32x3"
-        )  # ... + u^T diag(until) u
-        H_ = p5  # kept H + u^T diag(until) u
-    if YIELD:
-        if H__last is not None:
-            if part == parts - 1:
-                tl.store(
-                    H__last + (sh // H // parts * H + h) * D * D + d_kept[:, None] * D + d[None, :],
-                    H_,
-                    mask=d_kept_ok[:, None] & d_ok[None, :],
-                )
-    else:
-        tl.store(H__last + sh * D * D + d_kept[:, None] * D + d[None, :], H_, mask=d_kept_ok[:, None] & d_ok[None, :])
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        if YIELD:
+            if H__last is not None:
+                if part == parts - 1:
+                    tl.store(
+                        H__last + (sh // H // parts * H + h) * D * D + d_kept[:, None] * D + d[n_d][None, :],
+                        H_[n_d],
+                        mask=d_kept_ok[:, None] & d_ok[n_d][None, :],
+                    )
+        else:
+            tl.store(
+                H__last + sh * D * D + d_kept[:, None] * D + d[n_d][None, :],
+                H_[n_d],
+                mask=d_kept_ok[:, None] & d_ok[n_d][None, :],
+            )
 
 
 def triton_x_system_forward(given, states, constants, packed=None, needs_backward=True):
@@ -506,7 +529,7 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
     B, T = u.shape[:2]
     H = max(u.shape[2], lam.shape[2], lam_0.shape[0], p.shape[2], 0)
     D = u.shape[-1]
-    config = choose(some.dtype, (D,), "1b1d0f5ac28bf2b9")
+    config = choose(some.dtype, (D,), "011048474c81164e")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -539,7 +562,7 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
             parts,
             lay.length(parts),
             D=D,
-            block_d=config.padded(D),
+            block_d=min(config.slice, config.padded(D)),
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=False,
             WARPS=config.warps,
@@ -573,7 +596,7 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
         parts,
         lay.length(parts),
         D=D,
-        block_d=config.padded(D),
+        block_d=min(config.slice, config.padded(D)),
         block_d_kept=min(config.tile, config.padded(D)),
         YIELD=True,
         WARPS=config.warps,
@@ -709,15 +732,24 @@ def x_system_backward_sweep_1(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    d = tl.arange(0, block_d)
-    d_ok = d < D
     d_kept = tile * block_d_kept + tl.arange(0, block_d_kept)
     d_kept_ok = d_kept < D
-    H_ = tl.zeros([block_d_kept, block_d], tl.float32)
-    if H__first is not None:
-        H_ += tl.load(
-            H__first + sh * D * D + d[None, :] * D + d_kept[:, None], mask=d_ok[None, :] & d_kept_ok[:, None], other=0.0
-        )
+    H_ = ()
+    d = ()
+    d_ok = ()
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        d_slice = n_d * block_d + tl.arange(0, block_d)
+        d_ok_slice = d_slice < D
+        H__slice = tl.zeros([block_d_kept, block_d], tl.float32)
+        if H__first is not None:
+            H__slice += tl.load(
+                H__first + sh * D * D + d_slice[None, :] * D + d_kept[:, None],
+                mask=d_ok_slice[None, :] & d_kept_ok[:, None],
+                other=0.0,
+            )
+        H_ = H_ + (H__slice,)
+        d = d + (d_slice,)
+        d_ok = d_ok + (d_ok_slice,)
     p_p += b * p_b + h // p_g * p_h
     dy_p += b * dy_b + h // dy_g * dy_h
     u_p += b * u_b + h // u_g * u_h
@@ -739,11 +771,33 @@ def x_system_backward_sweep_1(
             p_p + t0 * p_t + i[None, :] * p_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
         p_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], p, 0.0)
-        dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        rounded, rest = rounded_and_rest(H_, DT)
-        p2 = tl.dot(rounded.to(DT), tl.trans(dy.to(DT)), input_precision="tf32x3")  # dy H
-        if not EXACT:
-            p2 = tl.dot(rest.to(DT), tl.trans(dy.to(DT)), p2)
+        p2 = tl.zeros([block_d_kept, C], tl.float32)
+        kept = power(lam_a_end, lam_r_end < 0)
+        u = tl.load(
+            u_p + t0 * u_t + i[None, :] * u_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
+        )
+        u_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], u, 0.0)
+        until = power(lam_a_end - lam_a, lam_r_end < i + 1)
+        H__next = ()
+        for n_d in tl.static_range((D + block_d - 1) // block_d):
+            dy = tl.load(
+                dy_p + t0 * dy_t + i[:, None] * dy_t + d[n_d][None, :],
+                mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
+            )
+            rounded, rest = rounded_and_rest(H_[n_d], DT)
+            p2 = tl.dot(rounded.to(DT), tl.trans(dy.to(DT)), p2, input_precision="tf32x3")  # dy H
+            if not EXACT:
+                p2 = tl.dot(rest.to(DT), tl.trans(dy.to(DT)), p2)
+            u2 = tl.load(
+                u_p + t0 * u_t + i[:, None] * u_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
+            )
+            p3 = tl.dot(
+                (until[None, :] * u_each.to(tl.float32)).to(DT), u2.to(DT), (kept * H_[n_d]), input_precision="tf32x3"
+            )  # ... + u^T diag(until) u
+            H__slice2 = p3  # kept H + u^T diag(until) u
+            H__next = H__next + (H__slice2,)
+        H_ = H__next
         sums = tl.sum(
             tl.reshape(
                 rounded_to((since[None, :] * p_each.to(tl.float32)), DT) * p2, [WARPS, block_d_kept // WARPS, C]
@@ -758,19 +812,13 @@ def x_system_backward_sweep_1(
                 sums,
                 mask=i_ok[None, :],
             )  # H: in.late
-        kept = power(lam_a_end, lam_r_end < 0)
-        u = tl.load(
-            u_p + t0 * u_t + i[None, :] * u_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
-        )
-        u_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], u, 0.0)
-        until = power(lam_a_end - lam_a, lam_r_end < i + 1)
-        u2 = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p3 = tl.dot(
-            (until[None, :] * u_each.to(tl.float32)).to(DT), u2.to(DT), (kept * H_), input_precision="tf32x3"
-        )  # ... + u^T diag(until) u
-        H_ = p3  # kept H + u^T diag(until) u
-    if H__last is not None:
-        tl.store(H__last + sh * D * D + d[None, :] * D + d_kept[:, None], H_, mask=d_ok[None, :] & d_kept_ok[:, None])
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        if H__last is not None:
+            tl.store(
+                H__last + sh * D * D + d[n_d][None, :] * D + d_kept[:, None],
+                H_[n_d],
+                mask=d_ok[n_d][None, :] & d_kept_ok[:, None],
+            )
 
 
 @triton.jit(do_not_specialize=["T", "chunks"])
@@ -880,15 +928,24 @@ def x_system_backward_sweep_2(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    d = tl.arange(0, block_d)
-    d_ok = d < D
     d_kept = tile * block_d_kept + tl.arange(0, block_d_kept)
     d_kept_ok = d_kept < D
-    dH = tl.zeros([block_d_kept, block_d], tl.float32)
-    if dH_first is not None:
-        dH += tl.load(
-            dH_first + sh * D * D + d[None, :] * D + d_kept[:, None], mask=d_ok[None, :] & d_kept_ok[:, None], other=0.0
-        )
+    d = ()
+    dH = ()
+    d_ok = ()
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        d_slice = n_d * block_d + tl.arange(0, block_d)
+        d_ok_slice = d_slice < D
+        dH_slice = tl.zeros([block_d_kept, block_d], tl.float32)
+        if dH_first is not None:
+            dH_slice += tl.load(
+                dH_first + sh * D * D + d_slice[None, :] * D + d_kept[:, None],
+                mask=d_ok_slice[None, :] & d_kept_ok[:, None],
+                other=0.0,
+            )
+        d = d + (d_slice,)
+        dH = dH + (dH_slice,)
+        d_ok = d_ok + (d_ok_slice,)
     u_p += b * u_b + h // u_g * u_h
     p_p += b * p_b + h // p_g * p_h
     dy_p += b * dy_b + h // dy_g * dy_h
@@ -910,21 +967,39 @@ def x_system_backward_sweep_2(
         )
         u_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], u, 0.0)
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
-        u2 = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        rounded, rest = rounded_and_rest(dH, DT)
-        p = tl.dot(rounded.to(DT), tl.trans(u2.to(DT)), input_precision="tf32x3")  # u dH
-        if not EXACT:
-            p = tl.dot(rest.to(DT), tl.trans(u2.to(DT)), p)
+        p = tl.zeros([block_d_kept, C], tl.float32)
+        p2 = tl.load(
+            p_p + t0 * p_t + i[None, :] * p_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
+        )
+        p2_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], p2, 0.0)
+        kept = power(lam_a_end, lam_r_end < 0)
+        until = power(lam_a, lam_r < 0)
+        dH_next = ()
+        for n_d in tl.static_range((D + block_d - 1) // block_d):
+            u2 = tl.load(
+                u_p + t0 * u_t + i[:, None] * u_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
+            )
+            rounded, rest = rounded_and_rest(dH[n_d], DT)
+            p = tl.dot(rounded.to(DT), tl.trans(u2.to(DT)), p, input_precision="tf32x3")  # u dH
+            if not EXACT:
+                p = tl.dot(rest.to(DT), tl.trans(u2.to(DT)), p)
+            dy = tl.load(
+                dy_p + t0 * dy_t + i[:, None] * dy_t + d[n_d][None, :],
+                mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
+            )
+            p4 = tl.dot(
+                (until[None, :] * p2_each.to(tl.float32)).to(DT), dy.to(DT), (kept * dH[n_d]), input_precision="tf32x3"
+            )  # ... + dy^T diag(until) p
+            dH_slice2 = p4  # kept dH + dy^T diag(until) p
+            dH_next = dH_next + (dH_slice2,)
+        dH = dH_next
         sums = tl.sum(
             tl.reshape(
                 rounded_to((-since[None, :] * u_each.to(tl.float32)), DT) * p, [WARPS, block_d_kept // WARPS, C]
             ),
             axis=1,
         )
-        p2 = tl.load(
-            p_p + t0 * p_t + i[None, :] * p_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
-        )
-        p2_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], p2, 0.0)
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p3 = tl.dot(p2.to(DT), t.to(DT), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix1 p
         if YIELD:
@@ -940,23 +1015,21 @@ def x_system_backward_sweep_2(
                 sums,
                 mask=i_ok[None, :],
             )  # H: out.late
-        kept = power(lam_a_end, lam_r_end < 0)
-        until = power(lam_a, lam_r < 0)
-        dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p4 = tl.dot(
-            (until[None, :] * p2_each.to(tl.float32)).to(DT), dy.to(DT), (kept * dH), input_precision="tf32x3"
-        )  # ... + dy^T diag(until) p
-        dH = p4  # kept dH + dy^T diag(until) p
-    if YIELD:
-        if dH_last is not None:
-            if part == 0:
-                tl.store(
-                    dH_last + (sh // H // parts * H + h) * D * D + d[None, :] * D + d_kept[:, None],
-                    dH,
-                    mask=d_ok[None, :] & d_kept_ok[:, None],
-                )
-    else:
-        tl.store(dH_last + sh * D * D + d[None, :] * D + d_kept[:, None], dH, mask=d_ok[None, :] & d_kept_ok[:, None])
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        if YIELD:
+            if dH_last is not None:
+                if part == 0:
+                    tl.store(
+                        dH_last + (sh // H // parts * H + h) * D * D + d[n_d][None, :] * D + d_kept[:, None],
+                        dH[n_d],
+                        mask=d_ok[n_d][None, :] & d_kept_ok[:, None],
+                    )
+        else:
+            tl.store(
+                dH_last + sh * D * D + d[n_d][None, :] * D + d_kept[:, None],
+                dH[n_d],
+                mask=d_ok[n_d][None, :] & d_kept_ok[:, None],
+            )
 
 
 @triton.jit(do_not_specialize=["T", "chunks"])
@@ -1069,15 +1142,24 @@ def x_system_backward_sweep_3(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    d = tl.arange(0, block_d)
-    d_ok = d < D
     d_kept = tile * block_d_kept + tl.arange(0, block_d_kept)
     d_kept_ok = d_kept < D
-    dH = tl.zeros([block_d_kept, block_d], tl.float32)
-    if dH_first is not None:
-        dH += tl.load(
-            dH_first + sh * D * D + d_kept[:, None] * D + d[None, :], mask=d_kept_ok[:, None] & d_ok[None, :], other=0.0
-        )
+    d = ()
+    dH = ()
+    d_ok = ()
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        d_slice = n_d * block_d + tl.arange(0, block_d)
+        d_ok_slice = d_slice < D
+        dH_slice = tl.zeros([block_d_kept, block_d], tl.float32)
+        if dH_first is not None:
+            dH_slice += tl.load(
+                dH_first + sh * D * D + d_kept[:, None] * D + d_slice[None, :],
+                mask=d_kept_ok[:, None] & d_ok_slice[None, :],
+                other=0.0,
+            )
+        d = d + (d_slice,)
+        dH = dH + (dH_slice,)
+        d_ok = d_ok + (d_ok_slice,)
     u_p += b * u_b + h // u_g * u_h
     dy_p += b * dy_b + h // dy_g * dy_h
     du_1_p += b * du_1_b + h // du_1_g * du_1_h
@@ -1102,12 +1184,28 @@ def x_system_backward_sweep_3(
         )
         du_1_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], du_1, 0.0)
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
-        u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(dH.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # u dH^T
+        p = tl.zeros([block_d_kept, C], tl.float32)
         dy = tl.load(
             dy_p + t0 * dy_t + i[None, :] * dy_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
         dy_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], dy, 0.0)
+        kept = power(lam_a_end, lam_r_end < 0)
+        until = power(lam_a, lam_r < 0)
+        dH_next = ()
+        for n_d in tl.static_range((D + block_d - 1) // block_d):
+            u = tl.load(
+                u_p + t0 * u_t + i[:, None] * u_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
+            )
+            p = tl.dot(dH[n_d].to(DT), tl.trans(u.to(DT)), p, input_precision="tf32x3")  # u dH^T
+            p3 = tl.load(
+                p_p + t0 * p_t + i[:, None] * p_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
+            )
+            p4 = tl.dot(
+                (until[None, :] * dy_each.to(tl.float32)).to(DT), p3.to(DT), (kept * dH[n_d]), input_precision="tf32x3"
+            )  # ... + p^T diag(until) dy
+            dH_slice2 = p4  # kept dH + dy^T diag(until) p
+            dH_next = dH_next + (dH_slice2,)
+        dH = dH_next
         t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(dy.to(DT), t.to(DT), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix2 dy
         if YIELD:
@@ -1116,13 +1214,6 @@ def x_system_backward_sweep_3(
                 (du_1_each.to(tl.float32) + p2),
                 mask=d_kept_ok[:, None] & i_ok[None, :],
             )  # du
-        kept = power(lam_a_end, lam_r_end < 0)
-        until = power(lam_a, lam_r < 0)
-        p3 = tl.load(p_p + t0 * p_t + i[:, None] * p_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p4 = tl.dot(
-            (until[None, :] * dy_each.to(tl.float32)).to(DT), p3.to(DT), (kept * dH), input_precision="tf32x3"
-        )  # ... + p^T diag(until) dy
-        dH = p4  # kept dH + dy^T diag(until) p
 
 
 def triton_x_system_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
@@ -1135,7 +1226,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     B, T = u.shape[:2]
     H = max(u.shape[2], lam.shape[2], lam_0.shape[0], p.shape[2], 0)
     D = u.shape[-1]
-    config = choose(some.dtype, (D,), "1b1d0f5ac28bf2b9")
+    config = choose(some.dtype, (D,), "011048474c81164e")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -1225,7 +1316,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
                 parts,
                 lay.length(parts),
                 D=D,
-                block_d=config.padded(D),
+                block_d=min(config.slice, config.padded(D)),
                 block_d_kept=min(config.tile, config.padded(D)),
                 YIELD=False,
                 WARPS=config.warps,
@@ -1261,7 +1352,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             parts,
             lay.length(parts),
             D=D,
-            block_d=config.padded(D),
+            block_d=min(config.slice, config.padded(D)),
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
@@ -1304,7 +1395,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             parts,
             lay.length(parts),
             D=D,
-            block_d=config.padded(D),
+            block_d=min(config.slice, config.padded(D)),
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
@@ -1367,7 +1458,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             parts,
             lay.length(parts),
             D=D,
-            block_d=config.padded(D),
+            block_d=min(config.slice, config.padded(D)),
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,

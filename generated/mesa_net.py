@@ -770,15 +770,24 @@ def x_system_forward_sweep_1(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    d = tl.arange(0, block_d)
-    d_ok = d < D
     d_kept = tile * block_d_kept + tl.arange(0, block_d_kept)
     d_kept_ok = d_kept < D
-    H_ = tl.zeros([block_d_kept, block_d], tl.float32)
-    if H__first is not None:
-        H_ += tl.load(
-            H__first + sh * D * D + d_kept[:, None] * D + d[None, :], mask=d_kept_ok[:, None] & d_ok[None, :], other=0.0
-        )
+    H_ = ()
+    d = ()
+    d_ok = ()
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        d_slice = n_d * block_d + tl.arange(0, block_d)
+        d_ok_slice = d_slice < D
+        H__slice = tl.zeros([block_d_kept, block_d], tl.float32)
+        if H__first is not None:
+            H__slice += tl.load(
+                H__first + sh * D * D + d_kept[:, None] * D + d_slice[None, :],
+                mask=d_kept_ok[:, None] & d_ok_slice[None, :],
+                other=0.0,
+            )
+        H_ = H_ + (H__slice,)
+        d = d + (d_slice,)
+        d_ok = d_ok + (d_ok_slice,)
     p_p += b * p_b + h // p_g * p_h
     k_p += b * k_b + h // k_g * k_h
     for n in tl.range(0, count, num_stages=STAGES):
@@ -794,22 +803,40 @@ def x_system_forward_sweep_1(
         lam_r = tl.load(lam_resets + at + row) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
-        p = tl.load(p_p + t0 * p_t + i[:, None] * p_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(H_.to(DT), tl.trans(p.to(DT)), input_precision="tf32x3")  # p H^T
-        since = power(lam_a, lam_r < 0)
+        p2 = tl.zeros([block_d_kept, C], tl.float32)
+        p3 = tl.zeros([C, C], tl.float32)
         k = tl.load(
             k_p + t0 * k_t + i[None, :] * k_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
         k_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], k, 0.0)
+        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
+        kept = power(lam_a_end, lam_r_end < 0)
+        until = power(lam_a_end - lam_a, lam_r_end < i + 1)
+        H__next = ()
+        for n_d in tl.static_range((D + block_d - 1) // block_d):
+            p = tl.load(
+                p_p + t0 * p_t + i[:, None] * p_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
+            )
+            p2 = tl.dot(H_[n_d].to(DT), tl.trans(p.to(DT)), p2, input_precision="tf32x3")  # p H^T
+            k2 = tl.load(
+                k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
+            )
+            if count > 0:
+                p3 = tl.dot(p.to(DT), tl.trans(k2.to(DT)), p3, input_precision="tf32x3")  # p k^T
+            p5 = tl.dot(
+                ((beta * until)[None, :] * k_each.to(tl.float32)).to(DT),
+                k2.to(DT),
+                (kept * H_[n_d]),
+                input_precision="tf32x3",
+            )  # ... + k^T diag(beta . until) k
+            H__slice2 = p5  # kept H + k^T diag(beta . until) k
+            H__next = H__next + (H__slice2,)
+        H_ = H__next
+        since = power(lam_a, lam_r < 0)
         seen = i[:, None] >= i[None, :]
         if EXACT:
             seen = seen & (i[None, :] >= lam_r[:, None])
         m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
-        k2 = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p3 = tl.zeros([C, C], tl.float32)
-        if count > 0:
-            p3 = tl.dot(p.to(DT), tl.trans(k2.to(DT)), input_precision="tf32x3")  # p k^T
-        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         p4 = tl.dot(
             k.to(DT), tl.trans((beta[None, :] * (m * p3)).to(DT)), (since[None, :] * p2), input_precision="tf32x3"
         )  # ... + ((p k^T) . m) diag(beta) k
@@ -817,22 +844,21 @@ def x_system_forward_sweep_1(
             tl.store(
                 y_0_out + step * D + i[None, :] * (H * D) + d_kept[:, None], p4, mask=d_kept_ok[:, None] & i_ok[None, :]
             )  # y
-        kept = power(lam_a_end, lam_r_end < 0)
-        until = power(lam_a_end - lam_a, lam_r_end < i + 1)
-        p5 = tl.dot(
-            ((beta * until)[None, :] * k_each.to(tl.float32)).to(DT), k2.to(DT), (kept * H_), input_precision="tf32x3"
-        )  # ... + k^T diag(beta . until) k
-        H_ = p5  # kept H + k^T diag(beta . until) k
-    if YIELD:
-        if H__last is not None:
-            if part == parts - 1:
-                tl.store(
-                    H__last + (sh // H // parts * H + h) * D * D + d_kept[:, None] * D + d[None, :],
-                    H_,
-                    mask=d_kept_ok[:, None] & d_ok[None, :],
-                )
-    else:
-        tl.store(H__last + sh * D * D + d_kept[:, None] * D + d[None, :], H_, mask=d_kept_ok[:, None] & d_ok[None, :])
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        if YIELD:
+            if H__last is not None:
+                if part == parts - 1:
+                    tl.store(
+                        H__last + (sh // H // parts * H + h) * D * D + d_kept[:, None] * D + d[n_d][None, :],
+                        H_[n_d],
+                        mask=d_kept_ok[:, None] & d_ok[n_d][None, :],
+                    )
+        else:
+            tl.store(
+                H__last + sh * D * D + d_kept[:, None] * D + d[n_d][None, :],
+                H_[n_d],
+                mask=d_kept_ok[:, None] & d_ok[n_d][None, :],
+            )
 
 
 def triton_x_system_forward(given, states, constants, packed=None, needs_backward=True):
@@ -846,7 +872,7 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
     B, T = k.shape[:2]
     H = max(k.shape[2], beta.shape[2], lam.shape[2], lamb.shape[0], p.shape[2], 0)
     D = k.shape[-1]
-    config = choose(some.dtype, (D,), "dc82ac0aff014dc5")
+    config = choose(some.dtype, (D,), "8ce6c09e34f89aa1")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -873,7 +899,7 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
             parts,
             lay.length(parts),
             D=D,
-            block_d=config.padded(D),
+            block_d=min(config.slice, config.padded(D)),
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=False,
             WARPS=config.warps,
@@ -908,7 +934,7 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
         parts,
         lay.length(parts),
         D=D,
-        block_d=config.padded(D),
+        block_d=min(config.slice, config.padded(D)),
         block_d_kept=min(config.tile, config.padded(D)),
         YIELD=True,
         WARPS=config.warps,
@@ -1053,15 +1079,24 @@ def x_system_backward_sweep_1(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    d = tl.arange(0, block_d)
-    d_ok = d < D
     d_kept = tile * block_d_kept + tl.arange(0, block_d_kept)
     d_kept_ok = d_kept < D
-    H_ = tl.zeros([block_d_kept, block_d], tl.float32)
-    if H__first is not None:
-        H_ += tl.load(
-            H__first + sh * D * D + d[None, :] * D + d_kept[:, None], mask=d_ok[None, :] & d_kept_ok[:, None], other=0.0
-        )
+    H_ = ()
+    d = ()
+    d_ok = ()
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        d_slice = n_d * block_d + tl.arange(0, block_d)
+        d_ok_slice = d_slice < D
+        H__slice = tl.zeros([block_d_kept, block_d], tl.float32)
+        if H__first is not None:
+            H__slice += tl.load(
+                H__first + sh * D * D + d_slice[None, :] * D + d_kept[:, None],
+                mask=d_ok_slice[None, :] & d_kept_ok[:, None],
+                other=0.0,
+            )
+        H_ = H_ + (H__slice,)
+        d = d + (d_slice,)
+        d_ok = d_ok + (d_ok_slice,)
     p_p += b * p_b + h // p_g * p_h
     dy_p += b * dy_b + h // dy_g * dy_h
     k_p += b * k_b + h // k_g * k_h
@@ -1083,11 +1118,38 @@ def x_system_backward_sweep_1(
             p_p + t0 * p_t + i[None, :] * p_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
         p_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], p, 0.0)
-        dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        rounded, rest = rounded_and_rest(H_, DT)
-        p2 = tl.dot(rounded.to(DT), tl.trans(dy.to(DT)), input_precision="tf32x3")  # dy H
-        if not EXACT:
-            p2 = tl.dot(rest.to(DT), tl.trans(dy.to(DT)), p2)
+        p2 = tl.zeros([block_d_kept, C], tl.float32)
+        kept = power(lam_a_end, lam_r_end < 0)
+        k = tl.load(
+            k_p + t0 * k_t + i[None, :] * k_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
+        )
+        k_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], k, 0.0)
+        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
+        until = power(lam_a_end - lam_a, lam_r_end < i + 1)
+        w = (beta * until)[None, :] * k_each.to(tl.float32)
+        rounded2, rest2 = rounded_and_rest(w, DT)
+        H__next = ()
+        for n_d in tl.static_range((D + block_d - 1) // block_d):
+            dy = tl.load(
+                dy_p + t0 * dy_t + i[:, None] * dy_t + d[n_d][None, :],
+                mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
+            )
+            rounded, rest = rounded_and_rest(H_[n_d], DT)
+            p2 = tl.dot(rounded.to(DT), tl.trans(dy.to(DT)), p2, input_precision="tf32x3")  # dy H
+            if not EXACT:
+                p2 = tl.dot(rest.to(DT), tl.trans(dy.to(DT)), p2)
+            k2 = tl.load(
+                k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
+            )
+            p3 = tl.dot(
+                rounded2.to(DT), k2.to(DT), (kept * H_[n_d]), input_precision="tf32x3"
+            )  # ... + k^T diag(beta . until) k
+            if not EXACT:
+                p3 = tl.dot(rest2.to(DT), k2.to(DT), p3)
+            H__slice2 = p3  # kept H + k^T diag(beta . until) k
+            H__next = H__next + (H__slice2,)
+        H_ = H__next
         sums = tl.sum(
             tl.reshape((since[None, :] * p_each.to(tl.float32)) * p2, [WARPS, block_d_kept // WARPS, C]), axis=1
         )
@@ -1099,22 +1161,13 @@ def x_system_backward_sweep_1(
                 sums,
                 mask=i_ok[None, :],
             )  # H: in.late
-        kept = power(lam_a_end, lam_r_end < 0)
-        k = tl.load(
-            k_p + t0 * k_t + i[None, :] * k_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
-        )
-        k_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], k, 0.0)
-        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-        until = power(lam_a_end - lam_a, lam_r_end < i + 1)
-        k2 = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        w = (beta * until)[None, :] * k_each.to(tl.float32)
-        rounded2, rest2 = rounded_and_rest(w, DT)
-        p3 = tl.dot(rounded2.to(DT), k2.to(DT), (kept * H_), input_precision="tf32x3")  # ... + k^T diag(beta . until) k
-        if not EXACT:
-            p3 = tl.dot(rest2.to(DT), k2.to(DT), p3)
-        H_ = p3  # kept H + k^T diag(beta . until) k
-    if H__last is not None:
-        tl.store(H__last + sh * D * D + d[None, :] * D + d_kept[:, None], H_, mask=d_ok[None, :] & d_kept_ok[:, None])
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        if H__last is not None:
+            tl.store(
+                H__last + sh * D * D + d[n_d][None, :] * D + d_kept[:, None],
+                H_[n_d],
+                mask=d_ok[n_d][None, :] & d_kept_ok[:, None],
+            )
 
 
 @triton.jit(do_not_specialize=["T", "chunks"])
@@ -1225,15 +1278,24 @@ def x_system_backward_sweep_2(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    d = tl.arange(0, block_d)
-    d_ok = d < D
     d_kept = tile * block_d_kept + tl.arange(0, block_d_kept)
     d_kept_ok = d_kept < D
-    dH = tl.zeros([block_d_kept, block_d], tl.float32)
-    if dH_first is not None:
-        dH += tl.load(
-            dH_first + sh * D * D + d[None, :] * D + d_kept[:, None], mask=d_ok[None, :] & d_kept_ok[:, None], other=0.0
-        )
+    d = ()
+    dH = ()
+    d_ok = ()
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        d_slice = n_d * block_d + tl.arange(0, block_d)
+        d_ok_slice = d_slice < D
+        dH_slice = tl.zeros([block_d_kept, block_d], tl.float32)
+        if dH_first is not None:
+            dH_slice += tl.load(
+                dH_first + sh * D * D + d_slice[None, :] * D + d_kept[:, None],
+                mask=d_ok_slice[None, :] & d_kept_ok[:, None],
+                other=0.0,
+            )
+        d = d + (d_slice,)
+        dH = dH + (dH_slice,)
+        d_ok = d_ok + (d_ok_slice,)
     k_p += b * k_b + h // k_g * k_h
     p_p += b * p_b + h // p_g * p_h
     dy_p += b * dy_b + h // dy_g * dy_h
@@ -1256,12 +1318,30 @@ def x_system_backward_sweep_2(
         )
         k2_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], k2, 0.0)
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(dH.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k dH
+        p = tl.zeros([block_d_kept, C], tl.float32)
         p2 = tl.load(
             p_p + t0 * p_t + i[None, :] * p_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
         p2_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], p2, 0.0)
+        kept = power(lam_a_end, lam_r_end < 0)
+        until = power(lam_a, lam_r < 0)
+        dH_next = ()
+        for n_d in tl.static_range((D + block_d - 1) // block_d):
+            k = tl.load(
+                k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
+            )
+            p = tl.dot(dH[n_d].to(DT), tl.trans(k.to(DT)), p, input_precision="tf32x3")  # k dH
+            dy = tl.load(
+                dy_p + t0 * dy_t + i[:, None] * dy_t + d[n_d][None, :],
+                mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
+            )
+            p4 = tl.dot(
+                (until[None, :] * p2_each.to(tl.float32)).to(DT), dy.to(DT), (kept * dH[n_d]), input_precision="tf32x3"
+            )  # ... + dy^T diag(until) p
+            dH_slice2 = p4  # kept dH + dy^T diag(until) p
+            dH_next = dH_next + (dH_slice2,)
+        dH = dH_next
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         rounded, rest = rounded_and_rest(t, DT)
         p3 = tl.dot(p2.to(DT), rounded.to(DT), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix1 p
@@ -1286,23 +1366,21 @@ def x_system_backward_sweep_2(
                 ),
                 mask=i_ok[None, :],
             )  # dbeta
-        kept = power(lam_a_end, lam_r_end < 0)
-        until = power(lam_a, lam_r < 0)
-        dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p4 = tl.dot(
-            (until[None, :] * p2_each.to(tl.float32)).to(DT), dy.to(DT), (kept * dH), input_precision="tf32x3"
-        )  # ... + dy^T diag(until) p
-        dH = p4  # kept dH + dy^T diag(until) p
-    if YIELD:
-        if dH_last is not None:
-            if part == 0:
-                tl.store(
-                    dH_last + (sh // H // parts * H + h) * D * D + d[None, :] * D + d_kept[:, None],
-                    dH,
-                    mask=d_ok[None, :] & d_kept_ok[:, None],
-                )
-    else:
-        tl.store(dH_last + sh * D * D + d[None, :] * D + d_kept[:, None], dH, mask=d_ok[None, :] & d_kept_ok[:, None])
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        if YIELD:
+            if dH_last is not None:
+                if part == 0:
+                    tl.store(
+                        dH_last + (sh // H // parts * H + h) * D * D + d[n_d][None, :] * D + d_kept[:, None],
+                        dH[n_d],
+                        mask=d_ok[n_d][None, :] & d_kept_ok[:, None],
+                    )
+        else:
+            tl.store(
+                dH_last + sh * D * D + d[n_d][None, :] * D + d_kept[:, None],
+                dH[n_d],
+                mask=d_ok[n_d][None, :] & d_kept_ok[:, None],
+            )
 
 
 @triton.jit(do_not_specialize=["T", "chunks"])
@@ -1417,15 +1495,24 @@ def x_system_backward_sweep_3(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    d = tl.arange(0, block_d)
-    d_ok = d < D
     d_kept = tile * block_d_kept + tl.arange(0, block_d_kept)
     d_kept_ok = d_kept < D
-    dH = tl.zeros([block_d_kept, block_d], tl.float32)
-    if dH_first is not None:
-        dH += tl.load(
-            dH_first + sh * D * D + d_kept[:, None] * D + d[None, :], mask=d_kept_ok[:, None] & d_ok[None, :], other=0.0
-        )
+    d = ()
+    dH = ()
+    d_ok = ()
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        d_slice = n_d * block_d + tl.arange(0, block_d)
+        d_ok_slice = d_slice < D
+        dH_slice = tl.zeros([block_d_kept, block_d], tl.float32)
+        if dH_first is not None:
+            dH_slice += tl.load(
+                dH_first + sh * D * D + d_kept[:, None] * D + d_slice[None, :],
+                mask=d_kept_ok[:, None] & d_ok_slice[None, :],
+                other=0.0,
+            )
+        d = d + (d_slice,)
+        dH = dH + (dH_slice,)
+        d_ok = d_ok + (d_ok_slice,)
     k_p += b * k_b + h // k_g * k_h
     dy_p += b * dy_b + h // dy_g * dy_h
     dk_1_p += b * dk_1_b + h // dk_1_g * dk_1_h
@@ -1455,19 +1542,39 @@ def x_system_backward_sweep_3(
         k_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], k, 0.0)
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-        k2 = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        rounded, rest = rounded_and_rest(dH, DT)
-        p = tl.dot(rounded.to(DT), tl.trans(k2.to(DT)), input_precision="tf32x3")  # k dH^T
-        if not EXACT:
-            p = tl.dot(rest.to(DT), tl.trans(k2.to(DT)), p)
-        sums = tl.sum(
-            tl.reshape((-(since * beta)[None, :] * k_each.to(tl.float32)) * p, [WARPS, block_d_kept // WARPS, C]),
-            axis=1,
-        )
+        p = tl.zeros([block_d_kept, C], tl.float32)
         dy = tl.load(
             dy_p + t0 * dy_t + i[None, :] * dy_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
         dy_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], dy, 0.0)
+        kept = power(lam_a_end, lam_r_end < 0)
+        until = power(lam_a, lam_r < 0)
+        w = until[None, :] * dy_each.to(tl.float32)
+        rounded3, rest3 = rounded_and_rest(w, DT)
+        dH_next = ()
+        for n_d in tl.static_range((D + block_d - 1) // block_d):
+            k2 = tl.load(
+                k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
+            )
+            rounded, rest = rounded_and_rest(dH[n_d], DT)
+            p = tl.dot(rounded.to(DT), tl.trans(k2.to(DT)), p, input_precision="tf32x3")  # k dH^T
+            if not EXACT:
+                p = tl.dot(rest.to(DT), tl.trans(k2.to(DT)), p)
+            p3 = tl.load(
+                p_p + t0 * p_t + i[:, None] * p_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
+            )
+            p4 = tl.dot(
+                rounded3.to(DT), p3.to(DT), (kept * dH[n_d]), input_precision="tf32x3"
+            )  # ... + p^T diag(until) dy
+            if not EXACT:
+                p4 = tl.dot(rest3.to(DT), p3.to(DT), p4)
+            dH_slice2 = p4  # kept dH + dy^T diag(until) p
+            dH_next = dH_next + (dH_slice2,)
+        dH = dH_next
+        sums = tl.sum(
+            tl.reshape((-(since * beta)[None, :] * k_each.to(tl.float32)) * p, [WARPS, block_d_kept // WARPS, C]),
+            axis=1,
+        )
         t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         rounded2, rest2 = rounded_and_rest(t, DT)
         p2 = tl.dot(dy.to(DT), rounded2.to(DT), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix2 dy
@@ -1486,15 +1593,6 @@ def x_system_backward_sweep_3(
                 sums,
                 mask=i_ok[None, :],
             )  # H: out.late
-        kept = power(lam_a_end, lam_r_end < 0)
-        until = power(lam_a, lam_r < 0)
-        p3 = tl.load(p_p + t0 * p_t + i[:, None] * p_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        w = until[None, :] * dy_each.to(tl.float32)
-        rounded3, rest3 = rounded_and_rest(w, DT)
-        p4 = tl.dot(rounded3.to(DT), p3.to(DT), (kept * dH), input_precision="tf32x3")  # ... + p^T diag(until) dy
-        if not EXACT:
-            p4 = tl.dot(rest3.to(DT), p3.to(DT), p4)
-        dH = p4  # kept dH + dy^T diag(until) p
 
 
 def triton_x_system_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
@@ -1508,7 +1606,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     B, T = k.shape[:2]
     H = max(k.shape[2], beta.shape[2], lam.shape[2], lamb.shape[0], p.shape[2], 0)
     D = k.shape[-1]
-    config = choose(some.dtype, (D,), "dc82ac0aff014dc5")
+    config = choose(some.dtype, (D,), "8ce6c09e34f89aa1")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -1593,7 +1691,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
                 parts,
                 lay.length(parts),
                 D=D,
-                block_d=config.padded(D),
+                block_d=min(config.slice, config.padded(D)),
                 block_d_kept=min(config.tile, config.padded(D)),
                 YIELD=False,
                 WARPS=config.warps,
@@ -1630,7 +1728,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             parts,
             lay.length(parts),
             D=D,
-            block_d=config.padded(D),
+            block_d=min(config.slice, config.padded(D)),
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
@@ -1674,7 +1772,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             parts,
             lay.length(parts),
             D=D,
-            block_d=config.padded(D),
+            block_d=min(config.slice, config.padded(D)),
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
@@ -1742,7 +1840,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             parts,
             lay.length(parts),
             D=D,
-            block_d=config.padded(D),
+            block_d=min(config.slice, config.padded(D)),
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
@@ -2171,13 +2269,24 @@ def o_forward_sweep_1(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    d = tl.arange(0, block_d)
-    d_ok = d < D
     e = tile * block_e + tl.arange(0, block_e)
     e_ok = e < E
-    S = tl.zeros([block_e, block_d], tl.float32)
-    if S_first is not None:
-        S += tl.load(S_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
+    S = ()
+    d = ()
+    d_ok = ()
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        d_slice = n_d * block_d + tl.arange(0, block_d)
+        d_ok_slice = d_slice < D
+        S_slice = tl.zeros([block_e, block_d], tl.float32)
+        if S_first is not None:
+            S_slice += tl.load(
+                S_first + sh * D * E + d_slice[None, :] * E + e[:, None],
+                mask=d_ok_slice[None, :] & e_ok[:, None],
+                other=0.0,
+            )
+        S = S + (S_slice,)
+        d = d + (d_slice,)
+        d_ok = d_ok + (d_ok_slice,)
     x_p += b * x_b + h // x_g * x_h
     v_p += b * v_b + h // v_g * v_h
     k_p += b * k_b + h // k_g * k_h
@@ -2194,46 +2303,61 @@ def o_forward_sweep_1(
         lam_r = tl.load(lam_resets + at + row) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
-        x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        rounded, rest = rounded_and_rest(x, DT)
-        p = tl.dot(S.to(DT), tl.trans(rounded.to(DT)), input_precision="tf32x3")  # x S
-        if not EXACT:
-            p = tl.dot(S.to(DT), tl.trans(rest.to(DT)), p)
-        since = power(lam_a, lam_r < 0)
+        p = tl.zeros([block_e, C], tl.float32)
+        p2 = tl.zeros([C, C], tl.float32)
         v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         v_each = tl.where(e_ok[:, None] & i_ok[None, :], v, 0.0)
+        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
+        kept = power(lam_a_end, lam_r_end < 0)
+        until = power(lam_a_end - lam_a, lam_r_end < i + 1)
+        S_next = ()
+        for n_d in tl.static_range((D + block_d - 1) // block_d):
+            x = tl.load(
+                x_p + t0 * x_t + i[:, None] * x_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
+            )
+            rounded, rest = rounded_and_rest(x, DT)
+            p = tl.dot(S[n_d].to(DT), tl.trans(rounded.to(DT)), p, input_precision="tf32x3")  # x S
+            if not EXACT:
+                p = tl.dot(S[n_d].to(DT), tl.trans(rest.to(DT)), p)
+            k = tl.load(
+                k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
+            )
+            if count > 0:
+                p2 = tl.dot(rounded.to(DT), tl.trans(k.to(DT)), p2, input_precision="tf32x3")  # x k^T
+            if not EXACT:
+                p2 = tl.dot(rest.to(DT), tl.trans(k.to(DT)), p2)
+            p4 = tl.dot(
+                ((beta * until)[None, :] * v_each.to(tl.float32)).to(DT),
+                k.to(DT),
+                (kept * S[n_d]),
+                input_precision="tf32x3",
+            )  # ... + k^T diag(beta . until) v
+            S_slice2 = p4  # kept S + k^T diag(beta . until) v
+            S_next = S_next + (S_slice2,)
+        S = S_next
+        since = power(lam_a, lam_r < 0)
         seen = i[:, None] >= i[None, :]
         if EXACT:
             seen = seen & (i[None, :] >= lam_r[:, None])
         m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.zeros([C, C], tl.float32)
-        if count > 0:
-            p2 = tl.dot(rounded.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # x k^T
-        if not EXACT:
-            p2 = tl.dot(rest.to(DT), tl.trans(k.to(DT)), p2)
-        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         p3 = tl.dot(
             v.to(DT), tl.trans((beta[None, :] * (m * p2)).to(DT)), (since[None, :] * p), input_precision="tf32x3"
         )  # ... + ((x k^T) . m) diag(beta) v
         if YIELD:
             tl.store(y_out + step * E + i[None, :] * (H * E) + e[:, None], p3, mask=e_ok[:, None] & i_ok[None, :])  # y
-        kept = power(lam_a_end, lam_r_end < 0)
-        until = power(lam_a_end - lam_a, lam_r_end < i + 1)
-        p4 = tl.dot(
-            ((beta * until)[None, :] * v_each.to(tl.float32)).to(DT), k.to(DT), (kept * S), input_precision="tf32x3"
-        )  # ... + k^T diag(beta . until) v
-        S = p4  # kept S + k^T diag(beta . until) v
-    if YIELD:
-        if S_last is not None:
-            if part == parts - 1:
-                tl.store(
-                    S_last + (sh // H // parts * H + h) * D * E + d[None, :] * E + e[:, None],
-                    S,
-                    mask=d_ok[None, :] & e_ok[:, None],
-                )
-    else:
-        tl.store(S_last + sh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        if YIELD:
+            if S_last is not None:
+                if part == parts - 1:
+                    tl.store(
+                        S_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
+                        S[n_d],
+                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                    )
+        else:
+            tl.store(
+                S_last + sh * D * E + d[n_d][None, :] * E + e[:, None], S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None]
+            )
 
 
 def triton_o_forward(given, states, constants, packed=None, needs_backward=True):
@@ -2248,7 +2372,7 @@ def triton_o_forward(given, states, constants, packed=None, needs_backward=True)
     H = max(k.shape[2], v.shape[2], beta.shape[2], lam.shape[2], x.shape[2], 0)
     D = k.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "a387ccf6a8c7a0f7")
+    config = choose(some.dtype, (D, E), "269bc8772ef52729")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -2278,7 +2402,7 @@ def triton_o_forward(given, states, constants, packed=None, needs_backward=True)
             lay.length(parts),
             D=D,
             E=E,
-            block_d=config.padded(D),
+            block_d=min(config.slice, config.padded(D)),
             block_e=min(config.tile, config.padded(E)),
             YIELD=False,
             WARPS=config.warps,
@@ -2316,7 +2440,7 @@ def triton_o_forward(given, states, constants, packed=None, needs_backward=True)
         lay.length(parts),
         D=D,
         E=E,
-        block_d=config.padded(D),
+        block_d=min(config.slice, config.padded(D)),
         block_e=min(config.tile, config.padded(E)),
         YIELD=True,
         WARPS=config.warps,
@@ -2487,13 +2611,24 @@ def o_backward_sweep_1(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    e = tl.arange(0, block_e)
-    e_ok = e < E
     d = tile * block_d + tl.arange(0, block_d)
     d_ok = d < D
-    S = tl.zeros([block_d, block_e], tl.float32)
-    if S_first is not None:
-        S += tl.load(S_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0)
+    S = ()
+    e = ()
+    e_ok = ()
+    for n_e in tl.static_range((E + block_e - 1) // block_e):
+        e_slice = n_e * block_e + tl.arange(0, block_e)
+        e_ok_slice = e_slice < E
+        S_slice = tl.zeros([block_d, block_e], tl.float32)
+        if S_first is not None:
+            S_slice += tl.load(
+                S_first + sh * D * E + d[:, None] * E + e_slice[None, :],
+                mask=d_ok[:, None] & e_ok_slice[None, :],
+                other=0.0,
+            )
+        S = S + (S_slice,)
+        e = e + (e_slice,)
+        e_ok = e_ok + (e_ok_slice,)
     x_p += b * x_b + h // x_g * x_h
     dy_p += b * dy_b + h // dy_g * dy_h
     k_p += b * k_b + h // k_g * k_h
@@ -2514,14 +2649,37 @@ def o_backward_sweep_1(
         since = power(lam_a, lam_r < 0)
         x = tl.load(x_p + t0 * x_t + i[None, :] * x_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         x_each = tl.where(d_ok[:, None] & i_ok[None, :], x, 0.0)
-        dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        rounded, rest = rounded_and_rest(S, DT)
-        p = tl.dot(rounded.to(DT), tl.trans(dy.to(DT)), input_precision="tf32x3")  # dy S^T
-        if not EXACT:
-            p = tl.dot(rest.to(DT), tl.trans(dy.to(DT)), p)
-        sums = tl.sum(tl.reshape((since[None, :] * x_each.to(tl.float32)) * p, [WARPS, block_d // WARPS, C]), axis=1)
+        p = tl.zeros([block_d, C], tl.float32)
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         k_each = tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
+        kept = power(lam_a_end, lam_r_end < 0)
+        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
+        until = power(lam_a_end - lam_a, lam_r_end < i + 1)
+        w = (beta * until)[None, :] * k_each.to(tl.float32)
+        rounded3, rest3 = rounded_and_rest(w, DT)
+        S_next = ()
+        for n_e in tl.static_range((E + block_e - 1) // block_e):
+            dy = tl.load(
+                dy_p + t0 * dy_t + i[:, None] * dy_t + e[n_e][None, :],
+                mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
+            )
+            rounded, rest = rounded_and_rest(S[n_e], DT)
+            p = tl.dot(rounded.to(DT), tl.trans(dy.to(DT)), p, input_precision="tf32x3")  # dy S^T
+            if not EXACT:
+                p = tl.dot(rest.to(DT), tl.trans(dy.to(DT)), p)
+            v = tl.load(
+                v_p + t0 * v_t + i[:, None] * v_t + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0
+            )
+            p3 = tl.dot(
+                rounded3.to(DT), v.to(DT), (kept * S[n_e]), input_precision="tf32x3"
+            )  # ... + k^T diag(beta . until) v
+            if not EXACT:
+                p3 = tl.dot(rest3.to(DT), v.to(DT), p3)
+            S_slice2 = p3  # kept S + k^T diag(beta . until) v
+            S_next = S_next + (S_slice2,)
+        S = S_next
+        sums = tl.sum(tl.reshape((since[None, :] * x_each.to(tl.float32)) * p, [WARPS, block_d // WARPS, C]), axis=1)
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         rounded2, rest2 = rounded_and_rest(t, DT)
         p2 = tl.dot(
@@ -2540,18 +2698,11 @@ def o_backward_sweep_1(
                 sums,
                 mask=i_ok[None, :],
             )  # S: in.late
-        kept = power(lam_a_end, lam_r_end < 0)
-        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-        until = power(lam_a_end - lam_a, lam_r_end < i + 1)
-        v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        w = (beta * until)[None, :] * k_each.to(tl.float32)
-        rounded3, rest3 = rounded_and_rest(w, DT)
-        p3 = tl.dot(rounded3.to(DT), v.to(DT), (kept * S), input_precision="tf32x3")  # ... + k^T diag(beta . until) v
-        if not EXACT:
-            p3 = tl.dot(rest3.to(DT), v.to(DT), p3)
-        S = p3  # kept S + k^T diag(beta . until) v
-    if S_last is not None:
-        tl.store(S_last + sh * D * E + d[:, None] * E + e[None, :], S, mask=d_ok[:, None] & e_ok[None, :])
+    for n_e in tl.static_range((E + block_e - 1) // block_e):
+        if S_last is not None:
+            tl.store(
+                S_last + sh * D * E + d[:, None] * E + e[n_e][None, :], S[n_e], mask=d_ok[:, None] & e_ok[n_e][None, :]
+            )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -2611,15 +2762,24 @@ def o_backward_sweep_2(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    d = tl.arange(0, block_d)
-    d_ok = d < D
     e = tile * block_e + tl.arange(0, block_e)
     e_ok = e < E
-    dS = tl.zeros([block_e, block_d], tl.float32)
-    if dS_first is not None:
-        dS += tl.load(
-            dS_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0
-        )
+    d = ()
+    dS = ()
+    d_ok = ()
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        d_slice = n_d * block_d + tl.arange(0, block_d)
+        d_ok_slice = d_slice < D
+        dS_slice = tl.zeros([block_e, block_d], tl.float32)
+        if dS_first is not None:
+            dS_slice += tl.load(
+                dS_first + sh * D * E + d_slice[None, :] * E + e[:, None],
+                mask=d_ok_slice[None, :] & e_ok[:, None],
+                other=0.0,
+            )
+        d = d + (d_slice,)
+        dS = dS + (dS_slice,)
+        d_ok = d_ok + (d_ok_slice,)
     k_p += b * k_b + h // k_g * k_h
     dy_p += b * dy_b + h // dy_g * dy_h
     v_p += b * v_b + h // v_g * v_h
@@ -2641,13 +2801,35 @@ def o_backward_sweep_2(
         v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         v_each = tl.where(e_ok[:, None] & i_ok[None, :], v, 0.0)
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        rounded, rest = rounded_and_rest(dS, DT)
-        p = tl.dot(rounded.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k dS
-        if not EXACT:
-            p = tl.dot(rest.to(DT), tl.trans(k.to(DT)), p)
+        p = tl.zeros([block_e, C], tl.float32)
         dy = tl.load(dy_p + t0 * dy_t + i[None, :] * dy_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         dy_each = tl.where(e_ok[:, None] & i_ok[None, :], dy, 0.0)
+        kept = power(lam_a_end, lam_r_end < 0)
+        until = power(lam_a, lam_r < 0)
+        w = until[None, :] * dy_each.to(tl.float32)
+        rounded3, rest3 = rounded_and_rest(w, DT)
+        dS_next = ()
+        for n_d in tl.static_range((D + block_d - 1) // block_d):
+            k = tl.load(
+                k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
+            )
+            rounded, rest = rounded_and_rest(dS[n_d], DT)
+            p = tl.dot(rounded.to(DT), tl.trans(k.to(DT)), p, input_precision="tf32x3")  # k dS
+            if not EXACT:
+                p = tl.dot(rest.to(DT), tl.trans(k.to(DT)), p)
+            x = tl.load(
+                x_p + t0 * x_t + i[:, None] * x_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
+            )
+            rounded4, rest4 = rounded_and_rest(x, DT)
+            p3 = tl.dot(
+                rounded3.to(DT), rounded4.to(DT), (kept * dS[n_d]), input_precision="tf32x3"
+            )  # ... + x^T diag(until) dy
+            if not EXACT:
+                p3 = tl.dot(rest3.to(DT), rounded4.to(DT), p3)
+                p3 = tl.dot(rounded3.to(DT), rest4.to(DT), p3)
+            dS_slice2 = p3  # kept dS + x^T diag(until) dy
+            dS_next = dS_next + (dS_slice2,)
+        dS = dS_next
         t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         rounded2, rest2 = rounded_and_rest(t, DT)
         p2 = tl.dot(dy.to(DT), rounded2.to(DT), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix2 dy
@@ -2671,27 +2853,21 @@ def o_backward_sweep_2(
                 ),
                 mask=i_ok[None, :],
             )  # dbeta
-        kept = power(lam_a_end, lam_r_end < 0)
-        until = power(lam_a, lam_r < 0)
-        x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        w = until[None, :] * dy_each.to(tl.float32)
-        rounded3, rest3 = rounded_and_rest(w, DT)
-        rounded4, rest4 = rounded_and_rest(x, DT)
-        p3 = tl.dot(rounded3.to(DT), rounded4.to(DT), (kept * dS), input_precision="tf32x3")  # ... + x^T diag(until) dy
-        if not EXACT:
-            p3 = tl.dot(rest3.to(DT), rounded4.to(DT), p3)
-            p3 = tl.dot(rounded3.to(DT), rest4.to(DT), p3)
-        dS = p3  # kept dS + x^T diag(until) dy
-    if YIELD:
-        if dS_last is not None:
-            if part == 0:
-                tl.store(
-                    dS_last + (sh // H // parts * H + h) * D * E + d[None, :] * E + e[:, None],
-                    dS,
-                    mask=d_ok[None, :] & e_ok[:, None],
-                )
-    else:
-        tl.store(dS_last + sh * D * E + d[None, :] * E + e[:, None], dS, mask=d_ok[None, :] & e_ok[:, None])
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        if YIELD:
+            if dS_last is not None:
+                if part == 0:
+                    tl.store(
+                        dS_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
+                        dS[n_d],
+                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                    )
+        else:
+            tl.store(
+                dS_last + sh * D * E + d[n_d][None, :] * E + e[:, None],
+                dS[n_d],
+                mask=d_ok[n_d][None, :] & e_ok[:, None],
+            )
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -2750,15 +2926,24 @@ def o_backward_sweep_3(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    e = tl.arange(0, block_e)
-    e_ok = e < E
     d = tile * block_d + tl.arange(0, block_d)
     d_ok = d < D
-    dS = tl.zeros([block_d, block_e], tl.float32)
-    if dS_first is not None:
-        dS += tl.load(
-            dS_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0
-        )
+    dS = ()
+    e = ()
+    e_ok = ()
+    for n_e in tl.static_range((E + block_e - 1) // block_e):
+        e_slice = n_e * block_e + tl.arange(0, block_e)
+        e_ok_slice = e_slice < E
+        dS_slice = tl.zeros([block_d, block_e], tl.float32)
+        if dS_first is not None:
+            dS_slice += tl.load(
+                dS_first + sh * D * E + d[:, None] * E + e_slice[None, :],
+                mask=d_ok[:, None] & e_ok_slice[None, :],
+                other=0.0,
+            )
+        dS = dS + (dS_slice,)
+        e = e + (e_slice,)
+        e_ok = e_ok + (e_ok_slice,)
     k_p += b * k_b + h // k_g * k_h
     v_p += b * v_b + h // v_g * v_h
     x_p += b * x_b + h // x_g * x_h
@@ -2780,16 +2965,38 @@ def o_backward_sweep_3(
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         k_each = tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
-        v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        rounded, rest = rounded_and_rest(dS, DT)
-        p = tl.dot(rounded.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # v dS^T
-        if not EXACT:
-            p = tl.dot(rest.to(DT), tl.trans(v.to(DT)), p)
+        p = tl.zeros([block_d, C], tl.float32)
+        x = tl.load(x_p + t0 * x_t + i[None, :] * x_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
+        x_each = tl.where(d_ok[:, None] & i_ok[None, :], x, 0.0)
+        kept = power(lam_a_end, lam_r_end < 0)
+        until = power(lam_a, lam_r < 0)
+        w = until[None, :] * x_each.to(tl.float32)
+        rounded4, rest4 = rounded_and_rest(w, DT)
+        dS_next = ()
+        for n_e in tl.static_range((E + block_e - 1) // block_e):
+            v = tl.load(
+                v_p + t0 * v_t + i[:, None] * v_t + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0
+            )
+            rounded, rest = rounded_and_rest(dS[n_e], DT)
+            p = tl.dot(rounded.to(DT), tl.trans(v.to(DT)), p, input_precision="tf32x3")  # v dS^T
+            if not EXACT:
+                p = tl.dot(rest.to(DT), tl.trans(v.to(DT)), p)
+            dy = tl.load(
+                dy_p + t0 * dy_t + i[:, None] * dy_t + e[n_e][None, :],
+                mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
+            )
+            p3 = tl.dot(
+                rounded4.to(DT), dy.to(DT), (kept * dS[n_e]), input_precision="tf32x3"
+            )  # ... + x^T diag(until) dy
+            if not EXACT:
+                p3 = tl.dot(rest4.to(DT), dy.to(DT), p3)
+            dS_slice2 = p3  # kept dS + x^T diag(until) dy
+            dS_next = dS_next + (dS_slice2,)
+        dS = dS_next
         sums = tl.sum(
             tl.reshape((-(since * beta)[None, :] * k_each.to(tl.float32)) * p, [WARPS, block_d // WARPS, C]), axis=1
         )
-        x = tl.load(x_p + t0 * x_t + i[None, :] * x_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
-        x_each = tl.where(d_ok[:, None] & i_ok[None, :], x, 0.0)
         t = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         rounded2, rest2 = rounded_and_rest(x, DT)
         rounded3, rest3 = rounded_and_rest(t, DT)
@@ -2810,15 +3017,6 @@ def o_backward_sweep_3(
                 sums,
                 mask=i_ok[None, :],
             )  # S: out.late
-        kept = power(lam_a_end, lam_r_end < 0)
-        until = power(lam_a, lam_r < 0)
-        dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        w = until[None, :] * x_each.to(tl.float32)
-        rounded4, rest4 = rounded_and_rest(w, DT)
-        p3 = tl.dot(rounded4.to(DT), dy.to(DT), (kept * dS), input_precision="tf32x3")  # ... + x^T diag(until) dy
-        if not EXACT:
-            p3 = tl.dot(rest4.to(DT), dy.to(DT), p3)
-        dS = p3  # kept dS + x^T diag(until) dy
 
 
 def triton_o_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
@@ -2833,7 +3031,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
     H = max(k.shape[2], v.shape[2], beta.shape[2], lam.shape[2], x.shape[2], 0)
     D = k.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "a387ccf6a8c7a0f7")
+    config = choose(some.dtype, (D, E), "269bc8772ef52729")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -2906,7 +3104,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
                 lay.length(parts),
                 D=D,
                 E=E,
-                block_d=config.padded(D),
+                block_d=min(config.slice, config.padded(D)),
                 block_e=min(config.tile, config.padded(E)),
                 YIELD=False,
                 WARPS=config.warps,
@@ -2949,7 +3147,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
             lay.length(parts),
             E=E,
             D=D,
-            block_e=config.padded(E),
+            block_e=min(config.slice, config.padded(E)),
             block_d=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
@@ -2997,7 +3195,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
             lay.length(parts),
             D=D,
             E=E,
-            block_d=config.padded(D),
+            block_d=min(config.slice, config.padded(D)),
             block_e=min(config.tile, config.padded(E)),
             YIELD=True,
             WARPS=config.warps,
@@ -3042,7 +3240,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
             lay.length(parts),
             E=E,
             D=D,
-            block_e=config.padded(E),
+            block_e=min(config.slice, config.padded(E)),
             block_d=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,

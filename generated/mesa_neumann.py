@@ -711,15 +711,24 @@ def o2_forward_sweep_1(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    d = tl.arange(0, block_d)
-    d_ok = d < D
     d_kept = tile * block_d_kept + tl.arange(0, block_d_kept)
     d_kept_ok = d_kept < D
-    H_ = tl.zeros([block_d_kept, block_d], tl.float32)
-    if H__first is not None:
-        H_ += tl.load(
-            H__first + sh * D * D + d_kept[:, None] * D + d[None, :], mask=d_kept_ok[:, None] & d_ok[None, :], other=0.0
-        )
+    H_ = ()
+    d = ()
+    d_ok = ()
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        d_slice = n_d * block_d + tl.arange(0, block_d)
+        d_ok_slice = d_slice < D
+        H__slice = tl.zeros([block_d_kept, block_d], tl.float32)
+        if H__first is not None:
+            H__slice += tl.load(
+                H__first + sh * D * D + d_kept[:, None] * D + d_slice[None, :],
+                mask=d_kept_ok[:, None] & d_ok_slice[None, :],
+                other=0.0,
+            )
+        H_ = H_ + (H__slice,)
+        d = d + (d_slice,)
+        d_ok = d_ok + (d_ok_slice,)
     q_p += b * q_b + h // q_g * q_h
     u_p += b * u_b + h // u_g * u_h
     for n in tl.range(0, count, num_stages=STAGES):
@@ -735,17 +744,32 @@ def o2_forward_sweep_1(
         lam_r = tl.load(lam_resets + at + row) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
-        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(H_.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # q H^T
-        since = power(lam_a, lam_r < 0)
+        p = tl.zeros([block_d_kept, C], tl.float32)
+        p2 = tl.zeros([C, C], tl.float32)
         u = tl.load(
             u_p + t0 * u_t + i[None, :] * u_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
         u_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], u, 0.0)
-        u2 = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.zeros([C, C], tl.float32)
-        if count > 0:
-            p2 = tl.dot(q.to(DT), tl.trans(u2.to(DT)), input_precision="tf32x3")  # q u^T
+        kept = power(lam_a_end, lam_r_end < 0)
+        until = power(lam_a_end - lam_a, lam_r_end < i + 1)
+        H__next = ()
+        for n_d in tl.static_range((D + block_d - 1) // block_d):
+            q = tl.load(
+                q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
+            )
+            p = tl.dot(H_[n_d].to(DT), tl.trans(q.to(DT)), p, input_precision="tf32x3")  # q H^T
+            u2 = tl.load(
+                u_p + t0 * u_t + i[:, None] * u_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
+            )
+            if count > 0:
+                p2 = tl.dot(q.to(DT), tl.trans(u2.to(DT)), p2, input_precision="tf32x3")  # q u^T
+            p4 = tl.dot(
+                (until[None, :] * u_each.to(tl.float32)).to(DT), u2.to(DT), (kept * H_[n_d]), input_precision="tf32x3"
+            )  # ... + u^T diag(until) u
+            H__slice2 = p4  # kept H + u^T diag(until) u
+            H__next = H__next + (H__slice2,)
+        H_ = H__next
+        since = power(lam_a, lam_r < 0)
         seen = i[:, None] >= i[None, :]
         if EXACT:
             seen = seen & (i[None, :] >= lam_r[:, None])
@@ -759,22 +783,21 @@ def o2_forward_sweep_1(
                 (-p3),
                 mask=d_kept_ok[:, None] & i_ok[None, :],
             )  # y
-        kept = power(lam_a_end, lam_r_end < 0)
-        until = power(lam_a_end - lam_a, lam_r_end < i + 1)
-        p4 = tl.dot(
-            (until[None, :] * u_each.to(tl.float32)).to(DT), u2.to(DT), (kept * H_), input_precision="tf32x3"
-        )  # ... + u^T diag(until) u
-        H_ = p4  # kept H + u^T diag(until) u
-    if YIELD:
-        if H__last is not None:
-            if part == parts - 1:
-                tl.store(
-                    H__last + (sh // H // parts * H + h) * D * D + d_kept[:, None] * D + d[None, :],
-                    H_,
-                    mask=d_kept_ok[:, None] & d_ok[None, :],
-                )
-    else:
-        tl.store(H__last + sh * D * D + d_kept[:, None] * D + d[None, :], H_, mask=d_kept_ok[:, None] & d_ok[None, :])
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        if YIELD:
+            if H__last is not None:
+                if part == parts - 1:
+                    tl.store(
+                        H__last + (sh // H // parts * H + h) * D * D + d_kept[:, None] * D + d[n_d][None, :],
+                        H_[n_d],
+                        mask=d_kept_ok[:, None] & d_ok[n_d][None, :],
+                    )
+        else:
+            tl.store(
+                H__last + sh * D * D + d_kept[:, None] * D + d[n_d][None, :],
+                H_[n_d],
+                mask=d_kept_ok[:, None] & d_ok[n_d][None, :],
+            )
 
 
 def triton_o2_forward(given, states, constants, packed=None, needs_backward=True):
@@ -787,7 +810,7 @@ def triton_o2_forward(given, states, constants, packed=None, needs_backward=True
     B, T = q.shape[:2]
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], 0)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "b8b2afe3365faaa1")
+    config = choose(some.dtype, (D,), "2537198fa44747a5")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -820,7 +843,7 @@ def triton_o2_forward(given, states, constants, packed=None, needs_backward=True
             parts,
             lay.length(parts),
             D=D,
-            block_d=config.padded(D),
+            block_d=min(config.slice, config.padded(D)),
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=False,
             WARPS=config.warps,
@@ -854,7 +877,7 @@ def triton_o2_forward(given, states, constants, packed=None, needs_backward=True
         parts,
         lay.length(parts),
         D=D,
-        block_d=config.padded(D),
+        block_d=min(config.slice, config.padded(D)),
         block_d_kept=min(config.tile, config.padded(D)),
         YIELD=True,
         WARPS=config.warps,
@@ -1000,15 +1023,24 @@ def o2_backward_sweep_1(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    d = tl.arange(0, block_d)
-    d_ok = d < D
     d_kept = tile * block_d_kept + tl.arange(0, block_d_kept)
     d_kept_ok = d_kept < D
-    H_ = tl.zeros([block_d_kept, block_d], tl.float32)
-    if H__first is not None:
-        H_ += tl.load(
-            H__first + sh * D * D + d[None, :] * D + d_kept[:, None], mask=d_ok[None, :] & d_kept_ok[:, None], other=0.0
-        )
+    H_ = ()
+    d = ()
+    d_ok = ()
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        d_slice = n_d * block_d + tl.arange(0, block_d)
+        d_ok_slice = d_slice < D
+        H__slice = tl.zeros([block_d_kept, block_d], tl.float32)
+        if H__first is not None:
+            H__slice += tl.load(
+                H__first + sh * D * D + d_slice[None, :] * D + d_kept[:, None],
+                mask=d_ok_slice[None, :] & d_kept_ok[:, None],
+                other=0.0,
+            )
+        H_ = H_ + (H__slice,)
+        d = d + (d_slice,)
+        d_ok = d_ok + (d_ok_slice,)
     q_p += b * q_b + h // q_g * q_h
     dy_p += b * dy_b + h // dy_g * dy_h
     u_p += b * u_b + h // u_g * u_h
@@ -1030,21 +1062,39 @@ def o2_backward_sweep_1(
             q_p + t0 * q_t + i[None, :] * q_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
         q_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], q, 0.0)
-        dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        rounded, rest = rounded_and_rest(H_, DT)
-        p = tl.dot(rounded.to(DT), tl.trans(dy.to(DT)), input_precision="tf32x3")  # dy H
-        if not EXACT:
-            p = tl.dot(rest.to(DT), tl.trans(dy.to(DT)), p)
+        p = tl.zeros([block_d_kept, C], tl.float32)
+        u = tl.load(
+            u_p + t0 * u_t + i[None, :] * u_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
+        )
+        u_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], u, 0.0)
+        kept = power(lam_a_end, lam_r_end < 0)
+        until = power(lam_a_end - lam_a, lam_r_end < i + 1)
+        H__next = ()
+        for n_d in tl.static_range((D + block_d - 1) // block_d):
+            dy = tl.load(
+                dy_p + t0 * dy_t + i[:, None] * dy_t + d[n_d][None, :],
+                mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
+            )
+            rounded, rest = rounded_and_rest(H_[n_d], DT)
+            p = tl.dot(rounded.to(DT), tl.trans(dy.to(DT)), p, input_precision="tf32x3")  # dy H
+            if not EXACT:
+                p = tl.dot(rest.to(DT), tl.trans(dy.to(DT)), p)
+            u2 = tl.load(
+                u_p + t0 * u_t + i[:, None] * u_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
+            )
+            p3 = tl.dot(
+                (until[None, :] * u_each.to(tl.float32)).to(DT), u2.to(DT), (kept * H_[n_d]), input_precision="tf32x3"
+            )  # ... + u^T diag(until) u
+            H__slice2 = p3  # kept H + u^T diag(until) u
+            H__next = H__next + (H__slice2,)
+        H_ = H__next
         sums = tl.sum(
             tl.reshape(
                 rounded_to((-since[None, :] * q_each.to(tl.float32)), DT) * p, [WARPS, block_d_kept // WARPS, C]
             ),
             axis=1,
         )
-        u = tl.load(
-            u_p + t0 * u_t + i[None, :] * u_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
-        )
-        u_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], u, 0.0)
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(u.to(DT), tl.trans(t.to(DT)), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix1 u
         if YIELD:
@@ -1060,15 +1110,13 @@ def o2_backward_sweep_1(
                 sums,
                 mask=i_ok[None, :],
             )  # H: in.late
-        kept = power(lam_a_end, lam_r_end < 0)
-        until = power(lam_a_end - lam_a, lam_r_end < i + 1)
-        u2 = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p3 = tl.dot(
-            (until[None, :] * u_each.to(tl.float32)).to(DT), u2.to(DT), (kept * H_), input_precision="tf32x3"
-        )  # ... + u^T diag(until) u
-        H_ = p3  # kept H + u^T diag(until) u
-    if H__last is not None:
-        tl.store(H__last + sh * D * D + d[None, :] * D + d_kept[:, None], H_, mask=d_ok[None, :] & d_kept_ok[:, None])
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        if H__last is not None:
+            tl.store(
+                H__last + sh * D * D + d[n_d][None, :] * D + d_kept[:, None],
+                H_[n_d],
+                mask=d_ok[n_d][None, :] & d_kept_ok[:, None],
+            )
 
 
 @triton.jit(do_not_specialize=["T", "chunks"])
@@ -1178,15 +1226,24 @@ def o2_backward_sweep_2(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    d = tl.arange(0, block_d)
-    d_ok = d < D
     d_kept = tile * block_d_kept + tl.arange(0, block_d_kept)
     d_kept_ok = d_kept < D
-    dH = tl.zeros([block_d_kept, block_d], tl.float32)
-    if dH_first is not None:
-        dH += tl.load(
-            dH_first + sh * D * D + d[None, :] * D + d_kept[:, None], mask=d_ok[None, :] & d_kept_ok[:, None], other=0.0
-        )
+    d = ()
+    dH = ()
+    d_ok = ()
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        d_slice = n_d * block_d + tl.arange(0, block_d)
+        d_ok_slice = d_slice < D
+        dH_slice = tl.zeros([block_d_kept, block_d], tl.float32)
+        if dH_first is not None:
+            dH_slice += tl.load(
+                dH_first + sh * D * D + d_slice[None, :] * D + d_kept[:, None],
+                mask=d_ok_slice[None, :] & d_kept_ok[:, None],
+                other=0.0,
+            )
+        d = d + (d_slice,)
+        dH = dH + (dH_slice,)
+        d_ok = d_ok + (d_ok_slice,)
     u_p += b * u_b + h // u_g * u_h
     q_p += b * q_b + h // q_g * q_h
     dy_p += b * dy_b + h // dy_g * dy_h
@@ -1208,21 +1265,39 @@ def o2_backward_sweep_2(
         )
         u_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], u, 0.0)
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
-        u2 = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        rounded, rest = rounded_and_rest(dH, DT)
-        p = tl.dot(rounded.to(DT), tl.trans(u2.to(DT)), input_precision="tf32x3")  # u dH
-        if not EXACT:
-            p = tl.dot(rest.to(DT), tl.trans(u2.to(DT)), p)
+        p = tl.zeros([block_d_kept, C], tl.float32)
+        q = tl.load(
+            q_p + t0 * q_t + i[None, :] * q_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
+        )
+        q_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], q, 0.0)
+        until = power(lam_a, lam_r < 0)
+        kept = power(lam_a_end, lam_r_end < 0)
+        dH_next = ()
+        for n_d in tl.static_range((D + block_d - 1) // block_d):
+            u2 = tl.load(
+                u_p + t0 * u_t + i[:, None] * u_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
+            )
+            rounded, rest = rounded_and_rest(dH[n_d], DT)
+            p = tl.dot(rounded.to(DT), tl.trans(u2.to(DT)), p, input_precision="tf32x3")  # u dH
+            if not EXACT:
+                p = tl.dot(rest.to(DT), tl.trans(u2.to(DT)), p)
+            dy = tl.load(
+                dy_p + t0 * dy_t + i[:, None] * dy_t + d[n_d][None, :],
+                mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
+            )
+            p3 = tl.dot(
+                (until[None, :] * q_each.to(tl.float32)).to(DT), dy.to(DT), input_precision="tf32x3"
+            )  # dy^T diag(until) q
+            dH_slice2 = (kept * dH[n_d]) + (-p3)  # kept dH - dy^T diag(until) q
+            dH_next = dH_next + (dH_slice2,)
+        dH = dH_next
         sums = tl.sum(
             tl.reshape(
                 rounded_to((-since[None, :] * u_each.to(tl.float32)), DT) * p, [WARPS, block_d_kept // WARPS, C]
             ),
             axis=1,
         )
-        q = tl.load(
-            q_p + t0 * q_t + i[None, :] * q_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
-        )
-        q_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], q, 0.0)
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(q.to(DT), t.to(DT), input_precision="tf32x3")  # matrix1 q
         y = (since[None, :] * p) + (-p2)  # diag(since) u dH - matrix1 q
@@ -1237,23 +1312,21 @@ def o2_backward_sweep_2(
                 sums,
                 mask=i_ok[None, :],
             )  # H: out.late
-        kept = power(lam_a_end, lam_r_end < 0)
-        until = power(lam_a, lam_r < 0)
-        dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p3 = tl.dot(
-            (until[None, :] * q_each.to(tl.float32)).to(DT), dy.to(DT), input_precision="tf32x3"
-        )  # dy^T diag(until) q
-        dH = (kept * dH) + (-p3)  # kept dH - dy^T diag(until) q
-    if YIELD:
-        if dH_last is not None:
-            if part == 0:
-                tl.store(
-                    dH_last + (sh // H // parts * H + h) * D * D + d[None, :] * D + d_kept[:, None],
-                    dH,
-                    mask=d_ok[None, :] & d_kept_ok[:, None],
-                )
-    else:
-        tl.store(dH_last + sh * D * D + d[None, :] * D + d_kept[:, None], dH, mask=d_ok[None, :] & d_kept_ok[:, None])
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        if YIELD:
+            if dH_last is not None:
+                if part == 0:
+                    tl.store(
+                        dH_last + (sh // H // parts * H + h) * D * D + d[n_d][None, :] * D + d_kept[:, None],
+                        dH[n_d],
+                        mask=d_ok[n_d][None, :] & d_kept_ok[:, None],
+                    )
+        else:
+            tl.store(
+                dH_last + sh * D * D + d[n_d][None, :] * D + d_kept[:, None],
+                dH[n_d],
+                mask=d_ok[n_d][None, :] & d_kept_ok[:, None],
+            )
 
 
 @triton.jit(do_not_specialize=["T", "chunks"])
@@ -1366,15 +1439,24 @@ def o2_backward_sweep_3(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    d = tl.arange(0, block_d)
-    d_ok = d < D
     d_kept = tile * block_d_kept + tl.arange(0, block_d_kept)
     d_kept_ok = d_kept < D
-    dH = tl.zeros([block_d_kept, block_d], tl.float32)
-    if dH_first is not None:
-        dH += tl.load(
-            dH_first + sh * D * D + d_kept[:, None] * D + d[None, :], mask=d_kept_ok[:, None] & d_ok[None, :], other=0.0
-        )
+    d = ()
+    dH = ()
+    d_ok = ()
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        d_slice = n_d * block_d + tl.arange(0, block_d)
+        d_ok_slice = d_slice < D
+        dH_slice = tl.zeros([block_d_kept, block_d], tl.float32)
+        if dH_first is not None:
+            dH_slice += tl.load(
+                dH_first + sh * D * D + d_kept[:, None] * D + d_slice[None, :],
+                mask=d_kept_ok[:, None] & d_ok_slice[None, :],
+                other=0.0,
+            )
+        d = d + (d_slice,)
+        dH = dH + (dH_slice,)
+        d_ok = d_ok + (d_ok_slice,)
     dy_p += b * dy_b + h // dy_g * dy_h
     u_p += b * u_b + h // u_g * u_h
     du_1_p += b * du_1_b + h // du_1_g * du_1_h
@@ -1405,8 +1487,24 @@ def o2_backward_sweep_3(
         t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p = tl.dot(dy.to(DT), t.to(DT), input_precision="tf32x3")  # matrix2 dy
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
-        u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(dH.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # u dH^T
+        p2 = tl.zeros([block_d_kept, C], tl.float32)
+        until = power(lam_a, lam_r < 0)
+        kept = power(lam_a_end, lam_r_end < 0)
+        dH_next = ()
+        for n_d in tl.static_range((D + block_d - 1) // block_d):
+            u = tl.load(
+                u_p + t0 * u_t + i[:, None] * u_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
+            )
+            p2 = tl.dot(dH[n_d].to(DT), tl.trans(u.to(DT)), p2, input_precision="tf32x3")  # u dH^T
+            q = tl.load(
+                q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
+            )
+            p3 = tl.dot(
+                (until[None, :] * dy_each.to(tl.float32)).to(DT), q.to(DT), input_precision="tf32x3"
+            )  # q^T diag(until) dy
+            dH_slice2 = (-p3) + (kept * dH[n_d])  # kept dH - dy^T diag(until) q
+            dH_next = dH_next + (dH_slice2,)
+        dH = dH_next
         y = (-p) + (since[None, :] * p2)  # diag(since) u dH^T - matrix2 dy
         if YIELD:
             tl.store(
@@ -1414,13 +1512,6 @@ def o2_backward_sweep_3(
                 (du_1_each.to(tl.float32) + y),
                 mask=d_kept_ok[:, None] & i_ok[None, :],
             )  # du
-        until = power(lam_a, lam_r < 0)
-        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p3 = tl.dot(
-            (until[None, :] * dy_each.to(tl.float32)).to(DT), q.to(DT), input_precision="tf32x3"
-        )  # q^T diag(until) dy
-        kept = power(lam_a_end, lam_r_end < 0)
-        dH = (-p3) + (kept * dH)  # kept dH - dy^T diag(until) q
 
 
 def triton_o2_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
@@ -1433,7 +1524,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
     B, T = q.shape[:2]
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], 0)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "b8b2afe3365faaa1")
+    config = choose(some.dtype, (D,), "2537198fa44747a5")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -1525,7 +1616,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
                 parts,
                 lay.length(parts),
                 D=D,
-                block_d=config.padded(D),
+                block_d=min(config.slice, config.padded(D)),
                 block_d_kept=min(config.tile, config.padded(D)),
                 YIELD=False,
                 WARPS=config.warps,
@@ -1564,7 +1655,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             parts,
             lay.length(parts),
             D=D,
-            block_d=config.padded(D),
+            block_d=min(config.slice, config.padded(D)),
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
@@ -1607,7 +1698,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             parts,
             lay.length(parts),
             D=D,
-            block_d=config.padded(D),
+            block_d=min(config.slice, config.padded(D)),
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
@@ -1670,7 +1761,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             parts,
             lay.length(parts),
             D=D,
-            block_d=config.padded(D),
+            block_d=min(config.slice, config.padded(D)),
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
@@ -1761,15 +1852,24 @@ def o3_forward_sweep_1(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    d = tl.arange(0, block_d)
-    d_ok = d < D
     d_kept = tile * block_d_kept + tl.arange(0, block_d_kept)
     d_kept_ok = d_kept < D
-    H_ = tl.zeros([block_d_kept, block_d], tl.float32)
-    if H__first is not None:
-        H_ += tl.load(
-            H__first + sh * D * D + d_kept[:, None] * D + d[None, :], mask=d_kept_ok[:, None] & d_ok[None, :], other=0.0
-        )
+    H_ = ()
+    d = ()
+    d_ok = ()
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        d_slice = n_d * block_d + tl.arange(0, block_d)
+        d_ok_slice = d_slice < D
+        H__slice = tl.zeros([block_d_kept, block_d], tl.float32)
+        if H__first is not None:
+            H__slice += tl.load(
+                H__first + sh * D * D + d_kept[:, None] * D + d_slice[None, :],
+                mask=d_kept_ok[:, None] & d_ok_slice[None, :],
+                other=0.0,
+            )
+        H_ = H_ + (H__slice,)
+        d = d + (d_slice,)
+        d_ok = d_ok + (d_ok_slice,)
     x_p += b * x_b + h // x_g * x_h
     u_p += b * u_b + h // u_g * u_h
     for n in tl.range(0, count, num_stages=STAGES):
@@ -1785,21 +1885,36 @@ def o3_forward_sweep_1(
         lam_r = tl.load(lam_resets + at + row) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
-        x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(H_.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x H^T
-        since = power(lam_a, lam_r < 0)
+        p = tl.zeros([block_d_kept, C], tl.float32)
+        p2 = tl.zeros([C, C], tl.float32)
         u = tl.load(
             u_p + t0 * u_t + i[None, :] * u_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
         u_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], u, 0.0)
+        kept = power(lam_a_end, lam_r_end < 0)
+        until = power(lam_a_end - lam_a, lam_r_end < i + 1)
+        H__next = ()
+        for n_d in tl.static_range((D + block_d - 1) // block_d):
+            x = tl.load(
+                x_p + t0 * x_t + i[:, None] * x_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
+            )
+            p = tl.dot(H_[n_d].to(DT), tl.trans(x.to(DT)), p, input_precision="tf32x3")  # x H^T
+            u2 = tl.load(
+                u_p + t0 * u_t + i[:, None] * u_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
+            )
+            if count > 0:
+                p2 = tl.dot(x.to(DT), tl.trans(u2.to(DT)), p2, input_precision="tf32x3")  # x u^T
+            p4 = tl.dot(
+                (until[None, :] * u_each.to(tl.float32)).to(DT), u2.to(DT), (kept * H_[n_d]), input_precision="tf32x3"
+            )  # ... + u^T diag(until) u
+            H__slice2 = p4  # kept H + u^T diag(until) u
+            H__next = H__next + (H__slice2,)
+        H_ = H__next
+        since = power(lam_a, lam_r < 0)
         seen = i[:, None] >= i[None, :]
         if EXACT:
             seen = seen & (i[None, :] >= lam_r[:, None])
         m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
-        u2 = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.zeros([C, C], tl.float32)
-        if count > 0:
-            p2 = tl.dot(x.to(DT), tl.trans(u2.to(DT)), input_precision="tf32x3")  # x u^T
         p3 = tl.dot(
             u.to(DT), tl.trans((m * p2).to(DT)), (since[None, :] * p), input_precision="tf32x3"
         )  # ... + ((x u^T) . m) u
@@ -1809,22 +1924,21 @@ def o3_forward_sweep_1(
                 (-p3),
                 mask=d_kept_ok[:, None] & i_ok[None, :],
             )  # y
-        kept = power(lam_a_end, lam_r_end < 0)
-        until = power(lam_a_end - lam_a, lam_r_end < i + 1)
-        p4 = tl.dot(
-            (until[None, :] * u_each.to(tl.float32)).to(DT), u2.to(DT), (kept * H_), input_precision="tf32x3"
-        )  # ... + u^T diag(until) u
-        H_ = p4  # kept H + u^T diag(until) u
-    if YIELD:
-        if H__last is not None:
-            if part == parts - 1:
-                tl.store(
-                    H__last + (sh // H // parts * H + h) * D * D + d_kept[:, None] * D + d[None, :],
-                    H_,
-                    mask=d_kept_ok[:, None] & d_ok[None, :],
-                )
-    else:
-        tl.store(H__last + sh * D * D + d_kept[:, None] * D + d[None, :], H_, mask=d_kept_ok[:, None] & d_ok[None, :])
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        if YIELD:
+            if H__last is not None:
+                if part == parts - 1:
+                    tl.store(
+                        H__last + (sh // H // parts * H + h) * D * D + d_kept[:, None] * D + d[n_d][None, :],
+                        H_[n_d],
+                        mask=d_kept_ok[:, None] & d_ok[n_d][None, :],
+                    )
+        else:
+            tl.store(
+                H__last + sh * D * D + d_kept[:, None] * D + d[n_d][None, :],
+                H_[n_d],
+                mask=d_kept_ok[:, None] & d_ok[n_d][None, :],
+            )
 
 
 def triton_o3_forward(given, states, constants, packed=None, needs_backward=True):
@@ -1838,7 +1952,7 @@ def triton_o3_forward(given, states, constants, packed=None, needs_backward=True
     B, T = q.shape[:2]
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], x.shape[2], 0)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "1f9e310171e2d0a8")
+    config = choose(some.dtype, (D,), "c145ff28c3f65f7f")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -1871,7 +1985,7 @@ def triton_o3_forward(given, states, constants, packed=None, needs_backward=True
             parts,
             lay.length(parts),
             D=D,
-            block_d=config.padded(D),
+            block_d=min(config.slice, config.padded(D)),
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=False,
             WARPS=config.warps,
@@ -1905,7 +2019,7 @@ def triton_o3_forward(given, states, constants, packed=None, needs_backward=True
         parts,
         lay.length(parts),
         D=D,
-        block_d=config.padded(D),
+        block_d=min(config.slice, config.padded(D)),
         block_d_kept=min(config.tile, config.padded(D)),
         YIELD=True,
         WARPS=config.warps,
@@ -2055,15 +2169,24 @@ def o3_backward_sweep_1(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    d = tl.arange(0, block_d)
-    d_ok = d < D
     d_kept = tile * block_d_kept + tl.arange(0, block_d_kept)
     d_kept_ok = d_kept < D
-    H_ = tl.zeros([block_d_kept, block_d], tl.float32)
-    if H__first is not None:
-        H_ += tl.load(
-            H__first + sh * D * D + d[None, :] * D + d_kept[:, None], mask=d_ok[None, :] & d_kept_ok[:, None], other=0.0
-        )
+    H_ = ()
+    d = ()
+    d_ok = ()
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        d_slice = n_d * block_d + tl.arange(0, block_d)
+        d_ok_slice = d_slice < D
+        H__slice = tl.zeros([block_d_kept, block_d], tl.float32)
+        if H__first is not None:
+            H__slice += tl.load(
+                H__first + sh * D * D + d_slice[None, :] * D + d_kept[:, None],
+                mask=d_ok_slice[None, :] & d_kept_ok[:, None],
+                other=0.0,
+            )
+        H_ = H_ + (H__slice,)
+        d = d + (d_slice,)
+        d_ok = d_ok + (d_ok_slice,)
     x_p += b * x_b + h // x_g * x_h
     dy_p += b * dy_b + h // dy_g * dy_h
     u_p += b * u_b + h // u_g * u_h
@@ -2085,21 +2208,39 @@ def o3_backward_sweep_1(
             x_p + t0 * x_t + i[None, :] * x_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
         x_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], x, 0.0)
-        dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        rounded, rest = rounded_and_rest(H_, DT)
-        p = tl.dot(rounded.to(DT), tl.trans(dy.to(DT)), input_precision="tf32x3")  # dy H
-        if not EXACT:
-            p = tl.dot(rest.to(DT), tl.trans(dy.to(DT)), p)
+        p = tl.zeros([block_d_kept, C], tl.float32)
+        u = tl.load(
+            u_p + t0 * u_t + i[None, :] * u_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
+        )
+        u_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], u, 0.0)
+        kept = power(lam_a_end, lam_r_end < 0)
+        until = power(lam_a_end - lam_a, lam_r_end < i + 1)
+        H__next = ()
+        for n_d in tl.static_range((D + block_d - 1) // block_d):
+            dy = tl.load(
+                dy_p + t0 * dy_t + i[:, None] * dy_t + d[n_d][None, :],
+                mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
+            )
+            rounded, rest = rounded_and_rest(H_[n_d], DT)
+            p = tl.dot(rounded.to(DT), tl.trans(dy.to(DT)), p, input_precision="tf32x3")  # dy H
+            if not EXACT:
+                p = tl.dot(rest.to(DT), tl.trans(dy.to(DT)), p)
+            u2 = tl.load(
+                u_p + t0 * u_t + i[:, None] * u_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
+            )
+            p3 = tl.dot(
+                (until[None, :] * u_each.to(tl.float32)).to(DT), u2.to(DT), (kept * H_[n_d]), input_precision="tf32x3"
+            )  # ... + u^T diag(until) u
+            H__slice2 = p3  # kept H + u^T diag(until) u
+            H__next = H__next + (H__slice2,)
+        H_ = H__next
         sums = tl.sum(
             tl.reshape(
                 rounded_to((-since[None, :] * x_each.to(tl.float32)), DT) * p, [WARPS, block_d_kept // WARPS, C]
             ),
             axis=1,
         )
-        u = tl.load(
-            u_p + t0 * u_t + i[None, :] * u_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
-        )
-        u_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], u, 0.0)
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(u.to(DT), tl.trans(t.to(DT)), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix1 u
         if YIELD:
@@ -2115,15 +2256,13 @@ def o3_backward_sweep_1(
                 sums,
                 mask=i_ok[None, :],
             )  # H: in.late
-        kept = power(lam_a_end, lam_r_end < 0)
-        until = power(lam_a_end - lam_a, lam_r_end < i + 1)
-        u2 = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p3 = tl.dot(
-            (until[None, :] * u_each.to(tl.float32)).to(DT), u2.to(DT), (kept * H_), input_precision="tf32x3"
-        )  # ... + u^T diag(until) u
-        H_ = p3  # kept H + u^T diag(until) u
-    if H__last is not None:
-        tl.store(H__last + sh * D * D + d[None, :] * D + d_kept[:, None], H_, mask=d_ok[None, :] & d_kept_ok[:, None])
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        if H__last is not None:
+            tl.store(
+                H__last + sh * D * D + d[n_d][None, :] * D + d_kept[:, None],
+                H_[n_d],
+                mask=d_ok[n_d][None, :] & d_kept_ok[:, None],
+            )
 
 
 @triton.jit(do_not_specialize=["T", "chunks"])
@@ -2233,15 +2372,24 @@ def o3_backward_sweep_2(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    d = tl.arange(0, block_d)
-    d_ok = d < D
     d_kept = tile * block_d_kept + tl.arange(0, block_d_kept)
     d_kept_ok = d_kept < D
-    dH = tl.zeros([block_d_kept, block_d], tl.float32)
-    if dH_first is not None:
-        dH += tl.load(
-            dH_first + sh * D * D + d[None, :] * D + d_kept[:, None], mask=d_ok[None, :] & d_kept_ok[:, None], other=0.0
-        )
+    d = ()
+    dH = ()
+    d_ok = ()
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        d_slice = n_d * block_d + tl.arange(0, block_d)
+        d_ok_slice = d_slice < D
+        dH_slice = tl.zeros([block_d_kept, block_d], tl.float32)
+        if dH_first is not None:
+            dH_slice += tl.load(
+                dH_first + sh * D * D + d_slice[None, :] * D + d_kept[:, None],
+                mask=d_ok_slice[None, :] & d_kept_ok[:, None],
+                other=0.0,
+            )
+        d = d + (d_slice,)
+        dH = dH + (dH_slice,)
+        d_ok = d_ok + (d_ok_slice,)
     u_p += b * u_b + h // u_g * u_h
     x_p += b * x_b + h // x_g * x_h
     dy_p += b * dy_b + h // dy_g * dy_h
@@ -2263,21 +2411,39 @@ def o3_backward_sweep_2(
         )
         u_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], u, 0.0)
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
-        u2 = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        rounded, rest = rounded_and_rest(dH, DT)
-        p = tl.dot(rounded.to(DT), tl.trans(u2.to(DT)), input_precision="tf32x3")  # u dH
-        if not EXACT:
-            p = tl.dot(rest.to(DT), tl.trans(u2.to(DT)), p)
+        p = tl.zeros([block_d_kept, C], tl.float32)
+        x = tl.load(
+            x_p + t0 * x_t + i[None, :] * x_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
+        )
+        x_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], x, 0.0)
+        until = power(lam_a, lam_r < 0)
+        kept = power(lam_a_end, lam_r_end < 0)
+        dH_next = ()
+        for n_d in tl.static_range((D + block_d - 1) // block_d):
+            u2 = tl.load(
+                u_p + t0 * u_t + i[:, None] * u_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
+            )
+            rounded, rest = rounded_and_rest(dH[n_d], DT)
+            p = tl.dot(rounded.to(DT), tl.trans(u2.to(DT)), p, input_precision="tf32x3")  # u dH
+            if not EXACT:
+                p = tl.dot(rest.to(DT), tl.trans(u2.to(DT)), p)
+            dy = tl.load(
+                dy_p + t0 * dy_t + i[:, None] * dy_t + d[n_d][None, :],
+                mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
+            )
+            p3 = tl.dot(
+                (until[None, :] * x_each.to(tl.float32)).to(DT), dy.to(DT), input_precision="tf32x3"
+            )  # dy^T diag(until) x
+            dH_slice2 = (kept * dH[n_d]) + (-p3)  # kept dH - dy^T diag(until) x
+            dH_next = dH_next + (dH_slice2,)
+        dH = dH_next
         sums = tl.sum(
             tl.reshape(
                 rounded_to((-since[None, :] * u_each.to(tl.float32)), DT) * p, [WARPS, block_d_kept // WARPS, C]
             ),
             axis=1,
         )
-        x = tl.load(
-            x_p + t0 * x_t + i[None, :] * x_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
-        )
-        x_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], x, 0.0)
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(x.to(DT), t.to(DT), input_precision="tf32x3")  # matrix1 x
         y = (-p2) + (since[None, :] * p)  # diag(since) u dH - matrix1 x
@@ -2292,23 +2458,21 @@ def o3_backward_sweep_2(
                 sums,
                 mask=i_ok[None, :],
             )  # H: out.late
-        kept = power(lam_a_end, lam_r_end < 0)
-        until = power(lam_a, lam_r < 0)
-        dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p3 = tl.dot(
-            (until[None, :] * x_each.to(tl.float32)).to(DT), dy.to(DT), input_precision="tf32x3"
-        )  # dy^T diag(until) x
-        dH = (kept * dH) + (-p3)  # kept dH - dy^T diag(until) x
-    if YIELD:
-        if dH_last is not None:
-            if part == 0:
-                tl.store(
-                    dH_last + (sh // H // parts * H + h) * D * D + d[None, :] * D + d_kept[:, None],
-                    dH,
-                    mask=d_ok[None, :] & d_kept_ok[:, None],
-                )
-    else:
-        tl.store(dH_last + sh * D * D + d[None, :] * D + d_kept[:, None], dH, mask=d_ok[None, :] & d_kept_ok[:, None])
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        if YIELD:
+            if dH_last is not None:
+                if part == 0:
+                    tl.store(
+                        dH_last + (sh // H // parts * H + h) * D * D + d[n_d][None, :] * D + d_kept[:, None],
+                        dH[n_d],
+                        mask=d_ok[n_d][None, :] & d_kept_ok[:, None],
+                    )
+        else:
+            tl.store(
+                dH_last + sh * D * D + d[n_d][None, :] * D + d_kept[:, None],
+                dH[n_d],
+                mask=d_ok[n_d][None, :] & d_kept_ok[:, None],
+            )
 
 
 @triton.jit(do_not_specialize=["T", "chunks"])
@@ -2421,15 +2585,24 @@ def o3_backward_sweep_3(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    d = tl.arange(0, block_d)
-    d_ok = d < D
     d_kept = tile * block_d_kept + tl.arange(0, block_d_kept)
     d_kept_ok = d_kept < D
-    dH = tl.zeros([block_d_kept, block_d], tl.float32)
-    if dH_first is not None:
-        dH += tl.load(
-            dH_first + sh * D * D + d_kept[:, None] * D + d[None, :], mask=d_kept_ok[:, None] & d_ok[None, :], other=0.0
-        )
+    d = ()
+    dH = ()
+    d_ok = ()
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        d_slice = n_d * block_d + tl.arange(0, block_d)
+        d_ok_slice = d_slice < D
+        dH_slice = tl.zeros([block_d_kept, block_d], tl.float32)
+        if dH_first is not None:
+            dH_slice += tl.load(
+                dH_first + sh * D * D + d_kept[:, None] * D + d_slice[None, :],
+                mask=d_kept_ok[:, None] & d_ok_slice[None, :],
+                other=0.0,
+            )
+        d = d + (d_slice,)
+        dH = dH + (dH_slice,)
+        d_ok = d_ok + (d_ok_slice,)
     dy_p += b * dy_b + h // dy_g * dy_h
     u_p += b * u_b + h // u_g * u_h
     du_1_p += b * du_1_b + h // du_1_g * du_1_h
@@ -2460,8 +2633,24 @@ def o3_backward_sweep_3(
         t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p = tl.dot(dy.to(DT), t.to(DT), input_precision="tf32x3")  # matrix2 dy
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
-        u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(dH.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # u dH^T
+        p2 = tl.zeros([block_d_kept, C], tl.float32)
+        until = power(lam_a, lam_r < 0)
+        kept = power(lam_a_end, lam_r_end < 0)
+        dH_next = ()
+        for n_d in tl.static_range((D + block_d - 1) // block_d):
+            u = tl.load(
+                u_p + t0 * u_t + i[:, None] * u_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
+            )
+            p2 = tl.dot(dH[n_d].to(DT), tl.trans(u.to(DT)), p2, input_precision="tf32x3")  # u dH^T
+            x = tl.load(
+                x_p + t0 * x_t + i[:, None] * x_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
+            )
+            p3 = tl.dot(
+                (until[None, :] * dy_each.to(tl.float32)).to(DT), x.to(DT), input_precision="tf32x3"
+            )  # x^T diag(until) dy
+            dH_slice2 = (-p3) + (kept * dH[n_d])  # kept dH - dy^T diag(until) x
+            dH_next = dH_next + (dH_slice2,)
+        dH = dH_next
         y = (-p) + (since[None, :] * p2)  # diag(since) u dH^T - matrix2 dy
         if YIELD:
             tl.store(
@@ -2469,13 +2658,6 @@ def o3_backward_sweep_3(
                 (du_1_each.to(tl.float32) + y),
                 mask=d_kept_ok[:, None] & i_ok[None, :],
             )  # du
-        until = power(lam_a, lam_r < 0)
-        x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p3 = tl.dot(
-            (until[None, :] * dy_each.to(tl.float32)).to(DT), x.to(DT), input_precision="tf32x3"
-        )  # x^T diag(until) dy
-        kept = power(lam_a_end, lam_r_end < 0)
-        dH = (-p3) + (kept * dH)  # kept dH - dy^T diag(until) x
 
 
 def triton_o3_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None):
@@ -2489,7 +2671,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
     B, T = q.shape[:2]
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], x.shape[2], 0)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "1f9e310171e2d0a8")
+    config = choose(some.dtype, (D,), "c145ff28c3f65f7f")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -2581,7 +2763,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
                 parts,
                 lay.length(parts),
                 D=D,
-                block_d=config.padded(D),
+                block_d=min(config.slice, config.padded(D)),
                 block_d_kept=min(config.tile, config.padded(D)),
                 YIELD=False,
                 WARPS=config.warps,
@@ -2620,7 +2802,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             parts,
             lay.length(parts),
             D=D,
-            block_d=config.padded(D),
+            block_d=min(config.slice, config.padded(D)),
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
@@ -2663,7 +2845,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             parts,
             lay.length(parts),
             D=D,
-            block_d=config.padded(D),
+            block_d=min(config.slice, config.padded(D)),
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
@@ -2726,7 +2908,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             parts,
             lay.length(parts),
             D=D,
-            block_d=config.padded(D),
+            block_d=min(config.slice, config.padded(D)),
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,

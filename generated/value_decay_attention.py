@@ -632,13 +632,24 @@ def forward_sweep_1(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    d = tl.arange(0, block_d)
-    d_ok = d < D
     e = tile * block_e + tl.arange(0, block_e)
     e_ok = e < E
-    S = tl.zeros([block_e, block_d], tl.float32)
-    if S_first is not None:
-        S += tl.load(S_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
+    S = ()
+    d = ()
+    d_ok = ()
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        d_slice = n_d * block_d + tl.arange(0, block_d)
+        d_ok_slice = d_slice < D
+        S_slice = tl.zeros([block_e, block_d], tl.float32)
+        if S_first is not None:
+            S_slice += tl.load(
+                S_first + sh * D * E + d_slice[None, :] * E + e[:, None],
+                mask=d_ok_slice[None, :] & e_ok[:, None],
+                other=0.0,
+            )
+        S = S + (S_slice,)
+        d = d + (d_slice,)
+        d_ok = d_ok + (d_ok_slice,)
     q_p += b * q_b + h // q_g * q_h
     k_p += b * k_b + h // k_g * k_h
     for n in tl.range(0, count, num_stages=STAGES):
@@ -656,8 +667,26 @@ def forward_sweep_1(
         )
         intra1 = tl.load(intra1_p + at * E + i[None, :] * E + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         intra1_each = tl.where(e_ok[:, None] & i_ok[None, :], intra1, 0.0)
-        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(S.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # q S
+        p = tl.zeros([block_e, C], tl.float32)
+        kept = span(beta_a_end, beta_n_end, 0.0, 0)
+        scaled1 = tl.load(
+            scaled1_p + at * E + i[None, :] * E + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0
+        )
+        S_next = ()
+        for n_d in tl.static_range((D + block_d - 1) // block_d):
+            q = tl.load(
+                q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
+            )
+            p = tl.dot(S[n_d].to(DT), tl.trans(q.to(DT)), p, input_precision="tf32x3")  # q S
+            k = tl.load(
+                k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
+            )
+            p2 = tl.dot(
+                scaled1.to(DT), k.to(DT), (kept[:, None] * S[n_d]), input_precision="tf32x3"
+            )  # ... + k^T scaled1
+            S_slice2 = p2  # S diag(kept) + k^T scaled1
+            S_next = S_next + (S_slice2,)
+        S = S_next
         beta_a = tl.where(
             (e_ok)[:, None],
             tl.load(beta_sums + at * E + (row)[None, :] * E + e[:, None], mask=(e_ok)[:, None], other=0),
@@ -672,23 +701,19 @@ def forward_sweep_1(
         y = intra1_each.to(tl.float32) + (p * since)  # (q S) . since + intra1
         if YIELD:
             tl.store(o_out + step * E + i[None, :] * (H * E) + e[:, None], y, mask=e_ok[:, None] & i_ok[None, :])  # o
-        kept = span(beta_a_end, beta_n_end, 0.0, 0)
-        scaled1 = tl.load(
-            scaled1_p + at * E + i[None, :] * E + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0
-        )
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p2 = tl.dot(scaled1.to(DT), k.to(DT), (kept[:, None] * S), input_precision="tf32x3")  # ... + k^T scaled1
-        S = p2  # S diag(kept) + k^T scaled1
-    if YIELD:
-        if S_last is not None:
-            if part == parts - 1:
-                tl.store(
-                    S_last + (sh // H // parts * H + h) * D * E + d[None, :] * E + e[:, None],
-                    S,
-                    mask=d_ok[None, :] & e_ok[:, None],
-                )
-    else:
-        tl.store(S_last + sh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        if YIELD:
+            if S_last is not None:
+                if part == parts - 1:
+                    tl.store(
+                        S_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
+                        S[n_d],
+                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                    )
+        else:
+            tl.store(
+                S_last + sh * D * E + d[n_d][None, :] * E + e[:, None], S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None]
+            )
 
 
 def triton_forward(given, states, constants, packed=None, exchange=None, needs_backward=True):
@@ -702,7 +727,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "1d37556217eb0344")
+    config = choose(some.dtype, (D, E), "972c7c1770cd2a9b")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -762,7 +787,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             lay.length(parts),
             D=D,
             E=E,
-            block_d=config.padded(D),
+            block_d=min(config.slice, config.padded(D)),
             block_e=min(config.tile, config.padded(E)),
             YIELD=False,
             WARPS=config.warps,
@@ -818,7 +843,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         lay.length(parts),
         D=D,
         E=E,
-        block_d=config.padded(D),
+        block_d=min(config.slice, config.padded(D)),
         block_e=min(config.tile, config.padded(E)),
         YIELD=True,
         WARPS=config.warps,
@@ -989,13 +1014,24 @@ def backward_sweep_1(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    d = tl.arange(0, block_d)
-    d_ok = d < D
     e = tile * block_e + tl.arange(0, block_e)
     e_ok = e < E
-    S = tl.zeros([block_e, block_d], tl.float32)
-    if S_first is not None:
-        S += tl.load(S_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0)
+    S = ()
+    d = ()
+    d_ok = ()
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        d_slice = n_d * block_d + tl.arange(0, block_d)
+        d_ok_slice = d_slice < D
+        S_slice = tl.zeros([block_e, block_d], tl.float32)
+        if S_first is not None:
+            S_slice += tl.load(
+                S_first + sh * D * E + d_slice[None, :] * E + e[:, None],
+                mask=d_ok_slice[None, :] & e_ok[:, None],
+                other=0.0,
+            )
+        S = S + (S_slice,)
+        d = d + (d_slice,)
+        d_ok = d_ok + (d_ok_slice,)
     do_p += b * do_b + h // do_g * do_h
     q_p += b * q_b + h // q_g * q_h
     v_p += b * v_b + h // v_g * v_h
@@ -1026,11 +1062,33 @@ def backward_sweep_1(
             else 0
         )
         since = span(beta_a, beta_n, 0.0, 0)
-        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        rounded, rest = rounded_and_rest(S, DT)
-        p = tl.dot(rounded.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # q S
-        if not EXACT:
-            p = tl.dot(rest.to(DT), tl.trans(q.to(DT)), p)
+        p = tl.zeros([block_e, C], tl.float32)
+        kept = span(beta_a_end, beta_n_end, 0.0, 0)
+        until = span(beta_a_end[:, None], beta_n_end[:, None], beta_a, beta_n)
+        v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
+        v_each = tl.where(e_ok[:, None] & i_ok[None, :], v, 0.0)
+        w = until * v_each.to(tl.float32)
+        rounded2, rest2 = rounded_and_rest(w, DT)
+        S_next = ()
+        for n_d in tl.static_range((D + block_d - 1) // block_d):
+            q = tl.load(
+                q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
+            )
+            rounded, rest = rounded_and_rest(S[n_d], DT)
+            p = tl.dot(rounded.to(DT), tl.trans(q.to(DT)), p, input_precision="tf32x3")  # q S
+            if not EXACT:
+                p = tl.dot(rest.to(DT), tl.trans(q.to(DT)), p)
+            k = tl.load(
+                k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
+            )
+            p2 = tl.dot(
+                rounded2.to(DT), k.to(DT), (kept[:, None] * S[n_d]), input_precision="tf32x3"
+            )  # ... + k^T (v . until)
+            if not EXACT:
+                p2 = tl.dot(rest2.to(DT), k.to(DT), p2)
+            S_slice2 = p2  # S diag(kept) + k^T (v . until)
+            S_next = S_next + (S_slice2,)
+        S = S_next
         sums = tl.sum((do_each.to(tl.float32) * since) * p, axis=1)
         intra1 = tl.load(intra1_p + at * E + i[None, :] * E + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         intra1_each = tl.where(e_ok[:, None] & i_ok[None, :], intra1, 0.0)
@@ -1042,19 +1100,11 @@ def backward_sweep_1(
                 mask=e_ok[:, None] & i_ok[None, :],
             )  # S.late
             tl.store(S_in__out + (bh * chunks + c) * E + e, sums, mask=e_ok)  # S: in
-        kept = span(beta_a_end, beta_n_end, 0.0, 0)
-        until = span(beta_a_end[:, None], beta_n_end[:, None], beta_a, beta_n)
-        v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
-        v_each = tl.where(e_ok[:, None] & i_ok[None, :], v, 0.0)
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        w = until * v_each.to(tl.float32)
-        rounded2, rest2 = rounded_and_rest(w, DT)
-        p2 = tl.dot(rounded2.to(DT), k.to(DT), (kept[:, None] * S), input_precision="tf32x3")  # ... + k^T (v . until)
-        if not EXACT:
-            p2 = tl.dot(rest2.to(DT), k.to(DT), p2)
-        S = p2  # S diag(kept) + k^T (v . until)
-    if S_last is not None:
-        tl.store(S_last + sh * D * E + d[None, :] * E + e[:, None], S, mask=d_ok[None, :] & e_ok[:, None])
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        if S_last is not None:
+            tl.store(
+                S_last + sh * D * E + d[n_d][None, :] * E + e[:, None], S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None]
+            )
 
 
 @triton.jit(do_not_specialize=["T", "chunks"])
@@ -1202,13 +1252,24 @@ def backward_sweep_2(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    e = tl.arange(0, block_e)
-    e_ok = e < E
     d = tile * block_d + tl.arange(0, block_d)
     d_ok = d < D
-    S = tl.zeros([block_d, block_e], tl.float32)
-    if S_first is not None:
-        S += tl.load(S_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0)
+    S = ()
+    e = ()
+    e_ok = ()
+    for n_e in tl.static_range((E + block_e - 1) // block_e):
+        e_slice = n_e * block_e + tl.arange(0, block_e)
+        e_ok_slice = e_slice < E
+        S_slice = tl.zeros([block_d, block_e], tl.float32)
+        if S_first is not None:
+            S_slice += tl.load(
+                S_first + sh * D * E + d[:, None] * E + e_slice[None, :],
+                mask=d_ok[:, None] & e_ok_slice[None, :],
+                other=0.0,
+            )
+        S = S + (S_slice,)
+        e = e + (e_slice,)
+        e_ok = e_ok + (e_ok_slice,)
     k_p += b * k_b + h // k_g * k_h
     for n in tl.range(0, count, num_stages=STAGES):
         c = n
@@ -1219,30 +1280,43 @@ def backward_sweep_2(
         row = i if EVEN else tl.minimum(i, last)
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        beta_a_end = tl.load(beta_sums + at * E + last * E + e, mask=e_ok, other=0)
-        beta_n_end = (
-            tl.load(beta_resets + at * E + last * E + e, mask=e_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
-        )
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         rounded, rest = rounded_and_rest(t, DT)
         p = tl.dot(k.to(DT), tl.trans(rounded.to(DT)), input_precision="tf32x3")  # matrix1 k
         if not EXACT:
             p = tl.dot(k.to(DT), tl.trans(rest.to(DT)), p)
-        scaled1 = tl.load(
-            scaled1_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
-        )
-        p2 = tl.dot(S.to(DT), tl.trans(scaled1.to(DT)), p, input_precision="tf32x3")  # ... + scaled1 S^T
+        p2 = p
+        S_next = ()
+        for n_e in tl.static_range((E + block_e - 1) // block_e):
+            beta_a_end = tl.load(beta_sums + at * E + last * E + e[n_e], mask=e_ok[n_e], other=0)
+            beta_n_end = (
+                tl.load(beta_resets + at * E + last * E + e[n_e], mask=e_ok[n_e], other=0)
+                if EXACT
+                else tl.full([1], 0, tl.int32)
+            )
+            scaled1 = tl.load(
+                scaled1_p + at * E + i[:, None] * E + e[n_e][None, :],
+                mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
+            )
+            p2 = tl.dot(S[n_e].to(DT), tl.trans(scaled1.to(DT)), p2, input_precision="tf32x3")  # ... + scaled1 S^T
+            kept = span(beta_a_end, beta_n_end, 0.0, 0)
+            scaled2 = tl.load(
+                scaled2_p + at * E + i[:, None] * E + e[n_e][None, :],
+                mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
+            )
+            p3 = tl.dot(
+                k.to(DT), scaled2.to(DT), (kept[None, :] * S[n_e]), input_precision="tf32x3"
+            )  # ... + k^T scaled2
+            S_slice2 = p3  # S diag(kept) + k^T scaled2
+            S_next = S_next + (S_slice2,)
+        S = S_next
         if YIELD:
             tl.store(
                 dq_out + step * D + i[None, :] * (H * D) + d[:, None], p2, mask=d_ok[:, None] & i_ok[None, :]
             )  # dq
-        kept = span(beta_a_end, beta_n_end, 0.0, 0)
-        scaled2 = tl.load(
-            scaled2_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
-        )
-        p3 = tl.dot(k.to(DT), scaled2.to(DT), (kept[None, :] * S), input_precision="tf32x3")  # ... + k^T scaled2
-        S = p3  # S diag(kept) + k^T scaled2
 
 
 @triton.jit(do_not_specialize=["T", "chunks"])
@@ -1402,15 +1476,24 @@ def backward_sweep_3(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    d = tl.arange(0, block_d)
-    d_ok = d < D
     e = tile * block_e + tl.arange(0, block_e)
     e_ok = e < E
-    dS = tl.zeros([block_e, block_d], tl.float32)
-    if dS_first is not None:
-        dS += tl.load(
-            dS_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0
-        )
+    d = ()
+    dS = ()
+    d_ok = ()
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        d_slice = n_d * block_d + tl.arange(0, block_d)
+        d_ok_slice = d_slice < D
+        dS_slice = tl.zeros([block_e, block_d], tl.float32)
+        if dS_first is not None:
+            dS_slice += tl.load(
+                dS_first + sh * D * E + d_slice[None, :] * E + e[:, None],
+                mask=d_ok_slice[None, :] & e_ok[:, None],
+                other=0.0,
+            )
+        d = d + (d_slice,)
+        dS = dS + (dS_slice,)
+        d_ok = d_ok + (d_ok_slice,)
     v_p += b * v_b + h // v_g * v_h
     k_p += b * k_b + h // k_g * k_h
     S_late_0_p += b * S_late_0_b + h // S_late_0_g * S_late_0_h
@@ -1448,11 +1531,33 @@ def backward_sweep_3(
         since = span(beta_a_end[:, None], beta_n_end[:, None], beta_a, beta_n)
         v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         v_each = tl.where(e_ok[:, None] & i_ok[None, :], v, 0.0)
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        rounded, rest = rounded_and_rest(dS, DT)
-        p = tl.dot(rounded.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k dS
-        if not EXACT:
-            p = tl.dot(rest.to(DT), tl.trans(k.to(DT)), p)
+        p = tl.zeros([block_e, C], tl.float32)
+        kept = span(beta_a_end, beta_n_end, 0.0, 0)
+        until = span(beta_a, beta_n, 0.0, 0)
+        do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
+        do_each = tl.where(e_ok[:, None] & i_ok[None, :], do, 0.0)
+        w = until * do_each.to(tl.float32)
+        rounded2, rest2 = rounded_and_rest(w, DT)
+        dS_next = ()
+        for n_d in tl.static_range((D + block_d - 1) // block_d):
+            k = tl.load(
+                k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
+            )
+            rounded, rest = rounded_and_rest(dS[n_d], DT)
+            p = tl.dot(rounded.to(DT), tl.trans(k.to(DT)), p, input_precision="tf32x3")  # k dS
+            if not EXACT:
+                p = tl.dot(rest.to(DT), tl.trans(k.to(DT)), p)
+            q = tl.load(
+                q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
+            )
+            p2 = tl.dot(
+                rounded2.to(DT), q.to(DT), (kept[:, None] * dS[n_d]), input_precision="tf32x3"
+            )  # ... + q^T (do . until)
+            if not EXACT:
+                p2 = tl.dot(rest2.to(DT), q.to(DT), p2)
+            dS_slice2 = p2  # dS diag(kept) + q^T (do . until)
+            dS_next = dS_next + (dS_slice2,)
+        dS = dS_next
         sums = tl.sum((-(since * v_each.to(tl.float32))) * p, axis=1)
         intra2 = tl.load(intra2_p + at * E + i[None, :] * E + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         intra2_each = tl.where(e_ok[:, None] & i_ok[None, :], intra2, 0.0)
@@ -1465,27 +1570,21 @@ def backward_sweep_3(
             )  # S.late
             tl.store(dv_out + step * E + i[None, :] * (H * E) + e[:, None], y, mask=e_ok[:, None] & i_ok[None, :])  # dv
             tl.store(S_out__out + (bh * chunks + c) * E + e, sums, mask=e_ok)  # S: out
-        kept = span(beta_a_end, beta_n_end, 0.0, 0)
-        until = span(beta_a, beta_n, 0.0, 0)
-        do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
-        do_each = tl.where(e_ok[:, None] & i_ok[None, :], do, 0.0)
-        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        w = until * do_each.to(tl.float32)
-        rounded2, rest2 = rounded_and_rest(w, DT)
-        p2 = tl.dot(rounded2.to(DT), q.to(DT), (kept[:, None] * dS), input_precision="tf32x3")  # ... + q^T (do . until)
-        if not EXACT:
-            p2 = tl.dot(rest2.to(DT), q.to(DT), p2)
-        dS = p2  # dS diag(kept) + q^T (do . until)
-    if YIELD:
-        if dS_last is not None:
-            if part == 0:
-                tl.store(
-                    dS_last + (sh // H // parts * H + h) * D * E + d[None, :] * E + e[:, None],
-                    dS,
-                    mask=d_ok[None, :] & e_ok[:, None],
-                )
-    else:
-        tl.store(dS_last + sh * D * E + d[None, :] * E + e[:, None], dS, mask=d_ok[None, :] & e_ok[:, None])
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        if YIELD:
+            if dS_last is not None:
+                if part == 0:
+                    tl.store(
+                        dS_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
+                        dS[n_d],
+                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                    )
+        else:
+            tl.store(
+                dS_last + sh * D * E + d[n_d][None, :] * E + e[:, None],
+                dS[n_d],
+                mask=d_ok[n_d][None, :] & e_ok[:, None],
+            )
 
 
 @triton.jit(do_not_specialize=["T", "chunks"])
@@ -1633,15 +1732,24 @@ def backward_sweep_4(
     bh = b * H + h
     count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
     i = tl.arange(0, C)
-    e = tl.arange(0, block_e)
-    e_ok = e < E
     d = tile * block_d + tl.arange(0, block_d)
     d_ok = d < D
-    dS = tl.zeros([block_d, block_e], tl.float32)
-    if dS_first is not None:
-        dS += tl.load(
-            dS_first + sh * D * E + d[:, None] * E + e[None, :], mask=d_ok[:, None] & e_ok[None, :], other=0.0
-        )
+    dS = ()
+    e = ()
+    e_ok = ()
+    for n_e in tl.static_range((E + block_e - 1) // block_e):
+        e_slice = n_e * block_e + tl.arange(0, block_e)
+        e_ok_slice = e_slice < E
+        dS_slice = tl.zeros([block_d, block_e], tl.float32)
+        if dS_first is not None:
+            dS_slice += tl.load(
+                dS_first + sh * D * E + d[:, None] * E + e_slice[None, :],
+                mask=d_ok[:, None] & e_ok_slice[None, :],
+                other=0.0,
+            )
+        dS = dS + (dS_slice,)
+        e = e + (e_slice,)
+        e_ok = e_ok + (e_ok_slice,)
     q_p += b * q_b + h // q_g * q_h
     for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
@@ -1652,15 +1760,34 @@ def backward_sweep_4(
         row = i if EVEN else tl.minimum(i, last)
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        beta_a_end = tl.load(beta_sums + at * E + last * E + e, mask=e_ok, other=0)
-        beta_n_end = (
-            tl.load(beta_resets + at * E + last * E + e, mask=e_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
-        )
-        scaled3 = tl.load(
-            scaled3_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
-        )
-        p = tl.dot(dS.to(DT), tl.trans(scaled3.to(DT)), input_precision="tf32x3")  # scaled3 dS^T
+        p = tl.zeros([block_d, C], tl.float32)
         q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
+        dS_next = ()
+        for n_e in tl.static_range((E + block_e - 1) // block_e):
+            beta_a_end = tl.load(beta_sums + at * E + last * E + e[n_e], mask=e_ok[n_e], other=0)
+            beta_n_end = (
+                tl.load(beta_resets + at * E + last * E + e[n_e], mask=e_ok[n_e], other=0)
+                if EXACT
+                else tl.full([1], 0, tl.int32)
+            )
+            scaled3 = tl.load(
+                scaled3_p + at * E + i[:, None] * E + e[n_e][None, :],
+                mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
+            )
+            p = tl.dot(dS[n_e].to(DT), tl.trans(scaled3.to(DT)), p, input_precision="tf32x3")  # scaled3 dS^T
+            kept = span(beta_a_end, beta_n_end, 0.0, 0)
+            scaled4 = tl.load(
+                scaled4_p + at * E + i[:, None] * E + e[n_e][None, :],
+                mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
+            )
+            p3 = tl.dot(
+                q.to(DT), scaled4.to(DT), (kept[None, :] * dS[n_e]), input_precision="tf32x3"
+            )  # ... + q^T scaled4
+            dS_slice2 = p3  # dS diag(kept) + q^T scaled4
+            dS_next = dS_next + (dS_slice2,)
+        dS = dS_next
         t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         rounded, rest = rounded_and_rest(t, DT)
         p2 = tl.dot(q.to(DT), tl.trans(rounded.to(DT)), p, input_precision="tf32x3")  # ... + matrix2 q
@@ -1670,12 +1797,6 @@ def backward_sweep_4(
             tl.store(
                 dk_out + step * D + i[None, :] * (H * D) + d[:, None], p2, mask=d_ok[:, None] & i_ok[None, :]
             )  # dk
-        kept = span(beta_a_end, beta_n_end, 0.0, 0)
-        scaled4 = tl.load(
-            scaled4_p + at * E + i[:, None] * E + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
-        )
-        p3 = tl.dot(q.to(DT), scaled4.to(DT), (kept[None, :] * dS), input_precision="tf32x3")  # ... + q^T scaled4
-        dS = p3  # dS diag(kept) + q^T scaled4
 
 
 def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None):
@@ -1689,7 +1810,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "1d37556217eb0344")
+    config = choose(some.dtype, (D, E), "972c7c1770cd2a9b")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -1755,7 +1876,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             lay.length(parts),
             D=D,
             E=E,
-            block_d=config.padded(D),
+            block_d=min(config.slice, config.padded(D)),
             block_e=min(config.tile, config.padded(E)),
             YIELD=True,
             WARPS=config.warps,
@@ -1859,7 +1980,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 lay.length(parts),
                 D=D,
                 E=E,
-                block_d=config.padded(D),
+                block_d=min(config.slice, config.padded(D)),
                 block_e=min(config.tile, config.padded(E)),
                 YIELD=False,
                 WARPS=config.warps,
@@ -1906,7 +2027,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             lay.length(parts),
             E=E,
             D=D,
-            block_e=config.padded(E),
+            block_e=min(config.slice, config.padded(E)),
             block_d=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
@@ -1958,7 +2079,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             lay.length(parts),
             D=D,
             E=E,
-            block_d=config.padded(D),
+            block_d=min(config.slice, config.padded(D)),
             block_e=min(config.tile, config.padded(E)),
             YIELD=True,
             WARPS=config.warps,
@@ -2025,7 +2146,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             lay.length(parts),
             E=E,
             D=D,
-            block_e=config.padded(E),
+            block_e=min(config.slice, config.padded(E)),
             block_d=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,

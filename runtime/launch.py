@@ -22,17 +22,21 @@ def cdiv(a: int, b: int) -> int:
     return -(-a // b)
 
 
+BUFFERS = (
+    104 * 1024
+)  # bytes that a program may fill with what comes ahead, on GPUs with 228 KiB of shared memory for two
 DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 
 
 @dataclass(frozen=True)
 class Config:
-    """How a kernel is launched: steps per chunk, width of the state tile, width of a block of a long loop over an axis, warps and
-    stages of walks, and warps of kernels `ahead` of them; and the most registers that a thread of these has where it can do with
-    few, if there is a limit."""
+    """How a kernel is launched: steps per chunk, width of the state tile, and of the slices in which walks take the tile's other
+    axis, width of a block of a long loop over an axis, warps and stages of walks, and warps of kernels `ahead` of them; and the
+    most registers that a thread of these has where it can do with few, if there is a limit."""
 
     chunk: int
     tile: int
+    slice: int
     block: int
     warps: int
     stages: int
@@ -49,23 +53,34 @@ class Config:
         """Are resets kept apart, as float32 wants it?"""
         return self.itemsize == 4
 
+    def stages_for(self, whole: list[tuple[Any, ...]], others: list[tuple[Any, ...]]) -> int:
+        """How many chunks of a walk are under way at once: as many as two programs on a multiprocessor have buffers for.
+
+        Both are widths of tiles over a chunk's steps, each with the tensors that have tiles of this width: along axes that the
+        walk has `whole`, whose tiles products take from their buffers, which takes one buffer more, and `others`.
+        """
+        each, less = (sum(w * x.element_size() for w, *tensors in tiles for x in tensors) for tiles in (whole, others))
+        fit = (n for n in range(self.stages, 2, -1) if self.chunk * (n * each + (n - 1) * less) <= BUFFERS)
+        return next(fit, min(2, self.stages))
+
     @property
     def levels(self) -> int:
         """log2 of the chunk."""
         return self.chunk.bit_length() - 1
 
 
-def choose(dtype: torch.dtype, sizes: tuple[int, ...], kernels: str = "") -> Config:
+def choose(dtype: torch.dtype, sizes: tuple[int, ...], kernels: str = "", borders: bool = False) -> Config:
     """The configuration for a shape class, of the kernels with this hash. Never keyed on T.
 
-    `sizes` are the dims. What was measured for these kernels on this GPU (`tuned.py`), or else the default.
+    `sizes` are the dims; `borders`: states are read at the borders of blocks. What was measured for these kernels on this GPU
+    (`tuned.py`), or else the default.
     """
     if _using is not None:
         _asked.add(kernels)
         return _using
     largest = max((padded(x) for x in sizes), default=16)
     device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
-    return _chosen(dtype, largest, kernels, device)
+    return _chosen(dtype, largest, kernels, device, borders)
 
 
 _using: Config | None = None
@@ -89,9 +104,9 @@ def use_tables_anew() -> None:
 
 
 @functools.cache
-def _chosen(dtype: torch.dtype, largest: int, kernels: str, device: int | None) -> Config:
+def _chosen(dtype: torch.dtype, largest: int, kernels: str, device: int | None, borders: bool) -> Config:
     """What a table says, if it is one of the candidates still; or the first of them."""
-    known = candidates(4 if dtype == torch.float32 else 2, largest)
+    known = candidates(4 if dtype == torch.float32 else 2, largest, borders)
     fields = lookup(kernels, dtype, largest, device) if kernels and device is not None else None
     return next((x for x in known if fields_of(x) == fields), known[0])
 
@@ -101,22 +116,23 @@ def fields_of(config: Config) -> dict[str, int | None]:
     return {n: x for n, x in dataclasses.asdict(config).items() if n != "itemsize"}
 
 
-def candidates(itemsize: int, largest: int) -> tuple[Config, ...]:
+def candidates(itemsize: int, largest: int, borders: bool = False) -> tuple[Config, ...]:
     """The configurations that may be chosen from for a shape class: the default first, which is the fastest of those that gave
     the right results on an H200 for most ops, and compiles on any CUDA GPU. `largest` is the largest dim, padded to a power of
-    two."""
+    two; where states are read at the `borders` of blocks, tiles of 64 by 256 take 1.5 times as long as those of 32."""
     if itemsize == 4:
-        usual = Config(chunk=32, tile=32, block=32, warps=4, stages=2, itemsize=4, registers=255)
+        usual = Config(chunk=32, tile=32, slice=128, block=32, warps=4, stages=2, itemsize=4, registers=255)
         if largest > 128:
-            usual = Config(chunk=16, tile=32, block=32, warps=8, stages=1, itemsize=4, registers=255)
+            usual = Config(chunk=16, tile=32, slice=256, block=32, warps=8, stages=1, itemsize=4, registers=255)
         others: tuple[dict[str, Any], ...] = ({"stages": 1}, {"warps": 4}, {"warps": 8}, {"chunk": 16}, {"tile": 16})
     elif largest > 128:
-        usual = Config(chunk=32, tile=32, block=32, warps=4, stages=2)
-        others = ({"ahead": 2}, {"block": 64, "ahead": 2}, {"tile": 64, "warps": 8}, {"stages": 3}, {"chunk": 16})
+        usual = Config(chunk=32, tile=32 if borders else 64, slice=64, block=32, warps=4, stages=3)
+        old: dict[str, Any] = {"tile": 32, "slice": 256, "stages": 2}
+        others = ({"stages": 2}, {"tile": 64 if borders else 32}, old, {"ahead": 2}, {"block": 64, "ahead": 2})
     else:
-        usual = Config(chunk=32, tile=64, block=32, warps=4, stages=3, ahead=2, registers=168)
+        usual = Config(chunk=32, tile=64, slice=64, block=32, warps=4, stages=3, ahead=2, registers=168)
         wide: dict[str, Any] = {"block": 64, "registers": None}
-        others = ({"registers": 128}, wide, {"stages": 2}, wide | {"ahead": 4}, wide | {"chunk": 64})
+        others = ({"slice": 128}, {"registers": 128}, wide, {"stages": 2}, {"stages": 4})
     return tuple(dict.fromkeys([usual, *(replace(usual, **x) for x in others)]))
 
 

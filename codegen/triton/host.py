@@ -129,7 +129,8 @@ class Host:
                 at = [dim_of(a) for a in with_dim.axes].index(d) - len(with_dim.axes)
                 add(f"{size_name(d)} = {self.names(with_dim.leaf)}.shape[{at}]")
         sizes = ", ".join(size_name(d) for d in p.dims) + ("," if len(p.dims) == 1 else "")
-        add(f'config = choose(some.dtype, ({sizes}), "{HASH}")')
+        borders = ", borders=True" if self.pieces or self.blocks.stored else ""
+        add(f'config = choose(some.dtype, ({sizes}), "{HASH}"{borders})')
         add("lay = places(packed, (B, T, H), config.chunk)")
         if self.pieces or self.blocks.stored:
             add("blocks = places(packed, (B, T, H), BLOCK)")
@@ -224,7 +225,7 @@ class Host:
             fine=self.fine,
             borders=borders,
         )
-        if not kernel.ahead and not sweep.solve and len(o.outputs) > 1:
+        if kernel.heavy:
             self.heavy.add(k)
         self._prepare(o, group, f"{self.kind}_prepare_{number}", k)
         self._inputs(kernel)
@@ -591,7 +592,10 @@ class Host:
         return f"min(config.tile, config.padded({size_name(dim_of(axis))}))"
 
     def _block(self, kernel: Kernel, axis: str) -> str:
-        return self._tile(axis) if axis == kernel.tiled else f"config.padded({size_name(dim_of(axis))})"
+        if axis == kernel.tiled:
+            return self._tile(axis)
+        whole = f"config.padded({size_name(dim_of(axis))})"
+        return f"min(config.slice, {whole})" if kernel.walks else whole
 
     def _launch(self, kernel: Kernel, instead: str = "", block: str = "") -> list[str]:
         """The launch of a kernel; of a walk, `instead` of what it yields, for the states after each part, into `.._{instead}`.
@@ -618,21 +622,36 @@ class Host:
         part = "BLOCK" if block else "config.block"
         words += [f"part_{axis_name(a)}=min({part}, config.padded({size_name(dim_of(a))}))" for a in kernel.parts]
         words += ["FLAT=flat"] if kernel.split else []
-        words += [f"YIELD={not instead}", "WARPS=config.warps"] if kernel.walks else []
-        words += ["STAGES=config.stages"] if kernel.ahead else []
+        if kernel.walks:
+            words += [f"YIELD={not instead}", "WARPS=config.warps"]
+            words.append(f"STAGES=config.stages_for({self._loaded(kernel, instead)})")
         words += ["BLOCK=BLOCK"] if kernel.borders else []
         words += [f"C={chunk}", f"LEVELS={levels}", f"EVEN={lay}.even"]
         words += ["EXACT=config.exact", "DT=DTYPES[some.dtype]"]
-        stages, warps = ("config.stages", "config.warps") if kernel.walks else ("1", "config.ahead")
+        warps = "config.warps" if kernel.walks else "config.ahead"
         warps = "4" if block else warps
         # told nothing, the assembler gives a long kernel of float32 products 32 registers, and spills the rest
         most = "config.registers" if kernel.few and not block else "255 if config.exact else None"
         most = "" if kernel.walks else f" maxnreg={most},"
         places = "*lay.walked, parts, lay.length(parts)" if kernel.walks else f"*{lay}.at_once"
         places += ", blocks.chunks" if kernel.borders else ""
-        add(f"    {places}, {', '.join(words)}, num_warps={warps}, num_stages={stages},{most}")
+        add(f"    {places}, {', '.join(words)}, num_warps={warps}, num_stages={2 if kernel.walks else 1},{most}")
         add(")")
         return lines
+
+    def _loaded(self, kernel: Kernel, instead: str) -> str:
+        """The tensors of which a walk loads tiles, by how wide these are: along the axes that it has whole, and others."""
+        found: dict[str | None, list[str]] = {}
+        for name, axis in kernel.loads:
+            a = next(x for x in kernel.arguments if x.name == name)
+            found.setdefault(axis, []).append(self._passed(a, kernel, instead).split(",")[0])
+        whole, others = [], []
+        for axis, names in found.items():
+            if axis is None or axis == kernel.tiled:
+                others.append(f"({'config.chunk' if axis is None else self._tile(axis)}, {', '.join(names)})")
+            else:
+                whole.append(f"(config.padded({size_name(dim_of(axis))}), {', '.join(names)})")
+        return f"[{', '.join(whole)}], [{', '.join(others)}]"
 
     def _passed(self, a: Argument, kernel: Kernel, instead: str, block: str = "") -> str:
         x = a.source

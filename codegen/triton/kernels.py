@@ -11,14 +11,13 @@ from ..read_write import StateForm
 from ..stages import Sweep
 from .fuse import Store
 from .opened import Opened, Sums
+from .slices import count_of, counter, sliced
 from .tile import PER_HEAD, PER_STEP, Argument, Fine, Tiles, Value, at_row, axis_name, block_name, size_name
 
 NameOf = Callable[[Node], str]
-# KiB of a chunk's tiles that a walk loads at most, in the default configuration for dims of 128 in 16 bits, so that all that it
-# loads comes chunks ahead: then two programs' buffers fit on a multiprocessor; and at most, where its writes depend on its reads,
-# which takes more registers. On an H200 walks take 0.74 to 1.04 of the time then, those that load more 1.05 to 1.6.
-AHEAD = 36
-AHEAD_SOLVING = 32
+# KiB of a chunk's tiles that a walk which makes several reads loads at most, for dims of 128 in 16 bits: one that loads more is
+# slower than one walk for each read, whose loads fit on a multiprocessor chunks ahead for two programs.
+MOST = 36
 # Tensors of whose tiles a kernel ahead of a walk loads at most so many, so that it can do with few registers: then more programs
 # fit on a multiprocessor, which takes 0.7 to 1.02 of the time. With more of them it spills.
 FEW = 4
@@ -40,7 +39,8 @@ class Kernel:
     borders: tuple[str, ...] = ()  # states that it stores at the borders of blocks
     reads: bool = False  # does it read states there?
     split: bool = False  # is it launched twice, for chunks that are flat and for the others?
-    ahead: bool = False  # does a walk load all that it loads chunks ahead, and not operands of products alone?
+    loads: tuple[tuple[str, str | None], ...] = ()  # tiles that a walk loads: the argument, and the axis beside steps
+    heavy: bool = False  # does a walk load more than one that makes several reads should?
     few: bool = False  # can a kernel ahead of a walk do with few registers?
 
     def signature(self) -> list[str]:
@@ -54,8 +54,7 @@ class Kernel:
             lines.append("blocks,")
         words = [*sizes, *(block_name(x) for x in self.axes), *(f"part_{axis_name(x)}" for x in self.parts)]
         words += ["FLAT"] if self.split else []
-        words += ["YIELD", "WARPS"] if self.walks else []
-        words += ["STAGES"] if self.ahead else []
+        words += ["YIELD", "WARPS", "STAGES"] if self.walks else []
         words += ["BLOCK"] if self.borders else []
         words += ["C", "LEVELS", "EVEN", "EXACT", "DT"]
         lines.append(", ".join(f"{w}: tl.constexpr" for w in words) + ",")
@@ -67,21 +66,31 @@ def _wide(a: Argument) -> bool:
     return a.layout in ("step", "chunked") and bool(a.axes) and not a.name.endswith("_resets")
 
 
-def _loaded(tiles: Tiles, tiled: str | None) -> float:
-    """KiB of the tiles that a walk loads for a chunk, in the default configuration for dims of 128 in 16 bits. A value's terms
-    that an earlier walk has stored count as 16 bits, though they are float32: the limits were measured so."""
-    steps, tile, dim = 32, 64, 128
-    bits = 0
+def _loads(tiles: Tiles) -> tuple[tuple[str, str | None], ...]:
+    """The tiles that a walk loads for a chunk: the argument, and the axis beside steps, None for a matrix over these."""
+    found: list[tuple[str, str | None]] = []
     for a in tiles.arguments.values():
         if a.layout == "matrix":
-            bits += steps * steps * 16
+            found.append((a.name, None))
         elif _wide(a):
-            sums = a.name.endswith("_sums")
-            each = 32 if sums or (a.source is not None and a.source.attrs[0] == "intra") else 16
-            name, found = a.name.removesuffix("_sums"), [key[:3] for key in tiles.loads]
-            tensors = found.count((name, "a", "")) + found.count((name, "a", "_before")) if sums else 1
-            bits += tensors * steps * (tile if a.axes[0] == tiled else dim) * each
-    return bits / 8 / 1024
+            sums, loaded = a.name.removesuffix("_sums"), [key[:3] for key in tiles.loads]
+            often = (
+                sum(loaded.count((sums, "a", which)) for which in ("", "_before")) if a.name.endswith("_sums") else 1
+            )
+            found += [(a.name, a.axes[0])] * often
+    return tuple(found)
+
+
+def _heavy(tiles: Tiles, tiled: str | None) -> bool:
+    """Does a walk load more than `MOST`? A value's terms that an earlier walk has stored count as 16 bits, though they are
+    float32: the limit was measured so."""
+    steps, tile, dim = 32, 64, 128
+    bits = 0
+    for name, axis in _loads(tiles):
+        x = tiles.arguments[name].source
+        wide = name.endswith("_sums") or (x is not None and x.attrs[0] == "intra")
+        bits += steps * (steps if axis is None else tile if axis == tiled else dim) * (32 if wide else 16)
+    return bits / 8 / 1024 > MOST
 
 
 def parameters(a: Argument) -> list[str]:
@@ -146,18 +155,32 @@ def sweep_kernel(
     if len(new) == 1:
         tiles.lines.append(f"{new[0][0]} = {new[0][1]}  # {new[0][2]}")
     else:
-        tiles.lines += [f"{n}_next = {text}  # {note}" for n, text, note in new]
-        tiles.lines += [f"{n} = {n}_next" for n, _, _ in new]
+        after_all = [tiles.fresh(f"{n}_next") for n, _, _ in new]
+        tiles.lines += [f"{x} = {text}  # {note}" for x, (_, text, note) in zip(after_all, new, strict=True)]
+        tiles.lines += [f"{n} = {x}" for x, (n, _, _) in zip(after_all, new, strict=True)]
     setup += _bases(tiles)
     way = "forwards" if o.direction > 0 else "backwards"
     states = ", ".join(sweep.states)
     doc = f"A walk {way} over chunks, carrying a tile of {states}."
     loop = tiles.used([*_chunk_header(o.direction), *tiles.head, *tiles.lines])
-    lines = {"setup": setup, "loop": loop, "after": after}
+    counters = {counter(a): count_of(a) for a in o.full}
+    states = {carried[s.name]: counter(a) for s in group for a in s.axes if a in o.full}
+    lines = sliced({"setup": setup, "loop": loop, "after": after}, counters, states, tiles.fresh)
     arguments = tuple(tiles.arguments.values())
     stored = sweep.states if borders else ()
-    ahead = _loaded(tiles, tiled) <= (AHEAD_SOLVING if sweep.solve else AHEAD)
-    return Kernel(name, lines, doc, arguments, axes, tiled, True, finals=sweep.finals, borders=stored, ahead=ahead)
+    return Kernel(
+        name,
+        lines,
+        doc,
+        arguments,
+        axes,
+        tiled,
+        True,
+        finals=sweep.finals,
+        borders=stored,
+        loads=_loads(tiles),
+        heavy=len(o.outputs) > 1 and not sweep.solve and _heavy(tiles, tiled),
+    )
 
 
 @dataclass(frozen=True)
@@ -483,7 +506,7 @@ def _header(axes: tuple[str, ...], tiled: str | None, walks: bool) -> list[str]:
         lines += ["b = bh // H", "h = bh % H"]
     lines.append("i = tl.arange(0, C)")
     for a in axes:
-        start = f"tile * {block_name(a)} + " if a == tiled else ""
+        start = f"{'tile' if a == tiled else counter(a)} * {block_name(a)} + " if walks or a == tiled else ""
         lines += [
             f"{axis_name(a)} = {start}tl.arange(0, {block_name(a)})",
             f"{axis_name(a)}_ok = {axis_name(a)} < {size_name(dim_of(a))}",

@@ -7,7 +7,8 @@ from collections import Counter
 
 from ..ir import Node
 from ..pipeline import Compiled
-from .tile import axis_name, size_name
+from .slices import counter
+from .tile import KEPT, axis_name, block_name, size_name
 
 # what a section imports
 IMPORTS = {
@@ -49,7 +50,8 @@ class Names:
     """Python names of leaves: those of the spec where they are free, numbered ones for what the compiler found."""
 
     def __init__(self, c: Compiled) -> None:
-        self.reserved = set(RESERVED) | {size_name(d) for d in c.step.dims} | {axis_name(d) for d in c.step.dims}
+        axes = [x for d in c.step.dims for x in (d, f"{d}{KEPT}")]
+        self.reserved = set(RESERVED) | {f(x) for x in axes for f in (size_name, axis_name, block_name, counter)}
         self.known: dict[object, str] = {}
         self.counts: Counter[str] = Counter()
 

@@ -86,6 +86,5 @@ def kernel_text(k: Kernel) -> str:
         doc=k.doc,
         setup=k.lines["setup"],
         loop=k.lines["loop"] if k.walks else None,
-        chunks="tl.range(0, count, num_stages=STAGES)" if k.ahead else "range(count)",
         after=k.lines["after"],
     )

@@ -15,7 +15,22 @@ from dataclasses import replace as replaced
 import sympy
 
 from ..functions import TABLE
-from ..ir import COL, ROW, Node, dim_of, factors_of, leaf, make, rename, replace, terms_of, walk
+from ..ir import (
+    COL,
+    ROW,
+    Node,
+    const,
+    dim_of,
+    factors_of,
+    leaf,
+    make,
+    mul,
+    rename,
+    replace,
+    split_constant,
+    terms_of,
+    walk,
+)
 from ..show import plain
 
 INNER = "%ik"
@@ -263,8 +278,12 @@ class Tiles:
     def _add(self, x: Node) -> Value:
         """A sum. Products on tensor cores are added up where they are made, onto what else there is."""
         axes = self.ordered(x.axes)
-        dots = [a for a in x.args if a not in self.memo and self._is_dot(a) and self.ordered(a.axes) == axes]
-        parts = [self.value(a) for a in x.args if a not in dots]
+        args = [self._subtracted(a) for a in x.args]
+        dots = [a for a in args if a not in self.memo and self._is_dot(a) and self.ordered(a.axes) == axes]
+        dots.sort(
+            key=lambda a: not self._in_slices(a.attrs[0])
+        )  # first what can be made where slices of states are read
+        parts = [self.value(a) for a in args if a not in dots]
         text = ""
         for p in parts:
             shown = p.over(axes)
@@ -284,6 +303,17 @@ class Tiles:
         for a in dots:
             total = self._dot(a, total)
         return total
+
+    def _subtracted(self, x: Node) -> Node:
+        """A product on tensor cores that is subtracted, as one that is added, of an operand that is computed anyway: else its
+        result takes registers of its own."""
+        sign, rest = split_constant(x)
+        if sign != -1 or rest in self.memo or not self._is_dot(rest):
+            return x
+        factors = factors_of(rest.args[0])
+        if all(f.op == "leaf" and len(f.axes) == 2 for f in factors):
+            return x
+        return make("sum", (mul(const(-1), *factors),), rest.attrs, rest.axes)
 
     def _is_dot(self, x: Node) -> bool:
         return (
@@ -340,7 +370,12 @@ class Tiles:
             if not self._zero_padded(factors, bound):
                 ok = Value(self.ok(bound), (bound,)).over(inside)
                 text = f"tl.where({ok}, {text}, 0.0)"
-            return self.assign("s", f"tl.sum({text}, axis={inside.index(bound)})", axes, note=note)
+            text = f"tl.sum({text}, axis={inside.index(bound)})"
+            if not self._in_slices(bound):
+                return self.assign("s", text, axes, note=note)
+            v = self.assign("s", self.zeros(axes), axes)
+            self.lines.append(f"{v.text} += {text}  # {note}")
+            return v
         return self._dot(x)
 
     def _dot(self, x: Node, onto: Value | None = None) -> Value:
@@ -376,18 +411,27 @@ class Tiles:
         operands = f"{self._operand(a, (p, bound))}, {self._operand(b, (bound, q))}"
         plus = f", {onto.over(axes)}" if onto is not None else ""
         note = ("... + " if plus else "") + self.note(x)
-        text = f'tl.dot({operands}{plus}, input_precision="tf32x3")'
-        if self.walks and onto is None and set(axes) == {ROW, COL}:
+        apart = self.walks and onto is None and set(axes) == {ROW, COL}
+        if self._in_slices(bound) or apart:
+            v = self.assign("p", self.zeros(axes) if onto is None else onto.over(axes), axes)
+            line = f'{v.text} = tl.dot({operands}, {v.text}, input_precision="tf32x3")  # {note}'
             # in a region of its own, or else the compiler has each row of it made by two warps, as a walk's tile has more rows
-            v = self.assign("p", "tl.zeros([C, C], tl.float32)", axes)
-            self.lines += ["if count > 0:", f"    {v.text} = {text}  # {note}"]
+            self.lines += ["if count > 0:", f"    {line}"] if apart else [line]
         else:
-            v = self.assign("p", text, axes, note=note)
+            v = self.assign("p", f'tl.dot({operands}{plus}, input_precision="tf32x3")', axes, note=note)
         others = [(rests[0], b)] * again[0] + [(a, rests[1])] * again[1]
         for n, (y, z) in enumerate(others):
             operands = f"{self._operand(y, (p, bound))}, {self._operand(z, (bound, q))}"
             self.lines += [*["if not EXACT:"][n:], f"    {v.text} = tl.dot({operands}, {v.text})"]
         return v
+
+    def _in_slices(self, axis: str) -> bool:
+        """Does a walk take an axis slice by slice, so that sums over it are added up?"""
+        return self.walks and axis in self.full
+
+    def zeros(self, axes: tuple[str, ...]) -> str:
+        sizes = ", ".join("C" if a in STEPS else block_name(a) for a in axes)
+        return f"tl.zeros([{sizes}], tl.float32)" if axes else "tl.full([], 0.0, tl.float32)"
 
     def _in_parts(self, v: Value) -> tuple[Value, Value]:
         """What v is rounded to, and what that leaves of it."""

@@ -109,4 +109,4 @@ def test_a_walk_takes_elements_of_tiles_through_selects_and_operands_as_they_are
     (walk_,) = [k for k in host.kernels if k.walks and "sweep" in k.name]
     loop = walk_.lines["loop"]
     assert [x for x in loop if "_each = " in x] == ["v_each = tl.where(e_ok[:, None] & i_ok[None, :], v, 0.0)"]
-    assert sum("v_each" in x for x in loop) == 2 and any("tl.trans(k.to(DT))" in x for x in loop)
+    assert sum("v_each" in x for x in loop) == 2 and any("tl.trans(k_slice.to(DT))" in x for x in loop)
