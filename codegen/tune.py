@@ -31,7 +31,6 @@ from chunkform.spec.language import Declaration, Recurrence, find
 from .check import Case, check_op, sample
 from .compile import compile_module
 from .pipeline import Compiled, compile_spec
-from .triton.section import roles
 
 DEVICE = "cuda"
 WIDTHS = (64, 128, 256)
@@ -124,7 +123,7 @@ def gpu_name() -> str:
 
 def jobs_of(c: Compiled, dtype: str, width: int, shape: tuple[int, int, int]) -> list[Job]:
     """The default first."""
-    configs = candidates(getattr(torch, dtype).itemsize, padded(width), bool(roles(c).pieces))
+    configs = candidates(getattr(torch, dtype).itemsize, padded(width))
     return [Job(str(c.spec.where.file), c.name, dtype, width, x, shape) for x in configs]
 
 

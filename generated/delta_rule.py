@@ -539,12 +539,12 @@ def forward_sweep_1(
     v_h,
     v_g,
     matrix1,
-    matrix2,
     q_p,
     q_b,
     q_t,
     q_h,
     q_g,
+    matrix2,
     write1_out,
     o_out,
     beta_by_head,
@@ -606,39 +606,37 @@ def forward_sweep_1(
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         p = tl.zeros([block_e, C], tl.float32)
+        p3 = tl.zeros([block_e, C], tl.float32)
         k = ()
-        q = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             k_slice = tl.load(
                 k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
             p = tl.dot(S[n_d].to(DT), tl.trans(k_slice.to(DT)), p, input_precision="tf32x3")  # k S
-            q_slice = tl.load(
+            q = tl.load(
                 q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
+            p3 = tl.dot(S[n_d].to(DT), tl.trans(q.to(DT)), p3, input_precision="tf32x3")  # q S
             k = k + (k_slice,)
-            q = q + (q_slice,)
         v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         v_each = tl.where(e_ok[:, None] & i_ok[None, :], v, 0.0)
         w = (-p) + v_each.to(tl.float32)
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
         t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p3 = tl.dot(p2.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix2 p2
-        p4 = p3
+        p4 = tl.dot(p2.to(DT), tl.trans(t2.to(DT)), p3, input_precision="tf32x3")  # ... + matrix2 p2
+        if YIELD:
+            tl.store(write1_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :])
+            tl.store(o_out + step * E + i[None, :] * (H * E) + e[:, None], p4, mask=e_ok[:, None] & i_ok[None, :])  # o
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         S_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
-            p4 = tl.dot(S[n_d].to(DT), tl.trans(q[n_d].to(DT)), p4, input_precision="tf32x3")  # ... + q S
             p5 = tl.dot(
                 (beta[None, :] * p2).to(DT), k[n_d].to(DT), S[n_d], input_precision="tf32x3"
             )  # ... + k^T diag(beta) p2
             S_slice2 = p5  # S + k^T diag(beta) p2
             S_next = S_next + (S_slice2,)
         S = S_next
-        if YIELD:
-            tl.store(write1_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :])
-            tl.store(o_out + step * E + i[None, :] * (H * E) + e[:, None], p4, mask=e_ok[:, None] & i_ok[None, :])  # o
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if S_last is not None:
@@ -760,7 +758,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "b66f3259b1679eb9")
+    config = choose(some.dtype, (D, E), "178237a8323bb68e")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -802,9 +800,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             v,
             *strides(v, H),
             matrix1,
-            matrix2,
             q,
             *strides(q, H),
+            matrix2,
             None,
             None,
             beta_by_head,
@@ -817,14 +815,16 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             block_e=min(config.tile, config.padded(E)),
             YIELD=False,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for(
+                [(config.padded(D), k, q)], [(min(config.tile, config.padded(E)), v), (config.chunk, matrix1, matrix2)]
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
         S_linear = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
         launch(
@@ -843,14 +843,14 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=False,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for([(config.padded(D), k)], [(config.chunk, matrix1)]),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             S_coming = exchange.begin((map_of_all("S", S_first, S_ends, lay, parts, True, linear=S_linear, axis=0),))
@@ -873,9 +873,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         v,
         *strides(v, H),
         matrix1,
-        matrix2,
         q,
         *strides(q, H),
+        matrix2,
         write1,
         o,
         beta_by_head,
@@ -888,14 +888,16 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         block_e=min(config.tile, config.padded(E)),
         YIELD=True,
         WARPS=config.warps,
-        STAGES=config.stages,
+        STAGES=config.stages_for(
+            [(config.padded(D), k, q)], [(min(config.tile, config.padded(E)), v), (config.chunk, matrix1, matrix2)]
+        ),
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
-        num_stages=config.stages,
+        num_stages=2,
     )
     matrix1 = matrix2 = None
     saved = {"0c5684b44a": write1}
@@ -1089,14 +1091,20 @@ def backward_sweep_1(
         )
         write1_each = tl.where(e_ok[:, None] & i_ok[None, :], write1, 0.0)
         p = tl.zeros([block_e, C], tl.float32)
+        do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         k = ()
+        p4 = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             k_slice = tl.load(
                 k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
             p = tl.dot(dS[n_d].to(DT), tl.trans(k_slice.to(DT)), p, input_precision="tf32x3")  # k dS
+            q = tl.load(
+                q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
+            )
+            p4_slice = tl.dot(do.to(DT), q.to(DT), dS[n_d], input_precision="tf32x3")  # ... + q^T do
             k = k + (k_slice,)
-        do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
+            p4 = p4 + (p4_slice,)
         t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(do.to(DT), t.to(DT), p, input_precision="tf32x3")  # ... + matrix2 do
         t2 = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
@@ -1122,11 +1130,9 @@ def backward_sweep_1(
             )  # dbeta
         dS_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
-            p4 = tl.dot((beta[None, :] * p3).to(DT), k[n_d].to(DT), input_precision="tf32x3")  # k^T diag(beta) p3
-            q = tl.load(
-                q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
-            )
-            p5 = tl.dot(do.to(DT), q.to(DT), (dS[n_d] + (-p4)), input_precision="tf32x3")  # ... + q^T do
+            p5 = tl.dot(
+                (-beta[None, :] * p3).to(DT), k[n_d].to(DT), p4[n_d], input_precision="tf32x3"
+            )  # ... + -k^T diag(beta) p3
             dS_slice2 = p5  # dS + q^T do - k^T diag(beta) p3
             dS_next = dS_next + (dS_slice2,)
         dS = dS_next
@@ -1218,8 +1224,10 @@ def backward_ends_1(
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         dS_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
-            p3 = tl.dot((beta[None, :] * p2).to(DT), k[n_d].to(DT), input_precision="tf32x3")  # k^T diag(beta) p2
-            dS_slice2 = (-p3) + dS[n_d]  # dS - k^T diag(beta) p2
+            p3 = tl.dot(
+                (-beta[None, :] * p2).to(DT), k[n_d].to(DT), dS[n_d], input_precision="tf32x3"
+            )  # ... + -k^T diag(beta) p2
+            dS_slice2 = p3  # dS - k^T diag(beta) p2
             dS_next = dS_next + (dS_slice2,)
         dS = dS_next
     for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -1311,29 +1319,29 @@ def backward_sweep_2(
     k_h,
     k_g,
     matrix5,
+    write1_p,
+    write1_b,
+    write1_t,
+    write1_h,
+    write1_g,
     q_p,
     q_b,
     q_t,
     q_h,
     q_g,
     matrix3,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
     beta_by_head,
     dk_1_out,
-    write2_p,
-    write2_b,
-    write2_t,
-    write2_h,
-    write2_g,
     do_p,
     do_b,
     do_t,
     do_h,
     do_g,
+    write2_p,
+    write2_b,
+    write2_t,
+    write2_h,
+    write2_g,
     T,
     H,
     chunks,
@@ -1380,10 +1388,10 @@ def backward_sweep_2(
         e = e + (e_slice,)
         e_ok = e_ok + (e_ok_slice,)
     k_p += b * k_b + h // k_g * k_h
-    q_p += b * q_b + h // q_g * q_h
     write1_p += b * write1_b + h // write1_g * write1_h
-    write2_p += b * write2_b + h // write2_g * write2_h
+    q_p += b * q_b + h // q_g * q_h
     do_p += b * do_b + h // do_g * do_h
+    write2_p += b * write2_b + h // write2_g * write2_h
     for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -1398,10 +1406,8 @@ def backward_sweep_2(
         k_each = tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
         t = tl.load(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p = tl.dot(k.to(DT), t.to(DT), input_precision="tf32x3")  # matrix5 k
+        p2 = -p
         q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
-        t2 = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(q.to(DT), t2.to(DT), (-p), input_precision="tf32x3")  # ... + matrix3 q
-        p3 = p2
         dS_next = ()
         for n_e in tl.static_range((E + block_e - 1) // block_e):
             write1 = tl.load(
@@ -1409,24 +1415,26 @@ def backward_sweep_2(
                 mask=i_ok[:, None] & e_ok[n_e][None, :],
                 other=0.0,
             )
-            p3 = tl.dot(dS[n_e].to(DT), tl.trans(write1.to(DT)), p3, input_precision="tf32x3")  # ... + write1 dS^T
-            write2 = tl.load(
-                write2_p + t0 * write2_t + i[:, None] * write2_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
-            )
-            p4 = tl.dot(
-                (beta[None, :] * k_each.to(tl.float32)).to(DT), write2.to(DT), input_precision="tf32x3"
-            )  # k^T diag(beta) write2
+            p2 = tl.dot(dS[n_e].to(DT), tl.trans(write1.to(DT)), p2, input_precision="tf32x3")  # ... + write1 dS^T
             do = tl.load(
                 do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :],
                 other=0.0,
             )
-            p5 = tl.dot(q.to(DT), do.to(DT), (dS[n_e] + (-p4)), input_precision="tf32x3")  # ... + q^T do
+            p4 = tl.dot(q.to(DT), do.to(DT), dS[n_e], input_precision="tf32x3")  # ... + q^T do
+            write2 = tl.load(
+                write2_p + t0 * write2_t + i[:, None] * write2_t + e[n_e][None, :],
+                mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
+            )
+            p5 = tl.dot(
+                (-beta[None, :] * k_each.to(tl.float32)).to(DT), write2.to(DT), p4, input_precision="tf32x3"
+            )  # ... + -k^T diag(beta) write2
             dS_slice2 = p5  # dS + q^T do - k^T diag(beta) write2
             dS_next = dS_next + (dS_slice2,)
         dS = dS_next
+        t2 = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p3 = tl.dot(q.to(DT), t2.to(DT), p2, input_precision="tf32x3")  # ... + matrix3 q
         if YIELD:
             tl.store(
                 dk_1_out + step * D + i[None, :] * (H * D) + d[:, None],
@@ -1439,23 +1447,23 @@ def backward_sweep_2(
 def backward_sweep_3(
     S_first,
     S_last,
+    do_p,
+    do_b,
+    do_t,
+    do_h,
+    do_g,
     k_p,
     k_b,
     k_t,
     k_h,
     k_g,
     matrix4,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    matrix6,
     write2_p,
     write2_b,
     write2_t,
     write2_h,
     write2_g,
+    matrix6,
     beta_by_head,
     dk_1_p,
     dk_1_b,
@@ -1514,8 +1522,8 @@ def backward_sweep_3(
         S = S + (S_slice,)
         e = e + (e_slice,)
         e_ok = e_ok + (e_ok_slice,)
-    k_p += b * k_b + h // k_g * k_h
     do_p += b * do_b + h // do_g * do_h
+    k_p += b * k_b + h // k_g * k_h
     write2_p += b * write2_b + h // write2_g * write2_h
     dk_1_p += b * dk_1_b + h // dk_1_g * dk_1_h
     write1_p += b * write1_b + h // write1_g * write1_h
@@ -1533,14 +1541,10 @@ def backward_sweep_3(
             dk_1_p + t0 * dk_1_t + i[None, :] * dk_1_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0
         )
         dk_1_each = tl.where(d_ok[:, None] & i_ok[None, :], dk_1, 0.0)
+        p = tl.zeros([block_d, C], tl.float32)
+        p3 = tl.zeros([block_d, C], tl.float32)
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         k_each = tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
-        t = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p = tl.dot(k.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix4 k
-        p2 = p
-        t2 = tl.load(matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p3 = tl.dot(k.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix6 k
-        p4 = p3
         S_next = ()
         for n_e in tl.static_range((E + block_e - 1) // block_e):
             do = tl.load(
@@ -1548,13 +1552,13 @@ def backward_sweep_3(
                 mask=i_ok[:, None] & e_ok[n_e][None, :],
                 other=0.0,
             )
-            p2 = tl.dot(S[n_e].to(DT), tl.trans(do.to(DT)), p2, input_precision="tf32x3")  # ... + do S^T
+            p = tl.dot(S[n_e].to(DT), tl.trans(do.to(DT)), p, input_precision="tf32x3")  # do S^T
             write2 = tl.load(
                 write2_p + t0 * write2_t + i[:, None] * write2_t + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :],
                 other=0.0,
             )
-            p4 = tl.dot(S[n_e].to(DT), tl.trans(write2.to(DT)), p4, input_precision="tf32x3")  # ... + write2 S^T
+            p3 = tl.dot(S[n_e].to(DT), tl.trans(write2.to(DT)), p3, input_precision="tf32x3")  # write2 S^T
             write1 = tl.load(
                 write1_p + t0 * write1_t + i[:, None] * write1_t + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :],
@@ -1566,6 +1570,10 @@ def backward_sweep_3(
             S_slice2 = p5  # S + k^T diag(beta) write1
             S_next = S_next + (S_slice2,)
         S = S_next
+        t = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p2 = tl.dot(k.to(DT), tl.trans(t.to(DT)), p, input_precision="tf32x3")  # ... + matrix4 k
+        t2 = tl.load(matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p4 = tl.dot(k.to(DT), tl.trans(t2.to(DT)), p3, input_precision="tf32x3")  # ... + matrix6 k
         if YIELD:
             tl.store(
                 dq_out + step * D + i[None, :] * (H * D) + d[:, None], p2, mask=d_ok[:, None] & i_ok[None, :]
@@ -1593,7 +1601,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "b66f3259b1679eb9")
+    config = choose(some.dtype, (D, E), "178237a8323bb68e")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -1666,14 +1674,17 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_e=min(config.tile, config.padded(E)),
             YIELD=False,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for(
+                [(config.padded(D), k, q)],
+                [(min(config.tile, config.padded(E)), do, write1), (config.chunk, matrix2, matrix1)],
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
         dS_linear = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
         launch(
@@ -1692,14 +1703,14 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=False,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for([(config.padded(D), k)], [(config.chunk, matrix1)]),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             dS_coming = exchange.begin(
@@ -1743,14 +1754,17 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         block_e=min(config.tile, config.padded(E)),
         YIELD=True,
         WARPS=config.warps,
-        STAGES=config.stages,
+        STAGES=config.stages_for(
+            [(config.padded(D), k, q)],
+            [(min(config.tile, config.padded(E)), do, write1), (config.chunk, matrix2, matrix1)],
+        ),
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
-        num_stages=config.stages,
+        num_stages=2,
     )
     matrix1 = matrix2 = None
     if needs & {"k", "q"}:
@@ -1787,17 +1801,17 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             k,
             *strides(k, H),
             matrix5,
+            write1,
+            *strides(write1, H),
             q,
             *strides(q, H),
             matrix3,
-            write1,
-            *strides(write1, H),
             beta_by_head,
             dk_1,
-            write2,
-            *strides(write2, H),
             do,
             *strides(do, H),
+            write2,
+            *strides(write2, H),
             *lay.walked,
             parts,
             lay.length(parts),
@@ -1807,14 +1821,17 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_d=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for(
+                [(config.padded(E), write1, do, write2)],
+                [(min(config.tile, config.padded(D)), k, q), (config.chunk, matrix5, matrix3)],
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
     matrix3 = matrix5 = None
     if needs & {"k", "q"}:
@@ -1826,14 +1843,14 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
             S_starts,
             S_last,
+            do,
+            *strides(do, H),
             k,
             *strides(k, H),
             matrix4,
-            do,
-            *strides(do, H),
-            matrix6,
             write2,
             *strides(write2, H),
+            matrix6,
             beta_by_head,
             dk_1,
             *strides(dk_1, H),
@@ -1850,14 +1867,17 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_d=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for(
+                [(config.padded(E), do, write2, write1)],
+                [(min(config.tile, config.padded(D)), k, dk_1), (config.chunk, matrix4, matrix6)],
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
     S_last = dk_1 = matrix4 = matrix6 = write2 = None
     gradients, initial = {}, {}

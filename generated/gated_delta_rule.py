@@ -933,7 +933,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "440d8191656f7a9d")
+    config = choose(some.dtype, (D, E), "6782115a8fa35b6c")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -996,14 +996,16 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             block_e=min(config.tile, config.padded(E)),
             YIELD=False,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for(
+                [(config.padded(D), k, q)], [(min(config.tile, config.padded(E)), v), (config.chunk, matrix1, matrix2)]
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
         S_linear = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
         launch(
@@ -1024,14 +1026,14 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=False,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for([(config.padded(D), k)], [(config.chunk, matrix1)]),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             S_coming = exchange.begin((map_of_all("S", S_first, S_ends, lay, parts, True, linear=S_linear, axis=0),))
@@ -1071,14 +1073,16 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         block_e=min(config.tile, config.padded(E)),
         YIELD=True,
         WARPS=config.warps,
-        STAGES=config.stages,
+        STAGES=config.stages_for(
+            [(config.padded(D), k, q)], [(min(config.tile, config.padded(E)), v), (config.chunk, matrix1, matrix2)]
+        ),
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
-        num_stages=config.stages,
+        num_stages=2,
     )
     alpha_resets = alpha_sums = matrix1 = matrix2 = None
     saved = {"101b56a880": write1}
@@ -1347,16 +1351,13 @@ def backward_sweep_1(
         dS_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             p4 = tl.dot(
-                ((beta * until)[None, :] * p3).to(DT), k[n_d].to(DT), input_precision="tf32x3"
-            )  # k^T diag(beta . until) p3
+                (-(beta * until)[None, :] * p3).to(DT), k[n_d].to(DT), (kept * dS[n_d]), input_precision="tf32x3"
+            )  # ... + -k^T diag(beta . until) p3
             q = tl.load(
                 q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
             p5 = tl.dot(
-                (until[None, :] * do_each.to(tl.float32)).to(DT),
-                q.to(DT),
-                ((kept * dS[n_d]) + (-p4)),
-                input_precision="tf32x3",
+                (until[None, :] * do_each.to(tl.float32)).to(DT), q.to(DT), p4, input_precision="tf32x3"
             )  # ... + q^T diag(until) do
             dS_slice2 = p5  # kept dS + q^T diag(until) do - k^T diag(beta . until) p3
             dS_next = dS_next + (dS_slice2,)
@@ -1454,15 +1455,15 @@ def backward_ends_1(
         w = since[None, :] * p
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
+        kept = power(alpha_a_end, alpha_r_end < 0)
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         until = power(alpha_a, alpha_r < 0)
-        kept = power(alpha_a_end, alpha_r_end < 0)
         dS_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             p3 = tl.dot(
-                ((beta * until)[None, :] * p2).to(DT), k[n_d].to(DT), input_precision="tf32x3"
-            )  # k^T diag(beta . until) p2
-            dS_slice2 = (-p3) + (kept * dS[n_d])  # kept dS - k^T diag(beta . until) p2
+                (-(beta * until)[None, :] * p2).to(DT), k[n_d].to(DT), (kept * dS[n_d]), input_precision="tf32x3"
+            )  # ... + -k^T diag(beta . until) p2
+            dS_slice2 = p3  # kept dS - k^T diag(beta . until) p2
             dS_next = dS_next + (dS_slice2,)
         dS = dS_next
     for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -1582,16 +1583,16 @@ def backward_sweep_2(
     q_g,
     matrix3,
     dk_1_out,
-    write2_p,
-    write2_b,
-    write2_t,
-    write2_h,
-    write2_g,
     do_p,
     do_b,
     do_t,
     do_h,
     do_g,
+    write2_p,
+    write2_b,
+    write2_t,
+    write2_h,
+    write2_g,
     T,
     H,
     chunks,
@@ -1640,8 +1641,8 @@ def backward_sweep_2(
     k_p += b * k_b + h // k_g * k_h
     write1_p += b * write1_b + h // write1_g * write1_h
     q_p += b * q_b + h // q_g * q_h
-    write2_p += b * write2_b + h // write2_g * write2_h
     do_p += b * do_b + h // do_g * do_h
+    write2_p += b * write2_b + h // write2_g * write2_h
     for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -1660,10 +1661,10 @@ def backward_sweep_2(
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         k_each = tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
         p = tl.zeros([block_d, C], tl.float32)
-        until = power(alpha_a, alpha_r < 0)
         q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         q_each = tl.where(d_ok[:, None] & i_ok[None, :], q, 0.0)
         kept = power(alpha_a_end, alpha_r_end < 0)
+        until = power(alpha_a, alpha_r < 0)
         dS_next = ()
         for n_e in tl.static_range((E + block_e - 1) // block_e):
             write1 = tl.load(
@@ -1675,25 +1676,22 @@ def backward_sweep_2(
             p = tl.dot(rounded.to(DT), tl.trans(write1.to(DT)), p, input_precision="tf32x3")  # write1 dS^T
             if not EXACT:
                 p = tl.dot(rest.to(DT), tl.trans(write1.to(DT)), p)
-            write2 = tl.load(
-                write2_p + t0 * write2_t + i[:, None] * write2_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
-            )
-            p4 = tl.dot(
-                ((beta * until)[None, :] * k_each.to(tl.float32)).to(DT), write2.to(DT), input_precision="tf32x3"
-            )  # k^T diag(beta . until) write2
             do = tl.load(
                 do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :],
                 other=0.0,
             )
-            p5 = tl.dot(
-                (until[None, :] * q_each.to(tl.float32)).to(DT),
-                do.to(DT),
-                ((kept * dS[n_e]) + (-p4)),
-                input_precision="tf32x3",
+            p4 = tl.dot(
+                (until[None, :] * q_each.to(tl.float32)).to(DT), do.to(DT), (kept * dS[n_e]), input_precision="tf32x3"
             )  # ... + q^T diag(until) do
+            write2 = tl.load(
+                write2_p + t0 * write2_t + i[:, None] * write2_t + e[n_e][None, :],
+                mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
+            )
+            p5 = tl.dot(
+                (-(beta * until)[None, :] * k_each.to(tl.float32)).to(DT), write2.to(DT), p4, input_precision="tf32x3"
+            )  # ... + -k^T diag(beta . until) write2
             dS_slice2 = p5  # kept dS + q^T diag(until) do - k^T diag(beta . until) write2
             dS_next = dS_next + (dS_slice2,)
         dS = dS_next
@@ -2146,7 +2144,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "440d8191656f7a9d")
+    config = choose(some.dtype, (D, E), "6782115a8fa35b6c")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -2228,14 +2226,17 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_e=min(config.tile, config.padded(E)),
             YIELD=False,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for(
+                [(config.padded(D), k, q)],
+                [(min(config.tile, config.padded(E)), do, write1, v), (config.chunk, matrix2, matrix1)],
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
         dS_linear = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
         launch(
@@ -2256,14 +2257,14 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=False,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for([(config.padded(D), k)], [(config.chunk, matrix1)]),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             dS_coming = exchange.begin(
@@ -2315,14 +2316,17 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         block_e=min(config.tile, config.padded(E)),
         YIELD=True,
         WARPS=config.warps,
-        STAGES=config.stages,
+        STAGES=config.stages_for(
+            [(config.padded(D), k, q)],
+            [(min(config.tile, config.padded(E)), do, write1, v), (config.chunk, matrix2, matrix1)],
+        ),
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
-        num_stages=config.stages,
+        num_stages=2,
     )
     matrix1 = matrix2 = None
     if needs & {"alpha", "k"}:
@@ -2374,10 +2378,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             *strides(q, H),
             matrix3,
             dk_1,
-            write2,
-            *strides(write2, H),
             do,
             *strides(do, H),
+            write2,
+            *strides(write2, H),
             *lay.walked,
             parts,
             lay.length(parts),
@@ -2387,14 +2391,17 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_d=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for(
+                [(config.padded(E), write1, do, write2)],
+                [(min(config.tile, config.padded(D)), k, q), (config.chunk, matrix5, matrix3)],
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
     matrix3 = matrix5 = None
     if needs & {"alpha", "q"}:
@@ -2431,14 +2438,16 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_d=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for(
+                [(config.padded(E), do, write1)], [(min(config.tile, config.padded(D)), q, k), (config.chunk, matrix4)]
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
     matrix4 = None
     if needs & {"alpha"}:
@@ -2513,14 +2522,17 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_d=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for(
+                [(config.padded(E), write2, write1)],
+                [(min(config.tile, config.padded(D)), k, dk_1), (config.chunk, matrix6)],
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
     dk_1 = matrix6 = write2 = None
     gradients, initial = {}, {}

@@ -557,13 +557,13 @@ def forward_prepare_1(
 def forward_sweep_1(
     S_first,
     S_last,
+    scaled1_p,
     v_p,
     v_b,
     v_t,
     v_h,
     v_g,
     matrix1,
-    scaled1_p,
     o_out,
     alpha_sums,
     alpha_resets,
@@ -623,13 +623,8 @@ def forward_sweep_1(
         row = i if EVEN else tl.minimum(i, last)
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
+        p = tl.zeros([block_e, C], tl.float32)
         v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        rounded, rest = rounded_and_rest(t, DT)
-        p = tl.dot(v.to(DT), tl.trans(rounded.to(DT)), input_precision="tf32x3")  # matrix1 v
-        if not EXACT:
-            p = tl.dot(v.to(DT), tl.trans(rest.to(DT)), p)
-        p2 = p
         S_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             alpha_a_end = tl.load(alpha_sums + at * D + last * D + d[n_d], mask=d_ok[n_d], other=0)
@@ -643,7 +638,7 @@ def forward_sweep_1(
                 mask=i_ok[:, None] & d_ok[n_d][None, :],
                 other=0.0,
             )
-            p2 = tl.dot(S[n_d].to(DT), tl.trans(scaled1.to(DT)), p2, input_precision="tf32x3")  # ... + scaled1 S
+            p = tl.dot(S[n_d].to(DT), tl.trans(scaled1.to(DT)), p, input_precision="tf32x3")  # scaled1 S
             kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
             scaled2 = tl.load(
                 scaled2_p + at * D + i[:, None] * D + d[n_d][None, :],
@@ -656,6 +651,11 @@ def forward_sweep_1(
             S_slice2 = p3  # diag(kept) S + scaled2^T v
             S_next = S_next + (S_slice2,)
         S = S_next
+        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        rounded, rest = rounded_and_rest(t, DT)
+        p2 = tl.dot(v.to(DT), tl.trans(rounded.to(DT)), p, input_precision="tf32x3")  # ... + matrix1 v
+        if not EXACT:
+            p2 = tl.dot(v.to(DT), tl.trans(rest.to(DT)), p2)
         if YIELD:
             tl.store(o_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :])  # o
     for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -684,7 +684,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "094ae92cb907db28")
+    config = choose(some.dtype, (D, E), "52876de59105a3b4")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -728,10 +728,10 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
             None,
             S_ends,
+            scaled1,
             v,
             *strides(v, H),
             matrix1,
-            scaled1,
             None,
             alpha_sums,
             alpha_resets,
@@ -745,14 +745,17 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             block_e=min(config.tile, config.padded(E)),
             YIELD=False,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for(
+                [(config.padded(D), scaled1, scaled2)],
+                [(min(config.tile, config.padded(E)), v), (config.chunk, matrix1)],
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             S_coming = exchange.begin(
@@ -783,10 +786,10 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
         S_starts,
         S_last,
+        scaled1,
         v,
         *strides(v, H),
         matrix1,
-        scaled1,
         o,
         alpha_sums,
         alpha_resets,
@@ -800,14 +803,16 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         block_e=min(config.tile, config.padded(E)),
         YIELD=True,
         WARPS=config.warps,
-        STAGES=config.stages,
+        STAGES=config.stages_for(
+            [(config.padded(D), scaled1, scaled2)], [(min(config.tile, config.padded(E)), v), (config.chunk, matrix1)]
+        ),
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
-        num_stages=config.stages,
+        num_stages=2,
     )
     alpha_resets = alpha_sums = matrix1 = scaled1 = scaled2 = None
     saved = {}
@@ -954,6 +959,7 @@ def backward_sweep_1(
     block_d: tl.constexpr,
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -990,7 +996,7 @@ def backward_sweep_1(
     do_p += b * do_b + h // do_g * do_h
     k_p += b * k_b + h // k_g * k_h
     v_p += b * v_b + h // v_g * v_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
@@ -1434,6 +1440,7 @@ def backward_sweep_3(
     block_d: tl.constexpr,
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1471,7 +1478,7 @@ def backward_sweep_3(
     S_late_0_p += b * S_late_0_b + h // S_late_0_g * S_late_0_h
     q_p += b * q_b + h // q_g * q_h
     do_p += b * do_b + h // do_g * do_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
@@ -1557,7 +1564,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "094ae92cb907db28")
+    config = choose(some.dtype, (D, E), "52876de59105a3b4")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -1629,13 +1636,16 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_d=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
+            STAGES=config.stages_for(
+                [(config.padded(E), do, v)], [(min(config.tile, config.padded(D)), alpha_sums, q, intra1, k)]
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
     intra1 = None
     if needs & {"S", "alpha", "k", "v"}:
@@ -1694,14 +1704,17 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 block_e=min(config.tile, config.padded(E)),
                 YIELD=False,
                 WARPS=config.warps,
-                STAGES=config.stages,
+                STAGES=config.stages_for(
+                    [(config.padded(D), scaled1, scaled2)],
+                    [(min(config.tile, config.padded(E)), do), (config.chunk, matrix1)],
+                ),
                 C=config.chunk,
                 LEVELS=config.levels,
                 EVEN=lay.even,
                 EXACT=config.exact,
                 DT=DTYPES[some.dtype],
                 num_warps=config.warps,
-                num_stages=config.stages,
+                num_stages=2,
             )
             if exchange is not None:  # other parts of the sequence are elsewhere
                 dS_coming = exchange.begin(
@@ -1751,14 +1764,17 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_e=min(config.tile, config.padded(E)),
             YIELD=True,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for(
+                [(config.padded(D), scaled1, scaled2)],
+                [(min(config.tile, config.padded(E)), do), (config.chunk, matrix1)],
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
     matrix1 = scaled1 = scaled2 = None
     if needs & {"alpha"}:
@@ -1829,13 +1845,16 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_d=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
+            STAGES=config.stages_for(
+                [(config.padded(E), v, do)], [(min(config.tile, config.padded(D)), alpha_sums, k, intra2, S_late_0, q)]
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
     S_late_0 = alpha_resets = alpha_sums = intra2 = None
     gradients, initial = {}, {}

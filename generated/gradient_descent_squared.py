@@ -635,8 +635,10 @@ def forward_sweep_1(
         W_next = ()
         for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
             p4 = tl.dot(W[n_n_].to(DT), tl.trans(z[n_n_].to(DT)), p4, input_precision="tf32x3")  # ... + z W^T
-            p5 = tl.dot((eta[None, :] * p2).to(DT), x[n_n_].to(DT), input_precision="tf32x3")  # p2^T diag(eta) x
-            W_slice2 = (-p5) + W[n_n_]  # W - p2^T diag(eta) x
+            p5 = tl.dot(
+                (-eta[None, :] * p2).to(DT), x[n_n_].to(DT), W[n_n_], input_precision="tf32x3"
+            )  # ... + -p2^T diag(eta) x
+            W_slice2 = p5  # W - p2^T diag(eta) x
             W_next = W_next + (W_slice2,)
         W = W_next
         if YIELD:
@@ -736,8 +738,10 @@ def forward_ends_1(
         eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
         W_next = ()
         for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
-            p3 = tl.dot((eta[None, :] * p2).to(DT), x[n_n_].to(DT), input_precision="tf32x3")  # x^T diag(eta) p2
-            W_slice2 = (-p3) + W[n_n_]  # W - x^T diag(eta) p2
+            p3 = tl.dot(
+                (-eta[None, :] * p2).to(DT), x[n_n_].to(DT), W[n_n_], input_precision="tf32x3"
+            )  # ... + -x^T diag(eta) p2
+            W_slice2 = p3  # W - x^T diag(eta) p2
             W_next = W_next + (W_slice2,)
         W = W_next
     for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
@@ -768,7 +772,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "d6d6977da61b6ff0")
+    config = choose(some.dtype, (N, M), "b35b34fc18c67160")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(M, min(config.tile, config.padded(M))))
     W_first = whole(states.get("W"))
@@ -825,14 +829,16 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             block_m_=min(config.tile, config.padded(M)),
             YIELD=False,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for(
+                [(config.padded(N), x, z)], [(min(config.tile, config.padded(M)), y), (config.chunk, matrix1, matrix2)]
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
         W_linear = some.new_empty((B * parts, H, N, N), dtype=torch.float32)
         launch(
@@ -851,14 +857,14 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             block_n__kept=min(config.tile, config.padded(N)),
             YIELD=False,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for([(config.padded(N), x)], [(config.chunk, matrix1)]),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             W_coming = exchange.begin((map_of_all("W", W_first, W_ends, lay, parts, True, linear=W_linear, axis=1),))
@@ -896,14 +902,16 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         block_m_=min(config.tile, config.padded(M)),
         YIELD=True,
         WARPS=config.warps,
-        STAGES=config.stages,
+        STAGES=config.stages_for(
+            [(config.padded(N), x, z)], [(min(config.tile, config.padded(M)), y), (config.chunk, matrix1, matrix2)]
+        ),
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
-        num_stages=config.stages,
+        num_stages=2,
     )
     matrix1 = matrix2 = None
     saved = {"f73806d84e": write1}
@@ -1111,13 +1119,15 @@ def backward_sweep_1(
             )  # dy
         dW_next = ()
         for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
-            p4 = tl.dot((eta[None, :] * p3).to(DT), x[n_n_].to(DT), input_precision="tf32x3")  # p3^T diag(eta) x
+            p4 = tl.dot(
+                (-eta[None, :] * p3).to(DT), x[n_n_].to(DT), dW[n_n_], input_precision="tf32x3"
+            )  # ... + -p3^T diag(eta) x
             z = tl.load(
                 z_p + t0 * z_t + i[:, None] * z_t + n_[n_n_][None, :],
                 mask=i_ok[:, None] & n__ok[n_n_][None, :],
                 other=0.0,
             )
-            p5 = tl.dot(do.to(DT), z.to(DT), ((-p4) + dW[n_n_]), input_precision="tf32x3")  # ... + do^T z
+            p5 = tl.dot(do.to(DT), z.to(DT), p4, input_precision="tf32x3")  # ... + do^T z
             dW_slice2 = p5  # dW + do^T z - p3^T diag(eta) x
             dW_next = dW_next + (dW_slice2,)
         dW = dW_next
@@ -1211,8 +1221,10 @@ def backward_ends_1(
         eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
         dW_next = ()
         for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
-            p3 = tl.dot((eta[None, :] * p2).to(DT), x[n_n_].to(DT), input_precision="tf32x3")  # x^T diag(eta) p2
-            dW_slice2 = dW[n_n_] + (-p3)  # dW - x^T diag(eta) p2
+            p3 = tl.dot(
+                (-eta[None, :] * p2).to(DT), x[n_n_].to(DT), dW[n_n_], input_precision="tf32x3"
+            )  # ... + -x^T diag(eta) p2
+            dW_slice2 = p3  # dW - x^T diag(eta) p2
             dW_next = dW_next + (dW_slice2,)
         dW = dW_next
     for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
@@ -1304,30 +1316,30 @@ def backward_sweep_2(
     x_h,
     x_g,
     matrix5,
+    write1_p,
+    write1_b,
+    write1_t,
+    write1_h,
+    write1_g,
     z_p,
     z_b,
     z_t,
     z_h,
     z_g,
     matrix3,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
     eta_by_head,
     dx_1_out,
     deta_1_out,
-    write2_p,
-    write2_b,
-    write2_t,
-    write2_h,
-    write2_g,
     do_p,
     do_b,
     do_t,
     do_h,
     do_g,
+    write2_p,
+    write2_b,
+    write2_t,
+    write2_h,
+    write2_g,
     T,
     H,
     chunks,
@@ -1374,10 +1386,10 @@ def backward_sweep_2(
         m_ = m_ + (m__slice,)
         m__ok = m__ok + (m__ok_slice,)
     x_p += b * x_b + h // x_g * x_h
-    z_p += b * z_b + h // z_g * z_h
     write1_p += b * write1_b + h // write1_g * write1_h
-    write2_p += b * write2_b + h // write2_g * write2_h
+    z_p += b * z_b + h // z_g * z_h
     do_p += b * do_b + h // do_g * do_h
+    write2_p += b * write2_b + h // write2_g * write2_h
     for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -1392,10 +1404,8 @@ def backward_sweep_2(
         x_each = tl.where(n__ok[:, None] & i_ok[None, :], x, 0.0)
         t = tl.load(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p = tl.dot(x.to(DT), t.to(DT), input_precision="tf32x3")  # matrix5 x
+        p2 = -p
         z = tl.load(z_p + t0 * z_t + i[None, :] * z_t + n_[:, None], mask=n__ok[:, None] & i_ok[None, :], other=0.0)
-        t2 = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(z.to(DT), t2.to(DT), (-p), input_precision="tf32x3")  # ... + matrix3 z
-        p3 = p2
         dW_next = ()
         for n_m_ in tl.static_range((M + block_m_ - 1) // block_m_):
             write1 = tl.load(
@@ -1403,24 +1413,26 @@ def backward_sweep_2(
                 mask=i_ok[:, None] & m__ok[n_m_][None, :],
                 other=0.0,
             )
-            p3 = tl.dot(dW[n_m_].to(DT), tl.trans(write1.to(DT)), p3, input_precision="tf32x3")  # ... + write1 dW
-            write2 = tl.load(
-                write2_p + t0 * write2_t + i[:, None] * write2_t + m_[n_m_][None, :],
-                mask=i_ok[:, None] & m__ok[n_m_][None, :],
-                other=0.0,
-            )
-            p4 = tl.dot(
-                (eta[None, :] * x_each.to(tl.float32)).to(DT), write2.to(DT), input_precision="tf32x3"
-            )  # write2^T diag(eta) x
+            p2 = tl.dot(dW[n_m_].to(DT), tl.trans(write1.to(DT)), p2, input_precision="tf32x3")  # ... + write1 dW
             do = tl.load(
                 do_p + t0 * do_t + i[:, None] * do_t + m_[n_m_][None, :],
                 mask=i_ok[:, None] & m__ok[n_m_][None, :],
                 other=0.0,
             )
-            p5 = tl.dot(z.to(DT), do.to(DT), (dW[n_m_] + (-p4)), input_precision="tf32x3")  # ... + do^T z
+            p4 = tl.dot(z.to(DT), do.to(DT), dW[n_m_], input_precision="tf32x3")  # ... + do^T z
+            write2 = tl.load(
+                write2_p + t0 * write2_t + i[:, None] * write2_t + m_[n_m_][None, :],
+                mask=i_ok[:, None] & m__ok[n_m_][None, :],
+                other=0.0,
+            )
+            p5 = tl.dot(
+                (-eta[None, :] * x_each.to(tl.float32)).to(DT), write2.to(DT), p4, input_precision="tf32x3"
+            )  # ... + -write2^T diag(eta) x
             dW_slice2 = p5  # dW + do^T z - write2^T diag(eta) x
             dW_next = dW_next + (dW_slice2,)
         dW = dW_next
+        t2 = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p3 = tl.dot(z.to(DT), t2.to(DT), p2, input_precision="tf32x3")  # ... + matrix3 z
         if YIELD:
             tl.store(
                 dx_1_out + step * N + i[None, :] * (H * N) + n_[:, None],
@@ -1567,9 +1579,9 @@ def backward_sweep_3(
                 other=0.0,
             )
             p5 = tl.dot(
-                (eta[None, :] * x_each.to(tl.float32)).to(DT), write1.to(DT), input_precision="tf32x3"
-            )  # write1^T diag(eta) x
-            W_slice2 = W[n_m_] + (-p5)  # W - write1^T diag(eta) x
+                (-eta[None, :] * x_each.to(tl.float32)).to(DT), write1.to(DT), W[n_m_], input_precision="tf32x3"
+            )  # ... + -write1^T diag(eta) x
+            W_slice2 = p5  # W - write1^T diag(eta) x
             W_next = W_next + (W_slice2,)
         W = W_next
         if YIELD:
@@ -1601,7 +1613,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "d6d6977da61b6ff0")
+    config = choose(some.dtype, (N, M), "b35b34fc18c67160")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(N, min(config.tile, config.padded(N))))
     W_first = whole(states.get("W"))
@@ -1671,14 +1683,16 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_m_=min(config.tile, config.padded(M)),
             YIELD=False,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for(
+                [(config.padded(N), x, z)], [(min(config.tile, config.padded(M)), do), (config.chunk, matrix2, matrix1)]
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
         dW_linear = some.new_empty((B * parts, H, N, N), dtype=torch.float32)
         launch(
@@ -1697,14 +1711,14 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_n__kept=min(config.tile, config.padded(N)),
             YIELD=False,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for([(config.padded(N), x)], [(config.chunk, matrix1)]),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             dW_coming = exchange.begin(
@@ -1744,14 +1758,16 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         block_m_=min(config.tile, config.padded(M)),
         YIELD=True,
         WARPS=config.warps,
-        STAGES=config.stages,
+        STAGES=config.stages_for(
+            [(config.padded(N), x, z)], [(min(config.tile, config.padded(M)), do), (config.chunk, matrix2, matrix1)]
+        ),
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
-        num_stages=config.stages,
+        num_stages=2,
     )
     matrix1 = matrix2 = None
     if needs & {"eta", "x", "z"}:
@@ -1791,18 +1807,18 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             x,
             *strides(x, H),
             matrix5,
+            write1,
+            *strides(write1, H),
             z,
             *strides(z, H),
             matrix3,
-            write1,
-            *strides(write1, H),
             eta_by_head,
             dx_1,
             deta_1,
-            write2,
-            *strides(write2, H),
             do,
             *strides(do, H),
+            write2,
+            *strides(write2, H),
             *lay.walked,
             parts,
             lay.length(parts),
@@ -1812,14 +1828,17 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_n_=min(config.tile, config.padded(N)),
             YIELD=True,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for(
+                [(config.padded(M), write1, do, write2)],
+                [(min(config.tile, config.padded(N)), x, z), (config.chunk, matrix5, matrix3)],
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
     matrix3 = matrix5 = None
     if needs & {"x", "z"}:
@@ -1855,14 +1874,17 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_n_=min(config.tile, config.padded(N)),
             YIELD=True,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for(
+                [(config.padded(M), do, write2, write1)],
+                [(min(config.tile, config.padded(N)), x, dx_1), (config.chunk, matrix4, matrix6)],
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
     W_last = dx_1 = matrix4 = matrix6 = write2 = None
     gradients, initial = {}, {}

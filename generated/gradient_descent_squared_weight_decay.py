@@ -826,9 +826,9 @@ def forward_sweep_1(
         W_next = ()
         for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
             p5 = tl.dot(
-                ((until * eta)[None, :] * p2).to(DT), x[n_n_].to(DT), input_precision="tf32x3"
-            )  # p2^T diag(eta . until) x
-            W_slice2 = (kept * W[n_n_]) + (-p5)  # kept W - p2^T diag(eta . until) x
+                (-(until * eta)[None, :] * p2).to(DT), x[n_n_].to(DT), (kept * W[n_n_]), input_precision="tf32x3"
+            )  # ... + -p2^T diag(eta . until) x
+            W_slice2 = p5  # kept W - p2^T diag(eta . until) x
             W_next = W_next + (W_slice2,)
         W = W_next
     for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
@@ -934,9 +934,9 @@ def forward_ends_1(
         W_next = ()
         for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
             p3 = tl.dot(
-                ((until * eta)[None, :] * p2).to(DT), x[n_n_].to(DT), input_precision="tf32x3"
-            )  # x^T diag(eta . until) p2
-            W_slice2 = (kept * W[n_n_]) + (-p3)  # kept W - x^T diag(eta . until) p2
+                (-(until * eta)[None, :] * p2).to(DT), x[n_n_].to(DT), (kept * W[n_n_]), input_precision="tf32x3"
+            )  # ... + -x^T diag(eta . until) p2
+            W_slice2 = p3  # kept W - x^T diag(eta . until) p2
             W_next = W_next + (W_slice2,)
         W = W_next
     for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
@@ -968,7 +968,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], keep.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "7b4d1cc13829dbb7")
+    config = choose(some.dtype, (N, M), "d75e8f3b114a900a")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(M, min(config.tile, config.padded(M))))
     W_first = whole(states.get("W"))
@@ -1031,14 +1031,16 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             block_m_=min(config.tile, config.padded(M)),
             YIELD=False,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for(
+                [(config.padded(N), x, z)], [(min(config.tile, config.padded(M)), y), (config.chunk, matrix1, matrix2)]
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
         W_linear = some.new_empty((B * parts, H, N, N), dtype=torch.float32)
         launch(
@@ -1059,14 +1061,14 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             block_n__kept=min(config.tile, config.padded(N)),
             YIELD=False,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for([(config.padded(N), x)], [(config.chunk, matrix1)]),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             W_coming = exchange.begin((map_of_all("W", W_first, W_ends, lay, parts, True, linear=W_linear, axis=1),))
@@ -1106,14 +1108,16 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         block_m_=min(config.tile, config.padded(M)),
         YIELD=True,
         WARPS=config.warps,
-        STAGES=config.stages,
+        STAGES=config.stages_for(
+            [(config.padded(N), x, z)], [(min(config.tile, config.padded(M)), y), (config.chunk, matrix1, matrix2)]
+        ),
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
-        num_stages=config.stages,
+        num_stages=2,
     )
     keep_resets = keep_sums = matrix1 = matrix2 = None
     saved = {"f73806d84e": write1}
@@ -1311,6 +1315,11 @@ def backward_sweep_1(
         keep_a_before = tl.load(keep_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
         keep_r_before = tl.load(keep_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
         p = tl.zeros([block_m_, C], tl.float32)
+        do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + m_[:, None], mask=m__ok[:, None] & i_ok[None, :], other=0.0)
+        do_each = tl.where(m__ok[:, None] & i_ok[None, :], do, 0.0)
+        kept = power(keep_a_end, keep_r_end < 0)
+        until = power(keep_a, keep_r < 0)
+        p4 = ()
         x = ()
         for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
             x_slice = tl.load(
@@ -1319,10 +1328,17 @@ def backward_sweep_1(
                 other=0.0,
             )
             p = tl.dot(dW[n_n_].to(DT), tl.trans(x_slice.to(DT)), p, input_precision="tf32x3")  # x dW^T
+            z = tl.load(
+                z_p + t0 * z_t + i[:, None] * z_t + n_[n_n_][None, :],
+                mask=i_ok[:, None] & n__ok[n_n_][None, :],
+                other=0.0,
+            )
+            p4_slice = tl.dot(
+                (until[None, :] * do_each.to(tl.float32)).to(DT), z.to(DT), (kept * dW[n_n_]), input_precision="tf32x3"
+            )  # ... + do^T diag(until) z
+            p4 = p4 + (p4_slice,)
             x = x + (x_slice,)
         since = power(keep_a_end - keep_a, keep_r_end < i + 1)
-        do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + m_[:, None], mask=m__ok[:, None] & i_ok[None, :], other=0.0)
-        do_each = tl.where(m__ok[:, None] & i_ok[None, :], do, 0.0)
         t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(do.to(DT), t.to(DT), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix2 do
         t2 = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
@@ -1336,25 +1352,12 @@ def backward_sweep_1(
                 (eta[None, :] * p3),
                 mask=m__ok[:, None] & i_ok[None, :],
             )  # dy
-        kept = power(keep_a_end, keep_r_end < 0)
-        until = power(keep_a_before, keep_r_before < 0)
-        until2 = power(keep_a, keep_r < 0)
+        until2 = power(keep_a_before, keep_r_before < 0)
         dW_next = ()
         for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
-            p4 = tl.dot(
-                ((eta * until)[None, :] * p3).to(DT), x[n_n_].to(DT), input_precision="tf32x3"
-            )  # p3^T diag(eta . until) x
-            z = tl.load(
-                z_p + t0 * z_t + i[:, None] * z_t + n_[n_n_][None, :],
-                mask=i_ok[:, None] & n__ok[n_n_][None, :],
-                other=0.0,
-            )
             p5 = tl.dot(
-                (until2[None, :] * do_each.to(tl.float32)).to(DT),
-                z.to(DT),
-                ((kept * dW[n_n_]) + (-p4)),
-                input_precision="tf32x3",
-            )  # ... + do^T diag(until) z
+                (-(eta * until2)[None, :] * p3).to(DT), x[n_n_].to(DT), p4[n_n_], input_precision="tf32x3"
+            )  # ... + -p3^T diag(eta . until) x
             dW_slice2 = p5  # kept dW + do^T diag(until) z - p3^T diag(eta . until) x
             dW_next = dW_next + (dW_slice2,)
         dW = dW_next
@@ -1461,9 +1464,9 @@ def backward_ends_1(
         dW_next = ()
         for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
             p3 = tl.dot(
-                ((eta * until)[None, :] * p2).to(DT), x[n_n_].to(DT), input_precision="tf32x3"
-            )  # x^T diag(eta . until) p2
-            dW_slice2 = (kept * dW[n_n_]) + (-p3)  # kept dW - x^T diag(eta . until) p2
+                (-(eta * until)[None, :] * p2).to(DT), x[n_n_].to(DT), (kept * dW[n_n_]), input_precision="tf32x3"
+            )  # ... + -x^T diag(eta . until) p2
+            dW_slice2 = p3  # kept dW - x^T diag(eta . until) p2
             dW_next = dW_next + (dW_slice2,)
         dW = dW_next
     for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
@@ -1580,16 +1583,16 @@ def backward_sweep_2(
     matrix3,
     dx_2_out,
     deta_2_out,
-    write2_p,
-    write2_b,
-    write2_t,
-    write2_h,
-    write2_g,
     do_p,
     do_b,
     do_t,
     do_h,
     do_g,
+    write2_p,
+    write2_b,
+    write2_t,
+    write2_h,
+    write2_g,
     T,
     H,
     chunks,
@@ -1638,8 +1641,8 @@ def backward_sweep_2(
     x_p += b * x_b + h // x_g * x_h
     write1_p += b * write1_b + h // write1_g * write1_h
     z_p += b * z_b + h // z_g * z_h
-    write2_p += b * write2_b + h // write2_g * write2_h
     do_p += b * do_b + h // do_g * do_h
+    write2_p += b * write2_b + h // write2_g * write2_h
     for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -1660,11 +1663,11 @@ def backward_sweep_2(
         x = tl.load(x_p + t0 * x_t + i[None, :] * x_t + n_[:, None], mask=n__ok[:, None] & i_ok[None, :], other=0.0)
         x_each = tl.where(n__ok[:, None] & i_ok[None, :], x, 0.0)
         p = tl.zeros([block_n_, C], tl.float32)
-        until = power(keep_a_before, keep_r_before < 0)
         z = tl.load(z_p + t0 * z_t + i[None, :] * z_t + n_[:, None], mask=n__ok[:, None] & i_ok[None, :], other=0.0)
         z_each = tl.where(n__ok[:, None] & i_ok[None, :], z, 0.0)
         kept = power(keep_a_end, keep_r_end < 0)
-        until2 = power(keep_a, keep_r < 0)
+        until = power(keep_a, keep_r < 0)
+        until2 = power(keep_a_before, keep_r_before < 0)
         dW_next = ()
         for n_m_ in tl.static_range((M + block_m_ - 1) // block_m_):
             write1 = tl.load(
@@ -1676,25 +1679,22 @@ def backward_sweep_2(
             p = tl.dot(rounded.to(DT), tl.trans(write1.to(DT)), p, input_precision="tf32x3")  # write1 dW
             if not EXACT:
                 p = tl.dot(rest.to(DT), tl.trans(write1.to(DT)), p)
-            write2 = tl.load(
-                write2_p + t0 * write2_t + i[:, None] * write2_t + m_[n_m_][None, :],
-                mask=i_ok[:, None] & m__ok[n_m_][None, :],
-                other=0.0,
-            )
-            p4 = tl.dot(
-                ((eta * until)[None, :] * x_each.to(tl.float32)).to(DT), write2.to(DT), input_precision="tf32x3"
-            )  # write2^T diag(eta . until) x
             do = tl.load(
                 do_p + t0 * do_t + i[:, None] * do_t + m_[n_m_][None, :],
                 mask=i_ok[:, None] & m__ok[n_m_][None, :],
                 other=0.0,
             )
-            p5 = tl.dot(
-                (until2[None, :] * z_each.to(tl.float32)).to(DT),
-                do.to(DT),
-                ((-p4) + (kept * dW[n_m_])),
-                input_precision="tf32x3",
+            p4 = tl.dot(
+                (until[None, :] * z_each.to(tl.float32)).to(DT), do.to(DT), (kept * dW[n_m_]), input_precision="tf32x3"
             )  # ... + do^T diag(until) z
+            write2 = tl.load(
+                write2_p + t0 * write2_t + i[:, None] * write2_t + m_[n_m_][None, :],
+                mask=i_ok[:, None] & m__ok[n_m_][None, :],
+                other=0.0,
+            )
+            p5 = tl.dot(
+                (-(eta * until2)[None, :] * x_each.to(tl.float32)).to(DT), write2.to(DT), p4, input_precision="tf32x3"
+            )  # ... + -write2^T diag(eta . until) x
             dW_slice2 = p5  # kept dW + do^T diag(until) z - write2^T diag(eta . until) x
             dW_next = dW_next + (dW_slice2,)
         dW = dW_next
@@ -1833,9 +1833,9 @@ def backward_sweep_3(
         p = tl.zeros([block_n_, C], tl.float32)
         x = tl.load(x_p + t0 * x_t + i[None, :] * x_t + n_[:, None], mask=n__ok[:, None] & i_ok[None, :], other=0.0)
         x_each = tl.where(n__ok[:, None] & i_ok[None, :], x, 0.0)
+        kept = power(keep_a_end, keep_r_end < 0)
         until = power(keep_a_end - keep_a, keep_r_end < i + 1)
         eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
-        kept = power(keep_a_end, keep_r_end < 0)
         W_next = ()
         for n_m_ in tl.static_range((M + block_m_ - 1) // block_m_):
             do = tl.load(
@@ -1853,9 +1853,12 @@ def backward_sweep_3(
                 other=0.0,
             )
             p3 = tl.dot(
-                ((until * eta)[None, :] * x_each.to(tl.float32)).to(DT), write1.to(DT), input_precision="tf32x3"
-            )  # write1^T diag(eta . until) x
-            W_slice2 = (kept * W[n_m_]) + (-p3)  # kept W - write1^T diag(eta . until) x
+                (-(until * eta)[None, :] * x_each.to(tl.float32)).to(DT),
+                write1.to(DT),
+                (kept * W[n_m_]),
+                input_precision="tf32x3",
+            )  # ... + -write1^T diag(eta . until) x
+            W_slice2 = p3  # kept W - write1^T diag(eta . until) x
             W_next = W_next + (W_slice2,)
         W = W_next
         sums = tl.sum(
@@ -2096,8 +2099,8 @@ def backward_sweep_4(
         x = tl.load(x_p + t0 * x_t + i[None, :] * x_t + n_[:, None], mask=n__ok[:, None] & i_ok[None, :], other=0.0)
         x_each = tl.where(n__ok[:, None] & i_ok[None, :], x, 0.0)
         p = tl.zeros([block_n_, C], tl.float32)
-        until = power(keep_a_end - keep_a, keep_r_end < i + 1)
         kept = power(keep_a_end, keep_r_end < 0)
+        until = power(keep_a_end - keep_a, keep_r_end < i + 1)
         W_next = ()
         for n_m_ in tl.static_range((M + block_m_ - 1) // block_m_):
             write2 = tl.load(
@@ -2115,9 +2118,12 @@ def backward_sweep_4(
                 other=0.0,
             )
             p3 = tl.dot(
-                ((until * eta)[None, :] * x_each.to(tl.float32)).to(DT), write1.to(DT), input_precision="tf32x3"
-            )  # write1^T diag(eta . until) x
-            W_slice2 = (kept * W[n_m_]) + (-p3)  # kept W - write1^T diag(eta . until) x
+                (-(until * eta)[None, :] * x_each.to(tl.float32)).to(DT),
+                write1.to(DT),
+                (kept * W[n_m_]),
+                input_precision="tf32x3",
+            )  # ... + -write1^T diag(eta . until) x
+            W_slice2 = p3  # kept W - write1^T diag(eta . until) x
             W_next = W_next + (W_slice2,)
         W = W_next
         sums = tl.sum(
@@ -2156,7 +2162,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], keep.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "7b4d1cc13829dbb7")
+    config = choose(some.dtype, (N, M), "d75e8f3b114a900a")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(N, min(config.tile, config.padded(N))))
     W_first = whole(states.get("W"))
@@ -2232,14 +2238,16 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_m_=min(config.tile, config.padded(M)),
             YIELD=False,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for(
+                [(config.padded(N), x, z)], [(min(config.tile, config.padded(M)), do), (config.chunk, matrix2, matrix1)]
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
         dW_linear = some.new_empty((B * parts, H, N, N), dtype=torch.float32)
         launch(
@@ -2260,14 +2268,14 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_n__kept=min(config.tile, config.padded(N)),
             YIELD=False,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for([(config.padded(N), x)], [(config.chunk, matrix1)]),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             dW_coming = exchange.begin(
@@ -2309,14 +2317,16 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         block_m_=min(config.tile, config.padded(M)),
         YIELD=True,
         WARPS=config.warps,
-        STAGES=config.stages,
+        STAGES=config.stages_for(
+            [(config.padded(N), x, z)], [(min(config.tile, config.padded(M)), do), (config.chunk, matrix2, matrix1)]
+        ),
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
-        num_stages=config.stages,
+        num_stages=2,
     )
     matrix1 = matrix2 = None
     if needs & {"eta", "keep", "x"}:
@@ -2372,10 +2382,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             matrix3,
             dx_2,
             deta_2,
-            write2,
-            *strides(write2, H),
             do,
             *strides(do, H),
+            write2,
+            *strides(write2, H),
             *lay.walked,
             parts,
             lay.length(parts),
@@ -2385,14 +2395,17 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_n_=min(config.tile, config.padded(N)),
             YIELD=True,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for(
+                [(config.padded(M), write1, do, write2)],
+                [(min(config.tile, config.padded(N)), x, z), (config.chunk, matrix5, matrix3)],
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
     matrix3 = matrix5 = None
     if needs & {"keep", "z"}:
@@ -2429,14 +2442,16 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_n_=min(config.tile, config.padded(N)),
             YIELD=True,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for(
+                [(config.padded(M), do, write1)], [(min(config.tile, config.padded(N)), z, x), (config.chunk, matrix4)]
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
     matrix4 = None
     if needs & {"keep"}:
@@ -2509,14 +2524,17 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_n_=min(config.tile, config.padded(N)),
             YIELD=True,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for(
+                [(config.padded(M), write2, write1)],
+                [(min(config.tile, config.padded(N)), x, dx_2), (config.chunk, matrix6)],
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
     dx_2 = matrix6 = write2 = None
     gradients, initial = {}, {}

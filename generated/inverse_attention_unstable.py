@@ -894,7 +894,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], o.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = o.shape[-1]
-    config = choose(some.dtype, (D, E), "6b12ee55b992cdaf")
+    config = choose(some.dtype, (D, E), "d77a4e6bad3a834f")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     s_first = whole(states.get("s"))
@@ -956,14 +956,16 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             block_e=min(config.tile, config.padded(E)),
             YIELD=False,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for(
+                [(config.padded(D), q, k)], [(min(config.tile, config.padded(E)), o), (config.chunk, matrix1)]
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
         s_linear = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
         launch(
@@ -987,14 +989,14 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=False,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for([(config.padded(D), q, k)], [(config.chunk, matrix1)]),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             s_coming = exchange.begin((map_of_all("s", s_first, s_ends, lay, parts, True, linear=s_linear, axis=0),))
@@ -1032,14 +1034,16 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         block_e=min(config.tile, config.padded(E)),
         YIELD=True,
         WARPS=config.warps,
-        STAGES=config.stages,
+        STAGES=config.stages_for(
+            [(config.padded(D), q, k)], [(min(config.tile, config.padded(E)), o), (config.chunk, matrix1)]
+        ),
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
-        num_stages=config.stages,
+        num_stages=2,
     )
     lam_resets = lam_sums = matrix1 = None
     t2 = (each_head(q, H).float() * each_head(k, H).float()).sum(-1)
@@ -1306,8 +1310,10 @@ def backward_sweep_1(
         until = power(lam_a, lam_r < 0)
         ds_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
-            p4 = tl.dot((until[None, :] * p2).to(DT), q[n_d].to(DT), input_precision="tf32x3")  # q^T diag(until) p2
-            ds_slice2 = (kept * ds[n_d]) + (-p4)  # kept ds - q^T diag(until) p2
+            p4 = tl.dot(
+                (-until[None, :] * p2).to(DT), q[n_d].to(DT), (kept * ds[n_d]), input_precision="tf32x3"
+            )  # ... + -q^T diag(until) p2
+            ds_slice2 = p4  # kept ds - q^T diag(until) p2
             ds_next = ds_next + (ds_slice2,)
         ds = ds_next
     for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -1422,8 +1428,10 @@ def backward_ends_1(
         until = power(lam_a, lam_r < 0)
         ds_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
-            p3 = tl.dot((until[None, :] * p2).to(DT), q[n_d].to(DT), input_precision="tf32x3")  # q^T diag(until) p2
-            ds_slice2 = (kept * ds[n_d]) + (-p3)  # kept ds - q^T diag(until) p2
+            p3 = tl.dot(
+                (-until[None, :] * p2).to(DT), q[n_d].to(DT), (kept * ds[n_d]), input_precision="tf32x3"
+            )  # ... + -q^T diag(until) p2
+            ds_slice2 = p3  # kept ds - q^T diag(until) p2
             ds_next = ds_next + (ds_slice2,)
         ds = ds_next
     for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -1607,8 +1615,8 @@ def backward_sweep_2(
         p = tl.zeros([block_d, C], tl.float32)
         q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         q_each = tl.where(d_ok[:, None] & i_ok[None, :], q, 0.0)
-        until = power(lam_a, lam_r < 0)
         kept = power(lam_a_end, lam_r_end < 0)
+        until = power(lam_a, lam_r < 0)
         ds_next = ()
         for n_e in tl.static_range((E + block_e - 1) // block_e):
             write1 = tl.load(
@@ -1626,9 +1634,12 @@ def backward_sweep_2(
                 other=0.0,
             )
             p3 = tl.dot(
-                (until[None, :] * q_each.to(tl.float32)).to(DT), write2.to(DT), input_precision="tf32x3"
-            )  # q^T diag(until) write2
-            ds_slice2 = (kept * ds[n_e]) + (-p3)  # kept ds - q^T diag(until) write2
+                (-until[None, :] * q_each.to(tl.float32)).to(DT),
+                write2.to(DT),
+                (kept * ds[n_e]),
+                input_precision="tf32x3",
+            )  # ... + -q^T diag(until) write2
+            ds_slice2 = p3  # kept ds - q^T diag(until) write2
             ds_next = ds_next + (ds_slice2,)
         ds = ds_next
         sums = tl.sum(
@@ -1929,7 +1940,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], o.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = o.shape[-1]
-    config = choose(some.dtype, (D, E), "6b12ee55b992cdaf")
+    config = choose(some.dtype, (D, E), "d77a4e6bad3a834f")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     s_first = whole(states.get("s"))
@@ -2005,14 +2016,17 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_e=min(config.tile, config.padded(E)),
             YIELD=False,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for(
+                [(config.padded(D), k, q)],
+                [(min(config.tile, config.padded(E)), dv, write1, o), (config.chunk, matrix1, matrix2)],
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
         ds_linear = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
         launch(
@@ -2036,14 +2050,14 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=False,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for([(config.padded(D), k, q)], [(config.chunk, matrix1)]),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             ds_coming = exchange.begin(
@@ -2102,14 +2116,17 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         block_e=min(config.tile, config.padded(E)),
         YIELD=True,
         WARPS=config.warps,
-        STAGES=config.stages,
+        STAGES=config.stages_for(
+            [(config.padded(D), k, q)],
+            [(min(config.tile, config.padded(E)), dv, write1, o), (config.chunk, matrix1, matrix2)],
+        ),
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
-        num_stages=config.stages,
+        num_stages=2,
     )
     matrix1 = matrix2 = None
     if needs & {"k", "lam"}:
@@ -2169,14 +2186,17 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_d=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for(
+                [(config.padded(E), write1, write2)],
+                [(min(config.tile, config.padded(D)), k, q), (config.chunk, matrix3)],
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
     matrix3 = None
     if needs & {"lam", "q"}:
@@ -2252,14 +2272,17 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_d=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for(
+                [(config.padded(E), write2, write1)],
+                [(min(config.tile, config.padded(D)), q, k), (config.chunk, matrix4)],
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
     matrix4 = write2 = None
     if needs & {"lam"}:

@@ -94,6 +94,7 @@ from chunkform.runtime.kernels import (
     decayed_sum,
     inverse,
     is_flat,
+    over_blocks,
     part_of,
     place_of,
     span,
@@ -731,8 +732,8 @@ def forward_sweep_1(
     v_h,
     v_g,
     matrix1,
-    matrix2,
     scaled2_p,
+    matrix2,
     write1_out,
     o_out,
     alpha_sums,
@@ -798,12 +799,12 @@ def forward_sweep_1(
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         p = tl.zeros([block_e, C], tl.float32)
-        alpha_a_end = ()
-        alpha_n_end = ()
-        scaled2 = ()
+        p3 = tl.zeros([block_e, C], tl.float32)
+        kept = ()
+        scaled3 = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
-            alpha_a_end_slice = tl.load(alpha_sums + at * D + last * D + d[n_d], mask=d_ok[n_d], other=0)
-            alpha_n_end_slice = (
+            alpha_a_end = tl.load(alpha_sums + at * D + last * D + d[n_d], mask=d_ok[n_d], other=0)
+            alpha_n_end = (
                 tl.load(alpha_resets + at * D + last * D + d[n_d], mask=d_ok[n_d], other=0)
                 if EXACT
                 else tl.full([1], 0, tl.int32)
@@ -824,14 +825,20 @@ def forward_sweep_1(
                 other=0.0,
             )
             p = tl.dot(S[n_d].to(DT), tl.trans(scaled1.to(DT)), p, input_precision="tf32x3")  # scaled1 S
-            scaled2_slice = tl.load(
+            scaled2 = tl.load(
                 scaled2_p + at * D + i[:, None] * D + d[n_d][None, :],
                 mask=i_ok[:, None] & d_ok[n_d][None, :],
                 other=0.0,
             )
-            alpha_a_end = alpha_a_end + (alpha_a_end_slice,)
-            alpha_n_end = alpha_n_end + (alpha_n_end_slice,)
-            scaled2 = scaled2 + (scaled2_slice,)
+            p3 = tl.dot(S[n_d].to(DT), tl.trans(scaled2.to(DT)), p3, input_precision="tf32x3")  # scaled2 S
+            kept_slice = span(alpha_a_end, alpha_n_end, 0.0, 0)
+            scaled3_slice = tl.load(
+                scaled3_p + at * D + i[:, None] * D + d[n_d][None, :],
+                mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
+            )
+            kept = kept + (kept_slice,)
+            scaled3 = scaled3 + (scaled3_slice,)
         v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         v_each = tl.where(e_ok[:, None] & i_ok[None, :], v, 0.0)
         w = (-p) + v_each.to(tl.float32)
@@ -839,29 +846,24 @@ def forward_sweep_1(
         p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
         t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         rounded, rest = rounded_and_rest(t2, DT)
-        p3 = tl.dot(p2.to(DT), tl.trans(rounded.to(DT)), input_precision="tf32x3")  # matrix2 p2
+        p4 = tl.dot(p2.to(DT), tl.trans(rounded.to(DT)), p3, input_precision="tf32x3")  # ... + matrix2 p2
         if not EXACT:
-            p3 = tl.dot(p2.to(DT), tl.trans(rest.to(DT)), p3)
-        p4 = p3
+            p4 = tl.dot(p2.to(DT), tl.trans(rest.to(DT)), p4)
+        if YIELD:
+            tl.store(write1_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :])
+            tl.store(o_out + step * E + i[None, :] * (H * E) + e[:, None], p4, mask=e_ok[:, None] & i_ok[None, :])  # o
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         S_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
-            p4 = tl.dot(S[n_d].to(DT), tl.trans(scaled2[n_d].to(DT)), p4, input_precision="tf32x3")  # ... + scaled2 S
-            kept = span(alpha_a_end[n_d], alpha_n_end[n_d], 0.0, 0)
-            scaled3 = tl.load(
-                scaled3_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :],
-                other=0.0,
-            )
             p5 = tl.dot(
-                (beta[None, :] * p2).to(DT), scaled3.to(DT), (kept[None, :] * S[n_d]), input_precision="tf32x3"
+                (beta[None, :] * p2).to(DT),
+                scaled3[n_d].to(DT),
+                (kept[n_d][None, :] * S[n_d]),
+                input_precision="tf32x3",
             )  # ... + scaled3^T diag(beta) p2
             S_slice2 = p5  # diag(kept) S + scaled3^T diag(beta) p2
             S_next = S_next + (S_slice2,)
         S = S_next
-        if YIELD:
-            tl.store(write1_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :])
-            tl.store(o_out + step * E + i[None, :] * (H * E) + e[:, None], p4, mask=e_ok[:, None] & i_ok[None, :])  # o
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if S_last is not None:
@@ -1001,7 +1003,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "1624e84cac7a6e54")
+    config = choose(some.dtype, (D, E), "5fa8d38ab67dec9b")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -1057,8 +1059,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             v,
             *strides(v, H),
             matrix1,
-            matrix2,
             scaled2,
+            matrix2,
             None,
             None,
             alpha_sums,
@@ -1075,7 +1077,10 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             block_e=min(config.tile, config.padded(E)),
             YIELD=False,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for(
+                [(config.padded(D), scaled1, scaled2, scaled3)],
+                [(min(config.tile, config.padded(E)), v), (config.chunk, matrix1, matrix2)],
+            ),
             BLOCK=BLOCK,
             C=config.chunk,
             LEVELS=config.levels,
@@ -1083,7 +1088,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
         S_linear = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
         launch(
@@ -1104,14 +1109,14 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=False,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for([(config.padded(D), scaled1, scaled3)], [(config.chunk, matrix1)]),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             S_coming = exchange.begin((map_of_all("S", S_first, S_ends, lay, parts, True, linear=S_linear, axis=0),))
@@ -1135,8 +1140,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         v,
         *strides(v, H),
         matrix1,
-        matrix2,
         scaled2,
+        matrix2,
         write1,
         o,
         alpha_sums,
@@ -1153,7 +1158,10 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         block_e=min(config.tile, config.padded(E)),
         YIELD=True,
         WARPS=config.warps,
-        STAGES=config.stages,
+        STAGES=config.stages_for(
+            [(config.padded(D), scaled1, scaled2, scaled3)],
+            [(min(config.tile, config.padded(E)), v), (config.chunk, matrix1, matrix2)],
+        ),
         BLOCK=BLOCK,
         C=config.chunk,
         LEVELS=config.levels,
@@ -1161,7 +1169,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
-        num_stages=config.stages,
+        num_stages=2,
     )
     alpha_resets = alpha_sums = matrix1 = matrix2 = scaled1 = scaled2 = scaled3 = None
     saved = {"c0cc4e5ad4": write1}
@@ -1188,8 +1196,8 @@ def backward_prepare_1(
     alpha_resets,
     alpha_extents,
     scaled1_p,
-    scaled2_p,
     scaled3_p,
+    scaled2_p,
     matrix2,
     matrix1,
     beta_by_head,
@@ -1296,12 +1304,12 @@ def backward_prepare_1(
         )  # k . since
         until = span(alpha_a, alpha_n, 0.0, 0)
         tl.store(
-            scaled2_p + at * D + i[:, None] * D + d[None, :],
+            scaled3_p + at * D + i[:, None] * D + d[None, :],
             (until * k.to(tl.float32)),
             mask=i_ok[:, None] & d_ok[None, :],
         )  # k . until
         tl.store(
-            scaled3_p + at * D + i[:, None] * D + d[None, :],
+            scaled2_p + at * D + i[:, None] * D + d[None, :],
             (until * q.to(tl.float32)),
             mask=i_ok[:, None] & d_ok[None, :],
         )  # q . until
@@ -1334,9 +1342,9 @@ def backward_sweep_1(
     write2_out,
     dv_out,
     dbeta_0_out,
-    scaled2_p,
     alpha_sums,
     alpha_resets,
+    scaled2_p,
     scaled3_p,
     T,
     H,
@@ -1351,6 +1359,7 @@ def backward_sweep_1(
     block_e: tl.constexpr,
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     BLOCK: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
@@ -1387,7 +1396,7 @@ def backward_sweep_1(
     first_block = (begin // BLOCK + (0 if starts is None else sh // H)).to(tl.int32)
     do_p += b * do_b + h // do_g * do_h
     write1_p += b * write1_b + h // write1_g * write1_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
@@ -1402,12 +1411,12 @@ def backward_sweep_1(
         )
         write1_each = tl.where(e_ok[:, None] & i_ok[None, :], write1, 0.0)
         p = tl.zeros([block_e, C], tl.float32)
-        alpha_a_end = ()
-        alpha_n_end = ()
-        scaled2 = ()
+        do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
+        p4 = ()
+        scaled3 = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
-            alpha_a_end_slice = tl.load(alpha_sums + at * D + last * D + d[n_d], mask=d_ok[n_d], other=0)
-            alpha_n_end_slice = (
+            alpha_a_end = tl.load(alpha_sums + at * D + last * D + d[n_d], mask=d_ok[n_d], other=0)
+            alpha_n_end = (
                 tl.load(alpha_resets + at * D + last * D + d[n_d], mask=d_ok[n_d], other=0)
                 if EXACT
                 else tl.full([1], 0, tl.int32)
@@ -1428,15 +1437,22 @@ def backward_sweep_1(
                 other=0.0,
             )
             p = tl.dot(dS[n_d].to(DT), tl.trans(scaled1.to(DT)), p, input_precision="tf32x3")  # scaled1 dS
-            scaled2_slice = tl.load(
+            kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
+            scaled2 = tl.load(
                 scaled2_p + at * D + i[:, None] * D + d[n_d][None, :],
                 mask=i_ok[:, None] & d_ok[n_d][None, :],
                 other=0.0,
             )
-            alpha_a_end = alpha_a_end + (alpha_a_end_slice,)
-            alpha_n_end = alpha_n_end + (alpha_n_end_slice,)
-            scaled2 = scaled2 + (scaled2_slice,)
-        do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
+            p4_slice = tl.dot(
+                do.to(DT), scaled2.to(DT), (kept[None, :] * dS[n_d]), input_precision="tf32x3"
+            )  # ... + scaled2^T do
+            scaled3_slice = tl.load(
+                scaled3_p + at * D + i[:, None] * D + d[n_d][None, :],
+                mask=i_ok[:, None] & d_ok[n_d][None, :],
+                other=0.0,
+            )
+            p4 = p4 + (p4_slice,)
+            scaled3 = scaled3 + (scaled3_slice,)
         t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         rounded, rest = rounded_and_rest(t, DT)
         p2 = tl.dot(do.to(DT), tl.trans(rounded.to(DT)), p, input_precision="tf32x3")  # ... + matrix2 do
@@ -1465,19 +1481,10 @@ def backward_sweep_1(
             )  # dbeta
         dS_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
-            p4 = tl.dot(
-                (beta[None, :] * p3).to(DT), scaled2[n_d].to(DT), input_precision="tf32x3"
-            )  # scaled2^T diag(beta) p3
-            kept = span(alpha_a_end[n_d], alpha_n_end[n_d], 0.0, 0)
-            scaled3 = tl.load(
-                scaled3_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :],
-                other=0.0,
-            )
             p5 = tl.dot(
-                do.to(DT), scaled3.to(DT), ((-p4) + (kept[None, :] * dS[n_d])), input_precision="tf32x3"
-            )  # ... + scaled3^T do
-            dS_slice2 = p5  # diag(kept) dS + scaled3^T do - scaled2^T diag(beta) p3
+                (-beta[None, :] * p3).to(DT), scaled3[n_d].to(DT), p4[n_d], input_precision="tf32x3"
+            )  # ... + -scaled3^T diag(beta) p3
+            dS_slice2 = p5  # diag(kept) dS + scaled2^T do - scaled3^T diag(beta) p3
             dS_next = dS_next + (dS_slice2,)
         dS = dS_next
     for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -1502,10 +1509,10 @@ def backward_ends_1(
     dS_last,
     scaled1_p,
     matrix1,
-    beta_by_head,
-    scaled2_p,
     alpha_sums,
     alpha_resets,
+    beta_by_head,
+    scaled3_p,
     T,
     H,
     chunks,
@@ -1554,12 +1561,11 @@ def backward_ends_1(
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         p = tl.zeros([block_d_kept, C], tl.float32)
-        alpha_a_end = ()
-        alpha_n_end = ()
-        scaled2 = ()
+        kept = ()
+        scaled3 = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
-            alpha_a_end_slice = tl.load(alpha_sums + at * D + last * D + d[n_d], mask=d_ok[n_d], other=0)
-            alpha_n_end_slice = (
+            alpha_a_end = tl.load(alpha_sums + at * D + last * D + d[n_d], mask=d_ok[n_d], other=0)
+            alpha_n_end = (
                 tl.load(alpha_resets + at * D + last * D + d[n_d], mask=d_ok[n_d], other=0)
                 if EXACT
                 else tl.full([1], 0, tl.int32)
@@ -1570,24 +1576,26 @@ def backward_ends_1(
                 other=0.0,
             )
             p = tl.dot(dS[n_d].to(DT), tl.trans(scaled1.to(DT)), p, input_precision="tf32x3")  # scaled1 dS
-            scaled2_slice = tl.load(
-                scaled2_p + at * D + i[:, None] * D + d[n_d][None, :],
+            kept_slice = span(alpha_a_end, alpha_n_end, 0.0, 0)
+            scaled3_slice = tl.load(
+                scaled3_p + at * D + i[:, None] * D + d[n_d][None, :],
                 mask=i_ok[:, None] & d_ok[n_d][None, :],
                 other=0.0,
             )
-            alpha_a_end = alpha_a_end + (alpha_a_end_slice,)
-            alpha_n_end = alpha_n_end + (alpha_n_end_slice,)
-            scaled2 = scaled2 + (scaled2_slice,)
+            kept = kept + (kept_slice,)
+            scaled3 = scaled3 + (scaled3_slice,)
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(p.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 p
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         dS_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             p3 = tl.dot(
-                (beta[None, :] * p2).to(DT), scaled2[n_d].to(DT), input_precision="tf32x3"
-            )  # scaled2^T diag(beta) p2
-            kept = span(alpha_a_end[n_d], alpha_n_end[n_d], 0.0, 0)
-            dS_slice2 = (-p3) + (kept[None, :] * dS[n_d])  # diag(kept) dS - scaled2^T diag(beta) p2
+                (-beta[None, :] * p2).to(DT),
+                scaled3[n_d].to(DT),
+                (kept[n_d][None, :] * dS[n_d]),
+                input_precision="tf32x3",
+            )  # ... + -scaled3^T diag(beta) p2
+            dS_slice2 = p3  # diag(kept) dS - scaled3^T diag(beta) p2
             dS_next = dS_next + (dS_slice2,)
         dS = dS_next
     for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -1608,322 +1616,33 @@ def backward_ends_1(
 
 
 @triton.jit(do_not_specialize=["T", "chunks"])
-def backward_prepare_read_2(
-    intra1_p,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    write2_p,
-    write2_b,
-    write2_t,
-    write2_h,
-    write2_g,
-    beta_by_head,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    alpha_sums,
-    alpha_resets,
-    alpha_extents,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    part_d: tl.constexpr,
-    FLAT: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
-):
-    """What needs no state, for all chunks at once."""
-    c = tl.program_id(0) % chunks
-    bh = (tl.program_id(0) // chunks).to(tl.int64)
-    b = bh // H
-    h = bh % H
-    i = tl.arange(0, C)
-    e = tl.arange(0, block_e)
-    e_ok = e < E
-    t0, last = place_of(c, T, begins, stops, C)
-    if last < 0:
-        return
-    i_ok = i < last + 1
-    row = i if EVEN else tl.minimum(i, last)
-    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
-    step = (b * T + t0) * H + h
-    write1_p += b * write1_b + h // write1_g * write1_h
-    write2_p += b * write2_b + h // write2_g * write2_h
-    k_p += b * k_b + h // k_g * k_h
-    do_p += b * do_b + h // do_g * do_h
-    q_p += b * q_b + h // q_g * q_h
-    extent = tl.load(alpha_extents + bh * chunks + c)
-    if is_flat(extent, DT) != FLAT:
-        return
-    write1 = tl.load(
-        write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
-    )
-    write2 = tl.load(
-        write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
-    )
-    p = tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # write1 write2^T
-    p2 = p
-    do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-    p4 = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # write1 do^T
-    p5 = p4
-    for d_start in range(0, D, part_d):
-        d = d_start + tl.arange(0, part_d)
-        d_ok = d < D
-        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        alpha_a = tl.load(alpha_sums + at * D + (row)[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0)
-        alpha_n = (
-            tl.load(alpha_resets + at * D + (row)[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0)
-            if EXACT
-            else 0
-        )
-        p3 = decayed_sum(
-            p2,
-            (beta[:, None] * k.to(tl.float32)),
-            alpha_sums + at * D,
-            alpha_resets + at * D if EXACT else None,
-            alpha_a,
-            alpha_n,
-            alpha_a,
-            alpha_n,
-            d,
-            d_ok,
-            last,
-            D,
-            C,
-            LEVELS,
-            False,
-            False,
-            FLAT,
-            EXACT,
-            DT,
-        )  # sum_{j} k_{j,d} beta_j [write1 write2^T]_{i,j} m_{i,j,d}
-        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p6 = decayed_sum(
-            p5,
-            q.to(tl.float32),
-            alpha_sums + at * D,
-            alpha_resets + at * D if EXACT else None,
-            alpha_a,
-            alpha_n,
-            alpha_a,
-            alpha_n,
-            d,
-            d_ok,
-            last,
-            D,
-            C,
-            LEVELS,
-            False,
-            True,
-            FLAT,
-            EXACT,
-            DT,
-        )  # sum_{j} q_{j,d} [write1 do^T]_{i,j} m_{i,j,d}
-        tl.store(intra1_p + at * D + i[:, None] * D + d[None, :], ((-p3) + p6), mask=i_ok[:, None] & d_ok[None, :])
-
-
-@triton.jit(do_not_specialize=["T", "chunks"])
-def backward_prepare_read_3(
-    intra2_p,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    beta_by_head,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    alpha_sums,
-    alpha_resets,
-    alpha_extents,
-    intra3_p,
-    write2_p,
-    write2_b,
-    write2_t,
-    write2_h,
-    write2_g,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    part_d: tl.constexpr,
-    FLAT: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
-):
-    """What needs no state, for all chunks at once."""
-    c = tl.program_id(0) % chunks
-    bh = (tl.program_id(0) // chunks).to(tl.int64)
-    b = bh // H
-    h = bh % H
-    i = tl.arange(0, C)
-    e = tl.arange(0, block_e)
-    e_ok = e < E
-    t0, last = place_of(c, T, begins, stops, C)
-    if last < 0:
-        return
-    i_ok = i < last + 1
-    row = i if EVEN else tl.minimum(i, last)
-    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
-    step = (b * T + t0) * H + h
-    do_p += b * do_b + h // do_g * do_h
-    write1_p += b * write1_b + h // write1_g * write1_h
-    k_p += b * k_b + h // k_g * k_h
-    write2_p += b * write2_b + h // write2_g * write2_h
-    extent = tl.load(alpha_extents + bh * chunks + c)
-    if is_flat(extent, DT) != FLAT:
-        return
-    do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-    write1 = tl.load(
-        write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
-    )
-    p = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
-    p2 = p
-    write2 = tl.load(
-        write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
-    )
-    p4 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
-    p5 = p4
-    for d_start in range(0, D, part_d):
-        d = d_start + tl.arange(0, part_d)
-        d_ok = d < D
-        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        alpha_a = tl.load(alpha_sums + at * D + (row)[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0)
-        alpha_n = (
-            tl.load(alpha_resets + at * D + (row)[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0)
-            if EXACT
-            else 0
-        )
-        p3 = decayed_sum(
-            p2,
-            (beta[:, None] * k.to(tl.float32)),
-            alpha_sums + at * D,
-            alpha_resets + at * D if EXACT else None,
-            alpha_a,
-            alpha_n,
-            alpha_a,
-            alpha_n,
-            d,
-            d_ok,
-            last,
-            D,
-            C,
-            LEVELS,
-            True,
-            True,
-            FLAT,
-            EXACT,
-            DT,
-        )  # sum_{j} k_{j,d} [do write1^T]_{i,j} beta_j m_{i,j,d}
-        tl.store(intra2_p + at * D + i[:, None] * D + d[None, :], p3, mask=i_ok[:, None] & d_ok[None, :])
-        alpha_a_before = tl.load(
-            alpha_sums + at * D + (tl.minimum(i - 1, last))[:, None] * D + d[None, :],
-            mask=(i > 0)[:, None] & (d_ok)[None, :],
-            other=0,
-        )
-        alpha_n_before = (
-            tl.load(
-                alpha_resets + at * D + (tl.minimum(i - 1, last))[:, None] * D + d[None, :],
-                mask=(i > 0)[:, None] & (d_ok)[None, :],
-                other=0,
-            )
-            if EXACT
-            else 0
-        )
-        p6 = decayed_sum(
-            p5,
-            (beta[:, None] * k.to(tl.float32)),
-            alpha_sums + at * D,
-            alpha_resets + at * D if EXACT else None,
-            alpha_a_before,
-            alpha_n_before,
-            alpha_a,
-            alpha_n,
-            d,
-            d_ok,
-            last,
-            D,
-            C,
-            LEVELS,
-            True,
-            False,
-            FLAT,
-            EXACT,
-            DT,
-        )  # sum_{j} k_{j,d} beta_j [write2 write1^T]_{i,j} m_{i,j,d}
-        tl.store(intra3_p + at * D + i[:, None] * D + d[None, :], p6, mask=i_ok[:, None] & d_ok[None, :])
-
-
-@triton.jit(do_not_specialize=["T", "chunks"])
 def backward_read_1(
+    S_borders,
     dS_borders,
-    intra1_p,
+    alpha_sums,
+    alpha_resets,
     write1_p,
     write1_b,
     write1_t,
     write1_h,
     write1_g,
-    alpha_sums,
-    alpha_resets,
+    write2_p,
+    write2_b,
+    write2_t,
+    write2_h,
+    write2_g,
     beta_by_head,
     k_p,
     k_b,
     k_t,
     k_h,
     k_g,
-    S_borders,
+    alpha_extents,
     do_p,
     do_b,
     do_t,
     do_h,
     do_g,
-    intra2_p,
-    intra3_p,
-    write2_p,
-    write2_b,
-    write2_t,
-    write2_h,
-    write2_g,
     q_p,
     q_b,
     q_t,
@@ -1946,6 +1665,7 @@ def backward_read_1(
     D: tl.constexpr,
     block_e: tl.constexpr,
     block_d: tl.constexpr,
+    FLAT: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1971,47 +1691,122 @@ def backward_read_1(
     at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
     step = (b * T + t0) * H + h
     write1_p += b * write1_b + h // write1_g * write1_h
+    write2_p += b * write2_b + h // write2_g * write2_h
     k_p += b * k_b + h // k_g * k_h
     do_p += b * do_b + h // do_g * do_h
-    write2_p += b * write2_b + h // write2_g * write2_h
     q_p += b * q_b + h // q_g * q_h
     alpha_p += b * alpha_b + h // alpha_g * alpha_h
-    alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
-    alpha_n_end = (
-        tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
-    )
+    extent = tl.load(alpha_extents + bh * chunks + c)
+    if is_flat(extent, DT) != FLAT:
+        return
     s = tl.load(
-        dS_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
-        mask=d_ok[None, :] & e_ok[:, None],
-        other=0.0,
-    )  # dS
-    intra1 = tl.load(intra1_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    write1 = tl.load(
-        write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
-    )
-    p = tl.dot(write1.to(DT), s.to(DT), input_precision="tf32x3")  # write1 dS^T
-    alpha_a = tl.load(alpha_sums + at * D + (row)[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0)
-    alpha_n = (
-        tl.load(alpha_resets + at * D + (row)[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0) if EXACT else 0
-    )
-    since = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
-    y = intra1.to(tl.float32) + (p * since)  # (write1 dS^T) . since + intra1
-    beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-    k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    sums = tl.sum((-beta[:, None] * (p * since * k.to(tl.float32))), axis=0)  # out
-    terms = -beta[:, None] * (y * k.to(tl.float32))  # S.late
-    terms2 = beta[:, None] * y  # dk
-    s2 = tl.load(
         S_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
         mask=d_ok[None, :] & e_ok[:, None],
         other=0.0,
     )  # S
-    since2 = span(alpha_a, alpha_n, 0.0, 0)
+    s2 = tl.load(
+        dS_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
+        mask=d_ok[None, :] & e_ok[:, None],
+        other=0.0,
+    )  # dS
+    alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
+    alpha_n_end = (
+        tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
+    )
+    kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
+    spans = kept * tl.sum(s.to(tl.float32) * s2.to(tl.float32), axis=0)  # the decays of the block times <S, dS>
+    write1 = tl.load(
+        write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+    )
+    write2 = tl.load(
+        write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+    )
+    p = tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # write1 write2^T
+    p2 = p
+    beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
+    k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    alpha_a = tl.load(alpha_sums + at * D + (row)[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0)
+    alpha_n = (
+        tl.load(alpha_resets + at * D + (row)[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0) if EXACT else 0
+    )
+    p3 = decayed_sum(
+        p2,
+        (beta[:, None] * k.to(tl.float32)),
+        alpha_sums + at * D,
+        alpha_resets + at * D if EXACT else None,
+        alpha_a,
+        alpha_n,
+        alpha_a,
+        alpha_n,
+        d,
+        d_ok,
+        last,
+        D,
+        C,
+        LEVELS,
+        False,
+        False,
+        FLAT,
+        EXACT,
+        DT,
+    )  # sum_{j} k_{j,d} beta_j [write1 write2^T]_{i,j} m_{i,j,d}
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-    p2 = tl.dot(do.to(DT), s2.to(DT), input_precision="tf32x3")  # do S^T
-    intra2 = tl.load(intra2_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    y2 = (since2 * p2) + intra2.to(tl.float32)  # (do S^T) . since + intra2
-    intra3 = tl.load(intra3_p + at * D + i[:, None] * D + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    p4 = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # write1 do^T
+    p5 = p4
+    q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    p6 = decayed_sum(
+        p5,
+        q.to(tl.float32),
+        alpha_sums + at * D,
+        alpha_resets + at * D if EXACT else None,
+        alpha_a,
+        alpha_n,
+        alpha_a,
+        alpha_n,
+        d,
+        d_ok,
+        last,
+        D,
+        C,
+        LEVELS,
+        False,
+        True,
+        FLAT,
+        EXACT,
+        DT,
+    )  # sum_{j} q_{j,d} [write1 do^T]_{i,j} m_{i,j,d}
+    p7 = tl.dot(write1.to(DT), s2.to(DT), input_precision="tf32x3")  # write1 dS^T
+    since = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
+    y = ((-p3) + p6) + (p7 * since)  # (write1 dS^T) . since + intra1
+    sums = tl.sum((-beta[:, None] * (p7 * since * k.to(tl.float32))), axis=0)  # out
+    since2 = span(alpha_a, alpha_n, 0.0, 0)
+    p8 = tl.dot(do.to(DT), s.to(DT), input_precision="tf32x3")  # do S^T
+    p9 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
+    p10 = p9
+    p11 = decayed_sum(
+        p10,
+        (beta[:, None] * k.to(tl.float32)),
+        alpha_sums + at * D,
+        alpha_resets + at * D if EXACT else None,
+        alpha_a,
+        alpha_n,
+        alpha_a,
+        alpha_n,
+        d,
+        d_ok,
+        last,
+        D,
+        C,
+        LEVELS,
+        True,
+        True,
+        FLAT,
+        EXACT,
+        DT,
+    )  # sum_{j} k_{j,d} [do write1^T]_{i,j} beta_j m_{i,j,d}
+    y2 = (since2 * p8) + p11  # (do S^T) . since + intra2
+    p12 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
+    p13 = p12
     alpha_a_before = tl.load(
         alpha_sums + at * D + (tl.minimum(i - 1, last))[:, None] * D + d[None, :],
         mask=(i > 0)[:, None] & (d_ok)[None, :],
@@ -2026,31 +1821,63 @@ def backward_read_1(
         if EXACT
         else 0
     )
+    p14 = decayed_sum(
+        p13,
+        (beta[:, None] * k.to(tl.float32)),
+        alpha_sums + at * D,
+        alpha_resets + at * D if EXACT else None,
+        alpha_a_before,
+        alpha_n_before,
+        alpha_a,
+        alpha_n,
+        d,
+        d_ok,
+        last,
+        D,
+        C,
+        LEVELS,
+        True,
+        False,
+        FLAT,
+        EXACT,
+        DT,
+    )  # sum_{j} k_{j,d} beta_j [write2 write1^T]_{i,j} m_{i,j,d}
     since3 = span(alpha_a_before, alpha_n_before, 0.0, 0)
-    write2 = tl.load(
-        write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+    p15 = tl.dot(write2.to(DT), s.to(DT), input_precision="tf32x3")  # write2 S^T
+    y3 = p14 + (since3 * p15)  # (write2 S^T) . since + intra3
+    alpha = (
+        tl.exp(
+            tl.load(
+                alpha_p + t0 * alpha_t + i[:, None] * alpha_t + d[None, :],
+                mask=i_ok[:, None] & d_ok[None, :],
+                other=0.0,
+            ).to(tl.float32)
+        )
+        if EXACT
+        else span(alpha_a, alpha_n, alpha_a_before, alpha_n_before)
     )
-    p3 = tl.dot(write2.to(DT), s2.to(DT), input_precision="tf32x3")  # write2 S^T
-    y3 = intra3.to(tl.float32) + (since3 * p3)  # (write2 S^T) . since + intra3
-    kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
-    spans = kept * tl.sum(s2.to(tl.float32) * s.to(tl.float32), axis=0)  # the decays of the block times <S, dS>
-    q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    alpha = tl.exp(
-        tl.load(
-            alpha_p + t0 * alpha_t + i[:, None] * alpha_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
-        ).to(tl.float32)
-    )
-    terms3 = (y2 * q.to(tl.float32)) + (-beta[:, None] * (y3 * alpha * k.to(tl.float32))) + terms  # S.late
-    terms4 = y2  # dq
+    terms = y2  # dq
     tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], y2, mask=i_ok[:, None] & d_ok[None, :])  # dq
-    terms5 = (-beta[:, None] * (y3 * alpha)) + terms2  # dk
+    terms2 = (-beta[:, None] * (y3 * alpha)) + (beta[:, None] * y)  # dk
     tl.store(
         dk_out + step * D + i[:, None] * (H * D) + d[None, :],
-        ((-beta[:, None] * (y3 * alpha)) + terms2),
+        ((-beta[:, None] * (y3 * alpha)) + (beta[:, None] * y)),
         mask=i_ok[:, None] & d_ok[None, :],
     )  # dk
-    end = -sums + spans
-    total = end[None, :] + tl.cumsum(tl.where(i_ok[:, None], terms3, 0.0), axis=0, reverse=True)
+    end = spans - sums
+    total = end[None, :] + tl.cumsum(
+        tl.where(
+            i_ok[:, None],
+            (
+                (y2 * q.to(tl.float32))
+                + (-beta[:, None] * (y3 * alpha * k.to(tl.float32)))
+                + (-beta[:, None] * (y * k.to(tl.float32)))
+            ),
+            0.0,
+        ),
+        axis=0,
+        reverse=True,
+    )
     tl.store(
         S_pairing_out + step * D + i[:, None] * (H * D) + d[None, :], total, mask=i_ok[:, None] & d_ok[None, :]
     )  # S: pairing
@@ -2068,7 +1895,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "1624e84cac7a6e54")
+    config = choose(some.dtype, (D, E), "5fa8d38ab67dec9b")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -2082,8 +1909,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     scaled1 = some.new_empty((B, H, T, D))
-    scaled2 = some.new_empty((B, H, T, D))
     scaled3 = some.new_empty((B, H, T, D))
+    scaled2 = some.new_empty((B, H, T, D))
     for flat in (True, False):
         launch(
             backward_prepare_1,
@@ -2096,8 +1923,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             alpha_resets,
             alpha_extents,
             scaled1,
-            scaled2,
             scaled3,
+            scaled2,
             matrix2,
             matrix1,
             beta_by_head,
@@ -2134,9 +1961,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             None,
             None,
             None,
-            scaled2,
             alpha_sums,
             alpha_resets,
+            scaled2,
             scaled3,
             *lay.walked,
             parts,
@@ -2148,6 +1975,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_e=min(config.tile, config.padded(E)),
             YIELD=False,
             WARPS=config.warps,
+            STAGES=config.stages_for(
+                [(config.padded(D), scaled1, scaled2, scaled3)],
+                [(min(config.tile, config.padded(E)), do, write1), (config.chunk, matrix2, matrix1)],
+            ),
             BLOCK=BLOCK,
             C=config.chunk,
             LEVELS=config.levels,
@@ -2155,7 +1986,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
         dS_linear = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
         launch(
@@ -2164,10 +1995,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             dS_linear,
             scaled1,
             matrix1,
-            beta_by_head,
-            scaled2,
             alpha_sums,
             alpha_resets,
+            beta_by_head,
+            scaled3,
             *lay.walked,
             parts,
             lay.length(parts),
@@ -2176,14 +2007,14 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=False,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for([(config.padded(D), scaled1, scaled3)], [(config.chunk, matrix1)]),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             dS_coming = exchange.begin(
@@ -2217,9 +2048,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         write2,
         dv,
         dbeta_0,
-        scaled2,
         alpha_sums,
         alpha_resets,
+        scaled2,
         scaled3,
         *lay.walked,
         parts,
@@ -2231,6 +2062,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         block_e=min(config.tile, config.padded(E)),
         YIELD=True,
         WARPS=config.warps,
+        STAGES=config.stages_for(
+            [(config.padded(D), scaled1, scaled2, scaled3)],
+            [(min(config.tile, config.padded(E)), do, write1), (config.chunk, matrix2, matrix1)],
+        ),
         BLOCK=BLOCK,
         C=config.chunk,
         LEVELS=config.levels,
@@ -2238,17 +2073,25 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
-        num_stages=config.stages,
+        num_stages=2,
     )
-    alpha_resets = alpha_sums = matrix1 = matrix2 = scaled1 = scaled2 = scaled3 = None
-    block_alpha_sums, block_alpha_resets, block_alpha_extents = cumulate(alpha, blocks, config.exact)
+    matrix1 = matrix2 = scaled1 = scaled2 = scaled3 = None
+    block_alpha_sums, block_alpha_resets, block_alpha_extents = over_blocks(
+        alpha_sums, alpha_resets, config.chunk, blocks, config.exact
+    )
+    alpha_resets = alpha_sums = None
     if needs & {"alpha", "k", "q"}:
-        intra1_blocks = some.new_empty((B, H, T, D), dtype=torch.float32)
+        dq = some.new_empty((B, T, H, D), dtype=some.dtype)
+        dk = some.new_empty((B, T, H, D), dtype=some.dtype)
+        S_pairing = some.new_empty((B, T, H, D), dtype=torch.float32)
         for flat in (True, False):
             launch(
-                backward_prepare_read_2,
-                (blocks.programs,),
-                intra1_blocks,
+                backward_read_1,
+                (blocks.programs * cdiv(D, min(config.read_tile, config.padded(D))),),
+                S_borders,
+                dS_borders,
+                block_alpha_sums,
+                block_alpha_resets,
                 write1,
                 *strides(write1, H),
                 write2,
@@ -2256,110 +2099,32 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 beta_by_head,
                 k,
                 *strides(k, H),
-                block_alpha_sums,
-                block_alpha_resets,
                 block_alpha_extents,
                 do,
                 *strides(do, H),
                 q,
                 *strides(q, H),
+                alpha,
+                *strides(alpha, H),
+                dq,
+                dk,
+                S_pairing,
                 *blocks.at_once,
                 E=E,
                 D=D,
                 block_e=config.padded(E),
-                part_d=min(BLOCK, config.padded(D)),
+                block_d=min(config.read_tile, config.padded(D)),
                 FLAT=flat,
                 C=BLOCK,
                 LEVELS=LEVELS,
                 EVEN=blocks.even,
                 EXACT=config.exact,
                 DT=DTYPES[some.dtype],
-                num_warps=4,
+                num_warps=config.read_warps(config.padded(E)),
                 num_stages=1,
                 maxnreg=255 if config.exact else None,
             )
-    if needs & {"alpha", "k", "q"}:
-        intra2_blocks = some.new_empty((B, H, T, D), dtype=torch.float32)
-        intra3_blocks = some.new_empty((B, H, T, D), dtype=torch.float32)
-        for flat in (True, False):
-            launch(
-                backward_prepare_read_3,
-                (blocks.programs,),
-                intra2_blocks,
-                do,
-                *strides(do, H),
-                write1,
-                *strides(write1, H),
-                beta_by_head,
-                k,
-                *strides(k, H),
-                block_alpha_sums,
-                block_alpha_resets,
-                block_alpha_extents,
-                intra3_blocks,
-                write2,
-                *strides(write2, H),
-                *blocks.at_once,
-                E=E,
-                D=D,
-                block_e=config.padded(E),
-                part_d=min(BLOCK, config.padded(D)),
-                FLAT=flat,
-                C=BLOCK,
-                LEVELS=LEVELS,
-                EVEN=blocks.even,
-                EXACT=config.exact,
-                DT=DTYPES[some.dtype],
-                num_warps=4,
-                num_stages=1,
-                maxnreg=255 if config.exact else None,
-            )
-    block_alpha_extents = None
-    if needs & {"alpha", "k", "q"}:
-        dq = some.new_empty((B, T, H, D), dtype=some.dtype)
-        dk = some.new_empty((B, T, H, D), dtype=some.dtype)
-        S_pairing = some.new_empty((B, T, H, D), dtype=torch.float32)
-        launch(
-            backward_read_1,
-            (blocks.programs * cdiv(D, min(config.tile, config.padded(D))),),
-            dS_borders,
-            intra1_blocks,
-            write1,
-            *strides(write1, H),
-            block_alpha_sums,
-            block_alpha_resets,
-            beta_by_head,
-            k,
-            *strides(k, H),
-            S_borders,
-            do,
-            *strides(do, H),
-            intra2_blocks,
-            intra3_blocks,
-            write2,
-            *strides(write2, H),
-            q,
-            *strides(q, H),
-            alpha,
-            *strides(alpha, H),
-            dq,
-            dk,
-            S_pairing,
-            *blocks.at_once,
-            E=E,
-            D=D,
-            block_e=config.padded(E),
-            block_d=min(config.tile, config.padded(D)),
-            C=BLOCK,
-            LEVELS=LEVELS,
-            EVEN=blocks.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=4,
-            num_stages=1,
-            maxnreg=255 if config.exact else None,
-        )
-    block_alpha_resets = block_alpha_sums = dS_borders = intra1_blocks = intra2_blocks = intra3_blocks = write2 = None
+    dS_borders = write2 = None
     gradients, initial = {}, {}
     if "q" in needs:
         gradients["q"] = dq.to(given["q"].dtype)

@@ -366,16 +366,16 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 def forward_sweep_1(
     S_first,
     S_last,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
     q_p,
     q_b,
     q_t,
     q_h,
     q_g,
+    v_p,
+    v_b,
+    v_t,
+    v_h,
+    v_g,
     k_p,
     k_b,
     k_t,
@@ -427,8 +427,8 @@ def forward_sweep_1(
         S = S + (S_slice,)
         d = d + (d_slice,)
         d_ok = d_ok + (d_ok_slice,)
-    v_p += b * v_b + h // v_g * v_h
     q_p += b * q_b + h // q_g * q_h
+    v_p += b * v_b + h // v_g * v_h
     k_p += b * k_b + h // k_g * k_h
     for n in tl.range(0, count, num_stages=STAGES):
         c = n
@@ -439,32 +439,27 @@ def forward_sweep_1(
         row = i if EVEN else tl.minimum(i, last)
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
+        p = tl.zeros([block_e, C], tl.float32)
+        p2 = tl.zeros([C, C], tl.float32)
         v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
-        p = tl.zeros([C, C], tl.float32)
-        k = ()
-        q = ()
+        S_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
-            q_slice = tl.load(
+            q = tl.load(
                 q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
-            k_slice = tl.load(
+            p = tl.dot(S[n_d].to(DT), tl.trans(q.to(DT)), p, input_precision="tf32x3")  # q S
+            k = tl.load(
                 k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
             if count > 0:
-                p = tl.dot(q_slice.to(DT), tl.trans(k_slice.to(DT)), p, input_precision="tf32x3")  # q k^T
-            k = k + (k_slice,)
-            q = q + (q_slice,)
-        p2 = tl.dot(
-            v.to(DT), tl.trans((p * tl.where(i[:, None] >= i[None, :], 1.0, 0.0)).to(DT)), input_precision="tf32x3"
-        )  # ([order_{mask}]_{i,j} . (q k^T)) v
-        p3 = p2
-        S_next = ()
-        for n_d in tl.static_range((D + block_d - 1) // block_d):
-            p3 = tl.dot(S[n_d].to(DT), tl.trans(q[n_d].to(DT)), p3, input_precision="tf32x3")  # ... + q S
-            p4 = tl.dot(v.to(DT), k[n_d].to(DT), S[n_d], input_precision="tf32x3")  # ... + k^T v
+                p2 = tl.dot(q.to(DT), tl.trans(k.to(DT)), p2, input_precision="tf32x3")  # q k^T
+            p4 = tl.dot(v.to(DT), k.to(DT), S[n_d], input_precision="tf32x3")  # ... + k^T v
             S_slice2 = p4  # S + k^T v
             S_next = S_next + (S_slice2,)
         S = S_next
+        p3 = tl.dot(
+            v.to(DT), tl.trans((p2 * tl.where(i[:, None] >= i[None, :], 1.0, 0.0)).to(DT)), p, input_precision="tf32x3"
+        )  # ... + ([order_{mask}]_{i,j} . (q k^T)) v
         if YIELD:
             tl.store(o_out + step * E + i[None, :] * (H * E) + e[:, None], p3, mask=e_ok[:, None] & i_ok[None, :])  # o
     for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -492,7 +487,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "de92edbb84ff8d6e")
+    config = choose(some.dtype, (D, E), "7205695400098e79")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -504,10 +499,10 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
             None,
             S_ends,
-            v,
-            *strides(v, H),
             q,
             *strides(q, H),
+            v,
+            *strides(v, H),
             k,
             *strides(k, H),
             None,
@@ -520,14 +515,14 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             block_e=min(config.tile, config.padded(E)),
             YIELD=False,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for([(config.padded(D), q, k)], [(min(config.tile, config.padded(E)), v)]),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             S_coming = exchange.begin((map_of_all("S", S_first, S_ends, lay, parts, True),))
@@ -544,10 +539,10 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
         S_starts,
         S_last,
-        v,
-        *strides(v, H),
         q,
         *strides(q, H),
+        v,
+        *strides(v, H),
         k,
         *strides(k, H),
         o,
@@ -560,14 +555,14 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         block_e=min(config.tile, config.padded(E)),
         YIELD=True,
         WARPS=config.warps,
-        STAGES=config.stages,
+        STAGES=config.stages_for([(config.padded(D), q, k)], [(min(config.tile, config.padded(E)), v)]),
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
-        num_stages=config.stages,
+        num_stages=2,
     )
     saved = {}
     if parts > 1:
@@ -808,16 +803,16 @@ def backward_sweep_2(
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_3(
     dS_first,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
     v_p,
     v_b,
     v_t,
     v_h,
     v_g,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    q_g,
     do_p,
     do_b,
     do_t,
@@ -869,8 +864,8 @@ def backward_sweep_3(
         dS = dS + (dS_slice,)
         e = e + (e_slice,)
         e_ok = e_ok + (e_ok_slice,)
-    q_p += b * q_b + h // q_g * q_h
     v_p += b * v_b + h // v_g * v_h
+    q_p += b * q_b + h // q_g * q_h
     do_p += b * do_b + h // do_g * do_h
     for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
@@ -881,34 +876,29 @@ def backward_sweep_3(
         row = i if EVEN else tl.minimum(i, last)
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
+        p = tl.zeros([block_d, C], tl.float32)
+        p2 = tl.zeros([C, C], tl.float32)
         q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
-        p = tl.zeros([C, C], tl.float32)
-        do = ()
-        v = ()
+        dS_next = ()
         for n_e in tl.static_range((E + block_e - 1) // block_e):
-            v_slice = tl.load(
+            v = tl.load(
                 v_p + t0 * v_t + i[:, None] * v_t + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0
             )
-            do_slice = tl.load(
+            p = tl.dot(dS[n_e].to(DT), tl.trans(v.to(DT)), p, input_precision="tf32x3")  # v dS^T
+            do = tl.load(
                 do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :],
                 other=0.0,
             )
             if count > 0:
-                p = tl.dot(v_slice.to(DT), tl.trans(do_slice.to(DT)), p, input_precision="tf32x3")  # v do^T
-            do = do + (do_slice,)
-            v = v + (v_slice,)
-        p2 = tl.dot(
-            q.to(DT), tl.trans((tl.where(i[:, None] <= i[None, :], 1.0, 0.0) * p).to(DT)), input_precision="tf32x3"
-        )  # ([order_{mask}]_{i,j} . (v do^T)) q
-        p3 = p2
-        dS_next = ()
-        for n_e in tl.static_range((E + block_e - 1) // block_e):
-            p3 = tl.dot(dS[n_e].to(DT), tl.trans(v[n_e].to(DT)), p3, input_precision="tf32x3")  # ... + v dS^T
-            p4 = tl.dot(q.to(DT), do[n_e].to(DT), dS[n_e], input_precision="tf32x3")  # ... + q^T do
+                p2 = tl.dot(v.to(DT), tl.trans(do.to(DT)), p2, input_precision="tf32x3")  # v do^T
+            p4 = tl.dot(q.to(DT), do.to(DT), dS[n_e], input_precision="tf32x3")  # ... + q^T do
             dS_slice2 = p4  # dS + q^T do
             dS_next = dS_next + (dS_slice2,)
         dS = dS_next
+        p3 = tl.dot(
+            q.to(DT), tl.trans((tl.where(i[:, None] <= i[None, :], 1.0, 0.0) * p2).to(DT)), p, input_precision="tf32x3"
+        )  # ... + ([order_{mask}]_{i,j} . (v do^T)) q
         if YIELD:
             tl.store(
                 dk_out + step * D + i[None, :] * (H * D) + d[:, None], p3, mask=d_ok[:, None] & i_ok[None, :]
@@ -925,7 +915,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "de92edbb84ff8d6e")
+    config = choose(some.dtype, (D, E), "7205695400098e79")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -956,14 +946,14 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 block_e=min(config.tile, config.padded(E)),
                 YIELD=False,
                 WARPS=config.warps,
-                STAGES=config.stages,
+                STAGES=config.stages_for([(config.padded(D), k, q)], [(min(config.tile, config.padded(E)), do)]),
                 C=config.chunk,
                 LEVELS=config.levels,
                 EVEN=lay.even,
                 EXACT=config.exact,
                 DT=DTYPES[some.dtype],
                 num_warps=config.warps,
-                num_stages=config.stages,
+                num_stages=2,
             )
             if exchange is not None:  # other parts of the sequence are elsewhere
                 dS_coming = exchange.begin((map_of_all("S", dS_first, dS_ends, lay, parts, False),))
@@ -991,14 +981,14 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_d=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for([(config.padded(E), do, v)], [(min(config.tile, config.padded(D)), k)]),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
     S_last = None
     if needs & {"S", "k", "v"}:
@@ -1032,14 +1022,14 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_e=min(config.tile, config.padded(E)),
             YIELD=True,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for([(config.padded(D), k, q)], [(min(config.tile, config.padded(E)), do)]),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
     if needs & {"k"}:
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
@@ -1047,10 +1037,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             backward_sweep_3,
             (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
             dS_starts,
-            q,
-            *strides(q, H),
             v,
             *strides(v, H),
+            q,
+            *strides(q, H),
             do,
             *strides(do, H),
             dk,
@@ -1063,14 +1053,14 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_d=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for([(config.padded(E), v, do)], [(min(config.tile, config.padded(D)), q)]),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
     gradients, initial = {}, {}
     if "q" in needs:

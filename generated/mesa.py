@@ -566,14 +566,14 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=False,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for([(config.padded(D), p)], [(min(config.tile, config.padded(D)), u)]),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
     if parts > 1:
         H__starts = chained(H__first, H__ends, lay, parts, True, (lam_sums, lam_resets), None, config.exact)
@@ -600,14 +600,14 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
         block_d_kept=min(config.tile, config.padded(D)),
         YIELD=True,
         WARPS=config.warps,
-        STAGES=config.stages,
+        STAGES=config.stages_for([(config.padded(D), p)], [(min(config.tile, config.padded(D)), u)]),
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
-        num_stages=config.stages,
+        num_stages=2,
     )
     lam_resets = lam_sums = None
     saved = {}
@@ -1320,14 +1320,16 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
                 block_d_kept=min(config.tile, config.padded(D)),
                 YIELD=False,
                 WARPS=config.warps,
-                STAGES=config.stages,
+                STAGES=config.stages_for(
+                    [(config.padded(D), dy)], [(min(config.tile, config.padded(D)), u, p), (config.chunk, matrix1)]
+                ),
                 C=config.chunk,
                 LEVELS=config.levels,
                 EVEN=lay.even,
                 EXACT=config.exact,
                 DT=DTYPES[some.dtype],
                 num_warps=config.warps,
-                num_stages=config.stages,
+                num_stages=2,
             )
     if needs & {"lam"}:
         H_in_late_ = some.new_empty(
@@ -1356,14 +1358,14 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for([(config.padded(D), dy)], [(min(config.tile, config.padded(D)), p, u)]),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         if parts > 1:
@@ -1399,14 +1401,16 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for(
+                [(config.padded(D), dy)], [(min(config.tile, config.padded(D)), u, p), (config.chunk, matrix1)]
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
     matrix1 = None
     if needs & {"lam"}:
@@ -1462,14 +1466,16 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for(
+                [(config.padded(D), u, p)], [(min(config.tile, config.padded(D)), dy, du_1), (config.chunk, matrix2)]
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
     du_1 = matrix2 = None
     gradients, initial = {}, {}

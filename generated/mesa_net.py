@@ -903,14 +903,14 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=False,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for([(config.padded(D), p)], [(min(config.tile, config.padded(D)), k)]),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
     if parts > 1:
         H__starts = chained(H__first, H__ends, lay, parts, True, (lam_sums, lam_resets), None, config.exact)
@@ -938,14 +938,14 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
         block_d_kept=min(config.tile, config.padded(D)),
         YIELD=True,
         WARPS=config.warps,
-        STAGES=config.stages,
+        STAGES=config.stages_for([(config.padded(D), p)], [(min(config.tile, config.padded(D)), k)]),
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
-        num_stages=config.stages,
+        num_stages=2,
     )
     lam_resets = lam_sums = None
     saved = {}
@@ -1695,14 +1695,16 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
                 block_d_kept=min(config.tile, config.padded(D)),
                 YIELD=False,
                 WARPS=config.warps,
-                STAGES=config.stages,
+                STAGES=config.stages_for(
+                    [(config.padded(D), k, dy)], [(min(config.tile, config.padded(D)), p), (config.chunk, matrix1)]
+                ),
                 C=config.chunk,
                 LEVELS=config.levels,
                 EVEN=lay.even,
                 EXACT=config.exact,
                 DT=DTYPES[some.dtype],
                 num_warps=config.warps,
-                num_stages=config.stages,
+                num_stages=2,
             )
     if needs & {"lam"}:
         H_in_late_ = some.new_empty(
@@ -1732,14 +1734,14 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for([(config.padded(D), dy)], [(min(config.tile, config.padded(D)), p, k)]),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
     if needs & {"H", "beta", "k", "lam"}:
         if parts > 1:
@@ -1776,14 +1778,16 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for(
+                [(config.padded(D), k, dy)], [(min(config.tile, config.padded(D)), p), (config.chunk, matrix1)]
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
     matrix1 = None
     if needs & {"lam"}:
@@ -1844,14 +1848,16 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for(
+                [(config.padded(D), p)], [(min(config.tile, config.padded(D)), k, dy, dk_1), (config.chunk, matrix2)]
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
     dk_1 = matrix2 = None
     gradients, initial = {}, {}
@@ -2406,14 +2412,14 @@ def triton_o_forward(given, states, constants, packed=None, needs_backward=True)
             block_e=min(config.tile, config.padded(E)),
             YIELD=False,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for([(config.padded(D), x, k)], [(min(config.tile, config.padded(E)), v)]),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
     if parts > 1:
         S_starts = chained(S_first, S_ends, lay, parts, True, (lam_sums, lam_resets), None, config.exact)
@@ -2444,14 +2450,14 @@ def triton_o_forward(given, states, constants, packed=None, needs_backward=True)
         block_e=min(config.tile, config.padded(E)),
         YIELD=True,
         WARPS=config.warps,
-        STAGES=config.stages,
+        STAGES=config.stages_for([(config.padded(D), x, k)], [(min(config.tile, config.padded(E)), v)]),
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
-        num_stages=config.stages,
+        num_stages=2,
     )
     lam_resets = lam_sums = None
     saved = {}
@@ -3108,14 +3114,16 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
                 block_e=min(config.tile, config.padded(E)),
                 YIELD=False,
                 WARPS=config.warps,
-                STAGES=config.stages,
+                STAGES=config.stages_for(
+                    [(config.padded(D), k, x)], [(min(config.tile, config.padded(E)), dy, v), (config.chunk, matrix2)]
+                ),
                 C=config.chunk,
                 LEVELS=config.levels,
                 EVEN=lay.even,
                 EXACT=config.exact,
                 DT=DTYPES[some.dtype],
                 num_warps=config.warps,
-                num_stages=config.stages,
+                num_stages=2,
             )
     if needs & {"lam", "x"}:
         dx = some.new_empty((B, T, H, D), dtype=torch.float32)
@@ -3151,14 +3159,16 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
             block_d=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for(
+                [(config.padded(E), dy, v)], [(min(config.tile, config.padded(D)), x, k), (config.chunk, matrix1)]
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
     matrix1 = None
     if needs & {"S", "beta", "k", "lam", "v"}:
@@ -3199,14 +3209,16 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
             block_e=min(config.tile, config.padded(E)),
             YIELD=True,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for(
+                [(config.padded(D), k, x)], [(min(config.tile, config.padded(E)), dy, v), (config.chunk, matrix2)]
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
     matrix2 = None
     if needs & {"lam"}:
@@ -3244,14 +3256,16 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
             block_d=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for(
+                [(config.padded(E), v, dy)], [(min(config.tile, config.padded(D)), k, x), (config.chunk, matrix3)]
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
     matrix3 = None
     gradients, initial = {}, {}

@@ -810,7 +810,7 @@ def triton_o2_forward(given, states, constants, packed=None, needs_backward=True
     B, T = q.shape[:2]
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], 0)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "2537198fa44747a5")
+    config = choose(some.dtype, (D,), "ac5af034e0e9d97c")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -847,14 +847,14 @@ def triton_o2_forward(given, states, constants, packed=None, needs_backward=True
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=False,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for([(config.padded(D), q)], [(min(config.tile, config.padded(D)), u)]),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
     if parts > 1:
         H__starts = chained(H__first, H__ends, lay, parts, True, (lam_sums, lam_resets), None, config.exact)
@@ -881,14 +881,14 @@ def triton_o2_forward(given, states, constants, packed=None, needs_backward=True
         block_d_kept=min(config.tile, config.padded(D)),
         YIELD=True,
         WARPS=config.warps,
-        STAGES=config.stages,
+        STAGES=config.stages_for([(config.padded(D), q)], [(min(config.tile, config.padded(D)), u)]),
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
-        num_stages=config.stages,
+        num_stages=2,
     )
     lam_resets = lam_sums = None
     saved = {}
@@ -1270,8 +1270,8 @@ def o2_backward_sweep_2(
             q_p + t0 * q_t + i[None, :] * q_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
         q_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], q, 0.0)
-        until = power(lam_a, lam_r < 0)
         kept = power(lam_a_end, lam_r_end < 0)
+        until = power(lam_a, lam_r < 0)
         dH_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             u2 = tl.load(
@@ -1287,9 +1287,9 @@ def o2_backward_sweep_2(
                 other=0.0,
             )
             p3 = tl.dot(
-                (until[None, :] * q_each.to(tl.float32)).to(DT), dy.to(DT), input_precision="tf32x3"
-            )  # dy^T diag(until) q
-            dH_slice2 = (kept * dH[n_d]) + (-p3)  # kept dH - dy^T diag(until) q
+                (-until[None, :] * q_each.to(tl.float32)).to(DT), dy.to(DT), (kept * dH[n_d]), input_precision="tf32x3"
+            )  # ... + -dy^T diag(until) q
+            dH_slice2 = p3  # kept dH - dy^T diag(until) q
             dH_next = dH_next + (dH_slice2,)
         dH = dH_next
         sums = tl.sum(
@@ -1488,8 +1488,8 @@ def o2_backward_sweep_3(
         p = tl.dot(dy.to(DT), t.to(DT), input_precision="tf32x3")  # matrix2 dy
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         p2 = tl.zeros([block_d_kept, C], tl.float32)
-        until = power(lam_a, lam_r < 0)
         kept = power(lam_a_end, lam_r_end < 0)
+        until = power(lam_a, lam_r < 0)
         dH_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             u = tl.load(
@@ -1500,9 +1500,9 @@ def o2_backward_sweep_3(
                 q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
             p3 = tl.dot(
-                (until[None, :] * dy_each.to(tl.float32)).to(DT), q.to(DT), input_precision="tf32x3"
-            )  # q^T diag(until) dy
-            dH_slice2 = (-p3) + (kept * dH[n_d])  # kept dH - dy^T diag(until) q
+                (-until[None, :] * dy_each.to(tl.float32)).to(DT), q.to(DT), (kept * dH[n_d]), input_precision="tf32x3"
+            )  # ... + -q^T diag(until) dy
+            dH_slice2 = p3  # kept dH - dy^T diag(until) q
             dH_next = dH_next + (dH_slice2,)
         dH = dH_next
         y = (-p) + (since[None, :] * p2)  # diag(since) u dH^T - matrix2 dy
@@ -1524,7 +1524,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
     B, T = q.shape[:2]
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], 0)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "2537198fa44747a5")
+    config = choose(some.dtype, (D,), "ac5af034e0e9d97c")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -1620,14 +1620,16 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
                 block_d_kept=min(config.tile, config.padded(D)),
                 YIELD=False,
                 WARPS=config.warps,
-                STAGES=config.stages,
+                STAGES=config.stages_for(
+                    [(config.padded(D), dy)], [(min(config.tile, config.padded(D)), u, q), (config.chunk, matrix1)]
+                ),
                 C=config.chunk,
                 LEVELS=config.levels,
                 EVEN=lay.even,
                 EXACT=config.exact,
                 DT=DTYPES[some.dtype],
                 num_warps=config.warps,
-                num_stages=config.stages,
+                num_stages=2,
             )
     if needs & {"lam", "q"}:
         dq_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
@@ -1659,14 +1661,16 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for(
+                [(config.padded(D), dy)], [(min(config.tile, config.padded(D)), q, u), (config.chunk, matrix1)]
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         if parts > 1:
@@ -1702,14 +1706,16 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for(
+                [(config.padded(D), dy)], [(min(config.tile, config.padded(D)), u, q), (config.chunk, matrix1)]
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
     matrix1 = None
     if needs & {"lam"}:
@@ -1765,14 +1771,16 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for(
+                [(config.padded(D), u, q)], [(min(config.tile, config.padded(D)), dy, du_1), (config.chunk, matrix2)]
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
     du_1 = matrix2 = None
     gradients, initial = {}, {}
@@ -1952,7 +1960,7 @@ def triton_o3_forward(given, states, constants, packed=None, needs_backward=True
     B, T = q.shape[:2]
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], x.shape[2], 0)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "c145ff28c3f65f7f")
+    config = choose(some.dtype, (D,), "26f8b51688d4d556")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -1989,14 +1997,14 @@ def triton_o3_forward(given, states, constants, packed=None, needs_backward=True
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=False,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for([(config.padded(D), x)], [(min(config.tile, config.padded(D)), u)]),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
     if parts > 1:
         H__starts = chained(H__first, H__ends, lay, parts, True, (lam_sums, lam_resets), None, config.exact)
@@ -2023,14 +2031,14 @@ def triton_o3_forward(given, states, constants, packed=None, needs_backward=True
         block_d_kept=min(config.tile, config.padded(D)),
         YIELD=True,
         WARPS=config.warps,
-        STAGES=config.stages,
+        STAGES=config.stages_for([(config.padded(D), x)], [(min(config.tile, config.padded(D)), u)]),
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
-        num_stages=config.stages,
+        num_stages=2,
     )
     lam_resets = lam_sums = None
     saved = {}
@@ -2416,8 +2424,8 @@ def o3_backward_sweep_2(
             x_p + t0 * x_t + i[None, :] * x_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
         x_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], x, 0.0)
-        until = power(lam_a, lam_r < 0)
         kept = power(lam_a_end, lam_r_end < 0)
+        until = power(lam_a, lam_r < 0)
         dH_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             u2 = tl.load(
@@ -2433,9 +2441,9 @@ def o3_backward_sweep_2(
                 other=0.0,
             )
             p3 = tl.dot(
-                (until[None, :] * x_each.to(tl.float32)).to(DT), dy.to(DT), input_precision="tf32x3"
-            )  # dy^T diag(until) x
-            dH_slice2 = (kept * dH[n_d]) + (-p3)  # kept dH - dy^T diag(until) x
+                (-until[None, :] * x_each.to(tl.float32)).to(DT), dy.to(DT), (kept * dH[n_d]), input_precision="tf32x3"
+            )  # ... + -dy^T diag(until) x
+            dH_slice2 = p3  # kept dH - dy^T diag(until) x
             dH_next = dH_next + (dH_slice2,)
         dH = dH_next
         sums = tl.sum(
@@ -2634,8 +2642,8 @@ def o3_backward_sweep_3(
         p = tl.dot(dy.to(DT), t.to(DT), input_precision="tf32x3")  # matrix2 dy
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         p2 = tl.zeros([block_d_kept, C], tl.float32)
-        until = power(lam_a, lam_r < 0)
         kept = power(lam_a_end, lam_r_end < 0)
+        until = power(lam_a, lam_r < 0)
         dH_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
             u = tl.load(
@@ -2646,9 +2654,9 @@ def o3_backward_sweep_3(
                 x_p + t0 * x_t + i[:, None] * x_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
             p3 = tl.dot(
-                (until[None, :] * dy_each.to(tl.float32)).to(DT), x.to(DT), input_precision="tf32x3"
-            )  # x^T diag(until) dy
-            dH_slice2 = (-p3) + (kept * dH[n_d])  # kept dH - dy^T diag(until) x
+                (-until[None, :] * dy_each.to(tl.float32)).to(DT), x.to(DT), (kept * dH[n_d]), input_precision="tf32x3"
+            )  # ... + -x^T diag(until) dy
+            dH_slice2 = p3  # kept dH - dy^T diag(until) x
             dH_next = dH_next + (dH_slice2,)
         dH = dH_next
         y = (-p) + (since[None, :] * p2)  # diag(since) u dH^T - matrix2 dy
@@ -2671,7 +2679,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
     B, T = q.shape[:2]
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], x.shape[2], 0)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "c145ff28c3f65f7f")
+    config = choose(some.dtype, (D,), "26f8b51688d4d556")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -2767,14 +2775,16 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
                 block_d_kept=min(config.tile, config.padded(D)),
                 YIELD=False,
                 WARPS=config.warps,
-                STAGES=config.stages,
+                STAGES=config.stages_for(
+                    [(config.padded(D), dy)], [(min(config.tile, config.padded(D)), u, x), (config.chunk, matrix1)]
+                ),
                 C=config.chunk,
                 LEVELS=config.levels,
                 EVEN=lay.even,
                 EXACT=config.exact,
                 DT=DTYPES[some.dtype],
                 num_warps=config.warps,
-                num_stages=config.stages,
+                num_stages=2,
             )
     if needs & {"lam", "x"}:
         dx_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
@@ -2806,14 +2816,16 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for(
+                [(config.padded(D), dy)], [(min(config.tile, config.padded(D)), x, u), (config.chunk, matrix1)]
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         if parts > 1:
@@ -2849,14 +2861,16 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for(
+                [(config.padded(D), dy)], [(min(config.tile, config.padded(D)), u, x), (config.chunk, matrix1)]
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
     matrix1 = None
     if needs & {"lam"}:
@@ -2912,14 +2926,16 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for(
+                [(config.padded(D), u, x)], [(min(config.tile, config.padded(D)), dy, du_1), (config.chunk, matrix2)]
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
     du_1 = matrix2 = None
     gradients, initial = {}, {}

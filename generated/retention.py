@@ -645,14 +645,14 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             block_e=min(config.tile, config.padded(E)),
             YIELD=False,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for([(config.padded(D), q, k)], [(min(config.tile, config.padded(E)), v)]),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             S_coming = exchange.begin(
@@ -701,14 +701,14 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         block_e=min(config.tile, config.padded(E)),
         YIELD=True,
         WARPS=config.warps,
-        STAGES=config.stages,
+        STAGES=config.stages_for([(config.padded(D), q, k)], [(min(config.tile, config.padded(E)), v)]),
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
-        num_stages=config.stages,
+        num_stages=2,
     )
     gamma_resets = gamma_sums = None
     saved = {}
@@ -1288,14 +1288,16 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 block_e=min(config.tile, config.padded(E)),
                 YIELD=False,
                 WARPS=config.warps,
-                STAGES=config.stages,
+                STAGES=config.stages_for(
+                    [(config.padded(D), k, q)], [(min(config.tile, config.padded(E)), do), (config.chunk, matrix2)]
+                ),
                 C=config.chunk,
                 LEVELS=config.levels,
                 EVEN=lay.even,
                 EXACT=config.exact,
                 DT=DTYPES[some.dtype],
                 num_warps=config.warps,
-                num_stages=config.stages,
+                num_stages=2,
             )
             if exchange is not None:  # other parts of the sequence are elsewhere
                 dS_coming = exchange.begin(
@@ -1346,14 +1348,16 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_d=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for(
+                [(config.padded(E), do, v)], [(min(config.tile, config.padded(D)), q, k), (config.chunk, matrix1)]
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
     if needs & {"S", "gamma", "k", "v"}:
         if parts > 1 or exchange is not None:
@@ -1391,14 +1395,16 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_e=min(config.tile, config.padded(E)),
             YIELD=True,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for(
+                [(config.padded(D), k, q)], [(min(config.tile, config.padded(E)), do), (config.chunk, matrix2)]
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
     matrix2 = None
     if needs & {"gamma"}:
@@ -1435,14 +1441,16 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_d=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for(
+                [(config.padded(E), v, do)], [(min(config.tile, config.padded(D)), k, q), (config.chunk, matrix1)]
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
     matrix1 = None
     gradients, initial = {}, {}

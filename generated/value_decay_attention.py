@@ -727,7 +727,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "972c7c1770cd2a9b")
+    config = choose(some.dtype, (D, E), "93774dee1e4f619a")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -791,14 +791,16 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             block_e=min(config.tile, config.padded(E)),
             YIELD=False,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for(
+                [(config.padded(D), q, k)], [(min(config.tile, config.padded(E)), intra1, beta_sums, scaled1)]
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             S_coming = exchange.begin(
@@ -847,14 +849,16 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         block_e=min(config.tile, config.padded(E)),
         YIELD=True,
         WARPS=config.warps,
-        STAGES=config.stages,
+        STAGES=config.stages_for(
+            [(config.padded(D), q, k)], [(min(config.tile, config.padded(E)), intra1, beta_sums, scaled1)]
+        ),
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
         EXACT=config.exact,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
-        num_stages=config.stages,
+        num_stages=2,
     )
     beta_resets = beta_sums = intra1 = scaled1 = None
     saved = {}
@@ -1000,6 +1004,7 @@ def backward_sweep_1(
     block_e: tl.constexpr,
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1036,7 +1041,7 @@ def backward_sweep_1(
     q_p += b * q_b + h // q_g * q_h
     v_p += b * v_b + h // v_g * v_h
     k_p += b * k_b + h // k_g * k_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
@@ -1214,13 +1219,13 @@ def backward_prepare_2(
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_2(
     S_first,
+    scaled1_p,
     k_p,
     k_b,
     k_t,
     k_h,
     k_g,
     matrix1,
-    scaled1_p,
     dq_out,
     beta_sums,
     beta_resets,
@@ -1280,13 +1285,8 @@ def backward_sweep_2(
         row = i if EVEN else tl.minimum(i, last)
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
+        p = tl.zeros([block_d, C], tl.float32)
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        rounded, rest = rounded_and_rest(t, DT)
-        p = tl.dot(k.to(DT), tl.trans(rounded.to(DT)), input_precision="tf32x3")  # matrix1 k
-        if not EXACT:
-            p = tl.dot(k.to(DT), tl.trans(rest.to(DT)), p)
-        p2 = p
         S_next = ()
         for n_e in tl.static_range((E + block_e - 1) // block_e):
             beta_a_end = tl.load(beta_sums + at * E + last * E + e[n_e], mask=e_ok[n_e], other=0)
@@ -1300,7 +1300,7 @@ def backward_sweep_2(
                 mask=i_ok[:, None] & e_ok[n_e][None, :],
                 other=0.0,
             )
-            p2 = tl.dot(S[n_e].to(DT), tl.trans(scaled1.to(DT)), p2, input_precision="tf32x3")  # ... + scaled1 S^T
+            p = tl.dot(S[n_e].to(DT), tl.trans(scaled1.to(DT)), p, input_precision="tf32x3")  # scaled1 S^T
             kept = span(beta_a_end, beta_n_end, 0.0, 0)
             scaled2 = tl.load(
                 scaled2_p + at * E + i[:, None] * E + e[n_e][None, :],
@@ -1313,6 +1313,11 @@ def backward_sweep_2(
             S_slice2 = p3  # S diag(kept) + k^T scaled2
             S_next = S_next + (S_slice2,)
         S = S_next
+        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        rounded, rest = rounded_and_rest(t, DT)
+        p2 = tl.dot(k.to(DT), tl.trans(rounded.to(DT)), p, input_precision="tf32x3")  # ... + matrix1 k
+        if not EXACT:
+            p2 = tl.dot(k.to(DT), tl.trans(rest.to(DT)), p2)
         if YIELD:
             tl.store(
                 dq_out + step * D + i[None, :] * (H * D) + d[:, None], p2, mask=d_ok[:, None] & i_ok[None, :]
@@ -1462,6 +1467,7 @@ def backward_sweep_3(
     block_e: tl.constexpr,
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1499,7 +1505,7 @@ def backward_sweep_3(
     S_late_0_p += b * S_late_0_b + h // S_late_0_g * S_late_0_h
     do_p += b * do_b + h // do_g * do_h
     q_p += b * q_b + h // q_g * q_h
-    for n in range(count):
+    for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
         last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
@@ -1810,7 +1816,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "972c7c1770cd2a9b")
+    config = choose(some.dtype, (D, E), "93774dee1e4f619a")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -1880,13 +1886,16 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_e=min(config.tile, config.padded(E)),
             YIELD=True,
             WARPS=config.warps,
+            STAGES=config.stages_for(
+                [(config.padded(D), q, k)], [(min(config.tile, config.padded(E)), do, beta_sums, intra1, v)]
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
     intra1 = None
     if needs & {"q"}:
@@ -1984,13 +1993,17 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 block_e=min(config.tile, config.padded(E)),
                 YIELD=False,
                 WARPS=config.warps,
+                STAGES=config.stages_for(
+                    [(config.padded(D), k, q)],
+                    [(min(config.tile, config.padded(E)), beta_sums, v, intra2, S_late_0, do)],
+                ),
                 C=config.chunk,
                 LEVELS=config.levels,
                 EVEN=lay.even,
                 EXACT=config.exact,
                 DT=DTYPES[some.dtype],
                 num_warps=config.warps,
-                num_stages=config.stages,
+                num_stages=2,
             )
             if exchange is not None:  # other parts of the sequence are elsewhere
                 dS_coming = exchange.begin(
@@ -2014,10 +2027,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             backward_sweep_2,
             (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
             S_starts,
+            scaled1,
             k,
             *strides(k, H),
             matrix1,
-            scaled1,
             dq,
             beta_sums,
             beta_resets,
@@ -2031,14 +2044,17 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_d=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for(
+                [(config.padded(E), scaled1, scaled2)],
+                [(min(config.tile, config.padded(D)), k), (config.chunk, matrix1)],
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
     matrix1 = scaled1 = scaled2 = None
     if needs & {"S", "beta", "k", "v"}:
@@ -2083,13 +2099,16 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_e=min(config.tile, config.padded(E)),
             YIELD=True,
             WARPS=config.warps,
+            STAGES=config.stages_for(
+                [(config.padded(D), k, q)], [(min(config.tile, config.padded(E)), beta_sums, v, intra2, S_late_0, do)]
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
     S_late_0 = intra2 = None
     if needs & {"beta"}:
@@ -2150,14 +2169,17 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_d=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
-            STAGES=config.stages,
+            STAGES=config.stages_for(
+                [(config.padded(E), scaled3, scaled4)],
+                [(min(config.tile, config.padded(D)), q), (config.chunk, matrix2)],
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
-            num_stages=config.stages,
+            num_stages=2,
         )
     beta_resets = beta_sums = matrix2 = scaled3 = scaled4 = None
     gradients, initial = {}, {}

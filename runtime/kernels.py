@@ -111,12 +111,21 @@ def halves(level, a, n, high, n_high, low, n_low, x, x_ok, last, X: tl.constexpr
 
 
 @triton.jit
-def factors(a, high, low, x, x_ok, last, X: tl.constexpr, C: tl.constexpr, FORWARD: tl.constexpr):
-    """Decays from the middle of a chunk's range to each read, and from each write to the middle."""
-    end = (tl.zeros([C], tl.int32) + last) * X
-    middle = 0.5 * tl.load(a + end[:, None] + x[None, :], mask=x_ok[None, :], other=0.0)
-    up, down = tl.exp2(high - middle), tl.exp2(middle - low)
-    return (up, down) if FORWARD else (down, up)
+def middle_of(a, x, x_ok, last, X: tl.constexpr):
+    """The middle of a chunk's range of cumulative log2 decays, for each channel."""
+    return (0.5 * tl.load(a + last * X + x, mask=x_ok, other=0.0))[None, :]
+
+
+@triton.jit
+def to_read(high, low, middle, FORWARD: tl.constexpr):
+    """Decays from the middle of a chunk's range to each read."""
+    return tl.exp2(high - middle if FORWARD else middle - low)
+
+
+@triton.jit
+def from_write(high, low, middle, FORWARD: tl.constexpr):
+    """Decays from each write to the middle of a chunk's range."""
+    return tl.exp2(middle - low if FORWARD else high - middle)
 
 
 @triton.jit
@@ -153,8 +162,9 @@ def decayed_product(
     """
     i = tl.arange(0, C)
     if FLAT:
-        to_read, from_write = factors(a, high, low, x, x_ok, last, X, C, FORWARD)
-        here = in_two_parts(r * to_read, w * from_write, True, EXACT, DT)
+        middle = middle_of(a, x, x_ok, last, X)
+        reader, writer = r * to_read(high, low, middle, FORWARD), w * from_write(high, low, middle, FORWARD)
+        here = in_two_parts(reader, writer, True, EXACT, DT)
         total += tl.where(order(C, FORWARD, DIAGONAL), here, 0.0)
     else:
         for level in range(LEVELS):
@@ -181,9 +191,10 @@ def decayed_sum(
     i = tl.arange(0, C)
     total = tl.zeros_like(w)
     if FLAT:
-        to_read, from_write = factors(a, high, low, x, x_ok, last, X, C, FORWARD)
+        middle = middle_of(a, x, x_ok, last, X)
         seen = tl.where(order(C, FORWARD, DIAGONAL), p, 0.0)
-        total += to_read * in_two_parts(seen, w * from_write, False, EXACT, DT)
+        here = in_two_parts(seen, w * from_write(high, low, middle, FORWARD), False, EXACT, DT)
+        total += here * to_read(high, low, middle, FORWARD)
     else:
         for level in range(LEVELS):
             decay, past = halves(level, a, n, high, n_high, low, n_low, x, x_ok, last, X, C, EXACT)
@@ -222,6 +233,40 @@ def cumulate_kernel(
         tl.min(tl.min(sums, axis=1), axis=0), 0.0
     )
     reach = tl.where(tl.max(tl.max(reset.to(tl.int32), axis=1), axis=0) > 0, float("inf"), reach)
+    tl.store(extent + tl.program_id(0), reach)
+
+
+@triton.jit(do_not_specialize=["T", "chunks"])
+def over_blocks_kernel(
+    a, n, extent, T, H, chunks, begins, stops,
+    X: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, BX: tl.constexpr, EXACT: tl.constexpr,
+):  # fmt: skip
+    """Cumulative log2 decays and resets within chunks of C steps as those within blocks of BLOCK, in place; extent [B, H, chunks]
+    as in `cumulate_kernel`, of blocks."""
+    bh = (tl.program_id(0) // chunks).to(tl.int64)
+    t0, last = place_of(tl.program_id(0) % chunks, T, begins, stops, BLOCK)
+    i = tl.arange(0, BLOCK)
+    x = tl.arange(0, BX)
+    ok = (i <= last)[:, None] & (x < X)[None, :]
+    at = (bh * T + t0 + i)[:, None] * X + x[None, :]
+    sums = tl.load(a + at, mask=ok, other=0.0)
+    resets = tl.load(n + at, mask=ok, other=0).to(tl.int32) if EXACT else tl.zeros([1, 1], tl.int32)
+    for start in tl.static_range(C, BLOCK, C):
+        before = (bh * T + t0 + start - 1) * X + x
+        there = (x < X) & (start <= last)
+        later = (i >= start)[:, None]
+        sums += tl.where(later, tl.load(a + before, mask=there, other=0.0)[None, :], 0.0)
+        if EXACT:
+            resets += tl.where(later, tl.load(n + before, mask=there, other=0).to(tl.int32)[None, :], 0)
+    tl.debug_barrier()  # what others have loaded may change now
+    changed = ok & (i >= C)[:, None]
+    tl.store(a + at, sums, mask=changed)
+    if EXACT:
+        tl.store(n + at, resets.to(tl.int8), mask=changed)
+    reach = tl.maximum(tl.max(tl.max(sums, axis=1), axis=0), 0.0) - tl.minimum(
+        tl.min(tl.min(sums, axis=1), axis=0), 0.0
+    )
+    reach = tl.where(tl.max(tl.max(resets, axis=1), axis=0) > 0, float("inf"), reach)
     tl.store(extent + tl.program_id(0), reach)
 
 
@@ -716,6 +761,17 @@ def cumulate(log: torch.Tensor, p: Places, exact: bool) -> tuple[torch.Tensor, A
     launch(
         cumulate_kernel, (p.programs,), log, *strides(log, H), a, n, extent, *p.at_once,
         X=X, C=p.chunk, BX=triton.next_power_of_2(X), EXACT=exact, num_warps=4 if X <= 64 else 8,
+    )  # fmt: skip
+    return a, n, extent
+
+
+def over_blocks(a: torch.Tensor, n: Any, chunk: int, p: Places, exact: bool) -> tuple[torch.Tensor, Any, torch.Tensor]:
+    """What `cumulate` has for chunks of `chunk` steps as it would be for blocks, `p`, of a decay for each channel: in place."""
+    X = a.shape[3]
+    extent = a.new_empty((p.batch, p.heads, p.chunks))
+    launch(
+        over_blocks_kernel, (p.programs,), a, n, extent, *p.at_once,
+        X=X, C=chunk, BLOCK=p.chunk, BX=triton.next_power_of_2(X), EXACT=exact, num_warps=4 if X <= 64 else 8,
     )  # fmt: skip
     return a, n, extent
 

@@ -64,23 +64,32 @@ class Config:
         return next(fit, min(2, self.stages))
 
     @property
+    def read_tile(self) -> int:
+        """The tile of kernels that read states at the borders of blocks: tiles of 32 by blocks of 64 steps, in 16 bits, gave
+        wrong results on an H200, or read outside memory."""
+        return self.tile if self.exact else max(64, self.tile)
+
+    def read_warps(self, *whole: int) -> int:
+        """Warps of kernels that read states there, which have axes of such a width whole."""
+        return 8 if max(whole) > 128 and not self.exact else 4
+
+    @property
     def levels(self) -> int:
         """log2 of the chunk."""
         return self.chunk.bit_length() - 1
 
 
-def choose(dtype: torch.dtype, sizes: tuple[int, ...], kernels: str = "", borders: bool = False) -> Config:
+def choose(dtype: torch.dtype, sizes: tuple[int, ...], kernels: str = "") -> Config:
     """The configuration for a shape class, of the kernels with this hash. Never keyed on T.
 
-    `sizes` are the dims; `borders`: states are read at the borders of blocks. What was measured for these kernels on this GPU
-    (`tuned.py`), or else the default.
+    `sizes` are the dims. What was measured for these kernels on this GPU (`tuned.py`), or else the default.
     """
     if _using is not None:
         _asked.add(kernels)
         return _using
     largest = max((padded(x) for x in sizes), default=16)
     device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
-    return _chosen(dtype, largest, kernels, device, borders)
+    return _chosen(dtype, largest, kernels, device)
 
 
 _using: Config | None = None
@@ -104,9 +113,9 @@ def use_tables_anew() -> None:
 
 
 @functools.cache
-def _chosen(dtype: torch.dtype, largest: int, kernels: str, device: int | None, borders: bool) -> Config:
+def _chosen(dtype: torch.dtype, largest: int, kernels: str, device: int | None) -> Config:
     """What a table says, if it is one of the candidates still; or the first of them."""
-    known = candidates(4 if dtype == torch.float32 else 2, largest, borders)
+    known = candidates(4 if dtype == torch.float32 else 2, largest)
     fields = lookup(kernels, dtype, largest, device) if kernels and device is not None else None
     return next((x for x in known if fields_of(x) == fields), known[0])
 
@@ -116,19 +125,19 @@ def fields_of(config: Config) -> dict[str, int | None]:
     return {n: x for n, x in dataclasses.asdict(config).items() if n != "itemsize"}
 
 
-def candidates(itemsize: int, largest: int, borders: bool = False) -> tuple[Config, ...]:
+def candidates(itemsize: int, largest: int) -> tuple[Config, ...]:
     """The configurations that may be chosen from for a shape class: the default first, which is the fastest of those that gave
     the right results on an H200 for most ops, and compiles on any CUDA GPU. `largest` is the largest dim, padded to a power of
-    two; where states are read at the `borders` of blocks, tiles of 64 by 256 take 1.5 times as long as those of 32."""
+    two."""
     if itemsize == 4:
         usual = Config(chunk=32, tile=32, slice=128, block=32, warps=4, stages=2, itemsize=4, registers=255)
         if largest > 128:
             usual = Config(chunk=16, tile=32, slice=256, block=32, warps=8, stages=1, itemsize=4, registers=255)
         others: tuple[dict[str, Any], ...] = ({"stages": 1}, {"warps": 4}, {"warps": 8}, {"chunk": 16}, {"tile": 16})
     elif largest > 128:
-        usual = Config(chunk=32, tile=32 if borders else 64, slice=64, block=32, warps=4, stages=3)
+        usual = Config(chunk=32, tile=64, slice=64, block=32, warps=4, stages=3)
         old: dict[str, Any] = {"tile": 32, "slice": 256, "stages": 2}
-        others = ({"stages": 2}, {"tile": 64 if borders else 32}, old, {"ahead": 2}, {"block": 64, "ahead": 2})
+        others = ({"stages": 2}, {"tile": 32}, old, {"ahead": 2}, {"block": 64, "ahead": 2})
     else:
         usual = Config(chunk=32, tile=64, slice=64, block=32, warps=4, stages=3, ahead=2, registers=168)
         wide: dict[str, Any] = {"block": 64, "registers": None}

@@ -59,6 +59,7 @@ class Host:
         self.again = {n for s in self.blocks.walks.values() for n in s.states} & states if backward else set()
         self.kept_starts = later.again if later is not None else self.again
         self.waiting = list(self.pieces)
+        self.walked = False  # is nothing left that takes sums of decays inside chunks?
         self.cuts = cuts  # may sequences be cut in parts, which programs of their own walk over?
         self.exchanges = cuts and exchanges  # may other parts be elsewhere?
         self.held: list[tuple[set[str], list[str], tuple[str, ...]]] = []
@@ -86,6 +87,7 @@ class Host:
             self._pairings_at_ends()
         self._walk_held()
         self._pairings_at_ends()
+        self.walked = True
         self._read(self.waiting)
         if self.backward:
             self._gradients()
@@ -129,8 +131,7 @@ class Host:
                 at = [dim_of(a) for a in with_dim.axes].index(d) - len(with_dim.axes)
                 add(f"{size_name(d)} = {self.names(with_dim.leaf)}.shape[{at}]")
         sizes = ", ".join(size_name(d) for d in p.dims) + ("," if len(p.dims) == 1 else "")
-        borders = ", borders=True" if self.pieces or self.blocks.stored else ""
-        add(f'config = choose(some.dtype, ({sizes}), "{HASH}"{borders})')
+        add(f'config = choose(some.dtype, ({sizes}), "{HASH}")')
         add("lay = places(packed, (B, T, H), config.chunk)")
         if self.pieces or self.blocks.stored:
             add("blocks = places(packed, (B, T, H), BLOCK)")
@@ -302,7 +303,7 @@ class Host:
                 if x.attrs[1].endswith(".ends"):
                     shape = ", ".join(["B", "H", "blocks.chunks", *own])
                 elif x.attrs[1].endswith(".pairing"):
-                    shape = ", ".join(["B", "T", "H", *(own or [self._tile_count(self.pieces[same[0]])])])
+                    shape = ", ".join(["B", "T", "H", *(own or [self._tile_count(self.pieces[same[0]], reads=True)])])
                 else:
                     continue
                 lines.append(f"{self.names(x)} = some.new_empty(({shape}), dtype=torch.float32)")
@@ -326,16 +327,16 @@ class Host:
     def _prepare_blocks(self, o: Opened, wanted: set[str], name: str) -> None:
         """The kernel ahead of one that reads states at the borders of blocks, for what that one doesn't make itself."""
         ahead = {x: n for x, n in o.matrices.items() if not made_here(n, o)}
-        if not (ahead or o.scaled or o.intra):
+        if not (ahead or o.scaled):
             return
-        some = replace(o, matrices=ahead, sums=[])
+        some = replace(o, matrices=ahead, intra={}, sums=[])
         kernel = prepare_kernel(name, some, self.names, self.fine)
         self._inputs(kernel, "block_")
         lines = []
         for x in some.prepared:
             own = [a for a in x.axes if not a.startswith("%")]
             shape = f"B, H, T, {size_name(dim_of(own[0]))}" if own else "B, H, blocks.chunks, BLOCK, BLOCK"
-            dtype = ", dtype=torch.float32" if x.attrs[0] == "intra" or self.fine is not None else ""
+            dtype = ", dtype=torch.float32" if self.fine is not None else ""
             lines.append(f"{self.names(x)}_blocks = some.new_empty(({shape}){dtype})")
         self._under(wanted, lines + self._launch(kernel, block="block_"))
         self.kernels.append(kernel)
@@ -497,8 +498,11 @@ class Host:
             if a.name.endswith("_sums") and f"{block}{a.name}" not in self.ready:
                 self.ready.add(f"{block}{a.name}")
                 log, base = self._log(x), f"{block}{a.name.removesuffix('_sums')}"
-                lay = "blocks" if block else "lay"
-                self.lines.append(f"{base}_sums, {base}_resets, {base}_extents = cumulate({log}, {lay}, config.exact)")
+                made = f"cumulate({log}, {'blocks' if block else 'lay'}, config.exact)"
+                own = a.name.removesuffix("_sums")
+                if block and a.axes and a.name in self.ready and self.walked:
+                    made = f"over_blocks({own}_sums, {own}_resets, config.chunk, blocks, config.exact)"
+                self.lines.append(f"{base}_sums, {base}_resets, {base}_extents = {made}")
             if a.name.endswith("_by_head") and a.name not in self.ready:
                 self.ready.add(a.name)
                 self.lines.append(f"{a.name} = by_head({self.names(x)}, H)")
@@ -556,15 +560,15 @@ class Host:
             return None
         return used[0]
 
-    def _tile_count(self, o: Opened) -> str:
+    def _tile_count(self, o: Opened, reads: bool = False) -> str:
         if len(o.tile) != 1:
             return "1"
-        return f"cdiv({size_name(dim_of(o.tile[0]))}, {self._tile(o.tile[0])})"
+        return f"cdiv({size_name(dim_of(o.tile[0]))}, {self._tile(o.tile[0], reads)})"
 
     def _sums_of(self, k: int) -> str:
         """How many sums over its tile axis a sweep leaves of each step: one for each tile, and of a walk for each warp."""
         if k not in self.opened:
-            return self._tile_count(self.pieces[k])
+            return self._tile_count(self.pieces[k], reads=True)
         tiles = self._tile_count(self.opened[k])
         return f"{tiles} * config.warps" if len(self.opened[k].tile) == 1 else tiles
 
@@ -588,12 +592,13 @@ class Host:
         """Do others add to the gradient of a variable, before it is rounded?"""
         return self.fine is not None and variable in self.fine.gradients
 
-    def _tile(self, axis: str) -> str:
-        return f"min(config.tile, config.padded({size_name(dim_of(axis))}))"
+    def _tile(self, axis: str, reads: bool = False) -> str:
+        """How wide a tile is, of a walk or of what reads states at the borders of blocks."""
+        return f"min(config.{'read_tile' if reads else 'tile'}, config.padded({size_name(dim_of(axis))}))"
 
     def _block(self, kernel: Kernel, axis: str) -> str:
         if axis == kernel.tiled:
-            return self._tile(axis)
+            return self._tile(axis, kernel.reads)
         whole = f"config.padded({size_name(dim_of(axis))})"
         return f"min(config.slice, {whole})" if kernel.walks else whole
 
@@ -629,7 +634,9 @@ class Host:
         words += [f"C={chunk}", f"LEVELS={levels}", f"EVEN={lay}.even"]
         words += ["EXACT=config.exact", "DT=DTYPES[some.dtype]"]
         warps = "config.warps" if kernel.walks else "config.ahead"
-        warps = "4" if block else warps
+        if block:
+            wholes = [f"config.padded({size_name(dim_of(a))})" for a in kernel.axes if a != kernel.tiled]
+            warps = f"config.read_warps({', '.join(wholes)})" if kernel.reads and wholes else "4"
         # told nothing, the assembler gives a long kernel of float32 products 32 registers, and spills the rest
         most = "config.registers" if kernel.few and not block else "255 if config.exact else None"
         most = "" if kernel.walks else f" maxnreg={most},"

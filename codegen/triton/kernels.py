@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ..ir import COL, ROW, Node, add, dim_of, factors_of, leaf, rename, split_constant, terms_of, walk
+from ..ir import COL, ROW, Node, add, dim_of, factors_of, leaf, rename, walk
 from ..read_write import StateForm
 from ..stages import Sweep
 from .fuse import Store
@@ -211,7 +211,13 @@ def read_kernel(
     axes = tuple(dict.fromkeys(a for x in pieces for a in (*x.opened.full, *x.opened.tile)))
     tiles = Tiles(first.full, first.tile, first.direction, first.decays, first.streams, {}, name_of)
     tiles.names.add("tile")
+    tiles.flat = []
     sums: dict[str, list[str]] = {}  # by state: what its pairing is the sum of
+    for piece in pieces:  # first, so that states are in registers no longer than it takes to hand them to products
+        for border in piece.opened.sums:
+            if border.kind == "in":
+                tiles = _next_piece(tiles, piece.opened, name_of, fine)
+                sums[border.state] = [_spanned(*spans[border.state], piece.opened, tiles, name_of)]
     for piece in pieces:
         o = piece.opened
         tiles = _next_piece(tiles, o, name_of, fine)
@@ -223,13 +229,13 @@ def read_kernel(
                 v = tiles.assign("y", v.over(v.axes), v.axes, note=tiles.note(node))
             tiles.memo[leaf(x.attrs[0], x.attrs[1], (ROW, *x.axes))] = v
         for border in o.sums:
-            terms = _paired(border, spans[border.state], o, tiles, tiled, name_of)
-            sums.setdefault(border.state, []).extend(terms)
+            sums.setdefault(border.state, []).extend(_paired(border, tiles, tiled))
         for store in piece.stores:
             own = tuple(next(t for t in o.tile if same_size(a, t)) for a in store.leaf.axes)
             v = tiles.value(at_row(rename(store.node, o.rename)))
             if store.kind != "sums":
-                v = tiles.assign("terms", v.over(v.axes), v.axes, note=store.root)
+                if store.leaf not in inside:  # else it is made where it is used: it takes registers till then
+                    v = tiles.assign("terms", v.over(v.axes), v.axes, note=store.root)
                 kind, what, _ = store.leaf.attrs
                 tiles.memo[leaf(kind, what, (ROW, *own))] = v
             if store.leaf not in inside:
@@ -241,9 +247,11 @@ def read_kernel(
         else:
             tiles.lines.append(_store_pairing(state, terms, s, first, tiles, tiled, name_of))
     setup = [*_header(axes, tiled, walks=False), *_chunk_header(first.direction, walks=False), *_bases(tiles)]
+    setup += _only_flat(tiles)
     doc = "What reads the states at the borders of blocks, for all blocks at once."
     lines = {"setup": [*setup, *tiles.head, *tiles.lines], "loop": [], "after": []}
-    return Kernel(name, lines, doc, tuple(tiles.arguments.values()), axes, tiled, False, reads=True)
+    arguments = tuple(tiles.arguments.values())
+    return Kernel(name, lines, doc, arguments, axes, tiled, False, reads=True, split=bool(tiles.flat))
 
 
 def made_here(x: Node, o: Opened) -> bool:
@@ -265,6 +273,7 @@ def _next_piece(before: Tiles, o: Opened, name_of: NameOf, fine: Fine | None) ->
     tiles.matrices = {x.attrs[1]: n for x, n in o.matrices.items() if made_here(n, o)}
     tiles.precise = tiles.parted = fine is not None
     tiles.fine = fine
+    tiles.intra, tiles.flat = {x.attrs[1]: n for x, n in o.intra.items()}, before.flat
     tiles.names |= before.names
     tiles.arguments, tiles.head, tiles.lines, tiles.loads = before.arguments, before.head, before.lines, before.loads
     shared = (*PER_STEP, *PER_HEAD, "matrix", "state in")
@@ -287,23 +296,23 @@ def _border(s: StateForm, o: Opened, tiles: Tiles, name_of: NameOf) -> Value:
     return tiles.memo[x]
 
 
-def _paired(
-    sums: Sums, span: tuple[StateForm, StateForm], o: Opened, tiles: Tiles, tiled: str | None, name_of: NameOf
-) -> list[str]:
+def _spanned(s: StateForm, gradient: StateForm, o: Opened, tiles: Tiles, name_of: NameOf) -> str:
+    """The decays of a block times <S before it, dS after it>."""
+    both = [_border(x, o, tiles, name_of) for x in (s, gradient)]
+    axes = both[0].axes
+    assert s.decay is not None
+    kept = tiles.kept(rename(s.decay, o.rename))
+    text = " * ".join(x.over(axes) for x in both)
+    for n in reversed(range(len(axes))):
+        if axes[n] not in kept.axes:
+            text = f"tl.sum({text}, axis={n})"
+    note = f"the decays of the block times <{s.name}, {gradient.name}>"
+    return tiles.assign("spans", f"{kept.text} * {text}", kept.axes, note=note).text
+
+
+def _paired(sums: Sums, tiles: Tiles, tiled: str | None) -> list[str]:
     """Terms of the pairing of a state: over the steps of the block, or, of a decay for each channel, at its end."""
-    s, gradient = span
     terms = []
-    if sums.kind == "in":
-        both = [_border(x, o, tiles, name_of) for x in (s, gradient)]
-        axes = both[0].axes
-        assert s.decay is not None
-        kept = tiles.kept(rename(s.decay, o.rename))
-        text = " * ".join(x.over(axes) for x in both)
-        for n in reversed(range(len(axes))):
-            if axes[n] not in kept.axes:
-                text = f"tl.sum({text}, axis={n})"
-        note = f"the decays of the block times <{s.name}, {gradient.name}>"
-        terms.append(tiles.assign("spans", f"{kept.text} * {text}", kept.axes, note=note).text)
     if sums.totals:
         if sums.kind == "out":
             v = tiles.value(add(*sums.reads.values()))
@@ -389,11 +398,7 @@ def prepare_kernel(name: str, o: Opened, name_of: NameOf, fine: Fine | None = No
     text = "\n".join(tiles.lines)
     axes = tuple(a for a in (*o.full, *o.tile) if f"{axis_name(a)}_ok" in text)
     setup = [*_header(axes, None, walks=False), *_chunk_header(o.direction, walks=False), *_bases(tiles)]
-    for n, decay in enumerate(tiles.flat):
-        extent = f"tl.load({decay}_extents + bh * chunks + c)"
-        setup.append(f"extent = {extent if n == 0 else f'tl.maximum(extent, {extent})'}")
-    if tiles.flat:
-        setup += ["if is_flat(extent, DT) != FLAT:", "    return"]
+    setup += _only_flat(tiles)
     arguments = tuple(tiles.arguments.values())
     return Kernel(
         name,
@@ -407,6 +412,15 @@ def prepare_kernel(name: str, o: Opened, name_of: NameOf, fine: Fine | None = No
         split=bool(tiles.flat),
         few=bool(parts) or sum(map(_wide, arguments)) <= FEW,
     )
+
+
+def _only_flat(tiles: Tiles) -> list[str]:
+    """A kernel that is launched twice leaves the other chunks to the other launch."""
+    lines = []
+    for n, decay in enumerate(tiles.flat or []):
+        extent = f"tl.load({decay}_extents + bh * chunks + c)"
+        lines.append(f"extent = {extent if n == 0 else f'tl.maximum(extent, {extent})'}")
+    return [*lines, "if is_flat(extent, DT) != FLAT:", "    return"] if lines else []
 
 
 def _blocks(axis: str, o: Opened, tiles: Tiles, name_of: NameOf, parts: list[str]) -> list[str]:
@@ -457,12 +471,7 @@ def _intra_blocks(axis: str, o: Opened, tiles: Tiles, name_of: NameOf, parts: li
     inside.flat = tiles.flat
     for x, node in intra.items():
         target = tiles.argument(f"{name_of(x)}_p", "chunked", x, (axis,))
-        for _, summed in map(split_constant, terms_of(node)):
-            factors = factors_of(summed.args[0])
-            p = tiles.reads_of_writes(factors, axis)
-            p = tiles.assign("p", p.over((ROW, COL)), (ROW, COL))
-            inside.memo[summed] = inside.decayed_sum(summed, COL, factors, p)
-        v = inside.value(node)
+        v = inside.decayed_sums(node, tiles)
         place = f"{target} + at * {width} + i[:, None] * {width} + {index}[None, :]"
         inside.lines.append(f"tl.store({place}, {v.over((ROW, axis))}, mask=i_ok[:, None] & {index}_ok[None, :])")
     return [*_block_loop(axis), *("    " + x for x in inside.lines)]

@@ -148,6 +148,9 @@ class Tiles:
         self.wide: frozenset[str] = frozenset()  # matrices that are float32 in memory
         self.fine: Fine | None = None
         self.flat: list[str] | None = None  # decays whose extent decides how a kernel ahead of the sweep splits them
+        self.intra: dict[
+            str, Node
+        ] = {}  # sums over the writes of a chunk, each with its decay, made here and not loaded
         self.elements: list[Elements] = []  # of the tiles that are loaded
         self.matrices: dict[str, Node] = {}  # over the steps of a chunk, made here and not loaded
         self.names: set[str] = {
@@ -486,6 +489,18 @@ class Tiles:
             for f in factors
         )
 
+    def decayed_sums(self, x: Node, reads: Tiles | None = None) -> Value:
+        """What reads take of the writes of their own chunk, with a decay for each channel. What each read takes of each write but
+        for that is the same for all channels: `reads` prints it, where a loop takes these block by block."""
+        for _, summed in map(split_constant, terms_of(x)):
+            factors = factors_of(summed.args[0])
+            (axis,) = {a for f in factors if f.op == "decay_mask" for a in f.axes} - {ROW, COL}
+            where = reads or self
+            p = where.reads_of_writes(factors, axis)
+            p = where.assign("p", p.over((ROW, COL)), (ROW, COL))
+            self.memo[summed] = self.decayed_sum(summed, COL, factors, p)
+        return self.value(x)
+
     def decayed_sum(self, x: Node, bound: str, factors: tuple[Node, ...], p: Value | None = None) -> Value:
         """sum_j p_ij w_jx decays_ijx, where the decay runs over the axis that is kept."""
         masks = [f for f in factors if f.op == "decay_mask" and len(f.axes) == 3]
@@ -645,6 +660,8 @@ class Tiles:
         if kind in ("constant",):
             return Value(self.argument(self.name_of(x), "number", x), ())
         own = tuple(a for a in order if a not in STEPS)
+        if kind == "intra" and name in self.intra:
+            return self.decayed_sums(self.intra[name])
         if len(own) > 1:
             raise CannotPrint(f"{name} has two axes")
         if kind in PER_HEAD:
