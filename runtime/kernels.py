@@ -281,6 +281,7 @@ def some_heads(H, chunks, HEADS: tl.constexpr):
 
 @triton.jit
 def later(x, y):
+    """The later one of two resets."""
     return tl.maximum(x, y)
 
 

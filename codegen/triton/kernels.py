@@ -164,8 +164,8 @@ def sweep_kernel(
     doc = f"A walk {way} over chunks, carrying a tile of {states}."
     loop = tiles.used([*_chunk_header(o.direction), *tiles.head, *tiles.lines])
     counters = {counter(a): count_of(a) for a in o.full}
-    states = {carried[s.name]: counter(a) for s in group for a in s.axes if a in o.full}
-    lines = sliced({"setup": setup, "loop": loop, "after": after}, counters, states, tiles.fresh)
+    whole = {carried[s.name]: counter(a) for s in group for a in s.axes if a in o.full}
+    lines = sliced({"setup": setup, "loop": loop, "after": after}, counters, whole, tiles.fresh)
     arguments = tuple(tiles.arguments.values())
     stored = sweep.states if borders else ()
     return Kernel(

@@ -1,5 +1,5 @@
 """A walk's statements, slice by slice along the axes that it has whole: a slice's operands are in registers only while a product
-takes them, so that states of 256 channels fit, and compile time doesn't depend on how many slices there are.
+takes them, so that states of 256 channels fit.
 
 Statements are printed as if there were one slice. What depends on the number of a slice, `n_d` for the axis d, goes into a loop
 over slices; what another loop uses of it is held in a tuple, as states are. A sum over the axis is printed as one that is added

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import asdict, replace
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -19,15 +20,22 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from triton_errors import compiled, errors, module, packed_difference, run
 
 from chunkform.codegen.check import Case, sample
+from chunkform.runtime.kernels import cumulate, over_blocks
+from chunkform.runtime.packed import BLOCK, Packed
+from chunkform.runtime.places import places
 
 
 def main(job: dict) -> list[dict]:
     rows = []
     for name in job["names"]:
+        if "slice" in job:
+            sliced(name, job["slice"])
         for case in job["cases"]:
             dtype = getattr(torch, case.pop("dtype", "float32"))
             rows += [asdict(e) for e in errors(name, Case(**case), dtype)]
             case["dtype"] = str(dtype).removeprefix("torch.")
+    if job.get("blocks"):
+        rows += blocks()
     if job.get("parts"):
         rows += [row for name in job["names"] for row in parts(name)]
     if job.get("decays"):
@@ -39,6 +47,43 @@ def main(job: dict) -> list[dict]:
     if job.get("variants"):
         rows += [row for name in job["names"] for row in variants(name)]
     return rows
+
+
+def blocks() -> list[dict]:
+    """Cumulative decays over blocks, made in place of those inside chunks, beside those of `cumulate`; also if packed."""
+    torch.manual_seed(0)
+    rows = []
+    lengths = (70, 0, 1, 64, 37, 128)
+    packed = Packed(torch.tensor((0, *lengths)).cumsum(0), len(lengths), sum(lengths))
+    for p, (batch, steps), chunk, exact in product((None, packed), ((2, 150),), (16, 32, 64), (False, True)):
+        shape = (1, sum(lengths)) if p is not None else (batch, steps)
+        log = torch.randn(*shape, 3, 20) - 1
+        log[torch.rand_like(log) < 0.01] = -50.0
+        want = cumulate(log, over := places(p, (*shape, 3), BLOCK), exact)
+        a, n, _ = cumulate(log, places(p, (*shape, 3), chunk), exact)
+        got = over_blocks(a, n, chunk, over, exact)
+        known = over.begins is None or over.stops > over.begins  # places that no block has are never looked at
+        extents = [torch.where(torch.as_tensor(known), x[2], 0.0) for x in (got, want)]
+        if not exact:  # a reset is a decay as others are there
+            extents[1] = torch.where(extents[1].isinf(), extents[0], extents[1])
+        pairs = [(got[0], want[0]), *([(got[1], want[1])] if exact else []), (extents[0], extents[1])]
+        for x, y in pairs:
+            same = torch.allclose(x.double(), y.double(), rtol=1e-5, atol=1e-4)
+            what = {
+                "recurrence": "-",
+                "quantity": f"{chunk} {exact} {p is not None}",
+                "dtype": "float32",
+                "rounding": 0,
+            }
+            rows.append(what | {"error": 0.0 if same else 1.0})
+    return rows
+
+
+def sliced(name: str, width: int) -> None:
+    """Walks take the axes that they have whole in slices of this width from now on."""
+    m = module(name)
+    usual = m.choose
+    m.choose = lambda *a: replace(usual(*a), slice=width)
 
 
 def parts(name: str) -> list[dict]:

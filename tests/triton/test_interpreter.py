@@ -48,12 +48,13 @@ def assert_small(rows, bound):
 
 
 @pytest.mark.parametrize("names", GROUPS, ids=lambda x: x[0])
-def test_float32_agrees_with_the_oracle_also_for_extreme_decays(names):
-    assert_small(interpret(names, [SMALL, SMALL | {"decay": "extreme", "seed": 1}]), 1e-5)
+def test_float32_agrees_with_the_oracle_also_for_extreme_decays_and_in_slices(names):
+    assert_small(interpret(names, [SMALL]), 1e-5)
+    assert_small(interpret(names, [SMALL | {"decay": "extreme", "seed": 1}], slice=16), 1e-5)
 
 
 def test_kernels_of_recurrences_from_the_literature_agree_with_the_oracle():
-    assert_small(interpret(LITERATURE, [SMALL | {"decay": "extreme"}]), 1e-4)
+    assert_small(interpret(LITERATURE, [SMALL | {"decay": "extreme"}], slice=16), 1e-4)
 
 
 def test_variables_may_be_called_what_kernels_call_their_own():
@@ -63,7 +64,12 @@ def test_variables_may_be_called_what_kernels_call_their_own():
 def test_states_read_at_the_borders_of_blocks_in_one_part_and_in_several():
     """Also where torch makes a part of what a decay's gradient is the sum of, and where an axis is contracted and kept."""
     names = ("kimi_delta_attention", "rwkv7", "square_delta_rule")
-    assert_small(interpret(names, [SMALL | {"steps": 150, "heads": 1, "decay": "extreme"}], parts=True), 1e-5)
+    assert_small(interpret(names, [SMALL | {"steps": 150, "heads": 1, "decay": "extreme"}], parts=True, slice=16), 1e-5)
+
+
+def test_sums_over_blocks_in_place_of_those_inside_chunks():
+    rows = interpret([], [], blocks=True)
+    assert len(rows) == 30 and {r["error"] for r in rows} == {0.0}, rows
 
 
 def test_tiles_of_a_square_state_count_what_each_of_them_has_once():

@@ -1,0 +1,86 @@
+"""Statements of walks, slice by slice; how many chunks come ahead; and sums over blocks of those inside chunks."""
+
+import itertools
+
+import pytest
+import torch
+
+from chunkform.codegen.triton.slices import sliced
+from chunkform.codegen.triton.tile import CannotPrint
+from chunkform.runtime import launch
+from chunkform.runtime.launch import Config
+
+SETUP = ["d = n_d * 2", "S = zeros(2)", "if first:", "    S += load(d)"]
+
+
+def run(loop, after, values, counters=None, **names):
+    """What Python makes of a walk over two chunks, sliced: S is a list of two slices."""
+    numbers = itertools.count()
+    counters = {"n_d": "2"} if counters is None else counters
+    found = sliced(
+        {"setup": SETUP, "loop": loop, "after": after}, counters, {"S": "n_d"}, lambda x: f"{x}_{next(numbers)}"
+    )
+    text = [*found["setup"], "for n in range(2):", *(f"    {x}" for x in found["loop"]), *found["after"]]
+    text = [x.replace("tl.static_range", "range") for x in text]
+    scope = {"first": True, "zeros": lambda n: 0, "load": lambda d: values[d // 2], "out": {}, **names}
+    exec("\n".join(text), scope)
+    return found, scope
+
+
+def test_sums_over_slices_are_added_up_and_states_carried():
+    loop = ["p = 0", "p = S + p  # a sum over d", "w = p * 10", "S = S + w + d"]
+    found, scope = run(loop, ["out[d] = S"], [1, 2])
+    # chunk 1: p = 3, w = 30, S = 31, 34; chunk 2: p = 65, w = 650
+    assert scope["out"] == {0: 31 + 650, 2: 34 + 650 + 2}
+    assert sum("static_range" in x for x in found["loop"]) == 2  # all of p is known before w is made
+    assert "# a sum over d" in "\n".join(found["loop"])
+
+
+def test_what_a_loop_does_not_need_stays_behind_it_and_what_it_needs_comes_ahead():
+    loop = ["a = 5", "k = d + 1", "other = 7", "b = a * 2", "q = k + b", "S = S + q", "late = other"]
+    found, scope = run(loop, ["out[d] = S"], [0, 0])
+    assert scope["out"] == {0: 2 * 11, 2: 2 * 13}
+    order = [x.strip() for x in found["loop"]]
+    start = next(n for n, x in enumerate(order) if x.startswith("for n_d"))
+    assert order.index("b = a * 2") < start < order.index("other = 7") < order.index("late = other")
+    assert sum(x.startswith("for n_d") for x in order) == 1
+
+
+def test_what_another_loop_uses_is_held_in_a_tuple():
+    loop = ["k = d + 1", "p = 0", "p += k", "S = S + k * p"]
+    found, scope = run(loop, ["out[d] = S"], [0, 0])
+    assert scope["out"] == {0: 2 * 4, 2: 2 * 3 * 4}
+    assert "k = ()" in found["loop"] and isinstance(scope["k"], tuple)
+
+
+def test_a_whole_sum_is_one_name_in_blocks_and_conditions():
+    loop = ["p = 0", "if first:", "    p = p + S", "S = S + p"]
+    _, scope = run(loop, ["out[d] = S"], [1, 2])
+    assert scope["out"] == {0: 1 + 3 + 9, 2: 2 + 3 + 9}
+
+
+def test_slices_of_two_axes_in_one_statement_are_refused():
+    with pytest.raises(CannotPrint, match="two axes: S = S \\+ n_e"):
+        run(["S = S + n_e"], [], [0, 0], counters={"n_d": "2", "n_e": "2"})
+
+
+def test_without_such_axes_nothing_changes():
+    lines = {"setup": ["a = 1"], "loop": ["a += 1"], "after": []}
+    assert sliced(lines, {}, {}, str) is lines
+
+
+def test_as_many_chunks_come_ahead_as_two_programs_have_buffers_for():
+    config = Config(chunk=32, tile=64, slice=64, block=32, warps=4, stages=4)
+    x, wide = torch.empty(1, dtype=torch.bfloat16), torch.empty(1)
+    assert config.stages_for([(128, x, x)], [(64, x)]) == 4
+    assert config.stages_for([(128, x, x, x)], [(64, x, x), (32, x, x)]) == 3
+    assert config.stages_for([(128, x, x)], [(64, wide, x, wide, wide, x)]) == 2
+    assert config.stages_for([(512, wide, wide)], []) == 2
+    assert Config(chunk=16, tile=32, slice=256, block=32, warps=8, stages=1, itemsize=4).stages_for([(512, x)], []) == 1
+
+
+def test_tiles_that_read_at_borders_are_never_narrow_in_16_bits():
+    config = launch.candidates(2, 256)[0]
+    assert config.read_tile == 64 and (config.read_warps(256), config.read_warps(64, 128)) == (8, 4)
+    exact = launch.candidates(4, 256)[0]
+    assert exact.read_tile == exact.tile and exact.read_warps(256) == 4
