@@ -816,7 +816,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             YIELD=False,
             WARPS=config.warps,
             STAGES=config.stages_for(
-                [(config.padded(D), k, q)], [(min(config.tile, config.padded(E)), v), (config.chunk, matrix1, matrix2)]
+                config.padded(D) * (k.element_size() + q.element_size()),
+                min(config.tile, config.padded(E)) * v.element_size()
+                + config.chunk * (matrix1.element_size() + matrix2.element_size()),
             ),
             C=config.chunk,
             LEVELS=config.levels,
@@ -843,7 +845,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=False,
             WARPS=config.warps,
-            STAGES=config.stages_for([(config.padded(D), k)], [(config.chunk, matrix1)]),
+            STAGES=config.stages_for(config.padded(D) * k.element_size(), config.chunk * matrix1.element_size()),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -889,7 +891,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         YIELD=True,
         WARPS=config.warps,
         STAGES=config.stages_for(
-            [(config.padded(D), k, q)], [(min(config.tile, config.padded(E)), v), (config.chunk, matrix1, matrix2)]
+            config.padded(D) * (k.element_size() + q.element_size()),
+            min(config.tile, config.padded(E)) * v.element_size()
+            + config.chunk * (matrix1.element_size() + matrix2.element_size()),
         ),
         C=config.chunk,
         LEVELS=config.levels,
@@ -1675,8 +1679,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             YIELD=False,
             WARPS=config.warps,
             STAGES=config.stages_for(
-                [(config.padded(D), k, q)],
-                [(min(config.tile, config.padded(E)), do, write1), (config.chunk, matrix2, matrix1)],
+                config.padded(D) * (k.element_size() + q.element_size()),
+                min(config.tile, config.padded(E)) * (do.element_size() + write1.element_size())
+                + config.chunk * (matrix2.element_size() + matrix1.element_size()),
             ),
             C=config.chunk,
             LEVELS=config.levels,
@@ -1703,7 +1708,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=False,
             WARPS=config.warps,
-            STAGES=config.stages_for([(config.padded(D), k)], [(config.chunk, matrix1)]),
+            STAGES=config.stages_for(config.padded(D) * k.element_size(), config.chunk * matrix1.element_size()),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1755,8 +1760,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         YIELD=True,
         WARPS=config.warps,
         STAGES=config.stages_for(
-            [(config.padded(D), k, q)],
-            [(min(config.tile, config.padded(E)), do, write1), (config.chunk, matrix2, matrix1)],
+            config.padded(D) * (k.element_size() + q.element_size()),
+            min(config.tile, config.padded(E)) * (do.element_size() + write1.element_size())
+            + config.chunk * (matrix2.element_size() + matrix1.element_size()),
         ),
         C=config.chunk,
         LEVELS=config.levels,
@@ -1822,8 +1828,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             YIELD=True,
             WARPS=config.warps,
             STAGES=config.stages_for(
-                [(config.padded(E), write1, do, write2)],
-                [(min(config.tile, config.padded(D)), k, q), (config.chunk, matrix5, matrix3)],
+                config.padded(E) * (write1.element_size() + do.element_size() + write2.element_size()),
+                min(config.tile, config.padded(D)) * (k.element_size() + q.element_size())
+                + config.chunk * (matrix5.element_size() + matrix3.element_size()),
             ),
             C=config.chunk,
             LEVELS=config.levels,
@@ -1868,8 +1875,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             YIELD=True,
             WARPS=config.warps,
             STAGES=config.stages_for(
-                [(config.padded(E), do, write2, write1)],
-                [(min(config.tile, config.padded(D)), k, dk_1), (config.chunk, matrix4, matrix6)],
+                config.padded(E) * (do.element_size() + write2.element_size() + write1.element_size()),
+                min(config.tile, config.padded(D)) * (k.element_size() + dk_1.element_size())
+                + config.chunk * (matrix4.element_size() + matrix6.element_size()),
             ),
             C=config.chunk,
             LEVELS=config.levels,

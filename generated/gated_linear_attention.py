@@ -746,8 +746,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             YIELD=False,
             WARPS=config.warps,
             STAGES=config.stages_for(
-                [(config.padded(D), scaled1, scaled2)],
-                [(min(config.tile, config.padded(E)), v), (config.chunk, matrix1)],
+                config.padded(D) * (scaled1.element_size() + scaled2.element_size()),
+                min(config.tile, config.padded(E)) * v.element_size() + config.chunk * matrix1.element_size(),
             ),
             C=config.chunk,
             LEVELS=config.levels,
@@ -804,7 +804,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         YIELD=True,
         WARPS=config.warps,
         STAGES=config.stages_for(
-            [(config.padded(D), scaled1, scaled2)], [(min(config.tile, config.padded(E)), v), (config.chunk, matrix1)]
+            config.padded(D) * (scaled1.element_size() + scaled2.element_size()),
+            min(config.tile, config.padded(E)) * v.element_size() + config.chunk * matrix1.element_size(),
         ),
         C=config.chunk,
         LEVELS=config.levels,
@@ -1637,7 +1638,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             YIELD=True,
             WARPS=config.warps,
             STAGES=config.stages_for(
-                [(config.padded(E), do, v)], [(min(config.tile, config.padded(D)), alpha_sums, q, intra1, k)]
+                config.padded(E) * (do.element_size() + v.element_size()),
+                min(config.tile, config.padded(D))
+                * (alpha_sums.element_size() + q.element_size() + intra1.element_size() + k.element_size()),
             ),
             C=config.chunk,
             LEVELS=config.levels,
@@ -1705,8 +1708,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 YIELD=False,
                 WARPS=config.warps,
                 STAGES=config.stages_for(
-                    [(config.padded(D), scaled1, scaled2)],
-                    [(min(config.tile, config.padded(E)), do), (config.chunk, matrix1)],
+                    config.padded(D) * (scaled1.element_size() + scaled2.element_size()),
+                    min(config.tile, config.padded(E)) * do.element_size() + config.chunk * matrix1.element_size(),
                 ),
                 C=config.chunk,
                 LEVELS=config.levels,
@@ -1765,8 +1768,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             YIELD=True,
             WARPS=config.warps,
             STAGES=config.stages_for(
-                [(config.padded(D), scaled1, scaled2)],
-                [(min(config.tile, config.padded(E)), do), (config.chunk, matrix1)],
+                config.padded(D) * (scaled1.element_size() + scaled2.element_size()),
+                min(config.tile, config.padded(E)) * do.element_size() + config.chunk * matrix1.element_size(),
             ),
             C=config.chunk,
             LEVELS=config.levels,
@@ -1846,7 +1849,15 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             YIELD=True,
             WARPS=config.warps,
             STAGES=config.stages_for(
-                [(config.padded(E), v, do)], [(min(config.tile, config.padded(D)), alpha_sums, k, intra2, S_late_0, q)]
+                config.padded(E) * (v.element_size() + do.element_size()),
+                min(config.tile, config.padded(D))
+                * (
+                    alpha_sums.element_size()
+                    + k.element_size()
+                    + intra2.element_size()
+                    + S_late_0.element_size()
+                    + q.element_size()
+                ),
             ),
             C=config.chunk,
             LEVELS=config.levels,

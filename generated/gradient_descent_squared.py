@@ -830,7 +830,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             YIELD=False,
             WARPS=config.warps,
             STAGES=config.stages_for(
-                [(config.padded(N), x, z)], [(min(config.tile, config.padded(M)), y), (config.chunk, matrix1, matrix2)]
+                config.padded(N) * (x.element_size() + z.element_size()),
+                min(config.tile, config.padded(M)) * y.element_size()
+                + config.chunk * (matrix1.element_size() + matrix2.element_size()),
             ),
             C=config.chunk,
             LEVELS=config.levels,
@@ -857,7 +859,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             block_n__kept=min(config.tile, config.padded(N)),
             YIELD=False,
             WARPS=config.warps,
-            STAGES=config.stages_for([(config.padded(N), x)], [(config.chunk, matrix1)]),
+            STAGES=config.stages_for(config.padded(N) * x.element_size(), config.chunk * matrix1.element_size()),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -903,7 +905,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         YIELD=True,
         WARPS=config.warps,
         STAGES=config.stages_for(
-            [(config.padded(N), x, z)], [(min(config.tile, config.padded(M)), y), (config.chunk, matrix1, matrix2)]
+            config.padded(N) * (x.element_size() + z.element_size()),
+            min(config.tile, config.padded(M)) * y.element_size()
+            + config.chunk * (matrix1.element_size() + matrix2.element_size()),
         ),
         C=config.chunk,
         LEVELS=config.levels,
@@ -1684,7 +1688,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             YIELD=False,
             WARPS=config.warps,
             STAGES=config.stages_for(
-                [(config.padded(N), x, z)], [(min(config.tile, config.padded(M)), do), (config.chunk, matrix2, matrix1)]
+                config.padded(N) * (x.element_size() + z.element_size()),
+                min(config.tile, config.padded(M)) * do.element_size()
+                + config.chunk * (matrix2.element_size() + matrix1.element_size()),
             ),
             C=config.chunk,
             LEVELS=config.levels,
@@ -1711,7 +1717,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_n__kept=min(config.tile, config.padded(N)),
             YIELD=False,
             WARPS=config.warps,
-            STAGES=config.stages_for([(config.padded(N), x)], [(config.chunk, matrix1)]),
+            STAGES=config.stages_for(config.padded(N) * x.element_size(), config.chunk * matrix1.element_size()),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1759,7 +1765,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         YIELD=True,
         WARPS=config.warps,
         STAGES=config.stages_for(
-            [(config.padded(N), x, z)], [(min(config.tile, config.padded(M)), do), (config.chunk, matrix2, matrix1)]
+            config.padded(N) * (x.element_size() + z.element_size()),
+            min(config.tile, config.padded(M)) * do.element_size()
+            + config.chunk * (matrix2.element_size() + matrix1.element_size()),
         ),
         C=config.chunk,
         LEVELS=config.levels,
@@ -1829,8 +1837,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             YIELD=True,
             WARPS=config.warps,
             STAGES=config.stages_for(
-                [(config.padded(M), write1, do, write2)],
-                [(min(config.tile, config.padded(N)), x, z), (config.chunk, matrix5, matrix3)],
+                config.padded(M) * (write1.element_size() + do.element_size() + write2.element_size()),
+                min(config.tile, config.padded(N)) * (x.element_size() + z.element_size())
+                + config.chunk * (matrix5.element_size() + matrix3.element_size()),
             ),
             C=config.chunk,
             LEVELS=config.levels,
@@ -1875,8 +1884,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             YIELD=True,
             WARPS=config.warps,
             STAGES=config.stages_for(
-                [(config.padded(M), do, write2, write1)],
-                [(min(config.tile, config.padded(N)), x, dx_1), (config.chunk, matrix4, matrix6)],
+                config.padded(M) * (do.element_size() + write2.element_size() + write1.element_size()),
+                min(config.tile, config.padded(N)) * (x.element_size() + dx_1.element_size())
+                + config.chunk * (matrix4.element_size() + matrix6.element_size()),
             ),
             C=config.chunk,
             LEVELS=config.levels,

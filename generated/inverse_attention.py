@@ -929,7 +929,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             YIELD=False,
             WARPS=config.warps,
             STAGES=config.stages_for(
-                [(config.padded(D), q, k)], [(min(config.tile, config.padded(E)), o), (config.chunk, matrix1)]
+                config.padded(D) * (q.element_size() + k.element_size()),
+                min(config.tile, config.padded(E)) * o.element_size() + config.chunk * matrix1.element_size(),
             ),
             C=config.chunk,
             LEVELS=config.levels,
@@ -960,7 +961,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=False,
             WARPS=config.warps,
-            STAGES=config.stages_for([(config.padded(D), q, k)], [(config.chunk, matrix1)]),
+            STAGES=config.stages_for(
+                config.padded(D) * (q.element_size() + k.element_size()), config.chunk * matrix1.element_size()
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1007,7 +1010,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         YIELD=True,
         WARPS=config.warps,
         STAGES=config.stages_for(
-            [(config.padded(D), q, k)], [(min(config.tile, config.padded(E)), o), (config.chunk, matrix1)]
+            config.padded(D) * (q.element_size() + k.element_size()),
+            min(config.tile, config.padded(E)) * o.element_size() + config.chunk * matrix1.element_size(),
         ),
         C=config.chunk,
         LEVELS=config.levels,
@@ -1941,8 +1945,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             YIELD=False,
             WARPS=config.warps,
             STAGES=config.stages_for(
-                [(config.padded(D), k, q)],
-                [(min(config.tile, config.padded(E)), dv, o, write1), (config.chunk, matrix1, matrix2)],
+                config.padded(D) * (k.element_size() + q.element_size()),
+                min(config.tile, config.padded(E)) * (dv.element_size() + o.element_size() + write1.element_size())
+                + config.chunk * (matrix1.element_size() + matrix2.element_size()),
             ),
             C=config.chunk,
             LEVELS=config.levels,
@@ -1973,7 +1978,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=False,
             WARPS=config.warps,
-            STAGES=config.stages_for([(config.padded(D), k, q)], [(config.chunk, matrix1)]),
+            STAGES=config.stages_for(
+                config.padded(D) * (k.element_size() + q.element_size()), config.chunk * matrix1.element_size()
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -2031,8 +2038,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         YIELD=True,
         WARPS=config.warps,
         STAGES=config.stages_for(
-            [(config.padded(D), k, q)],
-            [(min(config.tile, config.padded(E)), dv, o, write1), (config.chunk, matrix1, matrix2)],
+            config.padded(D) * (k.element_size() + q.element_size()),
+            min(config.tile, config.padded(E)) * (dv.element_size() + o.element_size() + write1.element_size())
+            + config.chunk * (matrix1.element_size() + matrix2.element_size()),
         ),
         C=config.chunk,
         LEVELS=config.levels,
@@ -2103,8 +2111,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             YIELD=True,
             WARPS=config.warps,
             STAGES=config.stages_for(
-                [(config.padded(E), write1, write2)],
-                [(min(config.tile, config.padded(D)), k, q), (config.chunk, matrix3)],
+                config.padded(E) * (write1.element_size() + write2.element_size()),
+                min(config.tile, config.padded(D)) * (k.element_size() + q.element_size())
+                + config.chunk * matrix3.element_size(),
             ),
             C=config.chunk,
             LEVELS=config.levels,
@@ -2183,8 +2192,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             YIELD=True,
             WARPS=config.warps,
             STAGES=config.stages_for(
-                [(config.padded(E), write2, write1)],
-                [(min(config.tile, config.padded(D)), q, k), (config.chunk, matrix4)],
+                config.padded(E) * (write2.element_size() + write1.element_size()),
+                min(config.tile, config.padded(D)) * (q.element_size() + k.element_size())
+                + config.chunk * matrix4.element_size(),
             ),
             C=config.chunk,
             LEVELS=config.levels,

@@ -957,7 +957,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             YIELD=False,
             WARPS=config.warps,
             STAGES=config.stages_for(
-                [(config.padded(D), q, k)], [(min(config.tile, config.padded(E)), o), (config.chunk, matrix1)]
+                config.padded(D) * (q.element_size() + k.element_size()),
+                min(config.tile, config.padded(E)) * o.element_size() + config.chunk * matrix1.element_size(),
             ),
             C=config.chunk,
             LEVELS=config.levels,
@@ -989,7 +990,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=False,
             WARPS=config.warps,
-            STAGES=config.stages_for([(config.padded(D), q, k)], [(config.chunk, matrix1)]),
+            STAGES=config.stages_for(
+                config.padded(D) * (q.element_size() + k.element_size()), config.chunk * matrix1.element_size()
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1035,7 +1038,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         YIELD=True,
         WARPS=config.warps,
         STAGES=config.stages_for(
-            [(config.padded(D), q, k)], [(min(config.tile, config.padded(E)), o), (config.chunk, matrix1)]
+            config.padded(D) * (q.element_size() + k.element_size()),
+            min(config.tile, config.padded(E)) * o.element_size() + config.chunk * matrix1.element_size(),
         ),
         C=config.chunk,
         LEVELS=config.levels,
@@ -2017,8 +2021,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             YIELD=False,
             WARPS=config.warps,
             STAGES=config.stages_for(
-                [(config.padded(D), k, q)],
-                [(min(config.tile, config.padded(E)), dv, write1, o), (config.chunk, matrix1, matrix2)],
+                config.padded(D) * (k.element_size() + q.element_size()),
+                min(config.tile, config.padded(E)) * (dv.element_size() + write1.element_size() + o.element_size())
+                + config.chunk * (matrix1.element_size() + matrix2.element_size()),
             ),
             C=config.chunk,
             LEVELS=config.levels,
@@ -2050,7 +2055,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=False,
             WARPS=config.warps,
-            STAGES=config.stages_for([(config.padded(D), k, q)], [(config.chunk, matrix1)]),
+            STAGES=config.stages_for(
+                config.padded(D) * (k.element_size() + q.element_size()), config.chunk * matrix1.element_size()
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -2117,8 +2124,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         YIELD=True,
         WARPS=config.warps,
         STAGES=config.stages_for(
-            [(config.padded(D), k, q)],
-            [(min(config.tile, config.padded(E)), dv, write1, o), (config.chunk, matrix1, matrix2)],
+            config.padded(D) * (k.element_size() + q.element_size()),
+            min(config.tile, config.padded(E)) * (dv.element_size() + write1.element_size() + o.element_size())
+            + config.chunk * (matrix1.element_size() + matrix2.element_size()),
         ),
         C=config.chunk,
         LEVELS=config.levels,
@@ -2187,8 +2195,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             YIELD=True,
             WARPS=config.warps,
             STAGES=config.stages_for(
-                [(config.padded(E), write1, write2)],
-                [(min(config.tile, config.padded(D)), k, q), (config.chunk, matrix3)],
+                config.padded(E) * (write1.element_size() + write2.element_size()),
+                min(config.tile, config.padded(D)) * (k.element_size() + q.element_size())
+                + config.chunk * matrix3.element_size(),
             ),
             C=config.chunk,
             LEVELS=config.levels,
@@ -2273,8 +2282,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             YIELD=True,
             WARPS=config.warps,
             STAGES=config.stages_for(
-                [(config.padded(E), write2, write1)],
-                [(min(config.tile, config.padded(D)), q, k), (config.chunk, matrix4)],
+                config.padded(E) * (write2.element_size() + write1.element_size()),
+                min(config.tile, config.padded(D)) * (q.element_size() + k.element_size())
+                + config.chunk * matrix4.element_size(),
             ),
             C=config.chunk,
             LEVELS=config.levels,

@@ -1078,8 +1078,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             YIELD=False,
             WARPS=config.warps,
             STAGES=config.stages_for(
-                [(config.padded(D), scaled1, scaled2, scaled3)],
-                [(min(config.tile, config.padded(E)), v), (config.chunk, matrix1, matrix2)],
+                config.padded(D) * (scaled1.element_size() + scaled2.element_size() + scaled3.element_size()),
+                min(config.tile, config.padded(E)) * v.element_size()
+                + config.chunk * (matrix1.element_size() + matrix2.element_size()),
             ),
             BLOCK=BLOCK,
             C=config.chunk,
@@ -1109,7 +1110,10 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=False,
             WARPS=config.warps,
-            STAGES=config.stages_for([(config.padded(D), scaled1, scaled3)], [(config.chunk, matrix1)]),
+            STAGES=config.stages_for(
+                config.padded(D) * (scaled1.element_size() + scaled3.element_size()),
+                config.chunk * matrix1.element_size(),
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1159,8 +1163,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         YIELD=True,
         WARPS=config.warps,
         STAGES=config.stages_for(
-            [(config.padded(D), scaled1, scaled2, scaled3)],
-            [(min(config.tile, config.padded(E)), v), (config.chunk, matrix1, matrix2)],
+            config.padded(D) * (scaled1.element_size() + scaled2.element_size() + scaled3.element_size()),
+            min(config.tile, config.padded(E)) * v.element_size()
+            + config.chunk * (matrix1.element_size() + matrix2.element_size()),
         ),
         BLOCK=BLOCK,
         C=config.chunk,
@@ -1976,8 +1981,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             YIELD=False,
             WARPS=config.warps,
             STAGES=config.stages_for(
-                [(config.padded(D), scaled1, scaled2, scaled3)],
-                [(min(config.tile, config.padded(E)), do, write1), (config.chunk, matrix2, matrix1)],
+                config.padded(D) * (scaled1.element_size() + scaled2.element_size() + scaled3.element_size()),
+                min(config.tile, config.padded(E)) * (do.element_size() + write1.element_size())
+                + config.chunk * (matrix2.element_size() + matrix1.element_size()),
             ),
             BLOCK=BLOCK,
             C=config.chunk,
@@ -2007,7 +2013,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=False,
             WARPS=config.warps,
-            STAGES=config.stages_for([(config.padded(D), scaled1, scaled3)], [(config.chunk, matrix1)]),
+            STAGES=config.stages_for(
+                config.padded(D) * (scaled1.element_size() + scaled3.element_size()),
+                config.chunk * matrix1.element_size(),
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -2063,8 +2072,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         YIELD=True,
         WARPS=config.warps,
         STAGES=config.stages_for(
-            [(config.padded(D), scaled1, scaled2, scaled3)],
-            [(min(config.tile, config.padded(E)), do, write1), (config.chunk, matrix2, matrix1)],
+            config.padded(D) * (scaled1.element_size() + scaled2.element_size() + scaled3.element_size()),
+            min(config.tile, config.padded(E)) * (do.element_size() + write1.element_size())
+            + config.chunk * (matrix2.element_size() + matrix1.element_size()),
         ),
         BLOCK=BLOCK,
         C=config.chunk,

@@ -626,7 +626,10 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             block_e=min(config.tile, config.padded(E)),
             YIELD=False,
             WARPS=config.warps,
-            STAGES=config.stages_for([(config.padded(D), q, k)], [(min(config.tile, config.padded(E)), v)]),
+            STAGES=config.stages_for(
+                config.padded(D) * (q.element_size() + k.element_size()),
+                min(config.tile, config.padded(E)) * v.element_size(),
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -674,7 +677,10 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         block_e=min(config.tile, config.padded(E)),
         YIELD=True,
         WARPS=config.warps,
-        STAGES=config.stages_for([(config.padded(D), q, k)], [(min(config.tile, config.padded(E)), v)]),
+        STAGES=config.stages_for(
+            config.padded(D) * (q.element_size() + k.element_size()),
+            min(config.tile, config.padded(E)) * v.element_size(),
+        ),
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -1262,7 +1268,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 YIELD=False,
                 WARPS=config.warps,
                 STAGES=config.stages_for(
-                    [(config.padded(D), k, q)], [(min(config.tile, config.padded(E)), do), (config.chunk, matrix2)]
+                    config.padded(D) * (k.element_size() + q.element_size()),
+                    min(config.tile, config.padded(E)) * do.element_size() + config.chunk * matrix2.element_size(),
                 ),
                 C=config.chunk,
                 LEVELS=config.levels,
@@ -1322,7 +1329,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             YIELD=True,
             WARPS=config.warps,
             STAGES=config.stages_for(
-                [(config.padded(E), do, v)], [(min(config.tile, config.padded(D)), q, k), (config.chunk, matrix1)]
+                config.padded(E) * (do.element_size() + v.element_size()),
+                min(config.tile, config.padded(D)) * (q.element_size() + k.element_size())
+                + config.chunk * matrix1.element_size(),
             ),
             C=config.chunk,
             LEVELS=config.levels,
@@ -1367,7 +1376,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             YIELD=True,
             WARPS=config.warps,
             STAGES=config.stages_for(
-                [(config.padded(D), k, q)], [(min(config.tile, config.padded(E)), do), (config.chunk, matrix2)]
+                config.padded(D) * (k.element_size() + q.element_size()),
+                min(config.tile, config.padded(E)) * do.element_size() + config.chunk * matrix2.element_size(),
             ),
             C=config.chunk,
             LEVELS=config.levels,
@@ -1413,7 +1423,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             YIELD=True,
             WARPS=config.warps,
             STAGES=config.stages_for(
-                [(config.padded(E), v, do)], [(min(config.tile, config.padded(D)), k, q), (config.chunk, matrix1)]
+                config.padded(E) * (v.element_size() + do.element_size()),
+                min(config.tile, config.padded(D)) * (k.element_size() + q.element_size())
+                + config.chunk * matrix1.element_size(),
             ),
             C=config.chunk,
             LEVELS=config.levels,

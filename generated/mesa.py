@@ -566,7 +566,9 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=False,
             WARPS=config.warps,
-            STAGES=config.stages_for([(config.padded(D), p)], [(min(config.tile, config.padded(D)), u)]),
+            STAGES=config.stages_for(
+                config.padded(D) * p.element_size(), min(config.tile, config.padded(D)) * u.element_size()
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -600,7 +602,9 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
         block_d_kept=min(config.tile, config.padded(D)),
         YIELD=True,
         WARPS=config.warps,
-        STAGES=config.stages_for([(config.padded(D), p)], [(min(config.tile, config.padded(D)), u)]),
+        STAGES=config.stages_for(
+            config.padded(D) * p.element_size(), min(config.tile, config.padded(D)) * u.element_size()
+        ),
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -1321,7 +1325,9 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
                 YIELD=False,
                 WARPS=config.warps,
                 STAGES=config.stages_for(
-                    [(config.padded(D), dy)], [(min(config.tile, config.padded(D)), u, p), (config.chunk, matrix1)]
+                    config.padded(D) * dy.element_size(),
+                    min(config.tile, config.padded(D)) * (u.element_size() + p.element_size())
+                    + config.chunk * matrix1.element_size(),
                 ),
                 C=config.chunk,
                 LEVELS=config.levels,
@@ -1358,7 +1364,10 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
-            STAGES=config.stages_for([(config.padded(D), dy)], [(min(config.tile, config.padded(D)), p, u)]),
+            STAGES=config.stages_for(
+                config.padded(D) * dy.element_size(),
+                min(config.tile, config.padded(D)) * (p.element_size() + u.element_size()),
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1402,7 +1411,9 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             YIELD=True,
             WARPS=config.warps,
             STAGES=config.stages_for(
-                [(config.padded(D), dy)], [(min(config.tile, config.padded(D)), u, p), (config.chunk, matrix1)]
+                config.padded(D) * dy.element_size(),
+                min(config.tile, config.padded(D)) * (u.element_size() + p.element_size())
+                + config.chunk * matrix1.element_size(),
             ),
             C=config.chunk,
             LEVELS=config.levels,
@@ -1467,7 +1478,9 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             YIELD=True,
             WARPS=config.warps,
             STAGES=config.stages_for(
-                [(config.padded(D), u, p)], [(min(config.tile, config.padded(D)), dy, du_1), (config.chunk, matrix2)]
+                config.padded(D) * (u.element_size() + p.element_size()),
+                min(config.tile, config.padded(D)) * (dy.element_size() + du_1.element_size())
+                + config.chunk * matrix2.element_size(),
             ),
             C=config.chunk,
             LEVELS=config.levels,

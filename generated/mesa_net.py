@@ -903,7 +903,9 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=False,
             WARPS=config.warps,
-            STAGES=config.stages_for([(config.padded(D), p)], [(min(config.tile, config.padded(D)), k)]),
+            STAGES=config.stages_for(
+                config.padded(D) * p.element_size(), min(config.tile, config.padded(D)) * k.element_size()
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -938,7 +940,9 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
         block_d_kept=min(config.tile, config.padded(D)),
         YIELD=True,
         WARPS=config.warps,
-        STAGES=config.stages_for([(config.padded(D), p)], [(min(config.tile, config.padded(D)), k)]),
+        STAGES=config.stages_for(
+            config.padded(D) * p.element_size(), min(config.tile, config.padded(D)) * k.element_size()
+        ),
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -1696,7 +1700,8 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
                 YIELD=False,
                 WARPS=config.warps,
                 STAGES=config.stages_for(
-                    [(config.padded(D), k, dy)], [(min(config.tile, config.padded(D)), p), (config.chunk, matrix1)]
+                    config.padded(D) * (k.element_size() + dy.element_size()),
+                    min(config.tile, config.padded(D)) * p.element_size() + config.chunk * matrix1.element_size(),
                 ),
                 C=config.chunk,
                 LEVELS=config.levels,
@@ -1734,7 +1739,10 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
-            STAGES=config.stages_for([(config.padded(D), dy)], [(min(config.tile, config.padded(D)), p, k)]),
+            STAGES=config.stages_for(
+                config.padded(D) * dy.element_size(),
+                min(config.tile, config.padded(D)) * (p.element_size() + k.element_size()),
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1779,7 +1787,8 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             YIELD=True,
             WARPS=config.warps,
             STAGES=config.stages_for(
-                [(config.padded(D), k, dy)], [(min(config.tile, config.padded(D)), p), (config.chunk, matrix1)]
+                config.padded(D) * (k.element_size() + dy.element_size()),
+                min(config.tile, config.padded(D)) * p.element_size() + config.chunk * matrix1.element_size(),
             ),
             C=config.chunk,
             LEVELS=config.levels,
@@ -1849,7 +1858,9 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             YIELD=True,
             WARPS=config.warps,
             STAGES=config.stages_for(
-                [(config.padded(D), p)], [(min(config.tile, config.padded(D)), k, dy, dk_1), (config.chunk, matrix2)]
+                config.padded(D) * p.element_size(),
+                min(config.tile, config.padded(D)) * (k.element_size() + dy.element_size() + dk_1.element_size())
+                + config.chunk * matrix2.element_size(),
             ),
             C=config.chunk,
             LEVELS=config.levels,
@@ -2412,7 +2423,10 @@ def triton_o_forward(given, states, constants, packed=None, needs_backward=True)
             block_e=min(config.tile, config.padded(E)),
             YIELD=False,
             WARPS=config.warps,
-            STAGES=config.stages_for([(config.padded(D), x, k)], [(min(config.tile, config.padded(E)), v)]),
+            STAGES=config.stages_for(
+                config.padded(D) * (x.element_size() + k.element_size()),
+                min(config.tile, config.padded(E)) * v.element_size(),
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -2450,7 +2464,10 @@ def triton_o_forward(given, states, constants, packed=None, needs_backward=True)
         block_e=min(config.tile, config.padded(E)),
         YIELD=True,
         WARPS=config.warps,
-        STAGES=config.stages_for([(config.padded(D), x, k)], [(min(config.tile, config.padded(E)), v)]),
+        STAGES=config.stages_for(
+            config.padded(D) * (x.element_size() + k.element_size()),
+            min(config.tile, config.padded(E)) * v.element_size(),
+        ),
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -3115,7 +3132,9 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
                 YIELD=False,
                 WARPS=config.warps,
                 STAGES=config.stages_for(
-                    [(config.padded(D), k, x)], [(min(config.tile, config.padded(E)), dy, v), (config.chunk, matrix2)]
+                    config.padded(D) * (k.element_size() + x.element_size()),
+                    min(config.tile, config.padded(E)) * (dy.element_size() + v.element_size())
+                    + config.chunk * matrix2.element_size(),
                 ),
                 C=config.chunk,
                 LEVELS=config.levels,
@@ -3160,7 +3179,9 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
             YIELD=True,
             WARPS=config.warps,
             STAGES=config.stages_for(
-                [(config.padded(E), dy, v)], [(min(config.tile, config.padded(D)), x, k), (config.chunk, matrix1)]
+                config.padded(E) * (dy.element_size() + v.element_size()),
+                min(config.tile, config.padded(D)) * (x.element_size() + k.element_size())
+                + config.chunk * matrix1.element_size(),
             ),
             C=config.chunk,
             LEVELS=config.levels,
@@ -3210,7 +3231,9 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
             YIELD=True,
             WARPS=config.warps,
             STAGES=config.stages_for(
-                [(config.padded(D), k, x)], [(min(config.tile, config.padded(E)), dy, v), (config.chunk, matrix2)]
+                config.padded(D) * (k.element_size() + x.element_size()),
+                min(config.tile, config.padded(E)) * (dy.element_size() + v.element_size())
+                + config.chunk * matrix2.element_size(),
             ),
             C=config.chunk,
             LEVELS=config.levels,
@@ -3257,7 +3280,9 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
             YIELD=True,
             WARPS=config.warps,
             STAGES=config.stages_for(
-                [(config.padded(E), v, dy)], [(min(config.tile, config.padded(D)), k, x), (config.chunk, matrix3)]
+                config.padded(E) * (v.element_size() + dy.element_size()),
+                min(config.tile, config.padded(D)) * (k.element_size() + x.element_size())
+                + config.chunk * matrix3.element_size(),
             ),
             C=config.chunk,
             LEVELS=config.levels,

@@ -847,7 +847,9 @@ def triton_o2_forward(given, states, constants, packed=None, needs_backward=True
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=False,
             WARPS=config.warps,
-            STAGES=config.stages_for([(config.padded(D), q)], [(min(config.tile, config.padded(D)), u)]),
+            STAGES=config.stages_for(
+                config.padded(D) * q.element_size(), min(config.tile, config.padded(D)) * u.element_size()
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -881,7 +883,9 @@ def triton_o2_forward(given, states, constants, packed=None, needs_backward=True
         block_d_kept=min(config.tile, config.padded(D)),
         YIELD=True,
         WARPS=config.warps,
-        STAGES=config.stages_for([(config.padded(D), q)], [(min(config.tile, config.padded(D)), u)]),
+        STAGES=config.stages_for(
+            config.padded(D) * q.element_size(), min(config.tile, config.padded(D)) * u.element_size()
+        ),
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -1621,7 +1625,9 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
                 YIELD=False,
                 WARPS=config.warps,
                 STAGES=config.stages_for(
-                    [(config.padded(D), dy)], [(min(config.tile, config.padded(D)), u, q), (config.chunk, matrix1)]
+                    config.padded(D) * dy.element_size(),
+                    min(config.tile, config.padded(D)) * (u.element_size() + q.element_size())
+                    + config.chunk * matrix1.element_size(),
                 ),
                 C=config.chunk,
                 LEVELS=config.levels,
@@ -1662,7 +1668,9 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             YIELD=True,
             WARPS=config.warps,
             STAGES=config.stages_for(
-                [(config.padded(D), dy)], [(min(config.tile, config.padded(D)), q, u), (config.chunk, matrix1)]
+                config.padded(D) * dy.element_size(),
+                min(config.tile, config.padded(D)) * (q.element_size() + u.element_size())
+                + config.chunk * matrix1.element_size(),
             ),
             C=config.chunk,
             LEVELS=config.levels,
@@ -1707,7 +1715,9 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             YIELD=True,
             WARPS=config.warps,
             STAGES=config.stages_for(
-                [(config.padded(D), dy)], [(min(config.tile, config.padded(D)), u, q), (config.chunk, matrix1)]
+                config.padded(D) * dy.element_size(),
+                min(config.tile, config.padded(D)) * (u.element_size() + q.element_size())
+                + config.chunk * matrix1.element_size(),
             ),
             C=config.chunk,
             LEVELS=config.levels,
@@ -1772,7 +1782,9 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             YIELD=True,
             WARPS=config.warps,
             STAGES=config.stages_for(
-                [(config.padded(D), u, q)], [(min(config.tile, config.padded(D)), dy, du_1), (config.chunk, matrix2)]
+                config.padded(D) * (u.element_size() + q.element_size()),
+                min(config.tile, config.padded(D)) * (dy.element_size() + du_1.element_size())
+                + config.chunk * matrix2.element_size(),
             ),
             C=config.chunk,
             LEVELS=config.levels,
@@ -1997,7 +2009,9 @@ def triton_o3_forward(given, states, constants, packed=None, needs_backward=True
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=False,
             WARPS=config.warps,
-            STAGES=config.stages_for([(config.padded(D), x)], [(min(config.tile, config.padded(D)), u)]),
+            STAGES=config.stages_for(
+                config.padded(D) * x.element_size(), min(config.tile, config.padded(D)) * u.element_size()
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -2031,7 +2045,9 @@ def triton_o3_forward(given, states, constants, packed=None, needs_backward=True
         block_d_kept=min(config.tile, config.padded(D)),
         YIELD=True,
         WARPS=config.warps,
-        STAGES=config.stages_for([(config.padded(D), x)], [(min(config.tile, config.padded(D)), u)]),
+        STAGES=config.stages_for(
+            config.padded(D) * x.element_size(), min(config.tile, config.padded(D)) * u.element_size()
+        ),
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -2776,7 +2792,9 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
                 YIELD=False,
                 WARPS=config.warps,
                 STAGES=config.stages_for(
-                    [(config.padded(D), dy)], [(min(config.tile, config.padded(D)), u, x), (config.chunk, matrix1)]
+                    config.padded(D) * dy.element_size(),
+                    min(config.tile, config.padded(D)) * (u.element_size() + x.element_size())
+                    + config.chunk * matrix1.element_size(),
                 ),
                 C=config.chunk,
                 LEVELS=config.levels,
@@ -2817,7 +2835,9 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             YIELD=True,
             WARPS=config.warps,
             STAGES=config.stages_for(
-                [(config.padded(D), dy)], [(min(config.tile, config.padded(D)), x, u), (config.chunk, matrix1)]
+                config.padded(D) * dy.element_size(),
+                min(config.tile, config.padded(D)) * (x.element_size() + u.element_size())
+                + config.chunk * matrix1.element_size(),
             ),
             C=config.chunk,
             LEVELS=config.levels,
@@ -2862,7 +2882,9 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             YIELD=True,
             WARPS=config.warps,
             STAGES=config.stages_for(
-                [(config.padded(D), dy)], [(min(config.tile, config.padded(D)), u, x), (config.chunk, matrix1)]
+                config.padded(D) * dy.element_size(),
+                min(config.tile, config.padded(D)) * (u.element_size() + x.element_size())
+                + config.chunk * matrix1.element_size(),
             ),
             C=config.chunk,
             LEVELS=config.levels,
@@ -2927,7 +2949,9 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             YIELD=True,
             WARPS=config.warps,
             STAGES=config.stages_for(
-                [(config.padded(D), u, x)], [(min(config.tile, config.padded(D)), dy, du_1), (config.chunk, matrix2)]
+                config.padded(D) * (u.element_size() + x.element_size()),
+                min(config.tile, config.padded(D)) * (dy.element_size() + du_1.element_size())
+                + config.chunk * matrix2.element_size(),
             ),
             C=config.chunk,
             LEVELS=config.levels,

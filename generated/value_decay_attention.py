@@ -792,7 +792,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             YIELD=False,
             WARPS=config.warps,
             STAGES=config.stages_for(
-                [(config.padded(D), q, k)], [(min(config.tile, config.padded(E)), intra1, beta_sums, scaled1)]
+                config.padded(D) * (q.element_size() + k.element_size()),
+                min(config.tile, config.padded(E))
+                * (intra1.element_size() + beta_sums.element_size() + scaled1.element_size()),
             ),
             C=config.chunk,
             LEVELS=config.levels,
@@ -850,7 +852,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         YIELD=True,
         WARPS=config.warps,
         STAGES=config.stages_for(
-            [(config.padded(D), q, k)], [(min(config.tile, config.padded(E)), intra1, beta_sums, scaled1)]
+            config.padded(D) * (q.element_size() + k.element_size()),
+            min(config.tile, config.padded(E))
+            * (intra1.element_size() + beta_sums.element_size() + scaled1.element_size()),
         ),
         C=config.chunk,
         LEVELS=config.levels,
@@ -1887,7 +1891,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             YIELD=True,
             WARPS=config.warps,
             STAGES=config.stages_for(
-                [(config.padded(D), q, k)], [(min(config.tile, config.padded(E)), do, beta_sums, intra1, v)]
+                config.padded(D) * (q.element_size() + k.element_size()),
+                min(config.tile, config.padded(E))
+                * (do.element_size() + beta_sums.element_size() + intra1.element_size() + v.element_size()),
             ),
             C=config.chunk,
             LEVELS=config.levels,
@@ -1994,8 +2000,15 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 YIELD=False,
                 WARPS=config.warps,
                 STAGES=config.stages_for(
-                    [(config.padded(D), k, q)],
-                    [(min(config.tile, config.padded(E)), beta_sums, v, intra2, S_late_0, do)],
+                    config.padded(D) * (k.element_size() + q.element_size()),
+                    min(config.tile, config.padded(E))
+                    * (
+                        beta_sums.element_size()
+                        + v.element_size()
+                        + intra2.element_size()
+                        + S_late_0.element_size()
+                        + do.element_size()
+                    ),
                 ),
                 C=config.chunk,
                 LEVELS=config.levels,
@@ -2045,8 +2058,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             YIELD=True,
             WARPS=config.warps,
             STAGES=config.stages_for(
-                [(config.padded(E), scaled1, scaled2)],
-                [(min(config.tile, config.padded(D)), k), (config.chunk, matrix1)],
+                config.padded(E) * (scaled1.element_size() + scaled2.element_size()),
+                min(config.tile, config.padded(D)) * k.element_size() + config.chunk * matrix1.element_size(),
             ),
             C=config.chunk,
             LEVELS=config.levels,
@@ -2100,7 +2113,15 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             YIELD=True,
             WARPS=config.warps,
             STAGES=config.stages_for(
-                [(config.padded(D), k, q)], [(min(config.tile, config.padded(E)), beta_sums, v, intra2, S_late_0, do)]
+                config.padded(D) * (k.element_size() + q.element_size()),
+                min(config.tile, config.padded(E))
+                * (
+                    beta_sums.element_size()
+                    + v.element_size()
+                    + intra2.element_size()
+                    + S_late_0.element_size()
+                    + do.element_size()
+                ),
             ),
             C=config.chunk,
             LEVELS=config.levels,
@@ -2170,8 +2191,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             YIELD=True,
             WARPS=config.warps,
             STAGES=config.stages_for(
-                [(config.padded(E), scaled3, scaled4)],
-                [(min(config.tile, config.padded(D)), q), (config.chunk, matrix2)],
+                config.padded(E) * (scaled3.element_size() + scaled4.element_size()),
+                min(config.tile, config.padded(D)) * q.element_size() + config.chunk * matrix2.element_size(),
             ),
             C=config.chunk,
             LEVELS=config.levels,

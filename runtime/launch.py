@@ -53,15 +53,16 @@ class Config:
         """Are resets kept apart, as float32 wants it?"""
         return self.itemsize == 4
 
-    def stages_for(self, whole: list[tuple[Any, ...]], others: list[tuple[Any, ...]]) -> int:
+    def stages_for(self, whole: int, others: int) -> int:
         """How many chunks of a walk are under way at once: as many as two programs on a multiprocessor have buffers for.
 
-        Both are widths of tiles over a chunk's steps, each with the tensors that have tiles of this width: along axes that the
-        walk has `whole`, whose tiles products take from their buffers, which takes one buffer more, and `others`.
+        Both are bytes that it loads for each step: of tiles along axes that it has whole, which products take from their buffers,
+        so that these take one more, and of other tiles.
         """
-        each, less = (sum(w * x.element_size() for w, *tensors in tiles for x in tensors) for tiles in (whole, others))
-        fit = (n for n in range(self.stages, 2, -1) if self.chunk * (n * each + (n - 1) * less) <= BUFFERS)
-        return next(fit, min(2, self.stages))
+        for n in range(self.stages, 2, -1):
+            if self.chunk * (n * whole + (n - 1) * others) <= BUFFERS:
+                return n
+        return min(2, self.stages)
 
     @property
     def read_tile(self) -> int:

@@ -647,18 +647,19 @@ class Host:
         return lines
 
     def _loaded(self, kernel: Kernel, instead: str) -> str:
-        """The tensors of which a walk loads tiles, by how wide these are: along the axes that it has whole, and others."""
+        """How many bytes a walk loads for each step: of tiles along the axes that it has whole, and of others."""
         found: dict[str | None, list[str]] = {}
         for name, axis in kernel.loads:
             a = next(x for x in kernel.arguments if x.name == name)
-            found.setdefault(axis, []).append(self._passed(a, kernel, instead).split(",")[0])
+            found.setdefault(axis, []).append(f"{self._passed(a, kernel, instead).split(',')[0]}.element_size()")
         whole, others = [], []
-        for axis, names in found.items():
+        for axis, sizes in found.items():
+            each = f"({' + '.join(sizes)})" if len(sizes) > 1 else sizes[0]
             if axis is None or axis == kernel.tiled:
-                others.append(f"({'config.chunk' if axis is None else self._tile(axis)}, {', '.join(names)})")
+                others.append(f"{'config.chunk' if axis is None else self._tile(axis)} * {each}")
             else:
-                whole.append(f"(config.padded({size_name(dim_of(axis))}), {', '.join(names)})")
-        return f"[{', '.join(whole)}], [{', '.join(others)}]"
+                whole.append(f"config.padded({size_name(dim_of(axis))}) * {each}")
+        return f"{' + '.join(whole) or 0}, {' + '.join(others) or 0}"
 
     def _passed(self, a: Argument, kernel: Kernel, instead: str, block: str = "") -> str:
         x = a.source

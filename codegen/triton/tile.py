@@ -314,7 +314,8 @@ class Tiles:
         if sign != -1 or rest in self.memo or not self._is_dot(rest):
             return x
         factors = factors_of(rest.args[0])
-        if all(f.op == "leaf" and len(f.axes) == 2 for f in factors):
+        plain = all(f.op == "leaf" and len(f.axes) == 2 for f in factors)
+        if plain or any(is_state(f) or self._in_two_parts([f]) for f in factors):
             return x
         return make("sum", (mul(const(-1), *factors),), rest.attrs, rest.axes)
 

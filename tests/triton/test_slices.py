@@ -3,7 +3,6 @@
 import itertools
 
 import pytest
-import torch
 
 from chunkform.codegen.triton.slices import sliced
 from chunkform.codegen.triton.tile import CannotPrint
@@ -71,12 +70,12 @@ def test_without_such_axes_nothing_changes():
 
 def test_as_many_chunks_come_ahead_as_two_programs_have_buffers_for():
     config = Config(chunk=32, tile=64, slice=64, block=32, warps=4, stages=4)
-    x, wide = torch.empty(1, dtype=torch.bfloat16), torch.empty(1)
-    assert config.stages_for([(128, x, x)], [(64, x)]) == 4
-    assert config.stages_for([(128, x, x, x)], [(64, x, x), (32, x, x)]) == 3
-    assert config.stages_for([(128, x, x)], [(64, wide, x, wide, wide, x)]) == 2
-    assert config.stages_for([(512, wide, wide)], []) == 2
-    assert Config(chunk=16, tile=32, slice=256, block=32, warps=8, stages=1, itemsize=4).stages_for([(512, x)], []) == 1
+    assert config.stages_for(128 * 2 * 2, 64 * 2) == 4
+    assert config.stages_for(128 * 3 * 2, 64 * 2 * 2 + 32 * 2 * 2) == 3
+    assert config.stages_for(128 * 2 * 2, 64 * (3 * 4 + 2 * 2)) == 2
+    assert config.stages_for(512 * 2 * 4, 0) == 2
+    one = Config(chunk=16, tile=32, slice=256, block=32, warps=8, stages=1, itemsize=4)
+    assert one.stages_for(512 * 2, 0) == 1
 
 
 def test_tiles_that_read_at_borders_are_never_narrow_in_16_bits():
