@@ -64,20 +64,23 @@ from chunkform.runtime.decay import channel_apply, channel_product, chunk_for, d
 from chunkform.runtime.decode import Step, StepKernel
 from chunkform.runtime.kernels import (
     chained,
+    chunk_of,
     cumulate,
     decayed_product,
     decayed_sum,
     is_flat,
+    later_sums,
+    over_block,
     part_of,
     place_of,
+    reach,
     span,
-    suffix_sum,
 )
 from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, spread, steps, strides, whole
 from chunkform.runtime.op import Argument, Backend, Op, Signature
-from chunkform.runtime.packed import backward_by_length, forward_by_length
+from chunkform.runtime.packed import BLOCK, backward_by_length, forward_by_length
 from chunkform.runtime.parts import map_of_all
-from chunkform.runtime.places import parts_for, places
+from chunkform.runtime.places import LEVELS, parts_for, places
 from chunkform.runtime.rounding import rounded_and_rest
 from chunkform.runtime.segments import PIECE, Segment, in_pieces, over_chunks
 from chunkform.runtime.torch_form import (
@@ -91,7 +94,6 @@ from chunkform.runtime.torch_form import (
     steps_first,
     to_chunks,
 )
-from chunkform.runtime.total import pair
 
 
 def _forward_sweep_1(s1, s2, s3, s4, S_0, lead, size, dtype, device, size_d, size_e):
@@ -475,6 +477,7 @@ def forward_prepare_1(
     D: tl.constexpr,
     part_d: tl.constexpr,
     FLAT: tl.constexpr,
+    CHUNK: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -482,10 +485,8 @@ def forward_prepare_1(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    c = tl.program_id(0) % chunks
-    bh = (tl.program_id(0) // chunks).to(tl.int64)
-    b = bh // H
-    h = bh % H
+    b, c, h = chunk_of(tl.program_id(0), H, chunks)
+    bh = b * H + h
     i = tl.arange(0, C)
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
@@ -496,7 +497,7 @@ def forward_prepare_1(
     step = (b * T + t0) * H + h
     q_p += b * q_b + h // q_g * q_h
     k_p += b * k_b + h // k_g * k_h
-    extent = tl.load(alpha_extents + bh * chunks + c)
+    extent = reach(alpha_extents + at, last, C, CHUNK)
     if is_flat(extent, DT) != FLAT:
         return
     t = tl.zeros([C, C], tl.float32)
@@ -506,9 +507,31 @@ def forward_prepare_1(
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         # sum_{d} k_{j,d} q_{i,d} m_{i,j,d}
-        alpha_a = tl.load(alpha_sums + at * D + (row)[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0)
+        alpha_a = over_block(
+            tl.load(alpha_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
+            alpha_sums + step * D,
+            (row)[:, None],
+            d[None, :],
+            d_ok[None, :],
+            last,
+            H * D,
+            C,
+            CHUNK,
+        )
         alpha_n = (
-            tl.load(alpha_resets + at * D + (row)[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0)
+            over_block(
+                tl.load(
+                    alpha_resets + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0
+                ).to(tl.int32),
+                alpha_resets + step * D,
+                (row)[:, None],
+                d[None, :],
+                d_ok[None, :],
+                last,
+                H * D,
+                C,
+                CHUNK,
+            )
             if EXACT
             else 0
         )
@@ -516,8 +539,8 @@ def forward_prepare_1(
             t,
             q.to(tl.float32),
             k.to(tl.float32),
-            alpha_sums + at * D,
-            alpha_resets + at * D if EXACT else None,
+            alpha_sums + step * D,
+            alpha_resets + step * D if EXACT else None,
             alpha_a,
             alpha_n,
             alpha_a,
@@ -525,8 +548,9 @@ def forward_prepare_1(
             d,
             d_ok,
             last,
-            D,
+            H * D,
             C,
+            CHUNK,
             LEVELS,
             True,
             True,
@@ -540,9 +564,31 @@ def forward_prepare_1(
             (since * q.to(tl.float32)),
             mask=i_ok[:, None] & d_ok[None, :],
         )  # q . since
-        alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
+        alpha_a_end = over_block(
+            tl.load(alpha_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
+            alpha_sums + step * D,
+            (last),
+            d,
+            d_ok,
+            last,
+            H * D,
+            C,
+            CHUNK,
+        )
         alpha_n_end = (
-            tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
+            over_block(
+                tl.load(alpha_resets + step * D + last * (H * D) + d, mask=d_ok, other=0).to(tl.int32),
+                alpha_resets + step * D,
+                (last),
+                d,
+                d_ok,
+                last,
+                H * D,
+                C,
+                CHUNK,
+            )
+            if EXACT
+            else tl.full([1], 0, tl.int32)
         )
         until = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
         tl.store(
@@ -557,6 +603,7 @@ def forward_prepare_1(
 def forward_sweep_1(
     S_first,
     S_last,
+    S_borders,
     scaled1_p,
     v_p,
     v_b,
@@ -574,6 +621,7 @@ def forward_sweep_1(
     starts,
     parts,
     length,
+    blocks,
     D: tl.constexpr,
     E: tl.constexpr,
     block_d: tl.constexpr,
@@ -581,6 +629,7 @@ def forward_sweep_1(
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
     STAGES: tl.constexpr,
+    BLOCK: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -613,6 +662,7 @@ def forward_sweep_1(
         S = S + (S_slice,)
         d = d + (d_slice,)
         d_ok = d_ok + (d_ok_slice,)
+    first_block = (begin // BLOCK + (0 if starts is None else sh // H)).to(tl.int32)
     v_p += b * v_b + h // v_g * v_h
     for n in tl.range(0, count, num_stages=STAGES):
         c = n
@@ -627,12 +677,22 @@ def forward_sweep_1(
         v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         S_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
-            alpha_a_end = tl.load(alpha_sums + at * D + last * D + d[n_d], mask=d_ok[n_d], other=0)
+            alpha_a_end = tl.load(alpha_sums + step * D + last * (H * D) + d[n_d], mask=d_ok[n_d], other=0)
             alpha_n_end = (
-                tl.load(alpha_resets + at * D + last * D + d[n_d], mask=d_ok[n_d], other=0)
+                tl.load(alpha_resets + step * D + last * (H * D) + d[n_d], mask=d_ok[n_d], other=0)
                 if EXACT
                 else tl.full([1], 0, tl.int32)
             )
+            if S_borders is not None:
+                if n % (BLOCK // C) == 0:
+                    tl.store(
+                        S_borders
+                        + (bh * blocks + first_block + n // (BLOCK // C)) * D * E
+                        + d[n_d][None, :] * E
+                        + e[:, None],
+                        S[n_d],
+                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                    )
             scaled1 = tl.load(
                 scaled1_p + at * D + i[:, None] * D + d[n_d][None, :],
                 mask=i_ok[:, None] & d_ok[n_d][None, :],
@@ -684,8 +744,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "52876de59105a3b4")
+    config = choose(some.dtype, (D, E), "7f62a3defaef1e04")
     lay = places(packed, (B, T, H), config.chunk)
+    blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     S_starts = S_first
@@ -711,6 +772,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             D=D,
             part_d=min(config.block, config.padded(D)),
             FLAT=flat,
+            CHUNK=config.chunk,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -728,6 +790,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
             None,
             S_ends,
+            None,
             scaled1,
             v,
             *strides(v, H),
@@ -739,6 +802,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             *lay.walked,
             parts,
             lay.length(parts),
+            blocks.chunks,
             D=D,
             E=E,
             block_d=min(config.slice, config.padded(D)),
@@ -749,6 +813,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
                 config.padded(D) * (scaled1.element_size() + scaled2.element_size()),
                 min(config.tile, config.padded(E)) * v.element_size() + config.chunk * matrix1.element_size(),
             ),
+            BLOCK=BLOCK,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -780,12 +845,14 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             S_starts = chained(S_first, S_ends, lay, parts, True, (alpha_sums, alpha_resets), 0, config.exact)
     S_ends = None
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
+    S_borders = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype) if needs_backward else None
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
     launch(
         forward_sweep_1,
         (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
         S_starts,
         S_last,
+        S_borders,
         scaled1,
         v,
         *strides(v, H),
@@ -797,6 +864,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         *lay.walked,
         parts,
         lay.length(parts),
+        blocks.chunks,
         D=D,
         E=E,
         block_d=min(config.slice, config.padded(D)),
@@ -807,6 +875,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             config.padded(D) * (scaled1.element_size() + scaled2.element_size()),
             min(config.tile, config.padded(E)) * v.element_size() + config.chunk * matrix1.element_size(),
         ),
+        BLOCK=BLOCK,
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -817,262 +886,14 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     )
     alpha_resets = alpha_sums = matrix1 = scaled1 = scaled2 = None
     saved = {}
-    if parts > 1:
-        saved |= {"S starts": S_starts}
+    if needs_backward:
+        saved |= {"S borders": S_borders}
+    S_borders = None
     return {"o": o}, {"S": S_last}, saved
 
 
 @triton.jit(do_not_specialize=["T", "chunks"])
 def backward_prepare_1(
-    intra1_p,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    alpha_sums,
-    alpha_resets,
-    alpha_extents,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    part_d: tl.constexpr,
-    FLAT: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
-):
-    """What needs no state, for all chunks at once."""
-    c = tl.program_id(0) % chunks
-    bh = (tl.program_id(0) // chunks).to(tl.int64)
-    b = bh // H
-    h = bh % H
-    i = tl.arange(0, C)
-    e = tl.arange(0, block_e)
-    e_ok = e < E
-    t0, last = place_of(c, T, begins, stops, C)
-    if last < 0:
-        return
-    i_ok = i < last + 1
-    row = i if EVEN else tl.minimum(i, last)
-    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
-    step = (b * T + t0) * H + h
-    do_p += b * do_b + h // do_g * do_h
-    v_p += b * v_b + h // v_g * v_h
-    k_p += b * k_b + h // k_g * k_h
-    extent = tl.load(alpha_extents + bh * chunks + c)
-    if is_flat(extent, DT) != FLAT:
-        return
-    do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-    v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-    p = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do v^T
-    p2 = p
-    for d_start in range(0, D, part_d):
-        d = d_start + tl.arange(0, part_d)
-        d_ok = d < D
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        alpha_a = tl.load(alpha_sums + at * D + (row)[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0)
-        alpha_n = (
-            tl.load(alpha_resets + at * D + (row)[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0)
-            if EXACT
-            else 0
-        )
-        p3 = decayed_sum(
-            p2,
-            k.to(tl.float32),
-            alpha_sums + at * D,
-            alpha_resets + at * D if EXACT else None,
-            alpha_a,
-            alpha_n,
-            alpha_a,
-            alpha_n,
-            d,
-            d_ok,
-            last,
-            D,
-            C,
-            LEVELS,
-            True,
-            True,
-            FLAT,
-            EXACT,
-            DT,
-        )  # sum_{j} k_{j,d} [do v^T]_{i,j} m_{i,j,d}
-        tl.store(intra1_p + at * D + i[:, None] * D + d[None, :], p3, mask=i_ok[:, None] & d_ok[None, :])
-
-
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
-def backward_sweep_1(
-    S_first,
-    S_last,
-    alpha_sums,
-    alpha_resets,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    S_in__out,
-    intra1_p,
-    S_late_0_out,
-    dq_out,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    block_d: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
-):
-    """A walk forwards over chunks, carrying a tile of S."""
-    tile = tl.program_id(0) % tl.cdiv(D, block_d)
-    sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
-    h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
-    bh = b * H + h
-    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
-    i = tl.arange(0, C)
-    d = tile * block_d + tl.arange(0, block_d)
-    d_ok = d < D
-    S = ()
-    e = ()
-    e_ok = ()
-    for n_e in tl.static_range((E + block_e - 1) // block_e):
-        e_slice = n_e * block_e + tl.arange(0, block_e)
-        e_ok_slice = e_slice < E
-        S_slice = tl.zeros([block_d, block_e], tl.float32)
-        if S_first is not None:
-            S_slice += tl.load(
-                S_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :],
-                other=0.0,
-            )
-        S = S + (S_slice,)
-        e = e + (e_slice,)
-        e_ok = e_ok + (e_ok_slice,)
-    q_p += b * q_b + h // q_g * q_h
-    do_p += b * do_b + h // do_g * do_h
-    k_p += b * k_b + h // k_g * k_h
-    v_p += b * v_b + h // v_g * v_h
-    for n in tl.range(0, count, num_stages=STAGES):
-        c = n
-        t0 = begin + tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
-        c += first
-        i_ok = i < last + 1
-        row = i if EVEN else tl.minimum(i, last)
-        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
-        step = (b * T + t0) * H + h
-        alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
-        alpha_n_end = (
-            tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
-        )
-        alpha_a = tl.where(
-            (d_ok)[:, None],
-            tl.load(alpha_sums + at * D + (row)[None, :] * D + d[:, None], mask=(d_ok)[:, None], other=0),
-            0.0,
-        )
-        alpha_n = (
-            tl.load(alpha_resets + at * D + (row)[None, :] * D + d[:, None], mask=(d_ok)[:, None], other=0)
-            if EXACT
-            else 0
-        )
-        since = span(alpha_a, alpha_n, 0.0, 0)
-        q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
-        q_each = tl.where(d_ok[:, None] & i_ok[None, :], q, 0.0)
-        p = tl.zeros([block_d, C], tl.float32)
-        kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
-        until = span(alpha_a_end[:, None], alpha_n_end[:, None], alpha_a, alpha_n)
-        k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
-        k_each = tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
-        w = until * k_each.to(tl.float32)
-        rounded2, rest2 = rounded_and_rest(w, DT)
-        S_next = ()
-        for n_e in tl.static_range((E + block_e - 1) // block_e):
-            do = tl.load(
-                do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
-            )
-            rounded, rest = rounded_and_rest(S[n_e], DT)
-            p = tl.dot(rounded.to(DT), tl.trans(do.to(DT)), p, input_precision="tf32x3")  # do S^T
-            if not EXACT:
-                p = tl.dot(rest.to(DT), tl.trans(do.to(DT)), p)
-            v = tl.load(
-                v_p + t0 * v_t + i[:, None] * v_t + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0
-            )
-            p2 = tl.dot(
-                rounded2.to(DT), v.to(DT), (kept[:, None] * S[n_e]), input_precision="tf32x3"
-            )  # ... + (k . until)^T v
-            if not EXACT:
-                p2 = tl.dot(rest2.to(DT), v.to(DT), p2)
-            S_slice2 = p2  # diag(kept) S + (k . until)^T v
-            S_next = S_next + (S_slice2,)
-        S = S_next
-        sums = tl.sum((since * q_each.to(tl.float32)) * p, axis=1)
-        intra1 = tl.load(intra1_p + at * D + i[None, :] * D + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
-        intra1_each = tl.where(d_ok[:, None] & i_ok[None, :], intra1, 0.0)
-        y = intra1_each.to(tl.float32) + (since * p)  # (do S^T) . since + intra1
-        if YIELD:
-            tl.store(
-                S_late_0_out + step * D + i[None, :] * (H * D) + d[:, None],
-                (y * q_each.to(tl.float32)),
-                mask=d_ok[:, None] & i_ok[None, :],
-            )  # S.late
-            tl.store(dq_out + step * D + i[None, :] * (H * D) + d[:, None], y, mask=d_ok[:, None] & i_ok[None, :])  # dq
-            tl.store(S_in__out + (bh * chunks + c) * D + d, sums, mask=d_ok)  # S: in
-    for n_e in tl.static_range((E + block_e - 1) // block_e):
-        if S_last is not None:
-            tl.store(
-                S_last + sh * D * E + d[:, None] * E + e[n_e][None, :], S[n_e], mask=d_ok[:, None] & e_ok[n_e][None, :]
-            )
-
-
-@triton.jit(do_not_specialize=["T", "chunks"])
-def backward_prepare_2(
     k_p,
     k_b,
     k_t,
@@ -1097,6 +918,7 @@ def backward_prepare_2(
     D: tl.constexpr,
     part_d: tl.constexpr,
     FLAT: tl.constexpr,
+    CHUNK: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1104,10 +926,8 @@ def backward_prepare_2(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    c = tl.program_id(0) % chunks
-    bh = (tl.program_id(0) // chunks).to(tl.int64)
-    b = bh // H
-    h = bh % H
+    b, c, h = chunk_of(tl.program_id(0), H, chunks)
+    bh = b * H + h
     i = tl.arange(0, C)
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
@@ -1118,7 +938,7 @@ def backward_prepare_2(
     step = (b * T + t0) * H + h
     k_p += b * k_b + h // k_g * k_h
     q_p += b * q_b + h // q_g * q_h
-    extent = tl.load(alpha_extents + bh * chunks + c)
+    extent = reach(alpha_extents + at, last, C, CHUNK)
     if is_flat(extent, DT) != FLAT:
         return
     t = tl.zeros([C, C], tl.float32)
@@ -1128,9 +948,31 @@ def backward_prepare_2(
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         # sum_{d} q_{j,d} k_{i,d} m_{i,j,d}
-        alpha_a = tl.load(alpha_sums + at * D + (row)[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0)
+        alpha_a = over_block(
+            tl.load(alpha_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
+            alpha_sums + step * D,
+            (row)[:, None],
+            d[None, :],
+            d_ok[None, :],
+            last,
+            H * D,
+            C,
+            CHUNK,
+        )
         alpha_n = (
-            tl.load(alpha_resets + at * D + (row)[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0)
+            over_block(
+                tl.load(
+                    alpha_resets + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0
+                ).to(tl.int32),
+                alpha_resets + step * D,
+                (row)[:, None],
+                d[None, :],
+                d_ok[None, :],
+                last,
+                H * D,
+                C,
+                CHUNK,
+            )
             if EXACT
             else 0
         )
@@ -1138,8 +980,8 @@ def backward_prepare_2(
             t,
             k.to(tl.float32),
             q.to(tl.float32),
-            alpha_sums + at * D,
-            alpha_resets + at * D if EXACT else None,
+            alpha_sums + step * D,
+            alpha_resets + step * D if EXACT else None,
             alpha_a,
             alpha_n,
             alpha_a,
@@ -1147,8 +989,9 @@ def backward_prepare_2(
             d,
             d_ok,
             last,
-            D,
+            H * D,
             C,
+            CHUNK,
             LEVELS,
             False,
             True,
@@ -1156,9 +999,31 @@ def backward_prepare_2(
             EXACT,
             DT,
         )
-        alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
+        alpha_a_end = over_block(
+            tl.load(alpha_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
+            alpha_sums + step * D,
+            (last),
+            d,
+            d_ok,
+            last,
+            H * D,
+            C,
+            CHUNK,
+        )
         alpha_n_end = (
-            tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
+            over_block(
+                tl.load(alpha_resets + step * D + last * (H * D) + d, mask=d_ok, other=0).to(tl.int32),
+                alpha_resets + step * D,
+                (last),
+                d,
+                d_ok,
+                last,
+                H * D,
+                C,
+                CHUNK,
+            )
+            if EXACT
+            else tl.full([1], 0, tl.int32)
         )
         since = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
         tl.store(
@@ -1176,9 +1041,10 @@ def backward_prepare_2(
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
-def backward_sweep_2(
+def backward_sweep_1(
     dS_first,
     dS_last,
+    dS_borders,
     scaled1_p,
     do_p,
     do_b,
@@ -1196,6 +1062,7 @@ def backward_sweep_2(
     starts,
     parts,
     length,
+    blocks,
     D: tl.constexpr,
     E: tl.constexpr,
     block_d: tl.constexpr,
@@ -1203,6 +1070,7 @@ def backward_sweep_2(
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
     STAGES: tl.constexpr,
+    BLOCK: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1235,6 +1103,7 @@ def backward_sweep_2(
         d = d + (d_slice,)
         dS = dS + (dS_slice,)
         d_ok = d_ok + (d_ok_slice,)
+    first_block = (begin // BLOCK + (0 if starts is None else sh // H)).to(tl.int32)
     do_p += b * do_b + h // do_g * do_h
     for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
@@ -1249,12 +1118,22 @@ def backward_sweep_2(
         do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         dS_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
-            alpha_a_end = tl.load(alpha_sums + at * D + last * D + d[n_d], mask=d_ok[n_d], other=0)
+            alpha_a_end = tl.load(alpha_sums + step * D + last * (H * D) + d[n_d], mask=d_ok[n_d], other=0)
             alpha_n_end = (
-                tl.load(alpha_resets + at * D + last * D + d[n_d], mask=d_ok[n_d], other=0)
+                tl.load(alpha_resets + step * D + last * (H * D) + d[n_d], mask=d_ok[n_d], other=0)
                 if EXACT
                 else tl.full([1], 0, tl.int32)
             )
+            if dS_borders is not None:
+                if (n == 0) | ((count - n) % (BLOCK // C) == 0):
+                    tl.store(
+                        dS_borders
+                        + (bh * blocks + first_block + (count - 1 - n) // (BLOCK // C)) * D * E
+                        + d[n_d][None, :] * E
+                        + e[:, None],
+                        dS[n_d],
+                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                    )
             scaled1 = tl.load(
                 scaled1_p + at * D + i[:, None] * D + d[n_d][None, :],
                 mask=i_ok[:, None] & d_ok[n_d][None, :],
@@ -1300,26 +1179,35 @@ def backward_sweep_2(
 
 
 @triton.jit(do_not_specialize=["T", "chunks"])
-def backward_prepare_3(
-    intra2_p,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
+def backward_read_1(
+    S_borders,
+    dS_borders,
+    alpha_sums,
+    alpha_resets,
     do_p,
     do_b,
     do_t,
     do_h,
     do_g,
+    v_p,
+    v_b,
+    v_t,
+    v_h,
+    v_g,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    k_g,
+    alpha_extents,
     q_p,
     q_b,
     q_t,
     q_h,
     q_g,
-    alpha_sums,
-    alpha_resets,
-    alpha_extents,
+    dq_out,
+    dk_out,
+    S_pairing_out,
     T,
     H,
     chunks,
@@ -1328,22 +1216,24 @@ def backward_prepare_3(
     E: tl.constexpr,
     D: tl.constexpr,
     block_e: tl.constexpr,
-    part_d: tl.constexpr,
+    block_d: tl.constexpr,
     FLAT: tl.constexpr,
+    CHUNK: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
     EXACT: tl.constexpr,
     DT: tl.constexpr,
 ):
-    """What needs no state, for all chunks at once."""
-    c = tl.program_id(0) % chunks
-    bh = (tl.program_id(0) // chunks).to(tl.int64)
-    b = bh // H
-    h = bh % H
+    """What reads the states at the borders of blocks, for all blocks at once."""
+    tile = tl.program_id(0) % tl.cdiv(D, block_d)
+    b, c, h = chunk_of((tl.program_id(0) // tl.cdiv(D, block_d)), H, chunks)
+    bh = b * H + h
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
     e_ok = e < E
+    d = tile * block_d + tl.arange(0, block_d)
+    d_ok = d < D
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
@@ -1351,207 +1241,153 @@ def backward_prepare_3(
     row = i if EVEN else tl.minimum(i, last)
     at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
     step = (b * T + t0) * H + h
-    v_p += b * v_b + h // v_g * v_h
     do_p += b * do_b + h // do_g * do_h
+    v_p += b * v_b + h // v_g * v_h
+    k_p += b * k_b + h // k_g * k_h
     q_p += b * q_b + h // q_g * q_h
-    extent = tl.load(alpha_extents + bh * chunks + c)
+    extent = reach(alpha_extents + at, last, C, CHUNK)
     if is_flat(extent, DT) != FLAT:
         return
-    v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-    do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-    p = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
-    p2 = p
-    for d_start in range(0, D, part_d):
-        d = d_start + tl.arange(0, part_d)
-        d_ok = d < D
-        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        alpha_a = tl.load(alpha_sums + at * D + (row)[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0)
-        alpha_n = (
-            tl.load(alpha_resets + at * D + (row)[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0)
-            if EXACT
-            else 0
-        )
-        p3 = decayed_sum(
-            p2,
-            q.to(tl.float32),
-            alpha_sums + at * D,
-            alpha_resets + at * D if EXACT else None,
-            alpha_a,
-            alpha_n,
-            alpha_a,
-            alpha_n,
+    s = tl.load(
+        S_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
+        mask=d_ok[None, :] & e_ok[:, None],
+        other=0.0,
+    )  # S
+    s2 = tl.load(
+        dS_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
+        mask=d_ok[None, :] & e_ok[:, None],
+        other=0.0,
+    )  # dS
+    alpha_a_end = over_block(
+        tl.load(alpha_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
+        alpha_sums + step * D,
+        (last),
+        d,
+        d_ok,
+        last,
+        H * D,
+        C,
+        CHUNK,
+    )
+    alpha_n_end = (
+        over_block(
+            tl.load(alpha_resets + step * D + last * (H * D) + d, mask=d_ok, other=0).to(tl.int32),
+            alpha_resets + step * D,
+            (last),
             d,
             d_ok,
             last,
-            D,
+            H * D,
             C,
-            LEVELS,
-            False,
-            True,
-            FLAT,
-            EXACT,
-            DT,
-        )  # sum_{j} q_{j,d} [v do^T]_{i,j} m_{i,j,d}
-        tl.store(intra2_p + at * D + i[:, None] * D + d[None, :], p3, mask=i_ok[:, None] & d_ok[None, :])
-
-
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
-def backward_sweep_3(
-    dS_first,
-    alpha_sums,
-    alpha_resets,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    S_out__out,
-    intra2_p,
-    S_late_0_p,
-    S_late_0_b,
-    S_late_0_t,
-    S_late_0_h,
-    S_late_0_g,
-    S_late__out,
-    dk_out,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    block_d: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
-):
-    """A walk backwards over chunks, carrying a tile of dS."""
-    tile = tl.program_id(0) % tl.cdiv(D, block_d)
-    sh = (tl.program_id(0) // tl.cdiv(D, block_d)).to(tl.int64)
-    h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
-    bh = b * H + h
-    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
-    i = tl.arange(0, C)
-    d = tile * block_d + tl.arange(0, block_d)
-    d_ok = d < D
-    dS = ()
-    e = ()
-    e_ok = ()
-    for n_e in tl.static_range((E + block_e - 1) // block_e):
-        e_slice = n_e * block_e + tl.arange(0, block_e)
-        e_ok_slice = e_slice < E
-        dS_slice = tl.zeros([block_d, block_e], tl.float32)
-        if dS_first is not None:
-            dS_slice += tl.load(
-                dS_first + sh * D * E + d[:, None] * E + e_slice[None, :],
-                mask=d_ok[:, None] & e_ok_slice[None, :],
-                other=0.0,
-            )
-        dS = dS + (dS_slice,)
-        e = e + (e_slice,)
-        e_ok = e_ok + (e_ok_slice,)
-    k_p += b * k_b + h // k_g * k_h
-    v_p += b * v_b + h // v_g * v_h
-    S_late_0_p += b * S_late_0_b + h // S_late_0_g * S_late_0_h
-    q_p += b * q_b + h // q_g * q_h
-    do_p += b * do_b + h // do_g * do_h
-    for n in tl.range(0, count, num_stages=STAGES):
-        c = count - 1 - n
-        t0 = begin + tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
-        c += first
-        i_ok = i < last + 1
-        row = i if EVEN else tl.minimum(i, last)
-        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
-        step = (b * T + t0) * H + h
-        alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
-        alpha_n_end = (
-            tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
+            CHUNK,
         )
-        S_late_0 = tl.load(
-            S_late_0_p + t0 * S_late_0_t + i[None, :] * S_late_0_t + d[:, None],
-            mask=d_ok[:, None] & i_ok[None, :],
-            other=0.0,
+        if EXACT
+        else tl.full([1], 0, tl.int32)
+    )
+    kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
+    spans = kept * tl.sum(s.to(tl.float32) * s2.to(tl.float32), axis=0)  # the decays of the block times <S, dS>
+    do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+    v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+    p = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do v^T
+    p2 = p
+    k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    alpha_a = over_block(
+        tl.load(alpha_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
+        alpha_sums + step * D,
+        (row)[:, None],
+        d[None, :],
+        d_ok[None, :],
+        last,
+        H * D,
+        C,
+        CHUNK,
+    )
+    alpha_n = (
+        over_block(
+            tl.load(alpha_resets + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0).to(
+                tl.int32
+            ),
+            alpha_resets + step * D,
+            (row)[:, None],
+            d[None, :],
+            d_ok[None, :],
+            last,
+            H * D,
+            C,
+            CHUNK,
         )
-        S_late_0_each = tl.where(d_ok[:, None] & i_ok[None, :], S_late_0, 0.0)
-        alpha_a = tl.where(
-            (d_ok)[:, None],
-            tl.load(alpha_sums + at * D + (row)[None, :] * D + d[:, None], mask=(d_ok)[:, None], other=0),
-            0.0,
-        )
-        alpha_n = (
-            tl.load(alpha_resets + at * D + (row)[None, :] * D + d[:, None], mask=(d_ok)[:, None], other=0)
-            if EXACT
-            else 0
-        )
-        since = span(alpha_a_end[:, None], alpha_n_end[:, None], alpha_a, alpha_n)
-        k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
-        k_each = tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
-        p = tl.zeros([block_d, C], tl.float32)
-        kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
-        until = span(alpha_a, alpha_n, 0.0, 0)
-        q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
-        q_each = tl.where(d_ok[:, None] & i_ok[None, :], q, 0.0)
-        w = until * q_each.to(tl.float32)
-        rounded2, rest2 = rounded_and_rest(w, DT)
-        dS_next = ()
-        for n_e in tl.static_range((E + block_e - 1) // block_e):
-            v = tl.load(
-                v_p + t0 * v_t + i[:, None] * v_t + e[n_e][None, :], mask=i_ok[:, None] & e_ok[n_e][None, :], other=0.0
-            )
-            rounded, rest = rounded_and_rest(dS[n_e], DT)
-            p = tl.dot(rounded.to(DT), tl.trans(v.to(DT)), p, input_precision="tf32x3")  # v dS^T
-            if not EXACT:
-                p = tl.dot(rest.to(DT), tl.trans(v.to(DT)), p)
-            do = tl.load(
-                do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
-            )
-            p2 = tl.dot(
-                rounded2.to(DT), do.to(DT), (kept[:, None] * dS[n_e]), input_precision="tf32x3"
-            )  # ... + (q . until)^T do
-            if not EXACT:
-                p2 = tl.dot(rest2.to(DT), do.to(DT), p2)
-            dS_slice2 = p2  # diag(kept) dS + (q . until)^T do
-            dS_next = dS_next + (dS_slice2,)
-        dS = dS_next
-        sums = tl.sum((-(since * k_each.to(tl.float32))) * p, axis=1)
-        intra2 = tl.load(intra2_p + at * D + i[None, :] * D + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
-        intra2_each = tl.where(d_ok[:, None] & i_ok[None, :], intra2, 0.0)
-        y = intra2_each.to(tl.float32) + (p * since)  # (v dS^T) . since + intra2
-        if YIELD:
-            tl.store(
-                S_late__out + step * D + i[None, :] * (H * D) + d[:, None],
-                ((-(y * k_each.to(tl.float32))) + S_late_0_each.to(tl.float32)),
-                mask=d_ok[:, None] & i_ok[None, :],
-            )  # S.late
-            tl.store(dk_out + step * D + i[None, :] * (H * D) + d[:, None], y, mask=d_ok[:, None] & i_ok[None, :])  # dk
-            tl.store(S_out__out + (bh * chunks + c) * D + d, sums, mask=d_ok)  # S: out
+        if EXACT
+        else 0
+    )
+    p3 = decayed_sum(
+        p2,
+        k.to(tl.float32),
+        alpha_sums + step * D,
+        alpha_resets + step * D if EXACT else None,
+        alpha_a,
+        alpha_n,
+        alpha_a,
+        alpha_n,
+        d,
+        d_ok,
+        last,
+        H * D,
+        C,
+        CHUNK,
+        LEVELS,
+        True,
+        True,
+        FLAT,
+        EXACT,
+        DT,
+    )  # sum_{j} k_{j,d} [do v^T]_{i,j} m_{i,j,d}
+    since = span(alpha_a, alpha_n, 0.0, 0)
+    p4 = tl.dot(do.to(DT), s.to(DT), input_precision="tf32x3")  # do S^T
+    y = p3 + (since * p4)  # (do S^T) . since + intra1
+    q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    terms = y  # dq
+    tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], y, mask=i_ok[:, None] & d_ok[None, :])  # dq
+    p5 = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
+    p6 = p5
+    p7 = decayed_sum(
+        p6,
+        q.to(tl.float32),
+        alpha_sums + step * D,
+        alpha_resets + step * D if EXACT else None,
+        alpha_a,
+        alpha_n,
+        alpha_a,
+        alpha_n,
+        d,
+        d_ok,
+        last,
+        H * D,
+        C,
+        CHUNK,
+        LEVELS,
+        False,
+        True,
+        FLAT,
+        EXACT,
+        DT,
+    )  # sum_{j} q_{j,d} [v do^T]_{i,j} m_{i,j,d}
+    p8 = tl.dot(v.to(DT), s2.to(DT), input_precision="tf32x3")  # v dS^T
+    since2 = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
+    y2 = p7 + (p8 * since2)  # (v dS^T) . since + intra2
+    sums = tl.sum((-(p8 * since2 * k.to(tl.float32))), axis=0)  # out
+    terms2 = y2  # dk
+    tl.store(dk_out + step * D + i[:, None] * (H * D) + d[None, :], y2, mask=i_ok[:, None] & d_ok[None, :])  # dk
+    end = spans - sums
+    total = end[None, :] + later_sums(
+        tl.where(i_ok[:, None], ((-(y2 * k.to(tl.float32))) + (y * q.to(tl.float32))), 0.0),
+        C,
+        True and block_e <= 128,
+        DT,
+    )
+    tl.debug_barrier()  # this may replace sums that other warps load
+    tl.store(
+        S_pairing_out + step * D + i[:, None] * (H * D) + d[None, :], total, mask=i_ok[:, None] & d_ok[None, :]
+    )  # S: pairing
 
 
 def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None):
@@ -1565,212 +1401,77 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "52876de59105a3b4")
+    config = choose(some.dtype, (D, E), "7f62a3defaef1e04")
     lay = places(packed, (B, T, H), config.chunk)
+    blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     dS_first = dS_starts = whole(final_cotangents.get("S"))
-    S_starts = saved["S starts"] if parts > 1 else S_first
+    S_borders = saved["S borders"]
     do = cotangent(cotangents.get("o"), some, (B, T, H, E))
     alpha_sums, alpha_resets, alpha_extents = cumulate(alpha, lay, config.exact)
-    if needs & {"alpha", "k", "q"}:
-        intra1 = some.new_empty((B, H, T, D), dtype=torch.float32)
-        for flat in (True, False):
-            launch(
-                backward_prepare_1,
-                (lay.programs,),
-                intra1,
-                do,
-                *strides(do, H),
-                v,
-                *strides(v, H),
-                k,
-                *strides(k, H),
-                alpha_sums,
-                alpha_resets,
-                alpha_extents,
-                *lay.at_once,
-                E=E,
-                D=D,
-                block_e=config.padded(E),
-                part_d=min(config.block, config.padded(D)),
-                FLAT=flat,
-                C=config.chunk,
-                LEVELS=config.levels,
-                EVEN=lay.even,
-                EXACT=config.exact,
-                DT=DTYPES[some.dtype],
-                num_warps=config.ahead,
-                num_stages=1,
-                maxnreg=config.registers,
-            )
-    if needs & {"alpha", "k", "q"}:
-        S_late_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
-        dq = some.new_empty((B, T, H, D), dtype=some.dtype)
-        S_in_ = some.new_empty((B, H, lay.chunks, D), dtype=torch.float32)
-        S_last = some.new_empty((lay.sequences * parts, H, D, E), dtype=torch.float32)
+    matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
+    scaled1 = some.new_empty((B, H, T, D))
+    scaled2 = some.new_empty((B, H, T, D))
+    for flat in (True, False):
         launch(
-            backward_sweep_1,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
-            S_starts,
-            S_last,
-            alpha_sums,
-            alpha_resets,
-            q,
-            *strides(q, H),
-            do,
-            *strides(do, H),
-            S_in_,
-            intra1,
-            S_late_0,
-            dq,
+            backward_prepare_1,
+            (lay.programs,),
             k,
             *strides(k, H),
-            v,
-            *strides(v, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            E=E,
+            q,
+            *strides(q, H),
+            alpha_sums,
+            alpha_resets,
+            alpha_extents,
+            scaled1,
+            scaled2,
+            matrix1,
+            *lay.at_once,
             D=D,
-            block_e=min(config.slice, config.padded(E)),
-            block_d=min(config.tile, config.padded(D)),
-            YIELD=True,
-            WARPS=config.warps,
-            STAGES=config.stages_for(
-                config.padded(E) * (do.element_size() + v.element_size()),
-                min(config.tile, config.padded(D))
-                * (alpha_sums.element_size() + q.element_size() + intra1.element_size() + k.element_size()),
-            ),
+            part_d=min(config.block, config.padded(D)),
+            FLAT=flat,
+            CHUNK=config.chunk,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
             EXACT=config.exact,
             DT=DTYPES[some.dtype],
-            num_warps=config.warps,
-            num_stages=2,
+            num_warps=config.ahead,
+            num_stages=1,
+            maxnreg=config.registers,
         )
-    intra1 = None
-    if needs & {"S", "alpha", "k", "v"}:
-        matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
-        scaled1 = some.new_empty((B, H, T, D))
-        scaled2 = some.new_empty((B, H, T, D))
-        for flat in (True, False):
-            launch(
-                backward_prepare_2,
-                (lay.programs,),
-                k,
-                *strides(k, H),
-                q,
-                *strides(q, H),
-                alpha_sums,
-                alpha_resets,
-                alpha_extents,
-                scaled1,
-                scaled2,
-                matrix1,
-                *lay.at_once,
-                D=D,
-                part_d=min(config.block, config.padded(D)),
-                FLAT=flat,
-                C=config.chunk,
-                LEVELS=config.levels,
-                EVEN=lay.even,
-                EXACT=config.exact,
-                DT=DTYPES[some.dtype],
-                num_warps=config.ahead,
-                num_stages=1,
-                maxnreg=config.registers,
-            )
-    if needs & {"S", "alpha", "k", "v"}:
-        if parts > 1 or exchange is not None:
-            dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
-            launch(
-                backward_sweep_2,
-                (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
-                None,
-                dS_ends,
-                scaled1,
-                do,
-                *strides(do, H),
-                matrix1,
-                None,
-                alpha_sums,
-                alpha_resets,
-                scaled2,
-                *lay.walked,
-                parts,
-                lay.length(parts),
-                D=D,
-                E=E,
-                block_d=min(config.slice, config.padded(D)),
-                block_e=min(config.tile, config.padded(E)),
-                YIELD=False,
-                WARPS=config.warps,
-                STAGES=config.stages_for(
-                    config.padded(D) * (scaled1.element_size() + scaled2.element_size()),
-                    min(config.tile, config.padded(E)) * do.element_size() + config.chunk * matrix1.element_size(),
-                ),
-                C=config.chunk,
-                LEVELS=config.levels,
-                EVEN=lay.even,
-                EXACT=config.exact,
-                DT=DTYPES[some.dtype],
-                num_warps=config.warps,
-                num_stages=2,
-            )
-            if exchange is not None:  # other parts of the sequence are elsewhere
-                dS_coming = exchange.begin(
-                    (
-                        map_of_all(
-                            "S",
-                            dS_first,
-                            dS_ends,
-                            lay,
-                            parts,
-                            False,
-                            decay=(alpha_sums, alpha_resets),
-                            axis=0,
-                            exact=config.exact,
-                        ),
-                    )
-                )
-    if needs & {"S", "alpha", "k", "v"}:
-        if parts > 1 or exchange is not None:
-            if exchange is not None:
-                ((dS_first, dS_starts),) = dS_coming()
-            else:
-                dS_starts = chained(dS_first, dS_ends, lay, parts, False, (alpha_sums, alpha_resets), 0, config.exact)
-    dS_ends = None
-    if needs & {"S", "v"}:
-        dv = some.new_empty((B, T, H, E), dtype=some.dtype)
-        dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
+    if parts > 1 or exchange is not None:
+        dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         launch(
-            backward_sweep_2,
+            backward_sweep_1,
             (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
-            dS_starts,
-            dS_last,
+            None,
+            dS_ends,
+            None,
             scaled1,
             do,
             *strides(do, H),
             matrix1,
-            dv,
+            None,
             alpha_sums,
             alpha_resets,
             scaled2,
             *lay.walked,
             parts,
             lay.length(parts),
+            blocks.chunks,
             D=D,
             E=E,
             block_d=min(config.slice, config.padded(D)),
             block_e=min(config.tile, config.padded(E)),
-            YIELD=True,
+            YIELD=False,
             WARPS=config.warps,
             STAGES=config.stages_for(
                 config.padded(D) * (scaled1.element_size() + scaled2.element_size()),
                 min(config.tile, config.padded(E)) * do.element_size() + config.chunk * matrix1.element_size(),
             ),
+            BLOCK=BLOCK,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1779,101 +1480,111 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=config.warps,
             num_stages=2,
         )
+        if exchange is not None:  # other parts of the sequence are elsewhere
+            dS_coming = exchange.begin(
+                (
+                    map_of_all(
+                        "S",
+                        dS_first,
+                        dS_ends,
+                        lay,
+                        parts,
+                        False,
+                        decay=(alpha_sums, alpha_resets),
+                        axis=0,
+                        exact=config.exact,
+                    ),
+                )
+            )
+    if parts > 1 or exchange is not None:
+        if exchange is not None:
+            ((dS_first, dS_starts),) = dS_coming()
+        else:
+            dS_starts = chained(dS_first, dS_ends, lay, parts, False, (alpha_sums, alpha_resets), 0, config.exact)
+    dS_ends = None
+    dv = some.new_empty((B, T, H, E), dtype=some.dtype)
+    dS_borders = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype)
+    dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
+    launch(
+        backward_sweep_1,
+        (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
+        dS_starts,
+        dS_last,
+        dS_borders,
+        scaled1,
+        do,
+        *strides(do, H),
+        matrix1,
+        dv,
+        alpha_sums,
+        alpha_resets,
+        scaled2,
+        *lay.walked,
+        parts,
+        lay.length(parts),
+        blocks.chunks,
+        D=D,
+        E=E,
+        block_d=min(config.slice, config.padded(D)),
+        block_e=min(config.tile, config.padded(E)),
+        YIELD=True,
+        WARPS=config.warps,
+        STAGES=config.stages_for(
+            config.padded(D) * (scaled1.element_size() + scaled2.element_size()),
+            min(config.tile, config.padded(E)) * do.element_size() + config.chunk * matrix1.element_size(),
+        ),
+        BLOCK=BLOCK,
+        C=config.chunk,
+        LEVELS=config.levels,
+        EVEN=lay.even,
+        EXACT=config.exact,
+        DT=DTYPES[some.dtype],
+        num_warps=config.warps,
+        num_stages=2,
+    )
     matrix1 = scaled1 = scaled2 = None
-    if needs & {"alpha"}:
-        S_at_ends = pair(S_last, dS_starts, (-1,))
-    S_last = None
-    if needs & {"alpha", "k"}:
-        intra2 = some.new_empty((B, H, T, D), dtype=torch.float32)
+    if needs & {"alpha", "k", "q"}:
+        dq = some.new_empty((B, T, H, D), dtype=some.dtype)
+        dk = some.new_empty((B, T, H, D), dtype=some.dtype)
+        S_pairing = alpha_sums  # in place
         for flat in (True, False):
             launch(
-                backward_prepare_3,
-                (lay.programs,),
-                intra2,
-                v,
-                *strides(v, H),
-                do,
-                *strides(do, H),
-                q,
-                *strides(q, H),
+                backward_read_1,
+                (blocks.programs * cdiv(D, min(config.read_tile, config.padded(D))),),
+                S_borders,
+                dS_borders,
                 alpha_sums,
                 alpha_resets,
+                do,
+                *strides(do, H),
+                v,
+                *strides(v, H),
+                k,
+                *strides(k, H),
                 alpha_extents,
-                *lay.at_once,
+                q,
+                *strides(q, H),
+                dq,
+                dk,
+                S_pairing,
+                *blocks.at_once,
                 E=E,
                 D=D,
                 block_e=config.padded(E),
-                part_d=min(config.block, config.padded(D)),
+                block_d=min(config.read_tile, config.padded(D)),
                 FLAT=flat,
-                C=config.chunk,
-                LEVELS=config.levels,
-                EVEN=lay.even,
+                CHUNK=config.chunk,
+                C=BLOCK,
+                LEVELS=LEVELS,
+                EVEN=blocks.even,
                 EXACT=config.exact,
                 DT=DTYPES[some.dtype],
-                num_warps=config.ahead,
+                num_warps=config.read_warps(config.padded(E)),
                 num_stages=1,
-                maxnreg=config.registers,
+                maxnreg=255 if config.exact else None,
             )
-    alpha_extents = None
-    if needs & {"alpha", "k"}:
-        S_late_ = S_late_0  # in place
-        dk = some.new_empty((B, T, H, D), dtype=some.dtype)
-        S_out_ = some.new_empty((B, H, lay.chunks, D), dtype=torch.float32)
-        launch(
-            backward_sweep_3,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
-            dS_starts,
-            alpha_sums,
-            alpha_resets,
-            k,
-            *strides(k, H),
-            v,
-            *strides(v, H),
-            S_out_,
-            intra2,
-            S_late_0,
-            *strides(S_late_0, H),
-            S_late_,
-            dk,
-            q,
-            *strides(q, H),
-            do,
-            *strides(do, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            E=E,
-            D=D,
-            block_e=min(config.slice, config.padded(E)),
-            block_d=min(config.tile, config.padded(D)),
-            YIELD=True,
-            WARPS=config.warps,
-            STAGES=config.stages_for(
-                config.padded(E) * (v.element_size() + do.element_size()),
-                min(config.tile, config.padded(D))
-                * (
-                    alpha_sums.element_size()
-                    + k.element_size()
-                    + intra2.element_size()
-                    + S_late_0.element_size()
-                    + q.element_size()
-                ),
-            ),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.warps,
-            num_stages=2,
-        )
-    S_late_0 = alpha_resets = alpha_sums = intra2 = None
+    alpha_extents = alpha_resets = alpha_sums = dS_borders = None
     gradients, initial = {}, {}
-    if needs & {"alpha"}:  # the decay times <S_(t-1), dS_t>
-        late = spread(S_late_.float(), (B, T, H, D), some)
-        early = None
-        S_pairing = suffix_sum(late, early, S_at_ends, lay, parts, S_in_, S_out_)
-    S_in_ = S_out_ = late = None
     if "q" in needs:
         gradients["q"] = dq.to(given["q"].dtype)
     dq = None
@@ -2006,7 +1717,7 @@ OP = Op(
                     "exchange",
                 )
             ),
-            saved={},
+            saved={"S borders": (("B", "H", "T blocks", "d", "e"), "input")},
             saved_packed=True,
         ),
     },
@@ -2089,7 +1800,7 @@ def gated_linear_attention(
         chunkform.errors.DoubleBackwardError: a gradient was differentiated.
 
     Cost: in T linear. For each step and head at widths of 64 in two bytes, as planned for a GPU,
-        1,280 bytes and 32,768 FLOPs forwards, 4,736 bytes and 98,304 FLOPs backwards.
+        1,408 bytes and 32,768 FLOPs forwards, 4,608 bytes and 98,304 FLOPs backwards.
 
     Example:
         >>> import torch

@@ -64,7 +64,7 @@ import triton.language as tl
 from chunkform.runtime.by_head import by_head
 from chunkform.runtime.decay import order_mask, triangular_inverse
 from chunkform.runtime.decode import Step, StepKernel
-from chunkform.runtime.kernels import chained_matrix, inverse, part_of, place_of
+from chunkform.runtime.kernels import chained_matrix, chunk_of, inverse, part_of, place_of
 from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, steps, strides, whole
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
@@ -489,6 +489,7 @@ def forward_prepare_1(
     stops,
     N: tl.constexpr,
     block_n_: tl.constexpr,
+    CHUNK: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -496,10 +497,8 @@ def forward_prepare_1(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    c = tl.program_id(0) % chunks
-    bh = (tl.program_id(0) // chunks).to(tl.int64)
-    b = bh // H
-    h = bh % H
+    b, c, h = chunk_of(tl.program_id(0), H, chunks)
+    bh = b * H + h
     i = tl.arange(0, C)
     n_ = tl.arange(0, block_n_)
     n__ok = n_ < N
@@ -772,7 +771,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "b35b34fc18c67160")
+    config = choose(some.dtype, (N, M), "3971b19f656d563a")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(M, min(config.tile, config.padded(M))))
     W_first = whole(states.get("W"))
@@ -793,6 +792,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         *lay.at_once,
         N=N,
         block_n_=config.padded(N),
+        CHUNK=config.chunk,
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -961,6 +961,7 @@ def backward_prepare_1(
     M: tl.constexpr,
     block_n_: tl.constexpr,
     block_m_: tl.constexpr,
+    CHUNK: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -968,10 +969,8 @@ def backward_prepare_1(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    c = tl.program_id(0) % chunks
-    bh = (tl.program_id(0) // chunks).to(tl.int64)
-    b = bh // H
-    h = bh % H
+    b, c, h = chunk_of(tl.program_id(0), H, chunks)
+    bh = b * H + h
     i = tl.arange(0, C)
     n_ = tl.arange(0, block_n_)
     n__ok = n_ < N
@@ -1270,6 +1269,7 @@ def backward_prepare_2(
     stops,
     M: tl.constexpr,
     block_m_: tl.constexpr,
+    CHUNK: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1277,10 +1277,8 @@ def backward_prepare_2(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    c = tl.program_id(0) % chunks
-    bh = (tl.program_id(0) // chunks).to(tl.int64)
-    b = bh // H
-    h = bh % H
+    b, c, h = chunk_of(tl.program_id(0), H, chunks)
+    bh = b * H + h
     i = tl.arange(0, C)
     m_ = tl.arange(0, block_m_)
     m__ok = m_ < M
@@ -1617,7 +1615,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "b35b34fc18c67160")
+    config = choose(some.dtype, (N, M), "3971b19f656d563a")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(N, min(config.tile, config.padded(N))))
     W_first = whole(states.get("W"))
@@ -1651,6 +1649,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         M=M,
         block_n_=config.padded(N),
         block_m_=config.padded(M),
+        CHUNK=config.chunk,
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -1794,6 +1793,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             *lay.at_once,
             M=M,
             block_m_=config.padded(M),
+            CHUNK=config.chunk,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,

@@ -67,7 +67,7 @@ import triton.language as tl
 from chunkform.runtime.by_head import by_head
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out, triangular_inverse
 from chunkform.runtime.decode import Step, StepKernel
-from chunkform.runtime.kernels import border_sums, chained_matrix, cumulate, inverse, part_of, place_of, power
+from chunkform.runtime.kernels import border_sums, chained_matrix, chunk_of, cumulate, inverse, part_of, place_of, power
 from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, steps, strides, whole
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
@@ -571,6 +571,7 @@ def forward_prepare_1(
     stops,
     D: tl.constexpr,
     block_d: tl.constexpr,
+    CHUNK: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -578,10 +579,8 @@ def forward_prepare_1(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    c = tl.program_id(0) % chunks
-    bh = (tl.program_id(0) // chunks).to(tl.int64)
-    b = bh // H
-    h = bh % H
+    b, c, h = chunk_of(tl.program_id(0), H, chunks)
+    bh = b * H + h
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
@@ -868,7 +867,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], o.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = o.shape[-1]
-    config = choose(some.dtype, (D, E), "1fd83fdc96f1ec0d")
+    config = choose(some.dtype, (D, E), "77e195f20a05c341")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     s_first = whole(states.get("s"))
@@ -891,6 +890,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         *lay.at_once,
         D=D,
         block_d=config.padded(D),
+        CHUNK=config.chunk,
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -1053,6 +1053,7 @@ def backward_prepare_1(
     stops,
     D: tl.constexpr,
     block_d: tl.constexpr,
+    CHUNK: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1060,10 +1061,8 @@ def backward_prepare_1(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    c = tl.program_id(0) % chunks
-    bh = (tl.program_id(0) // chunks).to(tl.int64)
-    b = bh // H
-    h = bh % H
+    b, c, h = chunk_of(tl.program_id(0), H, chunks)
+    bh = b * H + h
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
@@ -1416,6 +1415,7 @@ def backward_prepare_2(
     stops,
     E: tl.constexpr,
     block_e: tl.constexpr,
+    CHUNK: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1423,10 +1423,8 @@ def backward_prepare_2(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    c = tl.program_id(0) % chunks
-    bh = (tl.program_id(0) // chunks).to(tl.int64)
-    b = bh // H
-    h = bh % H
+    b, c, h = chunk_of(tl.program_id(0), H, chunks)
+    bh = b * H + h
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
     e_ok = e < E
@@ -1652,6 +1650,7 @@ def backward_prepare_3(
     D: tl.constexpr,
     block_e: tl.constexpr,
     block_d: tl.constexpr,
+    CHUNK: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1659,10 +1658,8 @@ def backward_prepare_3(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    c = tl.program_id(0) % chunks
-    bh = (tl.program_id(0) // chunks).to(tl.int64)
-    b = bh // H
-    h = bh % H
+    b, c, h = chunk_of(tl.program_id(0), H, chunks)
+    bh = b * H + h
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
     e_ok = e < E
@@ -1873,7 +1870,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], o.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = o.shape[-1]
-    config = choose(some.dtype, (D, E), "1fd83fdc96f1ec0d")
+    config = choose(some.dtype, (D, E), "77e195f20a05c341")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     s_first = whole(states.get("s"))
@@ -1901,6 +1898,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         *lay.at_once,
         D=D,
         block_d=config.padded(D),
+        CHUNK=config.chunk,
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -2069,6 +2067,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             *lay.at_once,
             E=E,
             block_e=config.padded(E),
+            CHUNK=config.chunk,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -2148,6 +2147,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             D=D,
             block_e=config.padded(E),
             block_d=config.padded(D),
+            CHUNK=config.chunk,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,

@@ -67,7 +67,7 @@ import triton.language as tl
 from chunkform.runtime.by_head import by_head
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out, triangular_inverse
 from chunkform.runtime.decode import Step, StepKernel
-from chunkform.runtime.kernels import border_sums, chained_matrix, cumulate, inverse, part_of, place_of, power
+from chunkform.runtime.kernels import border_sums, chained_matrix, chunk_of, cumulate, inverse, part_of, place_of, power
 from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, each_head, launch, spread, steps, strides, whole
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
@@ -585,6 +585,7 @@ def forward_prepare_1(
     stops,
     D: tl.constexpr,
     block_d: tl.constexpr,
+    CHUNK: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -592,10 +593,8 @@ def forward_prepare_1(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    c = tl.program_id(0) % chunks
-    bh = (tl.program_id(0) // chunks).to(tl.int64)
-    b = bh // H
-    h = bh % H
+    b, c, h = chunk_of(tl.program_id(0), H, chunks)
+    bh = b * H + h
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
@@ -894,7 +893,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], o.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = o.shape[-1]
-    config = choose(some.dtype, (D, E), "d77a4e6bad3a834f")
+    config = choose(some.dtype, (D, E), "161661ea87fd9eeb")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     s_first = whole(states.get("s"))
@@ -919,6 +918,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         *lay.at_once,
         D=D,
         block_d=config.padded(D),
+        CHUNK=config.chunk,
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -1089,6 +1089,7 @@ def backward_prepare_1(
     stops,
     D: tl.constexpr,
     block_d: tl.constexpr,
+    CHUNK: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1096,10 +1097,8 @@ def backward_prepare_1(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    c = tl.program_id(0) % chunks
-    bh = (tl.program_id(0) // chunks).to(tl.int64)
-    b = bh // H
-    h = bh % H
+    b, c, h = chunk_of(tl.program_id(0), H, chunks)
+    bh = b * H + h
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
@@ -1477,6 +1476,7 @@ def backward_prepare_2(
     stops,
     E: tl.constexpr,
     block_e: tl.constexpr,
+    CHUNK: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1484,10 +1484,8 @@ def backward_prepare_2(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    c = tl.program_id(0) % chunks
-    bh = (tl.program_id(0) // chunks).to(tl.int64)
-    b = bh // H
-    h = bh % H
+    b, c, h = chunk_of(tl.program_id(0), H, chunks)
+    bh = b * H + h
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
     e_ok = e < E
@@ -1708,6 +1706,7 @@ def backward_prepare_3(
     D: tl.constexpr,
     block_e: tl.constexpr,
     block_d: tl.constexpr,
+    CHUNK: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1715,10 +1714,8 @@ def backward_prepare_3(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    c = tl.program_id(0) % chunks
-    bh = (tl.program_id(0) // chunks).to(tl.int64)
-    b = bh // H
-    h = bh % H
+    b, c, h = chunk_of(tl.program_id(0), H, chunks)
+    bh = b * H + h
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
     e_ok = e < E
@@ -1944,7 +1941,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], o.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = o.shape[-1]
-    config = choose(some.dtype, (D, E), "d77a4e6bad3a834f")
+    config = choose(some.dtype, (D, E), "161661ea87fd9eeb")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     s_first = whole(states.get("s"))
@@ -1974,6 +1971,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         *lay.at_once,
         D=D,
         block_d=config.padded(D),
+        CHUNK=config.chunk,
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -2152,6 +2150,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             *lay.at_once,
             E=E,
             block_e=config.padded(E),
+            CHUNK=config.chunk,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -2235,6 +2234,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             D=D,
             block_e=config.padded(E),
             block_d=config.padded(D),
+            CHUNK=config.chunk,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,

@@ -89,14 +89,17 @@ from chunkform.runtime.decay import (
 from chunkform.runtime.decode import Step, StepKernel
 from chunkform.runtime.kernels import (
     chained_matrix,
+    chunk_of,
     cumulate,
     decayed_product,
     decayed_sum,
     inverse,
     is_flat,
-    over_blocks,
+    later_sums,
+    over_block,
     part_of,
     place_of,
+    reach,
     span,
 )
 from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, spread, steps, strides, whole
@@ -609,6 +612,7 @@ def forward_prepare_1(
     D: tl.constexpr,
     part_d: tl.constexpr,
     FLAT: tl.constexpr,
+    CHUNK: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -616,10 +620,8 @@ def forward_prepare_1(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    c = tl.program_id(0) % chunks
-    bh = (tl.program_id(0) // chunks).to(tl.int64)
-    b = bh // H
-    h = bh % H
+    b, c, h = chunk_of(tl.program_id(0), H, chunks)
+    bh = b * H + h
     i = tl.arange(0, C)
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
@@ -630,7 +632,7 @@ def forward_prepare_1(
     step = (b * T + t0) * H + h
     q_p += b * q_b + h // q_g * q_h
     k_p += b * k_b + h // k_g * k_h
-    extent = tl.load(alpha_extents + bh * chunks + c)
+    extent = reach(alpha_extents + at, last, C, CHUNK)
     if is_flat(extent, DT) != FLAT:
         return
     t = tl.zeros([C, C], tl.float32)
@@ -641,9 +643,31 @@ def forward_prepare_1(
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         # sum_{d} k_{j,d} q_{i,d} m_{i,j,d}
-        alpha_a = tl.load(alpha_sums + at * D + (row)[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0)
+        alpha_a = over_block(
+            tl.load(alpha_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
+            alpha_sums + step * D,
+            (row)[:, None],
+            d[None, :],
+            d_ok[None, :],
+            last,
+            H * D,
+            C,
+            CHUNK,
+        )
         alpha_n = (
-            tl.load(alpha_resets + at * D + (row)[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0)
+            over_block(
+                tl.load(
+                    alpha_resets + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0
+                ).to(tl.int32),
+                alpha_resets + step * D,
+                (row)[:, None],
+                d[None, :],
+                d_ok[None, :],
+                last,
+                H * D,
+                C,
+                CHUNK,
+            )
             if EXACT
             else 0
         )
@@ -651,8 +675,8 @@ def forward_prepare_1(
             t,
             q.to(tl.float32),
             k.to(tl.float32),
-            alpha_sums + at * D,
-            alpha_resets + at * D if EXACT else None,
+            alpha_sums + step * D,
+            alpha_resets + step * D if EXACT else None,
             alpha_a,
             alpha_n,
             alpha_a,
@@ -660,8 +684,9 @@ def forward_prepare_1(
             d,
             d_ok,
             last,
-            D,
+            H * D,
             C,
+            CHUNK,
             LEVELS,
             True,
             True,
@@ -674,8 +699,8 @@ def forward_prepare_1(
             t2,
             k.to(tl.float32),
             k.to(tl.float32),
-            alpha_sums + at * D,
-            alpha_resets + at * D if EXACT else None,
+            alpha_sums + step * D,
+            alpha_resets + step * D if EXACT else None,
             alpha_a,
             alpha_n,
             alpha_a,
@@ -683,8 +708,9 @@ def forward_prepare_1(
             d,
             d_ok,
             last,
-            D,
+            H * D,
             C,
+            CHUNK,
             LEVELS,
             True,
             False,
@@ -703,9 +729,31 @@ def forward_prepare_1(
             (since * q.to(tl.float32)),
             mask=i_ok[:, None] & d_ok[None, :],
         )  # q . since
-        alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
+        alpha_a_end = over_block(
+            tl.load(alpha_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
+            alpha_sums + step * D,
+            (last),
+            d,
+            d_ok,
+            last,
+            H * D,
+            C,
+            CHUNK,
+        )
         alpha_n_end = (
-            tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
+            over_block(
+                tl.load(alpha_resets + step * D + last * (H * D) + d, mask=d_ok, other=0).to(tl.int32),
+                alpha_resets + step * D,
+                (last),
+                d,
+                d_ok,
+                last,
+                H * D,
+                C,
+                CHUNK,
+            )
+            if EXACT
+            else tl.full([1], 0, tl.int32)
         )
         until = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
         tl.store(
@@ -803,9 +851,9 @@ def forward_sweep_1(
         kept = ()
         scaled3 = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
-            alpha_a_end = tl.load(alpha_sums + at * D + last * D + d[n_d], mask=d_ok[n_d], other=0)
+            alpha_a_end = tl.load(alpha_sums + step * D + last * (H * D) + d[n_d], mask=d_ok[n_d], other=0)
             alpha_n_end = (
-                tl.load(alpha_resets + at * D + last * D + d[n_d], mask=d_ok[n_d], other=0)
+                tl.load(alpha_resets + step * D + last * (H * D) + d[n_d], mask=d_ok[n_d], other=0)
                 if EXACT
                 else tl.full([1], 0, tl.int32)
             )
@@ -939,9 +987,9 @@ def forward_ends_1(
         kept = ()
         scaled3 = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
-            alpha_a_end = tl.load(alpha_sums + at * D + last * D + d[n_d], mask=d_ok[n_d], other=0)
+            alpha_a_end = tl.load(alpha_sums + step * D + last * (H * D) + d[n_d], mask=d_ok[n_d], other=0)
             alpha_n_end = (
-                tl.load(alpha_resets + at * D + last * D + d[n_d], mask=d_ok[n_d], other=0)
+                tl.load(alpha_resets + step * D + last * (H * D) + d[n_d], mask=d_ok[n_d], other=0)
                 if EXACT
                 else tl.full([1], 0, tl.int32)
             )
@@ -1003,7 +1051,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "5fa8d38ab67dec9b")
+    config = choose(some.dtype, (D, E), "95ad6274b6d47fc9")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -1037,6 +1085,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             D=D,
             part_d=min(config.block, config.padded(D)),
             FLAT=flat,
+            CHUNK=config.chunk,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1214,6 +1263,7 @@ def backward_prepare_1(
     D: tl.constexpr,
     part_d: tl.constexpr,
     FLAT: tl.constexpr,
+    CHUNK: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1221,10 +1271,8 @@ def backward_prepare_1(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    c = tl.program_id(0) % chunks
-    bh = (tl.program_id(0) // chunks).to(tl.int64)
-    b = bh // H
-    h = bh % H
+    b, c, h = chunk_of(tl.program_id(0), H, chunks)
+    bh = b * H + h
     i = tl.arange(0, C)
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
@@ -1235,7 +1283,7 @@ def backward_prepare_1(
     step = (b * T + t0) * H + h
     k_p += b * k_b + h // k_g * k_h
     q_p += b * q_b + h // q_g * q_h
-    extent = tl.load(alpha_extents + bh * chunks + c)
+    extent = reach(alpha_extents + at, last, C, CHUNK)
     if is_flat(extent, DT) != FLAT:
         return
     t = tl.zeros([C, C], tl.float32)
@@ -1246,9 +1294,31 @@ def backward_prepare_1(
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         # sum_{d} q_{j,d} k_{i,d} m_{i,j,d}
-        alpha_a = tl.load(alpha_sums + at * D + (row)[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0)
+        alpha_a = over_block(
+            tl.load(alpha_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
+            alpha_sums + step * D,
+            (row)[:, None],
+            d[None, :],
+            d_ok[None, :],
+            last,
+            H * D,
+            C,
+            CHUNK,
+        )
         alpha_n = (
-            tl.load(alpha_resets + at * D + (row)[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0)
+            over_block(
+                tl.load(
+                    alpha_resets + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0
+                ).to(tl.int32),
+                alpha_resets + step * D,
+                (row)[:, None],
+                d[None, :],
+                d_ok[None, :],
+                last,
+                H * D,
+                C,
+                CHUNK,
+            )
             if EXACT
             else 0
         )
@@ -1256,8 +1326,8 @@ def backward_prepare_1(
             t,
             k.to(tl.float32),
             q.to(tl.float32),
-            alpha_sums + at * D,
-            alpha_resets + at * D if EXACT else None,
+            alpha_sums + step * D,
+            alpha_resets + step * D if EXACT else None,
             alpha_a,
             alpha_n,
             alpha_a,
@@ -1265,8 +1335,9 @@ def backward_prepare_1(
             d,
             d_ok,
             last,
-            D,
+            H * D,
             C,
+            CHUNK,
             LEVELS,
             False,
             True,
@@ -1279,8 +1350,8 @@ def backward_prepare_1(
             t2,
             k.to(tl.float32),
             k.to(tl.float32),
-            alpha_sums + at * D,
-            alpha_resets + at * D if EXACT else None,
+            alpha_sums + step * D,
+            alpha_resets + step * D if EXACT else None,
             alpha_a,
             alpha_n,
             alpha_a,
@@ -1288,8 +1359,9 @@ def backward_prepare_1(
             d,
             d_ok,
             last,
-            D,
+            H * D,
             C,
+            CHUNK,
             LEVELS,
             False,
             False,
@@ -1297,9 +1369,31 @@ def backward_prepare_1(
             EXACT,
             DT,
         )
-        alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
+        alpha_a_end = over_block(
+            tl.load(alpha_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
+            alpha_sums + step * D,
+            (last),
+            d,
+            d_ok,
+            last,
+            H * D,
+            C,
+            CHUNK,
+        )
         alpha_n_end = (
-            tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
+            over_block(
+                tl.load(alpha_resets + step * D + last * (H * D) + d, mask=d_ok, other=0).to(tl.int32),
+                alpha_resets + step * D,
+                (last),
+                d,
+                d_ok,
+                last,
+                H * D,
+                C,
+                CHUNK,
+            )
+            if EXACT
+            else tl.full([1], 0, tl.int32)
         )
         since = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
         tl.store(
@@ -1420,9 +1514,9 @@ def backward_sweep_1(
         p4 = ()
         scaled3 = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
-            alpha_a_end = tl.load(alpha_sums + at * D + last * D + d[n_d], mask=d_ok[n_d], other=0)
+            alpha_a_end = tl.load(alpha_sums + step * D + last * (H * D) + d[n_d], mask=d_ok[n_d], other=0)
             alpha_n_end = (
-                tl.load(alpha_resets + at * D + last * D + d[n_d], mask=d_ok[n_d], other=0)
+                tl.load(alpha_resets + step * D + last * (H * D) + d[n_d], mask=d_ok[n_d], other=0)
                 if EXACT
                 else tl.full([1], 0, tl.int32)
             )
@@ -1569,9 +1663,9 @@ def backward_ends_1(
         kept = ()
         scaled3 = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
-            alpha_a_end = tl.load(alpha_sums + at * D + last * D + d[n_d], mask=d_ok[n_d], other=0)
+            alpha_a_end = tl.load(alpha_sums + step * D + last * (H * D) + d[n_d], mask=d_ok[n_d], other=0)
             alpha_n_end = (
-                tl.load(alpha_resets + at * D + last * D + d[n_d], mask=d_ok[n_d], other=0)
+                tl.load(alpha_resets + step * D + last * (H * D) + d[n_d], mask=d_ok[n_d], other=0)
                 if EXACT
                 else tl.full([1], 0, tl.int32)
             )
@@ -1671,6 +1765,7 @@ def backward_read_1(
     block_e: tl.constexpr,
     block_d: tl.constexpr,
     FLAT: tl.constexpr,
+    CHUNK: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1679,10 +1774,8 @@ def backward_read_1(
 ):
     """What reads the states at the borders of blocks, for all blocks at once."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
-    c = (tl.program_id(0) // tl.cdiv(D, block_d)) % chunks
-    bh = ((tl.program_id(0) // tl.cdiv(D, block_d)) // chunks).to(tl.int64)
-    b = bh // H
-    h = bh % H
+    b, c, h = chunk_of((tl.program_id(0) // tl.cdiv(D, block_d)), H, chunks)
+    bh = b * H + h
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
     e_ok = e < E
@@ -1701,7 +1794,7 @@ def backward_read_1(
     do_p += b * do_b + h // do_g * do_h
     q_p += b * q_b + h // q_g * q_h
     alpha_p += b * alpha_b + h // alpha_g * alpha_h
-    extent = tl.load(alpha_extents + bh * chunks + c)
+    extent = reach(alpha_extents + at, last, C, CHUNK)
     if is_flat(extent, DT) != FLAT:
         return
     s = tl.load(
@@ -1714,9 +1807,31 @@ def backward_read_1(
         mask=d_ok[None, :] & e_ok[:, None],
         other=0.0,
     )  # dS
-    alpha_a_end = tl.load(alpha_sums + at * D + last * D + d, mask=d_ok, other=0)
+    alpha_a_end = over_block(
+        tl.load(alpha_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
+        alpha_sums + step * D,
+        (last),
+        d,
+        d_ok,
+        last,
+        H * D,
+        C,
+        CHUNK,
+    )
     alpha_n_end = (
-        tl.load(alpha_resets + at * D + last * D + d, mask=d_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
+        over_block(
+            tl.load(alpha_resets + step * D + last * (H * D) + d, mask=d_ok, other=0).to(tl.int32),
+            alpha_resets + step * D,
+            (last),
+            d,
+            d_ok,
+            last,
+            H * D,
+            C,
+            CHUNK,
+        )
+        if EXACT
+        else tl.full([1], 0, tl.int32)
     )
     kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
     spans = kept * tl.sum(s.to(tl.float32) * s2.to(tl.float32), axis=0)  # the decays of the block times <S, dS>
@@ -1730,15 +1845,39 @@ def backward_read_1(
     p2 = p
     beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    alpha_a = tl.load(alpha_sums + at * D + (row)[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0)
+    alpha_a = over_block(
+        tl.load(alpha_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
+        alpha_sums + step * D,
+        (row)[:, None],
+        d[None, :],
+        d_ok[None, :],
+        last,
+        H * D,
+        C,
+        CHUNK,
+    )
     alpha_n = (
-        tl.load(alpha_resets + at * D + (row)[:, None] * D + d[None, :], mask=(d_ok)[None, :], other=0) if EXACT else 0
+        over_block(
+            tl.load(alpha_resets + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0).to(
+                tl.int32
+            ),
+            alpha_resets + step * D,
+            (row)[:, None],
+            d[None, :],
+            d_ok[None, :],
+            last,
+            H * D,
+            C,
+            CHUNK,
+        )
+        if EXACT
+        else 0
     )
     p3 = decayed_sum(
         p2,
         (beta[:, None] * k.to(tl.float32)),
-        alpha_sums + at * D,
-        alpha_resets + at * D if EXACT else None,
+        alpha_sums + step * D,
+        alpha_resets + step * D if EXACT else None,
         alpha_a,
         alpha_n,
         alpha_a,
@@ -1746,8 +1885,9 @@ def backward_read_1(
         d,
         d_ok,
         last,
-        D,
+        H * D,
         C,
+        CHUNK,
         LEVELS,
         False,
         False,
@@ -1762,8 +1902,8 @@ def backward_read_1(
     p6 = decayed_sum(
         p5,
         q.to(tl.float32),
-        alpha_sums + at * D,
-        alpha_resets + at * D if EXACT else None,
+        alpha_sums + step * D,
+        alpha_resets + step * D if EXACT else None,
         alpha_a,
         alpha_n,
         alpha_a,
@@ -1771,8 +1911,9 @@ def backward_read_1(
         d,
         d_ok,
         last,
-        D,
+        H * D,
         C,
+        CHUNK,
         LEVELS,
         False,
         True,
@@ -1791,8 +1932,8 @@ def backward_read_1(
     p11 = decayed_sum(
         p10,
         (beta[:, None] * k.to(tl.float32)),
-        alpha_sums + at * D,
-        alpha_resets + at * D if EXACT else None,
+        alpha_sums + step * D,
+        alpha_resets + step * D if EXACT else None,
         alpha_a,
         alpha_n,
         alpha_a,
@@ -1800,8 +1941,9 @@ def backward_read_1(
         d,
         d_ok,
         last,
-        D,
+        H * D,
         C,
+        CHUNK,
         LEVELS,
         True,
         True,
@@ -1812,16 +1954,36 @@ def backward_read_1(
     y2 = (since2 * p8) + p11  # (do S^T) . since + intra2
     p12 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
     p13 = p12
-    alpha_a_before = tl.load(
-        alpha_sums + at * D + (tl.minimum(i - 1, last))[:, None] * D + d[None, :],
-        mask=(i > 0)[:, None] & (d_ok)[None, :],
-        other=0,
-    )
-    alpha_n_before = (
+    alpha_a_before = over_block(
         tl.load(
-            alpha_resets + at * D + (tl.minimum(i - 1, last))[:, None] * D + d[None, :],
+            alpha_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
             mask=(i > 0)[:, None] & (d_ok)[None, :],
             other=0,
+        ),
+        alpha_sums + step * D,
+        (tl.minimum(i - 1, last))[:, None],
+        d[None, :],
+        d_ok[None, :],
+        last,
+        H * D,
+        C,
+        CHUNK,
+    )
+    alpha_n_before = (
+        over_block(
+            tl.load(
+                alpha_resets + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
+                mask=(i > 0)[:, None] & (d_ok)[None, :],
+                other=0,
+            ).to(tl.int32),
+            alpha_resets + step * D,
+            (tl.minimum(i - 1, last))[:, None],
+            d[None, :],
+            d_ok[None, :],
+            last,
+            H * D,
+            C,
+            CHUNK,
         )
         if EXACT
         else 0
@@ -1829,8 +1991,8 @@ def backward_read_1(
     p14 = decayed_sum(
         p13,
         (beta[:, None] * k.to(tl.float32)),
-        alpha_sums + at * D,
-        alpha_resets + at * D if EXACT else None,
+        alpha_sums + step * D,
+        alpha_resets + step * D if EXACT else None,
         alpha_a_before,
         alpha_n_before,
         alpha_a,
@@ -1838,8 +2000,9 @@ def backward_read_1(
         d,
         d_ok,
         last,
-        D,
+        H * D,
         C,
+        CHUNK,
         LEVELS,
         True,
         False,
@@ -1870,7 +2033,7 @@ def backward_read_1(
         mask=i_ok[:, None] & d_ok[None, :],
     )  # dk
     end = spans - sums
-    total = end[None, :] + tl.cumsum(
+    total = end[None, :] + later_sums(
         tl.where(
             i_ok[:, None],
             (
@@ -1880,9 +2043,11 @@ def backward_read_1(
             ),
             0.0,
         ),
-        axis=0,
-        reverse=True,
+        C,
+        False and block_e <= 128,
+        DT,
     )
+    tl.debug_barrier()  # this may replace sums that other warps load
     tl.store(
         S_pairing_out + step * D + i[:, None] * (H * D) + d[None, :], total, mask=i_ok[:, None] & d_ok[None, :]
     )  # S: pairing
@@ -1900,7 +2065,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "5fa8d38ab67dec9b")
+    config = choose(some.dtype, (D, E), "95ad6274b6d47fc9")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -1937,6 +2102,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             D=D,
             part_d=min(config.block, config.padded(D)),
             FLAT=flat,
+            CHUNK=config.chunk,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1946,7 +2112,6 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_stages=1,
             maxnreg=config.registers,
         )
-    alpha_extents = None
     if parts > 1 or exchange is not None:
         dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         launch(
@@ -2086,22 +2251,18 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         num_stages=2,
     )
     matrix1 = matrix2 = scaled1 = scaled2 = scaled3 = None
-    block_alpha_sums, block_alpha_resets, block_alpha_extents = over_blocks(
-        alpha_sums, alpha_resets, config.chunk, blocks, config.exact
-    )
-    alpha_resets = alpha_sums = None
     if needs & {"alpha", "k", "q"}:
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
-        S_pairing = some.new_empty((B, T, H, D), dtype=torch.float32)
+        S_pairing = alpha_sums  # in place
         for flat in (True, False):
             launch(
                 backward_read_1,
                 (blocks.programs * cdiv(D, min(config.read_tile, config.padded(D))),),
                 S_borders,
                 dS_borders,
-                block_alpha_sums,
-                block_alpha_resets,
+                alpha_sums,
+                alpha_resets,
                 write1,
                 *strides(write1, H),
                 write2,
@@ -2109,7 +2270,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 beta_by_head,
                 k,
                 *strides(k, H),
-                block_alpha_extents,
+                alpha_extents,
                 do,
                 *strides(do, H),
                 q,
@@ -2125,6 +2286,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 block_e=config.padded(E),
                 block_d=min(config.read_tile, config.padded(D)),
                 FLAT=flat,
+                CHUNK=config.chunk,
                 C=BLOCK,
                 LEVELS=LEVELS,
                 EVEN=blocks.even,
@@ -2134,7 +2296,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 num_stages=1,
                 maxnreg=255 if config.exact else None,
             )
-    dS_borders = write2 = None
+    alpha_extents = alpha_resets = alpha_sums = dS_borders = write2 = None
     gradients, initial = {}, {}
     if "q" in needs:
         gradients["q"] = dq.to(given["q"].dtype)
@@ -2150,7 +2312,6 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     dbeta_0 = None
     if "alpha" in needs:
         gradients["alpha"] = spread(S_pairing, (B, T, H, D), some).to(given["alpha"].dtype)
-    S_pairing = None
     if "S" in needs:
         initial["S"] = dS_last
     dS_last = None

@@ -123,7 +123,7 @@ import triton.language as tl
 
 from chunkform.runtime.by_head import by_head
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out
-from chunkform.runtime.kernels import FLOOR, LOG2E, border_sums, chained, cumulate, part_of, place_of, power
+from chunkform.runtime.kernels import FLOOR, LOG2E, border_sums, chained, chunk_of, cumulate, part_of, place_of, power
 from chunkform.runtime.launch import (
     DTYPES,
     cdiv,
@@ -872,7 +872,7 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
     B, T = k.shape[:2]
     H = max(k.shape[2], beta.shape[2], lam.shape[2], lamb.shape[0], p.shape[2], 0)
     D = k.shape[-1]
-    config = choose(some.dtype, (D,), "8ce6c09e34f89aa1")
+    config = choose(some.dtype, (D,), "dee478b3474fe541")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -990,6 +990,7 @@ def x_system_backward_prepare_1(
     stops,
     D: tl.constexpr,
     block_d: tl.constexpr,
+    CHUNK: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -997,10 +998,8 @@ def x_system_backward_prepare_1(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    c = tl.program_id(0) % chunks
-    bh = (tl.program_id(0) // chunks).to(tl.int64)
-    b = bh // H
-    h = bh % H
+    b, c, h = chunk_of(tl.program_id(0), H, chunks)
+    bh = b * H + h
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
@@ -1196,6 +1195,7 @@ def x_system_backward_prepare_2(
     stops,
     D: tl.constexpr,
     block_d: tl.constexpr,
+    CHUNK: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1203,10 +1203,8 @@ def x_system_backward_prepare_2(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    c = tl.program_id(0) % chunks
-    bh = (tl.program_id(0) // chunks).to(tl.int64)
-    b = bh // H
-    h = bh % H
+    b, c, h = chunk_of(tl.program_id(0), H, chunks)
+    bh = b * H + h
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
@@ -1409,6 +1407,7 @@ def x_system_backward_prepare_3(
     stops,
     D: tl.constexpr,
     block_d: tl.constexpr,
+    CHUNK: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1416,10 +1415,8 @@ def x_system_backward_prepare_3(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    c = tl.program_id(0) % chunks
-    bh = (tl.program_id(0) // chunks).to(tl.int64)
-    b = bh // H
-    h = bh % H
+    b, c, h = chunk_of(tl.program_id(0), H, chunks)
+    bh = b * H + h
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
@@ -1610,7 +1607,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     B, T = k.shape[:2]
     H = max(k.shape[2], beta.shape[2], lam.shape[2], lamb.shape[0], p.shape[2], 0)
     D = k.shape[-1]
-    config = choose(some.dtype, (D,), "8ce6c09e34f89aa1")
+    config = choose(some.dtype, (D,), "dee478b3474fe541")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -1638,6 +1635,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             *lay.at_once,
             D=D,
             block_d=config.padded(D),
+            CHUNK=config.chunk,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1662,6 +1660,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             *lay.at_once,
             D=D,
             block_d=config.padded(D),
+            CHUNK=config.chunk,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1817,6 +1816,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             *lay.at_once,
             D=D,
             block_d=config.padded(D),
+            CHUNK=config.chunk,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -2389,7 +2389,7 @@ def triton_o_forward(given, states, constants, packed=None, needs_backward=True)
     H = max(k.shape[2], v.shape[2], beta.shape[2], lam.shape[2], x.shape[2], 0)
     D = k.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "269bc8772ef52729")
+    config = choose(some.dtype, (D, E), "7ee2b06e3ec80cea")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -2521,6 +2521,7 @@ def o_backward_prepare_1(
     D: tl.constexpr,
     block_e: tl.constexpr,
     block_d: tl.constexpr,
+    CHUNK: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -2528,10 +2529,8 @@ def o_backward_prepare_1(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    c = tl.program_id(0) % chunks
-    bh = (tl.program_id(0) // chunks).to(tl.int64)
-    b = bh // H
-    h = bh % H
+    b, c, h = chunk_of(tl.program_id(0), H, chunks)
+    bh = b * H + h
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
     e_ok = e < E
@@ -3054,7 +3053,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
     H = max(k.shape[2], v.shape[2], beta.shape[2], lam.shape[2], x.shape[2], 0)
     D = k.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "269bc8772ef52729")
+    config = choose(some.dtype, (D, E), "7ee2b06e3ec80cea")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -3091,6 +3090,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
         D=D,
         block_e=config.padded(E),
         block_d=config.padded(D),
+        CHUNK=config.chunk,
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,

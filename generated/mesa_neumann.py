@@ -124,7 +124,7 @@ import triton
 import triton.language as tl
 
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out
-from chunkform.runtime.kernels import border_sums, chained, cumulate, part_of, place_of, power
+from chunkform.runtime.kernels import border_sums, chained, chunk_of, cumulate, part_of, place_of, power
 from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, each_head, launch, spread, steps, strides, whole
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
@@ -810,7 +810,7 @@ def triton_o2_forward(given, states, constants, packed=None, needs_backward=True
     B, T = q.shape[:2]
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], 0)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "ac5af034e0e9d97c")
+    config = choose(some.dtype, (D,), "896bd413aeea3896")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -933,6 +933,7 @@ def o2_backward_prepare_1(
     stops,
     D: tl.constexpr,
     block_d: tl.constexpr,
+    CHUNK: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -940,10 +941,8 @@ def o2_backward_prepare_1(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    c = tl.program_id(0) % chunks
-    bh = (tl.program_id(0) // chunks).to(tl.int64)
-    b = bh // H
-    h = bh % H
+    b, c, h = chunk_of(tl.program_id(0), H, chunks)
+    bh = b * H + h
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
@@ -1145,6 +1144,7 @@ def o2_backward_prepare_2(
     stops,
     D: tl.constexpr,
     block_d: tl.constexpr,
+    CHUNK: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1152,10 +1152,8 @@ def o2_backward_prepare_2(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    c = tl.program_id(0) % chunks
-    bh = (tl.program_id(0) // chunks).to(tl.int64)
-    b = bh // H
-    h = bh % H
+    b, c, h = chunk_of(tl.program_id(0), H, chunks)
+    bh = b * H + h
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
@@ -1355,6 +1353,7 @@ def o2_backward_prepare_3(
     stops,
     D: tl.constexpr,
     block_d: tl.constexpr,
+    CHUNK: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1362,10 +1361,8 @@ def o2_backward_prepare_3(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    c = tl.program_id(0) % chunks
-    bh = (tl.program_id(0) // chunks).to(tl.int64)
-    b = bh // H
-    h = bh % H
+    b, c, h = chunk_of(tl.program_id(0), H, chunks)
+    bh = b * H + h
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
@@ -1528,7 +1525,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
     B, T = q.shape[:2]
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], 0)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "ac5af034e0e9d97c")
+    config = choose(some.dtype, (D,), "896bd413aeea3896")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -1564,6 +1561,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             *lay.at_once,
             D=D,
             block_d=config.padded(D),
+            CHUNK=config.chunk,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1588,6 +1586,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             *lay.at_once,
             D=D,
             block_d=config.padded(D),
+            CHUNK=config.chunk,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1746,6 +1745,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             *lay.at_once,
             D=D,
             block_d=config.padded(D),
+            CHUNK=config.chunk,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1972,7 +1972,7 @@ def triton_o3_forward(given, states, constants, packed=None, needs_backward=True
     B, T = q.shape[:2]
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], x.shape[2], 0)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "26f8b51688d4d556")
+    config = choose(some.dtype, (D,), "f871fb952e54c289")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -2099,6 +2099,7 @@ def o3_backward_prepare_1(
     stops,
     D: tl.constexpr,
     block_d: tl.constexpr,
+    CHUNK: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -2106,10 +2107,8 @@ def o3_backward_prepare_1(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    c = tl.program_id(0) % chunks
-    bh = (tl.program_id(0) // chunks).to(tl.int64)
-    b = bh // H
-    h = bh % H
+    b, c, h = chunk_of(tl.program_id(0), H, chunks)
+    bh = b * H + h
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
@@ -2311,6 +2310,7 @@ def o3_backward_prepare_2(
     stops,
     D: tl.constexpr,
     block_d: tl.constexpr,
+    CHUNK: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -2318,10 +2318,8 @@ def o3_backward_prepare_2(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    c = tl.program_id(0) % chunks
-    bh = (tl.program_id(0) // chunks).to(tl.int64)
-    b = bh // H
-    h = bh % H
+    b, c, h = chunk_of(tl.program_id(0), H, chunks)
+    bh = b * H + h
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
@@ -2521,6 +2519,7 @@ def o3_backward_prepare_3(
     stops,
     D: tl.constexpr,
     block_d: tl.constexpr,
+    CHUNK: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -2528,10 +2527,8 @@ def o3_backward_prepare_3(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    c = tl.program_id(0) % chunks
-    bh = (tl.program_id(0) // chunks).to(tl.int64)
-    b = bh // H
-    h = bh % H
+    b, c, h = chunk_of(tl.program_id(0), H, chunks)
+    bh = b * H + h
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
@@ -2695,7 +2692,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
     B, T = q.shape[:2]
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], x.shape[2], 0)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "26f8b51688d4d556")
+    config = choose(some.dtype, (D,), "f871fb952e54c289")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -2731,6 +2728,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             *lay.at_once,
             D=D,
             block_d=config.padded(D),
+            CHUNK=config.chunk,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -2755,6 +2753,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             *lay.at_once,
             D=D,
             block_d=config.padded(D),
+            CHUNK=config.chunk,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -2913,6 +2912,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             *lay.at_once,
             D=D,
             block_d=config.padded(D),
+            CHUNK=config.chunk,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,

@@ -58,7 +58,7 @@ import triton.language as tl
 
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out
 from chunkform.runtime.decode import Step, StepKernel
-from chunkform.runtime.kernels import border_sums, chained, cumulate, part_of, place_of, power
+from chunkform.runtime.kernels import border_sums, chained, chunk_of, cumulate, part_of, place_of, power
 from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, spread, steps, strides, whole
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
@@ -613,7 +613,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], gamma.shape[0], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "af799709ee37bee0")
+    config = choose(some.dtype, (D, E), "c963e91975ac0193")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -759,6 +759,7 @@ def backward_prepare_1(
     D: tl.constexpr,
     block_e: tl.constexpr,
     block_d: tl.constexpr,
+    CHUNK: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -766,10 +767,8 @@ def backward_prepare_1(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    c = tl.program_id(0) % chunks
-    bh = (tl.program_id(0) // chunks).to(tl.int64)
-    b = bh // H
-    h = bh % H
+    b, c, h = chunk_of(tl.program_id(0), H, chunks)
+    bh = b * H + h
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
     e_ok = e < E
@@ -1225,7 +1224,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], gamma.shape[0], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "af799709ee37bee0")
+    config = choose(some.dtype, (D, E), "c963e91975ac0193")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -1258,6 +1257,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         D=D,
         block_e=config.padded(E),
         block_d=config.padded(D),
+        CHUNK=config.chunk,
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,

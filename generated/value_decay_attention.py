@@ -66,12 +66,15 @@ from chunkform.runtime.decay import channel_apply, channel_product, chunk_for, d
 from chunkform.runtime.decode import Step, StepKernel
 from chunkform.runtime.kernels import (
     chained,
+    chunk_of,
     cumulate,
     decayed_product,
     decayed_sum,
     is_flat,
+    over_block,
     part_of,
     place_of,
+    reach,
     span,
     suffix_sum,
 )
@@ -501,6 +504,7 @@ def forward_prepare_1(
     block_d: tl.constexpr,
     part_e: tl.constexpr,
     FLAT: tl.constexpr,
+    CHUNK: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -508,10 +512,8 @@ def forward_prepare_1(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    c = tl.program_id(0) % chunks
-    bh = (tl.program_id(0) // chunks).to(tl.int64)
-    b = bh // H
-    h = bh % H
+    b, c, h = chunk_of(tl.program_id(0), H, chunks)
+    bh = b * H + h
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
@@ -525,21 +527,65 @@ def forward_prepare_1(
     v_p += b * v_b + h // v_g * v_h
     q_p += b * q_b + h // q_g * q_h
     k_p += b * k_b + h // k_g * k_h
-    extent = tl.load(beta_extents + bh * chunks + c)
+    extent = reach(beta_extents + at, last, C, CHUNK)
     if is_flat(extent, DT) != FLAT:
         return
     for e_start in range(0, E, part_e):
         e = e_start + tl.arange(0, part_e)
         e_ok = e < E
-        beta_a = tl.load(beta_sums + at * E + (row)[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0)
+        beta_a = over_block(
+            tl.load(beta_sums + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
+            beta_sums + step * E,
+            (row)[:, None],
+            e[None, :],
+            e_ok[None, :],
+            last,
+            H * E,
+            C,
+            CHUNK,
+        )
         beta_n = (
-            tl.load(beta_resets + at * E + (row)[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0)
+            over_block(
+                tl.load(
+                    beta_resets + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0
+                ).to(tl.int32),
+                beta_resets + step * E,
+                (row)[:, None],
+                e[None, :],
+                e_ok[None, :],
+                last,
+                H * E,
+                C,
+                CHUNK,
+            )
             if EXACT
             else 0
         )
-        beta_a_end = tl.load(beta_sums + at * E + last * E + e, mask=e_ok, other=0)
+        beta_a_end = over_block(
+            tl.load(beta_sums + step * E + last * (H * E) + e, mask=e_ok, other=0),
+            beta_sums + step * E,
+            (last),
+            e,
+            e_ok,
+            last,
+            H * E,
+            C,
+            CHUNK,
+        )
         beta_n_end = (
-            tl.load(beta_resets + at * E + last * E + e, mask=e_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
+            over_block(
+                tl.load(beta_resets + step * E + last * (H * E) + e, mask=e_ok, other=0).to(tl.int32),
+                beta_resets + step * E,
+                (last),
+                e,
+                e_ok,
+                last,
+                H * E,
+                C,
+                CHUNK,
+            )
+            if EXACT
+            else tl.full([1], 0, tl.int32)
         )
         until = span(beta_a_end[None, :], beta_n_end[None, :], beta_a, beta_n)
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
@@ -556,17 +602,39 @@ def forward_prepare_1(
         e = e_start + tl.arange(0, part_e)
         e_ok = e < E
         v2 = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        beta_a2 = tl.load(beta_sums + at * E + (row)[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0)
+        beta_a2 = over_block(
+            tl.load(beta_sums + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
+            beta_sums + step * E,
+            (row)[:, None],
+            e[None, :],
+            e_ok[None, :],
+            last,
+            H * E,
+            C,
+            CHUNK,
+        )
         beta_n2 = (
-            tl.load(beta_resets + at * E + (row)[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0)
+            over_block(
+                tl.load(
+                    beta_resets + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0
+                ).to(tl.int32),
+                beta_resets + step * E,
+                (row)[:, None],
+                e[None, :],
+                e_ok[None, :],
+                last,
+                H * E,
+                C,
+                CHUNK,
+            )
             if EXACT
             else 0
         )
         p3 = decayed_sum(
             p2,
             v2.to(tl.float32),
-            beta_sums + at * E,
-            beta_resets + at * E if EXACT else None,
+            beta_sums + step * E,
+            beta_resets + step * E if EXACT else None,
             beta_a2,
             beta_n2,
             beta_a2,
@@ -574,8 +642,9 @@ def forward_prepare_1(
             e,
             e_ok,
             last,
-            E,
+            H * E,
             C,
+            CHUNK,
             LEVELS,
             True,
             True,
@@ -661,9 +730,11 @@ def forward_sweep_1(
         row = i if EVEN else tl.minimum(i, last)
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        beta_a_end = tl.load(beta_sums + at * E + last * E + e, mask=e_ok, other=0)
+        beta_a_end = tl.load(beta_sums + step * E + last * (H * E) + e, mask=e_ok, other=0)
         beta_n_end = (
-            tl.load(beta_resets + at * E + last * E + e, mask=e_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
+            tl.load(beta_resets + step * E + last * (H * E) + e, mask=e_ok, other=0)
+            if EXACT
+            else tl.full([1], 0, tl.int32)
         )
         intra1 = tl.load(intra1_p + at * E + i[None, :] * E + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         intra1_each = tl.where(e_ok[:, None] & i_ok[None, :], intra1, 0.0)
@@ -689,11 +760,11 @@ def forward_sweep_1(
         S = S_next
         beta_a = tl.where(
             (e_ok)[:, None],
-            tl.load(beta_sums + at * E + (row)[None, :] * E + e[:, None], mask=(e_ok)[:, None], other=0),
+            tl.load(beta_sums + step * E + (row)[None, :] * (H * E) + e[:, None], mask=(e_ok)[:, None], other=0),
             0.0,
         )
         beta_n = (
-            tl.load(beta_resets + at * E + (row)[None, :] * E + e[:, None], mask=(e_ok)[:, None], other=0)
+            tl.load(beta_resets + step * E + (row)[None, :] * (H * E) + e[:, None], mask=(e_ok)[:, None], other=0)
             if EXACT
             else 0
         )
@@ -727,7 +798,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "93774dee1e4f619a")
+    config = choose(some.dtype, (D, E), "c13f94ff257fb2ac")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -756,6 +827,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             block_d=config.padded(D),
             part_e=min(config.block, config.padded(E)),
             FLAT=flat,
+            CHUNK=config.chunk,
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -902,6 +974,7 @@ def backward_prepare_1(
     block_d: tl.constexpr,
     part_e: tl.constexpr,
     FLAT: tl.constexpr,
+    CHUNK: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -909,10 +982,8 @@ def backward_prepare_1(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    c = tl.program_id(0) % chunks
-    bh = (tl.program_id(0) // chunks).to(tl.int64)
-    b = bh // H
-    h = bh % H
+    b, c, h = chunk_of(tl.program_id(0), H, chunks)
+    bh = b * H + h
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
@@ -926,7 +997,7 @@ def backward_prepare_1(
     q_p += b * q_b + h // q_g * q_h
     k_p += b * k_b + h // k_g * k_h
     v_p += b * v_b + h // v_g * v_h
-    extent = tl.load(beta_extents + bh * chunks + c)
+    extent = reach(beta_extents + at, last, C, CHUNK)
     if is_flat(extent, DT) != FLAT:
         return
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
@@ -937,17 +1008,39 @@ def backward_prepare_1(
         e = e_start + tl.arange(0, part_e)
         e_ok = e < E
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        beta_a = tl.load(beta_sums + at * E + (row)[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0)
+        beta_a = over_block(
+            tl.load(beta_sums + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
+            beta_sums + step * E,
+            (row)[:, None],
+            e[None, :],
+            e_ok[None, :],
+            last,
+            H * E,
+            C,
+            CHUNK,
+        )
         beta_n = (
-            tl.load(beta_resets + at * E + (row)[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0)
+            over_block(
+                tl.load(
+                    beta_resets + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0
+                ).to(tl.int32),
+                beta_resets + step * E,
+                (row)[:, None],
+                e[None, :],
+                e_ok[None, :],
+                last,
+                H * E,
+                C,
+                CHUNK,
+            )
             if EXACT
             else 0
         )
         p3 = decayed_sum(
             p2,
             v.to(tl.float32),
-            beta_sums + at * E,
-            beta_resets + at * E if EXACT else None,
+            beta_sums + step * E,
+            beta_resets + step * E if EXACT else None,
             beta_a,
             beta_n,
             beta_a,
@@ -955,8 +1048,9 @@ def backward_prepare_1(
             e,
             e_ok,
             last,
-            E,
+            H * E,
             C,
+            CHUNK,
             LEVELS,
             True,
             True,
@@ -1054,19 +1148,21 @@ def backward_sweep_1(
         row = i if EVEN else tl.minimum(i, last)
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        beta_a_end = tl.load(beta_sums + at * E + last * E + e, mask=e_ok, other=0)
+        beta_a_end = tl.load(beta_sums + step * E + last * (H * E) + e, mask=e_ok, other=0)
         beta_n_end = (
-            tl.load(beta_resets + at * E + last * E + e, mask=e_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
+            tl.load(beta_resets + step * E + last * (H * E) + e, mask=e_ok, other=0)
+            if EXACT
+            else tl.full([1], 0, tl.int32)
         )
         do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         do_each = tl.where(e_ok[:, None] & i_ok[None, :], do, 0.0)
         beta_a = tl.where(
             (e_ok)[:, None],
-            tl.load(beta_sums + at * E + (row)[None, :] * E + e[:, None], mask=(e_ok)[:, None], other=0),
+            tl.load(beta_sums + step * E + (row)[None, :] * (H * E) + e[:, None], mask=(e_ok)[:, None], other=0),
             0.0,
         )
         beta_n = (
-            tl.load(beta_resets + at * E + (row)[None, :] * E + e[:, None], mask=(e_ok)[:, None], other=0)
+            tl.load(beta_resets + step * E + (row)[None, :] * (H * E) + e[:, None], mask=(e_ok)[:, None], other=0)
             if EXACT
             else 0
         )
@@ -1142,6 +1238,7 @@ def backward_prepare_2(
     E: tl.constexpr,
     part_e: tl.constexpr,
     FLAT: tl.constexpr,
+    CHUNK: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1149,10 +1246,8 @@ def backward_prepare_2(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    c = tl.program_id(0) % chunks
-    bh = (tl.program_id(0) // chunks).to(tl.int64)
-    b = bh // H
-    h = bh % H
+    b, c, h = chunk_of(tl.program_id(0), H, chunks)
+    bh = b * H + h
     i = tl.arange(0, C)
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
@@ -1163,7 +1258,7 @@ def backward_prepare_2(
     step = (b * T + t0) * H + h
     do_p += b * do_b + h // do_g * do_h
     v_p += b * v_b + h // v_g * v_h
-    extent = tl.load(beta_extents + bh * chunks + c)
+    extent = reach(beta_extents + at, last, C, CHUNK)
     if is_flat(extent, DT) != FLAT:
         return
     t = tl.zeros([C, C], tl.float32)
@@ -1173,9 +1268,31 @@ def backward_prepare_2(
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         # sum_{e} v_{j,e} do_{i,e} m_{i,j,e}
-        beta_a = tl.load(beta_sums + at * E + (row)[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0)
+        beta_a = over_block(
+            tl.load(beta_sums + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
+            beta_sums + step * E,
+            (row)[:, None],
+            e[None, :],
+            e_ok[None, :],
+            last,
+            H * E,
+            C,
+            CHUNK,
+        )
         beta_n = (
-            tl.load(beta_resets + at * E + (row)[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0)
+            over_block(
+                tl.load(
+                    beta_resets + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0
+                ).to(tl.int32),
+                beta_resets + step * E,
+                (row)[:, None],
+                e[None, :],
+                e_ok[None, :],
+                last,
+                H * E,
+                C,
+                CHUNK,
+            )
             if EXACT
             else 0
         )
@@ -1183,8 +1300,8 @@ def backward_prepare_2(
             t,
             do.to(tl.float32),
             v.to(tl.float32),
-            beta_sums + at * E,
-            beta_resets + at * E if EXACT else None,
+            beta_sums + step * E,
+            beta_resets + step * E if EXACT else None,
             beta_a,
             beta_n,
             beta_a,
@@ -1192,8 +1309,9 @@ def backward_prepare_2(
             e,
             e_ok,
             last,
-            E,
+            H * E,
             C,
+            CHUNK,
             LEVELS,
             True,
             True,
@@ -1207,9 +1325,31 @@ def backward_prepare_2(
             (do.to(tl.float32) * since),
             mask=i_ok[:, None] & e_ok[None, :],
         )  # do . since
-        beta_a_end = tl.load(beta_sums + at * E + last * E + e, mask=e_ok, other=0)
+        beta_a_end = over_block(
+            tl.load(beta_sums + step * E + last * (H * E) + e, mask=e_ok, other=0),
+            beta_sums + step * E,
+            (last),
+            e,
+            e_ok,
+            last,
+            H * E,
+            C,
+            CHUNK,
+        )
         beta_n_end = (
-            tl.load(beta_resets + at * E + last * E + e, mask=e_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
+            over_block(
+                tl.load(beta_resets + step * E + last * (H * E) + e, mask=e_ok, other=0).to(tl.int32),
+                beta_resets + step * E,
+                (last),
+                e,
+                e_ok,
+                last,
+                H * E,
+                C,
+                CHUNK,
+            )
+            if EXACT
+            else tl.full([1], 0, tl.int32)
         )
         until = span(beta_a_end[None, :], beta_n_end[None, :], beta_a, beta_n)
         tl.store(
@@ -1293,9 +1433,9 @@ def backward_sweep_2(
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         S_next = ()
         for n_e in tl.static_range((E + block_e - 1) // block_e):
-            beta_a_end = tl.load(beta_sums + at * E + last * E + e[n_e], mask=e_ok[n_e], other=0)
+            beta_a_end = tl.load(beta_sums + step * E + last * (H * E) + e[n_e], mask=e_ok[n_e], other=0)
             beta_n_end = (
-                tl.load(beta_resets + at * E + last * E + e[n_e], mask=e_ok[n_e], other=0)
+                tl.load(beta_resets + step * E + last * (H * E) + e[n_e], mask=e_ok[n_e], other=0)
                 if EXACT
                 else tl.full([1], 0, tl.int32)
             )
@@ -1359,6 +1499,7 @@ def backward_prepare_3(
     block_d: tl.constexpr,
     part_e: tl.constexpr,
     FLAT: tl.constexpr,
+    CHUNK: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1366,10 +1507,8 @@ def backward_prepare_3(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    c = tl.program_id(0) % chunks
-    bh = (tl.program_id(0) // chunks).to(tl.int64)
-    b = bh // H
-    h = bh % H
+    b, c, h = chunk_of(tl.program_id(0), H, chunks)
+    bh = b * H + h
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
@@ -1383,7 +1522,7 @@ def backward_prepare_3(
     k_p += b * k_b + h // k_g * k_h
     q_p += b * q_b + h // q_g * q_h
     do_p += b * do_b + h // do_g * do_h
-    extent = tl.load(beta_extents + bh * chunks + c)
+    extent = reach(beta_extents + at, last, C, CHUNK)
     if is_flat(extent, DT) != FLAT:
         return
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
@@ -1394,17 +1533,39 @@ def backward_prepare_3(
         e = e_start + tl.arange(0, part_e)
         e_ok = e < E
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-        beta_a = tl.load(beta_sums + at * E + (row)[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0)
+        beta_a = over_block(
+            tl.load(beta_sums + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
+            beta_sums + step * E,
+            (row)[:, None],
+            e[None, :],
+            e_ok[None, :],
+            last,
+            H * E,
+            C,
+            CHUNK,
+        )
         beta_n = (
-            tl.load(beta_resets + at * E + (row)[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0)
+            over_block(
+                tl.load(
+                    beta_resets + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0
+                ).to(tl.int32),
+                beta_resets + step * E,
+                (row)[:, None],
+                e[None, :],
+                e_ok[None, :],
+                last,
+                H * E,
+                C,
+                CHUNK,
+            )
             if EXACT
             else 0
         )
         p3 = decayed_sum(
             p2,
             do.to(tl.float32),
-            beta_sums + at * E,
-            beta_resets + at * E if EXACT else None,
+            beta_sums + step * E,
+            beta_resets + step * E if EXACT else None,
             beta_a,
             beta_n,
             beta_a,
@@ -1412,8 +1573,9 @@ def backward_prepare_3(
             e,
             e_ok,
             last,
-            E,
+            H * E,
             C,
+            CHUNK,
             LEVELS,
             False,
             True,
@@ -1518,9 +1680,11 @@ def backward_sweep_3(
         row = i if EVEN else tl.minimum(i, last)
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        beta_a_end = tl.load(beta_sums + at * E + last * E + e, mask=e_ok, other=0)
+        beta_a_end = tl.load(beta_sums + step * E + last * (H * E) + e, mask=e_ok, other=0)
         beta_n_end = (
-            tl.load(beta_resets + at * E + last * E + e, mask=e_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
+            tl.load(beta_resets + step * E + last * (H * E) + e, mask=e_ok, other=0)
+            if EXACT
+            else tl.full([1], 0, tl.int32)
         )
         S_late_0 = tl.load(
             S_late_0_p + t0 * S_late_0_t + i[None, :] * S_late_0_t + e[:, None],
@@ -1530,11 +1694,11 @@ def backward_sweep_3(
         S_late_0_each = tl.where(e_ok[:, None] & i_ok[None, :], S_late_0, 0.0)
         beta_a = tl.where(
             (e_ok)[:, None],
-            tl.load(beta_sums + at * E + (row)[None, :] * E + e[:, None], mask=(e_ok)[:, None], other=0),
+            tl.load(beta_sums + step * E + (row)[None, :] * (H * E) + e[:, None], mask=(e_ok)[:, None], other=0),
             0.0,
         )
         beta_n = (
-            tl.load(beta_resets + at * E + (row)[None, :] * E + e[:, None], mask=(e_ok)[:, None], other=0)
+            tl.load(beta_resets + step * E + (row)[None, :] * (H * E) + e[:, None], mask=(e_ok)[:, None], other=0)
             if EXACT
             else 0
         )
@@ -1623,6 +1787,7 @@ def backward_prepare_4(
     E: tl.constexpr,
     part_e: tl.constexpr,
     FLAT: tl.constexpr,
+    CHUNK: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1630,10 +1795,8 @@ def backward_prepare_4(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    c = tl.program_id(0) % chunks
-    bh = (tl.program_id(0) // chunks).to(tl.int64)
-    b = bh // H
-    h = bh % H
+    b, c, h = chunk_of(tl.program_id(0), H, chunks)
+    bh = b * H + h
     i = tl.arange(0, C)
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
@@ -1644,7 +1807,7 @@ def backward_prepare_4(
     step = (b * T + t0) * H + h
     v_p += b * v_b + h // v_g * v_h
     do_p += b * do_b + h // do_g * do_h
-    extent = tl.load(beta_extents + bh * chunks + c)
+    extent = reach(beta_extents + at, last, C, CHUNK)
     if is_flat(extent, DT) != FLAT:
         return
     t = tl.zeros([C, C], tl.float32)
@@ -1654,9 +1817,31 @@ def backward_prepare_4(
         v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         # sum_{e} v_{i,e} do_{j,e} m_{i,j,e}
-        beta_a = tl.load(beta_sums + at * E + (row)[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0)
+        beta_a = over_block(
+            tl.load(beta_sums + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0),
+            beta_sums + step * E,
+            (row)[:, None],
+            e[None, :],
+            e_ok[None, :],
+            last,
+            H * E,
+            C,
+            CHUNK,
+        )
         beta_n = (
-            tl.load(beta_resets + at * E + (row)[:, None] * E + e[None, :], mask=(e_ok)[None, :], other=0)
+            over_block(
+                tl.load(
+                    beta_resets + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0
+                ).to(tl.int32),
+                beta_resets + step * E,
+                (row)[:, None],
+                e[None, :],
+                e_ok[None, :],
+                last,
+                H * E,
+                C,
+                CHUNK,
+            )
             if EXACT
             else 0
         )
@@ -1664,8 +1849,8 @@ def backward_prepare_4(
             t,
             v.to(tl.float32),
             do.to(tl.float32),
-            beta_sums + at * E,
-            beta_resets + at * E if EXACT else None,
+            beta_sums + step * E,
+            beta_resets + step * E if EXACT else None,
             beta_a,
             beta_n,
             beta_a,
@@ -1673,8 +1858,9 @@ def backward_prepare_4(
             e,
             e_ok,
             last,
-            E,
+            H * E,
             C,
+            CHUNK,
             LEVELS,
             False,
             True,
@@ -1682,9 +1868,31 @@ def backward_prepare_4(
             EXACT,
             DT,
         )
-        beta_a_end = tl.load(beta_sums + at * E + last * E + e, mask=e_ok, other=0)
+        beta_a_end = over_block(
+            tl.load(beta_sums + step * E + last * (H * E) + e, mask=e_ok, other=0),
+            beta_sums + step * E,
+            (last),
+            e,
+            e_ok,
+            last,
+            H * E,
+            C,
+            CHUNK,
+        )
         beta_n_end = (
-            tl.load(beta_resets + at * E + last * E + e, mask=e_ok, other=0) if EXACT else tl.full([1], 0, tl.int32)
+            over_block(
+                tl.load(beta_resets + step * E + last * (H * E) + e, mask=e_ok, other=0).to(tl.int32),
+                beta_resets + step * E,
+                (last),
+                e,
+                e_ok,
+                last,
+                H * E,
+                C,
+                CHUNK,
+            )
+            if EXACT
+            else tl.full([1], 0, tl.int32)
         )
         since = span(beta_a_end[None, :], beta_n_end[None, :], beta_a, beta_n)
         tl.store(
@@ -1774,9 +1982,9 @@ def backward_sweep_4(
         q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         dS_next = ()
         for n_e in tl.static_range((E + block_e - 1) // block_e):
-            beta_a_end = tl.load(beta_sums + at * E + last * E + e[n_e], mask=e_ok[n_e], other=0)
+            beta_a_end = tl.load(beta_sums + step * E + last * (H * E) + e[n_e], mask=e_ok[n_e], other=0)
             beta_n_end = (
-                tl.load(beta_resets + at * E + last * E + e[n_e], mask=e_ok[n_e], other=0)
+                tl.load(beta_resets + step * E + last * (H * E) + e[n_e], mask=e_ok[n_e], other=0)
                 if EXACT
                 else tl.full([1], 0, tl.int32)
             )
@@ -1820,7 +2028,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "93774dee1e4f619a")
+    config = choose(some.dtype, (D, E), "c13f94ff257fb2ac")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -1850,6 +2058,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 block_d=config.padded(D),
                 part_e=min(config.block, config.padded(E)),
                 FLAT=flat,
+                CHUNK=config.chunk,
                 C=config.chunk,
                 LEVELS=config.levels,
                 EVEN=lay.even,
@@ -1926,6 +2135,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 E=E,
                 part_e=min(config.block, config.padded(E)),
                 FLAT=flat,
+                CHUNK=config.chunk,
                 C=config.chunk,
                 LEVELS=config.levels,
                 EVEN=lay.even,
@@ -1957,6 +2167,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 block_d=config.padded(D),
                 part_e=min(config.block, config.padded(E)),
                 FLAT=flat,
+                CHUNK=config.chunk,
                 C=config.chunk,
                 LEVELS=config.levels,
                 EVEN=lay.even,
@@ -2157,6 +2368,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 E=E,
                 part_e=min(config.block, config.padded(E)),
                 FLAT=flat,
+                CHUNK=config.chunk,
                 C=config.chunk,
                 LEVELS=config.levels,
                 EVEN=lay.even,

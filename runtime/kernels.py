@@ -39,6 +39,12 @@ def place_of(c, T, begins, stops, C: tl.constexpr):
 
 
 @triton.jit
+def chunk_of(program, H, chunks):
+    """(batch entry, chunk's place, head) of a program; heads come first, as what they have of a step lies side by side."""
+    return (program // H // chunks).to(tl.int64), program // H % chunks, (program % H).to(tl.int64)
+
+
+@triton.jit
 def part_of(s, T, starts, parts, length, C: tl.constexpr):
     """(batch entry, part, first step, step after the last, first place) of part s of all sequences."""
     if starts is None:
@@ -86,13 +92,54 @@ def inverse(t, C: tl.constexpr, LEVELS: tl.constexpr, DT: tl.constexpr):
 
 
 @triton.jit
+def over_block(sums, a, row, x, ok, last, stride, C: tl.constexpr, CHUNK: tl.constexpr):
+    """Sums of decays, or of resets, within chunks of CHUNK steps, at these rows and channels, as sums within the block of C steps
+    that the chunks make up; those of the block lie at `a`, a `stride` from step to step."""
+    for start in tl.static_range(CHUNK, C, CHUNK):
+        before = tl.load(a + (start - 1) * stride + x, mask=ok & (start <= last), other=0)
+        sums += tl.where(row >= start, before, 0).to(sums.dtype)
+    return sums
+
+
+@triton.jit
+def reach(extent, last, C: tl.constexpr, CHUNK: tl.constexpr):
+    """How far the sums of log2 decays of the chunks of a block reach together, at most."""
+    total = tl.load(extent)
+    for start in tl.static_range(CHUNK, C, CHUNK):
+        total += tl.load(extent + start, mask=start <= last, other=0.0)
+    return total
+
+
+@triton.jit
+def later_sums(x, C: tl.constexpr, PRODUCT: tl.constexpr, DT: tl.constexpr):
+    """For each row of x [C, X] the sum of it and of those after it: a product with ones on tensor cores, of x in three parts or
+    of as many as tf32 needs; or a scan, which takes 400 shuffles, but fewer registers."""
+    i = tl.arange(0, C)
+    ones = tl.where(i[:, None] <= i[None, :], 1.0, 0.0)
+    if not PRODUCT:
+        sums = tl.cumsum(x, axis=0, reverse=True)
+    elif tl.bfloat16 == DT:
+        high = x.to(DT)
+        rest = x - high.to(tl.float32)
+        low = rest.to(DT)
+        sums = tl.dot(ones.to(DT), low, tl.dot(ones.to(DT), high))
+        sums = tl.dot(ones.to(DT), (rest - low.to(tl.float32)).to(DT), sums)
+    else:
+        sums = tl.dot(ones, x, input_precision="tf32x3")
+    return sums
+
+
+@triton.jit
 def is_flat(extent, DT: tl.constexpr):
     """Do log2 decays that reach so far split into two factors that fit into DT?"""
     return extent <= (12.0 if tl.float16 == DT else 100.0)
 
 
 @triton.jit
-def halves(level, a, n, high, n_high, low, n_low, x, x_ok, last, X: tl.constexpr, C: tl.constexpr, EXACT: tl.constexpr):
+def halves(
+    level, a, n, high, n_high, low, n_low, x, x_ok, last, stride,
+    C: tl.constexpr, CHUNK: tl.constexpr, EXACT: tl.constexpr,
+):  # fmt: skip
     """Decays to and from the middle of each block of 2^(level + 1) steps, over [C, X]; and which rows are past the middle.
 
     Between a row past the middle and one before it lies their product, and neither exponent is above 0.
@@ -100,20 +147,24 @@ def halves(level, a, n, high, n_high, low, n_low, x, x_ok, last, X: tl.constexpr
     i = tl.arange(0, C)
     past = ((i >> level) & 1) == 1
     middle = tl.minimum(((i >> (level + 1)) << (level + 1)) + (1 << level) - 1, last)
-    at = middle[:, None] * X + x[None, :]
-    a_middle = tl.load(a + at, mask=x_ok[None, :], other=0.0)
+    at, ok = middle[:, None] * stride + x[None, :], x_ok[None, :]
+    a_middle = tl.load(a + at, mask=ok, other=0.0)
+    a_middle = over_block(a_middle, a, middle[:, None], x[None, :], ok, last, stride, C, CHUNK)
     up, down = high - a_middle, a_middle - low
     if EXACT:
-        n_middle = tl.load(n + at, mask=x_ok[None, :], other=0)
+        n_middle = tl.load(n + at, mask=ok, other=0).to(tl.int32)
+        n_middle = over_block(n_middle, n, middle[:, None], x[None, :], ok, last, stride, C, CHUNK)
         up = tl.where(n_high == n_middle, up, float("-inf"))
         down = tl.where(n_low == n_middle, down, float("-inf"))
     return tl.exp2(tl.where(past[:, None], up, down)), past
 
 
 @triton.jit
-def middle_of(a, x, x_ok, last, X: tl.constexpr):
-    """The middle of a chunk's range of cumulative log2 decays, for each channel."""
-    return (0.5 * tl.load(a + last * X + x, mask=x_ok, other=0.0))[None, :]
+def middle_of(a, x, x_ok, last, stride, C: tl.constexpr, CHUNK: tl.constexpr):
+    """The middle of a chunk's range of cumulative log2 decays, for each channel. Each use loads it: else the compiler makes the
+    factors below but once, and has no registers to keep them in."""
+    end = over_block(tl.load(a + last * stride + x, mask=x_ok, other=0.0), a, last, x, x_ok, last, stride, C, CHUNK)
+    return (0.5 * end)[None, :]
 
 
 @triton.jit
@@ -151,8 +202,8 @@ def in_two_parts(p, w, ACROSS: tl.constexpr, EXACT: tl.constexpr, DT: tl.constex
 
 @triton.jit
 def decayed_product(
-    total, r, w, a, n, high, n_high, low, n_low, x, x_ok, last,
-    X: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, FORWARD: tl.constexpr, DIAGONAL: tl.constexpr,
+    total, r, w, a, n, high, n_high, low, n_low, x, x_ok, last, stride,
+    C: tl.constexpr, CHUNK: tl.constexpr, LEVELS: tl.constexpr, FORWARD: tl.constexpr, DIAGONAL: tl.constexpr,
     FLAT: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):  # fmt: skip
     """total_ij + sum_x r_ix w_jx (decays between write j and read i)_x.
@@ -162,13 +213,13 @@ def decayed_product(
     """
     i = tl.arange(0, C)
     if FLAT:
-        middle = middle_of(a, x, x_ok, last, X)
+        middle = middle_of(a, x, x_ok, last, stride, C, CHUNK)
         reader, writer = r * to_read(high, low, middle, FORWARD), w * from_write(high, low, middle, FORWARD)
         here = in_two_parts(reader, writer, True, EXACT, DT)
         total += tl.where(order(C, FORWARD, DIAGONAL), here, 0.0)
     else:
         for level in range(LEVELS):
-            decay, past = halves(level, a, n, high, n_high, low, n_low, x, x_ok, last, X, C, EXACT)
+            decay, past = halves(level, a, n, high, n_high, low, n_low, x, x_ok, last, stride, C, CHUNK, EXACT)
             reads = past if FORWARD else ~past
             reader = tl.where(reads[:, None], r * decay, 0.0)
             writer = tl.where(reads[:, None], 0.0, w * decay)
@@ -183,21 +234,21 @@ def decayed_product(
 
 @triton.jit
 def decayed_sum(
-    p, w, a, n, high, n_high, low, n_low, x, x_ok, last,
-    X: tl.constexpr, C: tl.constexpr, LEVELS: tl.constexpr, FORWARD: tl.constexpr, DIAGONAL: tl.constexpr,
+    p, w, a, n, high, n_high, low, n_low, x, x_ok, last, stride,
+    C: tl.constexpr, CHUNK: tl.constexpr, LEVELS: tl.constexpr, FORWARD: tl.constexpr, DIAGONAL: tl.constexpr,
     FLAT: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):  # fmt: skip
     """sum_j p_ij w_jx (decays between write j and read i)_x: in two factors or by halves, as `decayed_product`."""
     i = tl.arange(0, C)
     total = tl.zeros_like(w)
     if FLAT:
-        middle = middle_of(a, x, x_ok, last, X)
+        middle = middle_of(a, x, x_ok, last, stride, C, CHUNK)
         seen = tl.where(order(C, FORWARD, DIAGONAL), p, 0.0)
         here = in_two_parts(seen, w * from_write(high, low, middle, FORWARD), False, EXACT, DT)
         total += here * to_read(high, low, middle, FORWARD)
     else:
         for level in range(LEVELS):
-            decay, past = halves(level, a, n, high, n_high, low, n_low, x, x_ok, last, X, C, EXACT)
+            decay, past = halves(level, a, n, high, n_high, low, n_low, x, x_ok, last, stride, C, CHUNK, EXACT)
             reads = past if FORWARD else ~past
             writer = tl.where(reads[:, None], 0.0, w * decay)
             block = i >> (level + 1)
@@ -214,16 +265,16 @@ def cumulate_kernel(
     log, log_b, log_t, log_h, log_g, a, n, extent, T, H, chunks, begins, stops,
     X: tl.constexpr, C: tl.constexpr, BX: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
-    """a = cumulative log2 decay within each chunk, n = resets up to there; both [B, H, T, X]. extent [B, H, chunks]: how far
-    a reaches; infinite where there is a reset."""
-    bh = (tl.program_id(0) // chunks).to(tl.int64)
-    t0, last = place_of(tl.program_id(0) % chunks, T, begins, stops, C)
+    """a = cumulative log2 decay within each chunk, n = resets up to there; both [B, T, H, X]. extent [B, H, T], at the first step
+    of each chunk: how far a reaches there; infinite where there is a reset."""
+    b, c, h = chunk_of(tl.program_id(0), H, chunks)
+    t0, last = place_of(c, T, begins, stops, C)
     i = tl.arange(0, C)
     x = tl.arange(0, BX)
     ok = (i <= last)[:, None] & (x < X)[None, :]
-    at = log + (bh // H) * log_b + (bh % H) // log_g * log_h
+    at = log + b * log_b + h // log_g * log_h
     g = tl.load(at + (t0 + i)[:, None] * log_t + x[None, :], mask=ok, other=0.0).to(tl.float32)
-    out = (bh * T + t0 + i)[:, None] * X + x[None, :]
+    out = ((b * T + t0 + i) * H + h)[:, None] * X + x[None, :]
     reset = g < RESET
     sums = tl.cumsum(tl.where(reset, 0.0, g) * LOG2E if EXACT else tl.maximum(g * LOG2E, FLOOR), axis=0)
     tl.store(a + out, sums, mask=ok)
@@ -233,41 +284,7 @@ def cumulate_kernel(
         tl.min(tl.min(sums, axis=1), axis=0), 0.0
     )
     reach = tl.where(tl.max(tl.max(reset.to(tl.int32), axis=1), axis=0) > 0, float("inf"), reach)
-    tl.store(extent + tl.program_id(0), reach)
-
-
-@triton.jit(do_not_specialize=["T", "chunks"])
-def over_blocks_kernel(
-    a, n, extent, T, H, chunks, begins, stops,
-    X: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, BX: tl.constexpr, EXACT: tl.constexpr,
-):  # fmt: skip
-    """Cumulative log2 decays and resets within chunks of C steps as those within blocks of BLOCK, in place; extent [B, H, chunks]
-    as in `cumulate_kernel`, of blocks."""
-    bh = (tl.program_id(0) // chunks).to(tl.int64)
-    t0, last = place_of(tl.program_id(0) % chunks, T, begins, stops, BLOCK)
-    i = tl.arange(0, BLOCK)
-    x = tl.arange(0, BX)
-    ok = (i <= last)[:, None] & (x < X)[None, :]
-    at = (bh * T + t0 + i)[:, None] * X + x[None, :]
-    sums = tl.load(a + at, mask=ok, other=0.0)
-    resets = tl.load(n + at, mask=ok, other=0).to(tl.int32) if EXACT else tl.zeros([1, 1], tl.int32)
-    for start in tl.static_range(C, BLOCK, C):
-        before = (bh * T + t0 + start - 1) * X + x
-        there = (x < X) & (start <= last)
-        later = (i >= start)[:, None]
-        sums += tl.where(later, tl.load(a + before, mask=there, other=0.0)[None, :], 0.0)
-        if EXACT:
-            resets += tl.where(later, tl.load(n + before, mask=there, other=0).to(tl.int32)[None, :], 0)
-    tl.debug_barrier()  # what others have loaded may change now
-    changed = ok & (i >= C)[:, None]
-    tl.store(a + at, sums, mask=changed)
-    if EXACT:
-        tl.store(n + at, resets.to(tl.int8), mask=changed)
-    reach = tl.maximum(tl.max(tl.max(sums, axis=1), axis=0), 0.0) - tl.minimum(
-        tl.min(tl.min(sums, axis=1), axis=0), 0.0
-    )
-    reach = tl.where(tl.max(tl.max(resets, axis=1), axis=0) > 0, float("inf"), reach)
-    tl.store(extent + tl.program_id(0), reach)
+    tl.store(extent + (b * H + h) * T + t0, reach, mask=last >= 0)
 
 
 @triton.jit
@@ -488,7 +505,8 @@ def kept_kernel(
     for base in range(0, tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32), 16):
         t = tl.minimum(begin + (base + c + 1) * C, stop) - 1
         ok = (begin + (base + c) * C < stop)[:, None] & (x < X)[None, :]
-        at = (bh * T + t)[:, None] * X + x[None, :]
+        row = bh * T + t if STEPS else (b * T + t) * H + sh % H
+        at = row[:, None] * X + x[None, :]
         sums += tl.sum(tl.load(a + at, mask=ok, other=0.0), axis=0)
         if EXACT:
             gone = -1 if STEPS else 0  # one decay a step has the last reset, or -1; others count them
@@ -742,12 +760,13 @@ def grouped(p: Places, most: int) -> tuple[int, int]:
 def cumulate(log: torch.Tensor, p: Places, exact: bool) -> tuple[torch.Tensor, Any, Any]:
     """Cumulative log2 decays within chunks, resets, and the extent of each chunk, from log decays [B, T, H or fewer, (X)].
 
-    The first two are [B, H, T, (X)], float32 and integer; the extent is [B, H, chunks] float32. Resets are None unless
+    The first two are [B, H, T], or [B, T, H, X], float32 and integer; the extent is [B, H, T] float32, at the first step of each
+    chunk. Resets are None unless
     `exact`, and the extent is None for one decay a step.
     """
     B, T, H = p.batch, p.steps, p.heads
-    a = log.new_empty((B, H, T, *log.shape[3:]), dtype=torch.float32)
     if log.ndim == 3:
+        a = log.new_empty((B, H, T), dtype=torch.float32)
         r = log.new_empty((B, H, T), dtype=torch.int32) if exact else None
         programs, heads = grouped(p, 16)
         launch(
@@ -757,22 +776,12 @@ def cumulate(log: torch.Tensor, p: Places, exact: bool) -> tuple[torch.Tensor, A
         return a, r, None
     X = log.shape[3]
     log = steps(log)
-    n = log.new_empty((B, H, T, X), dtype=torch.int8) if exact else None
-    extent = log.new_empty((B, H, p.chunks), dtype=torch.float32)
+    a = log.new_empty((B, T, H, X), dtype=torch.float32)
+    n = log.new_empty((B, T, H, X), dtype=torch.int8) if exact else None
+    extent = log.new_empty((B, H, T), dtype=torch.float32)
     launch(
         cumulate_kernel, (p.programs,), log, *strides(log, H), a, n, extent, *p.at_once,
         X=X, C=p.chunk, BX=triton.next_power_of_2(X), EXACT=exact, num_warps=4 if X <= 64 else 8,
-    )  # fmt: skip
-    return a, n, extent
-
-
-def over_blocks(a: torch.Tensor, n: Any, chunk: int, p: Places, exact: bool) -> tuple[torch.Tensor, Any, torch.Tensor]:
-    """What `cumulate` has for chunks of `chunk` steps as it would be for blocks, `p`, of a decay for each channel: in place."""
-    X = a.shape[3]
-    extent = a.new_empty((p.batch, p.heads, p.chunks))
-    launch(
-        over_blocks_kernel, (p.programs,), a, n, extent, *p.at_once,
-        X=X, C=chunk, BLOCK=p.chunk, BX=triton.next_power_of_2(X), EXACT=exact, num_warps=4 if X <= 64 else 8,
     )  # fmt: skip
     return a, n, extent
 

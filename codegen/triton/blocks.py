@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from ..ir import ZERO, leaf
+from ..ir import ZERO, leaf, walk
 from ..read_write import StateForm
 from ..stages import Accumulate, Plan, Sweep
-from .fuse import Fused
+from .fuse import Fused, stream_nodes
+from .kernels import made_ahead
+from .opened import opened
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ def blocks(plan: Plan, fused: Fused, given: Iterable[str]) -> Blocks:
     """The roles of a plan's sweeps; `given` are the states that an earlier pass can leave at the borders of blocks."""
     sweeps = {k: s for k, s in enumerate(plan.stages) if isinstance(s, Sweep)}
     own = frozenset(given)
-    if not own or not _pays(plan):
+    if not own or not any(s.decay_axes for group in plan.form.groups for s in group):
         return Blocks(sweeps)
     spans: dict[str, tuple[StateForm, StateForm]] = {}
     apart: set[str] = set()  # states whose walks sum on their way
@@ -69,15 +71,28 @@ def blocks(plan: Plan, fused: Fused, given: Iterable[str]) -> Blocks:
             for n in kept:
                 walk = walks[walk_over[n]]
                 walks[walk_over[n]] = replace(walk, finals=(*walk.finals, n))
+    if _waits(walks, pieces, own, fused) or not _pays(walks, pieces):
+        return Blocks(sweeps)
     read = {n for s in pieces.values() for n in s.states} | {x.name for pair in spans.values() for x in pair}
     whole = frozenset(n for n, (s, _) in spans.items() if _sums_inside(s, pieces, walks, fused))
     return Blocks(walks, pieces, frozenset(read - own), frozenset(read & own), spans, whole)
 
 
-def _pays(plan: Plan) -> bool:
-    """Do walks hold so much that reading at borders is faster, though the states go through memory? On an H200 that is so where
-    writes depend on reads and a state has a decay for each channel: walks that read these spill registers."""
-    return any(s.solve for s in plan.sweeps) and any(s.decay_axes for group in plan.form.groups for s in group)
+def _pays(walks: dict[int, Sweep], pieces: dict[int, Sweep]) -> bool:
+    """Is reading at borders faster, though the states go through memory? On an H200 that is so where a state has a decay for each
+    channel, and one kernel reads all that is read with none ahead of it; or else where writes depend on reads, as walks that
+    make more of such a state spill registers."""
+    read = [opened(s, True) for s in pieces.values()]
+    alone = len({o.tile for o in read}) == 1 and not any(made_ahead(o) for o in read)
+    return alone or any(s.solve for s in walks.values())
+
+
+def _waits(walks: dict[int, Sweep], pieces: dict[int, Sweep], own: frozenset[str], fused: Fused) -> bool:
+    """Does a walk load what is only read where it has left its states?"""
+    late = [j for j, s in pieces.items() if j not in walks and (s.borders or not own.issuperset(s.states))]
+    made = {x.leaf.attrs[:2] for j in late for x in fused.stores[j]}
+    nodes = [n for k, s in walks.items() for n in (*stream_nodes(s), *(x.node for x in fused.stores[k]))]
+    return any(y.op == "leaf" and y.attrs[:2] in made for y in walk(*nodes))
 
 
 def _sums_inside(s: StateForm, pieces: dict[int, Sweep], walks: dict[int, Sweep], fused: Fused) -> bool:

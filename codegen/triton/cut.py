@@ -38,7 +38,10 @@ def _parts(sweep: Sweep) -> list[Stage]:
 
 
 def _over(border: Border, read: Node) -> Border:
-    """What a border sums of the products with states that this read is made of."""
+    """What a border sums of the products with states that this read is made of; of totals over a chunk nothing, as they are one
+    sum."""
+    if border.totals:
+        return replace(border, reads={}, own=())
     return replace(border, reads={n: x for n, x in border.reads.items() if _products(x) <= _products(read)}, own=())
 
 

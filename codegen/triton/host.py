@@ -18,7 +18,7 @@ from ..stages import Accumulate, Map, Plan, Stage, Sweep
 from ..step import StateVar, StepProgram
 from .blocks import blocks
 from .fuse import Fused, Store, fuse, is_made, stream_nodes
-from .kernels import Kernel, Piece, made_here, prepare_kernel, read_kernel, sweep_kernel
+from .kernels import Kernel, Piece, made_ahead, made_here, prepare_kernel, read_kernel, sweep_kernel
 from .names import Names
 from .opened import Opened, opened
 from .tile import Argument, Fine, axis_name, block_name, size_name
@@ -59,7 +59,6 @@ class Host:
         self.again = {n for s in self.blocks.walks.values() for n in s.states} & states if backward else set()
         self.kept_starts = later.again if later is not None else self.again
         self.waiting = list(self.pieces)
-        self.walked = False  # is nothing left that takes sums of decays inside chunks?
         self.cuts = cuts  # may sequences be cut in parts, which programs of their own walk over?
         self.exchanges = cuts and exchanges  # may other parts be elsewhere?
         self.held: list[tuple[set[str], list[str], tuple[str, ...]]] = []
@@ -87,7 +86,6 @@ class Host:
             self._pairings_at_ends()
         self._walk_held()
         self._pairings_at_ends()
-        self.walked = True
         self._read(self.waiting)
         if self.backward:
             self._gradients()
@@ -272,8 +270,8 @@ class Host:
             return
         self._walk_held()
         self.waiting = [k for k in self.waiting if k not in stages]
-        kinds = dict.fromkeys(self.pieces[k].tile for k in stages)
-        for tile in kinds:
+        tiles = list(dict.fromkeys(self.pieces[k].tile for k in stages))
+        for tile in tiles:
             same = [k for k in stages if self.pieces[k].tile == tile]
             wanted = set().union(*(self._wanted_by(k) for k in same))
             if not wanted:
@@ -295,6 +293,7 @@ class Host:
             self._inputs(kernel, "block_")
             self.kernels.append(kernel)
             lines = [self._allocated(k, s) for k in same for s in self._stores_at(k) if s.leaf not in inside]
+            free = set() if self.waiting or tile != tiles[-1] else set(kernel.replaces)
             for a in kernel.arguments:
                 x = a.source
                 if x is None or x.op != "leaf" or x.attrs[0] not in ("sums", "stored"):
@@ -306,8 +305,18 @@ class Host:
                     shape = ", ".join(["B", "T", "H", *(own or [self._tile_count(self.pieces[same[0]], reads=True)])])
                 else:
                     continue
-                lines.append(f"{self.names(x)} = some.new_empty(({shape}), dtype=torch.float32)")
+                text = f"some.new_empty(({shape}), dtype=torch.float32)"
+                if x.attrs[1].endswith(".pairing") and (decay := self._decay_of(x, same[0])) in free:
+                    free.remove(decay)
+                    text = f"{decay}_sums  # in place"
+                lines.append(f"{self.names(x)} = {text}")
             self._under(wanted, lines + self._launch(kernel, block="block_"))
+
+    def _decay_of(self, pairing: Node, k: int) -> str:
+        """The name of the decay whose gradient a pairing goes into, as the piece of stage k has it."""
+        decay = self.plan.form.state(pairing.attrs[1].removesuffix(".pairing")).decay
+        assert decay is not None
+        return self.names(rename(decay, self.pieces[k].rename))
 
     def _stores_at(self, k: int) -> list[Store]:
         """What the piece of a stage stores: nothing where a walk does."""
@@ -326,10 +335,9 @@ class Host:
 
     def _prepare_blocks(self, o: Opened, wanted: set[str], name: str) -> None:
         """The kernel ahead of one that reads states at the borders of blocks, for what that one doesn't make itself."""
-        ahead = {x: n for x, n in o.matrices.items() if not made_here(n, o)}
-        if not (ahead or o.scaled):
+        if not made_ahead(o):
             return
-        some = replace(o, matrices=ahead, intra={}, sums=[])
+        some = replace(o, matrices={x: n for x, n in o.matrices.items() if not made_here(n, o)}, intra={}, sums=[])
         kernel = prepare_kernel(name, some, self.names, self.fine)
         self._inputs(kernel, "block_")
         lines = []
@@ -491,17 +499,15 @@ class Host:
         return begin, end
 
     def _inputs(self, kernel: Kernel, block: str = "") -> None:
-        """What torch computes ahead of a kernel; `block` begins the names of decays over blocks."""
+        """What torch computes ahead of a kernel; `block` begins the names of one decay a step over blocks."""
         for a in kernel.arguments:
             x = a.source
             assert x is not None
-            if a.name.endswith("_sums") and f"{block}{a.name}" not in self.ready:
-                self.ready.add(f"{block}{a.name}")
-                log, base = self._log(x), f"{block}{a.name.removesuffix('_sums')}"
-                made = f"cumulate({log}, {'blocks' if block else 'lay'}, config.exact)"
-                own = a.name.removesuffix("_sums")
-                if block and a.axes and a.name in self.ready and self.walked:
-                    made = f"over_blocks({own}_sums, {own}_resets, config.chunk, blocks, config.exact)"
+            which = "" if a.axes else block  # kernels make sums over blocks of those over chunks, for each channel
+            if a.name.endswith("_sums") and f"{which}{a.name}" not in self.ready:
+                self.ready.add(f"{which}{a.name}")
+                log, base = self._log(x), f"{which}{a.name.removesuffix('_sums')}"
+                made = f"cumulate({log}, {'blocks' if which else 'lay'}, config.exact)"
                 self.lines.append(f"{base}_sums, {base}_resets, {base}_extents = {made}")
             if a.name.endswith("_by_head") and a.name not in self.ready:
                 self.ready.add(a.name)
@@ -631,6 +637,7 @@ class Host:
             words += [f"YIELD={not instead}", "WARPS=config.warps"]
             words.append(f"STAGES=config.stages_for({self._loaded(kernel, instead)})")
         words += ["BLOCK=BLOCK"] if kernel.borders else []
+        words += [] if kernel.walks else ["CHUNK=config.chunk"]
         words += [f"C={chunk}", f"LEVELS={levels}", f"EVEN={lay}.even"]
         words += ["EXACT=config.exact", "DT=DTYPES[some.dtype]"]
         warps = "config.warps" if kernel.walks else "config.ahead"
@@ -682,7 +689,7 @@ class Host:
             return f"{self.names(x)}{'_blocks' * bool(block)}"
         if a.layout in ("sums", "out", "head"):
             return self.names(x)
-        return a.name if a.name.endswith("_by_head") else f"{block}{a.name}"
+        return a.name if a.axes or a.name.endswith("_by_head") else f"{block}{a.name}"
 
     def _passed_state(self, argument: str, state: str, kernel: Kernel, instead: str) -> str:
         name = self.names(leaf("state", state))

@@ -21,6 +21,8 @@ MOST = 36
 # Tensors of whose tiles a kernel ahead of a walk loads at most so many, so that it can do with few registers: then more programs
 # fit on a multiprocessor, which takes 0.7 to 1.02 of the time. With more of them it spills.
 FEW = 4
+# Reads, of axes that are at most so wide, that a kernel has registers for beside a product for sums over later steps.
+READS, WIDE = 2, 128
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class Kernel:
     split: bool = False  # is it launched twice, for chunks that are flat and for the others?
     loads: tuple[tuple[str, str | None], ...] = ()  # tiles that a walk loads: the argument, and the axis beside steps
     heavy: bool = False  # does a walk load more than one that makes several reads should?
+    replaces: tuple[str, ...] = ()  # decays whose sums it may replace: each program loads what it has of them alone
     few: bool = False  # can a kernel ahead of a walk do with few registers?
 
     def signature(self) -> list[str]:
@@ -54,7 +57,7 @@ class Kernel:
             lines.append("blocks,")
         words = [*sizes, *(block_name(x) for x in self.axes), *(f"part_{axis_name(x)}" for x in self.parts)]
         words += ["FLAT"] if self.split else []
-        words += ["YIELD", "WARPS", "STAGES"] if self.walks else []
+        words += ["YIELD", "WARPS", "STAGES"] if self.walks else ["CHUNK"]
         words += ["BLOCK"] if self.borders else []
         words += ["C", "LEVELS", "EVEN", "EXACT", "DT"]
         lines.append(", ".join(f"{w}: tl.constexpr" for w in words) + ",")
@@ -245,13 +248,26 @@ def read_kernel(
         if s.decay_axes and state not in whole:
             tiles.lines.append(_store_ends(state, terms, s, first, tiles, name_of))
         else:
-            tiles.lines.append(_store_pairing(state, terms, s, first, tiles, tiled, name_of))
+            reads = sum(len(x.opened.outputs) for x in pieces)
+            tiles.lines += _store_pairing(state, terms, s, first, reads, tiles, tiled, name_of)
     setup = [*_header(axes, tiled, walks=False), *_chunk_header(first.direction, walks=False), *_bases(tiles)]
     setup += _only_flat(tiles)
     doc = "What reads the states at the borders of blocks, for all blocks at once."
     lines = {"setup": [*setup, *tiles.head, *tiles.lines], "loop": [], "after": []}
     arguments = tuple(tiles.arguments.values())
-    return Kernel(name, lines, doc, arguments, axes, tiled, False, reads=True, split=bool(tiles.flat))
+    summed: dict[str, set[tuple[str, ...]]] = {}
+    for key in tiles.loads:
+        if key[1:2] == ("a",):
+            summed.setdefault(key[0], set()).add(key[3:])
+    replaces = tuple(x for x, own in summed.items() if own == {(tiled,)})
+    return Kernel(
+        name, lines, doc, arguments, axes, tiled, False, reads=True, split=bool(tiles.flat), replaces=replaces
+    )
+
+
+def made_ahead(o: Opened) -> dict[Node, Node]:
+    """What a kernel that reads states at the borders of blocks can't make itself."""
+    return {x: n for x, n in o.matrices.items() if not made_here(n, o)} | o.scaled
 
 
 def made_here(x: Node, o: Opened) -> bool:
@@ -353,14 +369,14 @@ def _store_ends(state: str, terms: list[str], s: StateForm, o: Opened, tiles: Ti
 
 
 def _store_pairing(
-    state: str, terms: list[str], s: StateForm, o: Opened, tiles: Tiles, tiled: str | None, name_of: NameOf
-) -> str:
+    state: str, terms: list[str], s: StateForm, o: Opened, reads: int, tiles: Tiles, tiled: str | None, name_of: NameOf
+) -> list[str]:
     """The decay's gradient at each step: for each tile, what it has of it; or, of a decay for each channel, all."""
     text, note = _sum(terms), f"  # {state}: pairing"
     if not s.decay_axes:
         x = leaf("sums", f"{state}.pairing")
         target = tiles.argument(f"{name_of(x)}_out", "sums", x)
-        return f"tl.store({target} + {_tile_place(tiled)}, {text}, mask=i_ok){note}"
+        return [f"tl.store({target} + {_tile_place(tiled)}, {text}, mask=i_ok){note}"]
     (own,) = (o.rename.get(a, a) for a in s.decay_axes)
     x = leaf("stored", f"{state}.pairing", (own,))
     target = tiles.argument(f"{name_of(x)}_out", "out", x, (own,))
@@ -368,9 +384,11 @@ def _store_pairing(
     late = tiles.value(leaf("stored", f"{state}.late", (ROW, own)))
     inside = f"tl.where({tiles.along('i_ok', ROW, axes)}, {late.over(axes)}, 0.0)"
     end = tiles.assign("end", text, (own,)).text
-    text = f"{tiles.along(end, own, axes)} + tl.cumsum({inside}, axis={axes.index(ROW)}, reverse=True)"
+    by_product = " and ".join([str(reads <= READS), *(f"{block_name(a)} <= {WIDE}" for a in o.full)])
+    text = f"{tiles.along(end, own, axes)} + later_sums({inside}, C, {by_product}, DT)"
     text = tiles.assign("total", text, axes).text
-    return f"tl.store({target} + {_step_place(own, tiles)}, {text}, mask={tiles.inside(axes)}){note}"
+    store = f"tl.store({target} + {_step_place(own, tiles)}, {text}, mask={tiles.inside(axes)}){note}"
+    return ["tl.debug_barrier()  # this may replace sums that other warps load", store]
 
 
 def prepare_kernel(name: str, o: Opened, name_of: NameOf, fine: Fine | None = None) -> Kernel:
@@ -418,7 +436,7 @@ def _only_flat(tiles: Tiles) -> list[str]:
     """A kernel that is launched twice leaves the other chunks to the other launch."""
     lines = []
     for n, decay in enumerate(tiles.flat or []):
-        extent = f"tl.load({decay}_extents + bh * chunks + c)"
+        extent = f"reach({decay}_extents + at, last, C, CHUNK)"
         lines.append(f"extent = {extent if n == 0 else f'tl.maximum(extent, {extent})'}")
     return [*lines, "if is_flat(extent, DT) != FLAT:", "    return"] if lines else []
 
@@ -447,7 +465,7 @@ def _blocks(axis: str, o: Opened, tiles: Tiles, name_of: NameOf, parts: list[str
         inside.lines.append(f"# {inside.note(node)}")
         inside.lines.append(
             f"{total} = decayed_product({total}, {r}, {w}, {inside.halves(mask, axis)}, "
-            f"C, LEVELS, {inside.forward}, {mask.attrs[2]}, FLAT, EXACT, DT)"
+            f"C, CHUNK, LEVELS, {inside.forward}, {mask.attrs[2]}, FLAT, EXACT, DT)"
         )
     for x, node in scaled.items():
         target = tiles.argument(f"{name_of(x)}_p", "chunked", x, (axis,))
@@ -511,8 +529,7 @@ def _header(axes: tuple[str, ...], tiled: str | None, walks: bool) -> list[str]:
             "count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)",
         ]
     else:
-        lines += [f"c = {place} % chunks", f"bh = ({place} // chunks).to(tl.int64)"]
-        lines += ["b = bh // H", "h = bh % H"]
+        lines += [f"b, c, h = chunk_of({place}, H, chunks)", "bh = b * H + h"]
     lines.append("i = tl.arange(0, C)")
     for a in axes:
         start = f"{'tile' if a == tiled else counter(a)} * {block_name(a)} + " if walks or a == tiled else ""

@@ -174,6 +174,11 @@ class Tiles:
         }
         self.names |= {axis_name(a) for a in (*full, *tile)}
 
+    @property
+    def chunk(self) -> str:
+        """The steps of a chunk; a kernel that doesn't walk may take several at once."""
+        return "C" if self.walks else "CHUNK"
+
     # --- names and axes ---------------------------------------------------------------------------------------------
 
     def rank(self, axis: str) -> tuple[int, str]:
@@ -514,7 +519,7 @@ class Tiles:
         inclusive = masks[0].attrs[2]
         text = (
             f"decayed_sum({p.over((ROW, COL))}, {w.over((ROW, axis))}, {self.halves(masks[0], axis)}, "
-            f"C, LEVELS, {self.forward}, {inclusive}, {self.flat is not None and 'FLAT'}, EXACT, DT)"
+            f"C, {self.chunk}, LEVELS, {self.forward}, {inclusive}, {self.flat is not None and 'FLAT'}, EXACT, DT)"
         )
         return self.assign("p", text, (ROW, axis), note=self.note(x))
 
@@ -531,14 +536,14 @@ class Tiles:
         late, write_late, _, _ = mask.attrs
         high, low = (late, write_late) if self.forward else (not write_late, not late)
         name = self._decay_name(d)
-        place = f"at * {size_name(dim_of(axis))}"
-        sums, counts = f"{name}_sums + {place}", f"{name}_resets + {place} if EXACT else None"
+        width = size_name(dim_of(axis))
+        sums, counts = f"{name}_sums + step * {width}", f"{name}_resets + step * {width} if EXACT else None"
         if self.flat is not None and name not in self.flat:
             self.flat.append(name)
             self.argument(f"{name}_extents", "extent", self.decays[d], (axis,))
         edges = ", ".join(", ".join(self._cumulative(d, x, over=(ROW, axis))) for x in (high, low))
         index = self.index(axis)
-        return f"{sums}, {counts}, {edges}, {index}, {index}_ok, last, {size_name(dim_of(axis))}"
+        return f"{sums}, {counts}, {edges}, {index}, {index}_ok, last, H * {width}"
 
     # --- decays -----------------------------------------------------------------------------------------------------
 
@@ -572,16 +577,22 @@ class Tiles:
                     axis = self.index(own[0])
                     width = size_name(dim_of(own[0]))
                     masks.append((f"{axis}_ok", 1))
-                    place = f"{row} * {width} + {axis}"
+                    place = f"{row} * (H * {width}) + {axis}"
                     if not end:
-                        place = f"{self.along(f'({row})', ROW, axes)} * {width} + {self.along(axis, own[0], axes)}"
-                    base = f"at * {width}"
+                        rows, columns = self.along(f"({row})", ROW, axes), self.along(axis, own[0], axes)
+                        place = f"{rows} * (H * {width}) + {columns}"
+                    base = f"step * {width}"
                 else:
                     place, base = row, "at"
                 shown = [m if not own or end else self.along(f"({m})", (ROW, *own)[n], axes) for m, n in masks]
                 mask = f", mask={' & '.join(shown)}, other={-1 if letter == 'r' else 0}" if shown else ""
                 where = self.lines if own and not (end and self.flat is None) else self.head
                 text = f"tl.load({name}_{what} + {base} + {place}{mask})"
+                if own and not self.walks:
+                    wide = "" if what == "sums" else ".to(tl.int32)"
+                    rows, columns = ("", "") if end else ("[:, None]", "[None, :]")
+                    which = f"({row}){rows}, {axis}{columns}, {axis}_ok{columns}, last, H * {width}"
+                    text = f"over_block({text}{wide}, {name}_{what} + {base}, {which}, C, CHUNK)"
                 if own and not end and self.walks and what == "sums":
                     text = f"tl.where({shown[-1]}, {text}, 0.0)"  # as `_apart` has it
                 if what == "resets":

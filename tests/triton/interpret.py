@@ -14,19 +14,25 @@ from itertools import product
 from pathlib import Path
 
 import torch
+import triton
+import triton.language as tl
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from triton_errors import compiled, errors, module, packed_difference, run
 
+import chunkform.codegen.triton.blocks as blocks_module
 from chunkform.codegen.check import Case, sample
-from chunkform.runtime.kernels import cumulate, over_blocks
+from chunkform.runtime.kernels import cumulate, over_block, place_of, reach
+from chunkform.runtime.launch import launch
 from chunkform.runtime.packed import BLOCK, Packed
 from chunkform.runtime.places import places
 
 
 def main(job: dict) -> list[dict]:
     rows = []
+    if job.get("walk"):
+        blocks_module._pays = lambda *_: False  # walks make all, whatever is faster
     for name in job["names"]:
         if "slice" in job:
             sliced(name, job["slice"])
@@ -49,8 +55,28 @@ def main(job: dict) -> list[dict]:
     return rows
 
 
+@triton.jit
+def blocks_kernel(
+    a, n, extent, a_out, n_out, reach_out, T, H, chunks, begins, stops,
+    X: tl.constexpr, C: tl.constexpr, CHUNK: tl.constexpr, BX: tl.constexpr, EXACT: tl.constexpr,
+):  # fmt: skip
+    """Sums over blocks of those over chunks, as kernels that take blocks have them."""
+    bh = tl.program_id(0) // chunks
+    t0, last = place_of(tl.program_id(0) % chunks, T, begins, stops, C)
+    if last < 0:
+        return
+    i, x = tl.arange(0, C)[:, None], tl.arange(0, BX)[None, :]
+    base, at, ok = ((bh // H * T + t0) * H + bh % H) * X, i * H * X + x, (i <= last) & (x < X)
+    sums = tl.load(a + base + at, mask=ok, other=0.0)
+    tl.store(a_out + base + at, over_block(sums, a + base, i, x, x < X, last, H * X, C, CHUNK), mask=ok)
+    if EXACT:
+        resets = tl.load(n + base + at, mask=ok, other=0).to(tl.int32)
+        tl.store(n_out + base + at, over_block(resets, n + base, i, x, x < X, last, H * X, C, CHUNK), mask=ok)
+    tl.store(reach_out + bh * T + t0, reach(extent + bh * T + t0, last, C, CHUNK))
+
+
 def blocks() -> list[dict]:
-    """Cumulative decays over blocks, made in place of those inside chunks, beside those of `cumulate`; also if packed."""
+    """Cumulative decays over blocks, made of those inside chunks, beside those of `cumulate`; also if packed."""
     torch.manual_seed(0)
     rows = []
     lengths = (70, 0, 1, 64, 37, 128)
@@ -60,13 +86,21 @@ def blocks() -> list[dict]:
         log = torch.randn(*shape, 3, 20) - 1
         log[torch.rand_like(log) < 0.01] = -50.0
         want = cumulate(log, over := places(p, (*shape, 3), BLOCK), exact)
-        a, n, _ = cumulate(log, places(p, (*shape, 3), chunk), exact)
-        got = over_blocks(a, n, chunk, over, exact)
-        known = over.begins is None or over.stops > over.begins  # places that no block has are never looked at
-        extents = [torch.where(torch.as_tensor(known), x[2], 0.0) for x in (got, want)]
-        if not exact:  # a reset is a decay as others are there
-            extents[1] = torch.where(extents[1].isinf(), extents[0], extents[1])
-        pairs = [(got[0], want[0]), *([(got[1], want[1])] if exact else []), (extents[0], extents[1])]
+        sums = cumulate(log, places(p, (*shape, 3), chunk), exact)
+        got = [torch.zeros_like(x) if x is not None else None for x in want]
+        launch(
+            blocks_kernel, (over.programs,), *sums, *got, *over.at_once,
+            X=20, C=BLOCK, CHUNK=chunk, BX=32, EXACT=exact, num_warps=4,
+        )  # fmt: skip
+        begins = {
+            t + n for t, length in zip(torch.tensor((0, *lengths)).cumsum(0), lengths) for n in range(0, length, BLOCK)
+        }
+        known = sorted(int(t) for t in begins) if p is not None else list(range(0, steps, BLOCK))
+        extents = [x[2][..., known] for x in (got, want)]
+        pairs = [(got[0], want[0]), *([(got[1], want[1])] if exact else [])]
+        pairs.append((extents[0], torch.maximum(*extents)))  # at most so far: no less than what it is
+        if chunk == BLOCK:
+            pairs.append(extents)
         for x, y in pairs:
             same = torch.allclose(x.double(), y.double(), rtol=1e-5, atol=1e-4)
             what = {

@@ -28,7 +28,7 @@ def test_a_decays_gradient_is_read_at_borders_by_one_kernel_or_summed_by_walks()
     assert sum(len(s.borders) for s in apart.walks.values()) == 2
 
 
-@pytest.mark.parametrize("name", ["lightning_attention", "gated_delta_rule", "gated_linear_attention"])
+@pytest.mark.parametrize("name", ["lightning_attention", "gated_delta_rule", "value_decay_attention"])
 def test_what_walks_hold_is_not_read_at_borders(name):
     c = compile_spec(find(name)[0])
     found = blocks(c.backward, fuse(c.backward), ["S"])
@@ -56,7 +56,7 @@ def test_kernels_ahead_have_few_registers_unless_they_load_many_tensors(name, ma
     c = compile_spec(find(name)[0])
     host = Host(c, walked(c, c.backward), True, True)
     text = host.text()
-    ahead = [k for k in host.kernels if not k.walks]
+    ahead = [k for k in host.kernels if not k.walks and not k.reads]
     assert ahead and [k.name for k in ahead if not k.few] == many
     assert text.count("maxnreg=config.registers") == len(ahead) - len(many)
 

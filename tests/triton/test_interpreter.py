@@ -67,9 +67,15 @@ def test_states_read_at_the_borders_of_blocks_in_one_part_and_in_several():
     assert_small(interpret(names, [SMALL | {"steps": 150, "heads": 1, "decay": "extreme"}], parts=True, slice=16), 1e-5)
 
 
-def test_sums_over_blocks_in_place_of_those_inside_chunks():
+def test_walks_that_are_cut_sum_for_decays_of_each_channel_once():
+    """Nothing is read at borders, so that one walk for each read adds to what is summed at the borders of chunks."""
+    names = ("kimi_delta_attention", "gated_linear_attention", "square_delta_rule")
+    assert_small(interpret(names, [SMALL | {"heads": 1}], walk=True), 1e-5)
+
+
+def test_sums_over_blocks_of_those_inside_chunks():
     rows = interpret([], [], blocks=True)
-    assert len(rows) == 30 and {r["error"] for r in rows} == {0.0}, rows
+    assert len(rows) == 34 and {r["error"] for r in rows} == {0.0}, rows
 
 
 def test_tiles_of_a_square_state_count_what_each_of_them_has_once():
@@ -110,11 +116,11 @@ def test_what_sweeps_sum_for_decays_in_float16_cancels_over_parts_and_at_the_end
 
 
 def test_gradients_of_decays_for_each_channel_lose_little_on_the_way():
-    """In float16 half a unit in the last place is 4.9e-4, and evenly spread rounding of a result 2.8e-4. Where writes depend on
-    reads, states go through memory in float16."""
+    """In float16 half a unit in the last place is 4.9e-4, and evenly spread rounding of a result 2.8e-4. Where states are read at
+    the borders of blocks, they go through memory in float16."""
     rows = interpret(("gated_linear_attention", "value_decay_attention", "kimi_delta_attention"), [], widened=True)
     decays = {(r["recurrence"], r["quantity"]): r["error"] for r in rows if r["quantity"] in ("dalpha", "dbeta")}
-    assert decays["gated_linear_attention", "dalpha"] < 2e-5
+    assert decays["gated_linear_attention", "dalpha"] < 1.2e-4
     assert decays["value_decay_attention", "dbeta"] < 2e-5
     assert decays["kimi_delta_attention", "dalpha"] < 5e-4
     others = [r for r in rows if (r["recurrence"], r["quantity"]) not in decays]

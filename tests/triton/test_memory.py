@@ -54,19 +54,21 @@ def peak(name: str, monkeypatch: pytest.MonkeyPatch, B: int, parts: int) -> floa
         ("lightning_attention", 8, 1, 1412 / 2),
         ("gated_delta_rule", 8, 1, 1735),
         ("gated_linear_attention", 8, 1, 2944 / 2),
-        ("kimi_delta_attention", 8, 1, 3468 * 3 / 4),
+        ("kimi_delta_attention", 8, 1, 3597 / 2),
         ("lightning_attention", 1, 8, 192 / 2),
         ("gated_linear_attention", 1, 8, 384 / 2),
     ],
 )
 def test_what_passes_hold(name, B, parts, most, monkeypatch):
-    """In MiB; flash-linear-attention 0.6.0 was measured to hold 1412, 1735, 2944, 3468 with 8 sequences, 192, 384 with one.
-    The aim is half of it, and all of it for the gated delta rule; Kimi delta attention holds three quarters so far."""
+    """In MiB; flash-linear-attention 0.6.0 was measured to hold 1412, 1735, 2944, 3597 with 8 sequences, 192, 384 with one.
+    The aim is half of it, and all of it for the gated delta rule."""
     assert peak(name, monkeypatch, B, parts) <= most
 
 
-def test_terms_so_far_are_replaced_in_place():
-    """A sweep adds to what an earlier one left, where nothing else wants it."""
+def test_what_is_made_entry_by_entry_replaces_what_it_is_made_of():
+    """A sweep adds to what an earlier one left, where nothing else wants it; a kernel that reads states puts a decay's
+    gradient in the place of its sums, where each program has a part of these of its own."""
     from chunkform.codegen.triton import triton_source
 
-    assert "# in place" in triton_source(compiled("gated_linear_attention"))
+    assert "S_late_ = S_late_0  # in place" in triton_source(compiled("value_decay_attention"))
+    assert "S_pairing = alpha_sums  # in place" in triton_source(compiled("gated_linear_attention"))
