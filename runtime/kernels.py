@@ -280,11 +280,9 @@ def cumulate_kernel(
     tl.store(a + out, sums, mask=ok)
     if EXACT:
         tl.store(n + out, tl.cumsum(reset.to(tl.int32), axis=0).to(tl.int8), mask=ok)
-    reach = tl.maximum(tl.max(tl.max(sums, axis=1), axis=0), 0.0) - tl.minimum(
-        tl.min(tl.min(sums, axis=1), axis=0), 0.0
-    )
-    reach = tl.where(tl.max(tl.max(reset.to(tl.int32), axis=1), axis=0) > 0, float("inf"), reach)
-    tl.store(extent + (b * H + h) * T + t0, reach, mask=last >= 0)
+    far = tl.maximum(tl.max(tl.max(sums, axis=1), axis=0), 0.0) - tl.minimum(tl.min(tl.min(sums, axis=1), axis=0), 0.0)
+    far = tl.where(tl.max(tl.max(reset.to(tl.int32), axis=1), axis=0) > 0, float("inf"), far)
+    tl.store(extent + (b * H + h) * T + t0, far, mask=last >= 0)
 
 
 @triton.jit
@@ -761,8 +759,7 @@ def cumulate(log: torch.Tensor, p: Places, exact: bool) -> tuple[torch.Tensor, A
     """Cumulative log2 decays within chunks, resets, and the extent of each chunk, from log decays [B, T, H or fewer, (X)].
 
     The first two are [B, H, T], or [B, T, H, X], float32 and integer; the extent is [B, H, T] float32, at the first step of each
-    chunk. Resets are None unless
-    `exact`, and the extent is None for one decay a step.
+    chunk. Resets are None unless `exact`, and the extent is None for one decay a step.
     """
     B, T, H = p.batch, p.steps, p.heads
     if log.ndim == 3:

@@ -18,7 +18,7 @@ from ..stages import Accumulate, Map, Plan, Stage, Sweep
 from ..step import StateVar, StepProgram
 from .blocks import blocks
 from .fuse import Fused, Store, fuse, is_made, stream_nodes
-from .kernels import Kernel, Piece, made_ahead, made_here, prepare_kernel, read_kernel, sweep_kernel
+from .kernels import Kernel, Piece, made_ahead, prepare_kernel, read_kernel, sweep_kernel
 from .names import Names
 from .opened import Opened, opened
 from .tile import Argument, Fine, axis_name, block_name, size_name
@@ -335,9 +335,10 @@ class Host:
 
     def _prepare_blocks(self, o: Opened, wanted: set[str], name: str) -> None:
         """The kernel ahead of one that reads states at the borders of blocks, for what that one doesn't make itself."""
-        if not made_ahead(o):
+        ahead = made_ahead(o)
+        if not ahead:
             return
-        some = replace(o, matrices={x: n for x, n in o.matrices.items() if not made_here(n, o)}, intra={}, sums=[])
+        some = replace(o, matrices={x: n for x, n in o.matrices.items() if x in ahead}, intra={}, sums=[])
         kernel = prepare_kernel(name, some, self.names, self.fine)
         self._inputs(kernel, "block_")
         lines = []

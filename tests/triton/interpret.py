@@ -23,7 +23,7 @@ from triton_errors import compiled, errors, module, packed_difference, run
 
 import chunkform.codegen.triton.blocks as blocks_module
 from chunkform.codegen.check import Case, sample
-from chunkform.runtime.kernels import cumulate, over_block, place_of, reach
+from chunkform.runtime.kernels import chunk_of, cumulate, over_block, place_of, reach
 from chunkform.runtime.launch import launch
 from chunkform.runtime.packed import BLOCK, Packed
 from chunkform.runtime.places import places
@@ -61,18 +61,19 @@ def blocks_kernel(
     X: tl.constexpr, C: tl.constexpr, CHUNK: tl.constexpr, BX: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
     """Sums over blocks of those over chunks, as kernels that take blocks have them."""
-    bh = tl.program_id(0) // chunks
-    t0, last = place_of(tl.program_id(0) % chunks, T, begins, stops, C)
+    b, c, h = chunk_of(tl.program_id(0), H, chunks)
+    t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
     i, x = tl.arange(0, C)[:, None], tl.arange(0, BX)[None, :]
-    base, at, ok = ((bh // H * T + t0) * H + bh % H) * X, i * H * X + x, (i <= last) & (x < X)
+    base, at, ok = ((b * T + t0) * H + h) * X, i * H * X + x, (i <= last) & (x < X)
     sums = tl.load(a + base + at, mask=ok, other=0.0)
     tl.store(a_out + base + at, over_block(sums, a + base, i, x, x < X, last, H * X, C, CHUNK), mask=ok)
     if EXACT:
         resets = tl.load(n + base + at, mask=ok, other=0).to(tl.int32)
         tl.store(n_out + base + at, over_block(resets, n + base, i, x, x < X, last, H * X, C, CHUNK), mask=ok)
-    tl.store(reach_out + bh * T + t0, reach(extent + bh * T + t0, last, C, CHUNK))
+    first = (b * H + h) * T + t0
+    tl.store(reach_out + first, reach(extent + first, last, C, CHUNK))
 
 
 def blocks() -> list[dict]:
@@ -92,10 +93,7 @@ def blocks() -> list[dict]:
             blocks_kernel, (over.programs,), *sums, *got, *over.at_once,
             X=20, C=BLOCK, CHUNK=chunk, BX=32, EXACT=exact, num_warps=4,
         )  # fmt: skip
-        begins = {
-            t + n for t, length in zip(torch.tensor((0, *lengths)).cumsum(0), lengths) for n in range(0, length, BLOCK)
-        }
-        known = sorted(int(t) for t in begins) if p is not None else list(range(0, steps, BLOCK))
+        known = over.begins[over.stops > over.begins] if p is not None else torch.arange(0, steps, BLOCK)
         extents = [x[2][..., known] for x in (got, want)]
         pairs = [(got[0], want[0]), *([(got[1], want[1])] if exact else [])]
         pairs.append((extents[0], torch.maximum(*extents)))  # at most so far: no less than what it is

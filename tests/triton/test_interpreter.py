@@ -62,8 +62,9 @@ def test_variables_may_be_called_what_kernels_call_their_own():
 
 
 def test_states_read_at_the_borders_of_blocks_in_one_part_and_in_several():
-    """Also where torch makes a part of what a decay's gradient is the sum of, and where an axis is contracted and kept."""
-    names = ("kimi_delta_attention", "rwkv7", "square_delta_rule")
+    """Also where torch makes a part of what a decay's gradient is the sum of, where an axis is contracted and kept, and where two
+    states share a decay, whose sums only one of their gradients may replace."""
+    names = ("kimi_delta_attention", "rwkv7", "square_delta_rule", "shared_decay")
     assert_small(interpret(names, [SMALL | {"steps": 150, "heads": 1, "decay": "extreme"}], parts=True, slice=16), 1e-5)
 
 

@@ -1,4 +1,4 @@
-"""Statements of walks, slice by slice; how many chunks come ahead; and sums over blocks of those inside chunks."""
+"""Statements of walks, slice by slice; how many chunks come ahead; and the tiles of kernels that read at borders."""
 
 import itertools
 

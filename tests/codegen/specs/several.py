@@ -87,6 +87,17 @@ r.update(S, diag(al) * S.prev + b * k * (v - S.prev.T * k).T)
 r.output("o", S.next.T * q)
 square_delta_rule = r
 
+r = Recurrence("shared_decay", doc="Two states with one decay for each channel.")
+d, e = r.dims("d e")
+q, k, p = r.inputs("q k p", d)
+v, w = r.inputs("v w", e)
+al = r.decay("al", d)
+S, M = (r.state(name, d, e) for name in "SM")
+r.update(S, diag(al) * S.prev + k * v.T)
+r.update(M, diag(al) * M.prev + p * w.T)
+r.output("o", S.next.T * q + M.next.T * k)
+shared_decay = r
+
 r = Recurrence("three_corrections", doc="Three delta rules a step, a decay between the first two.")
 d, e = r.dims("d e")
 q, a, b, c = r.inputs("q a b c", d)
