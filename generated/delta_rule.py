@@ -465,7 +465,7 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     return {"S": dS_last}
 
 
-@triton.jit(do_not_specialize=["T", "chunks"])
+@triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prepare_1(
     matrix1,
     k_p,
@@ -485,6 +485,7 @@ def forward_prepare_1(
     chunks,
     begins,
     stops,
+    programs,
     D: tl.constexpr,
     block_d: tl.constexpr,
     CHUNK: tl.constexpr,
@@ -495,11 +496,11 @@ def forward_prepare_1(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    b, c, h = chunk_of(tl.program_id(0), H, chunks)
-    bh = b * H + h
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
+    b, c, h = chunk_of(tl.program_id(0), H, chunks)
+    bh = b * H + h
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
@@ -757,7 +758,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "3a05c00d762e54af")
+    config = choose(some.dtype, (D, E), "a7752288a8465f43")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -776,6 +777,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         q,
         *strides(q, H),
         *lay.at_once,
+        lay.programs,
         D=D,
         block_d=config.padded(D),
         CHUNK=config.chunk,
@@ -911,7 +913,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     return {"o": o}, {"S": S_last}, saved
 
 
-@triton.jit(do_not_specialize=["T", "chunks"])
+@triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_1(
     matrix2,
     q_p,
@@ -943,6 +945,7 @@ def backward_prepare_1(
     chunks,
     begins,
     stops,
+    programs,
     D: tl.constexpr,
     E: tl.constexpr,
     block_d: tl.constexpr,
@@ -955,13 +958,13 @@ def backward_prepare_1(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    b, c, h = chunk_of(tl.program_id(0), H, chunks)
-    bh = b * H + h
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
     e = tl.arange(0, block_e)
     e_ok = e < E
+    b, c, h = chunk_of(tl.program_id(0), H, chunks)
+    bh = b * H + h
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
@@ -1250,7 +1253,7 @@ def backward_ends_1(
             )
 
 
-@triton.jit(do_not_specialize=["T", "chunks"])
+@triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_2(
     matrix5,
     beta_by_head,
@@ -1270,6 +1273,7 @@ def backward_prepare_2(
     chunks,
     begins,
     stops,
+    programs,
     E: tl.constexpr,
     block_e: tl.constexpr,
     CHUNK: tl.constexpr,
@@ -1280,11 +1284,11 @@ def backward_prepare_2(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    b, c, h = chunk_of(tl.program_id(0), H, chunks)
-    bh = b * H + h
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
     e_ok = e < E
+    b, c, h = chunk_of(tl.program_id(0), H, chunks)
+    bh = b * H + h
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
@@ -1603,7 +1607,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "3a05c00d762e54af")
+    config = choose(some.dtype, (D, E), "a7752288a8465f43")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -1633,6 +1637,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         *strides(write1, H),
         matrix4,
         *lay.at_once,
+        lay.programs,
         D=D,
         E=E,
         block_d=config.padded(D),
@@ -1786,6 +1791,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             *strides(write1, H),
             matrix6,
             *lay.at_once,
+            lay.programs,
             E=E,
             block_e=config.padded(E),
             CHUNK=config.chunk,

@@ -610,7 +610,7 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     return {"S": dS_last}
 
 
-@triton.jit(do_not_specialize=["T", "chunks"])
+@triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prepare_1(
     matrix1,
     alpha_sums,
@@ -632,6 +632,7 @@ def forward_prepare_1(
     chunks,
     begins,
     stops,
+    programs,
     D: tl.constexpr,
     block_d: tl.constexpr,
     CHUNK: tl.constexpr,
@@ -642,11 +643,11 @@ def forward_prepare_1(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    b, c, h = chunk_of(tl.program_id(0), H, chunks)
-    bh = b * H + h
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
+    b, c, h = chunk_of(tl.program_id(0), H, chunks)
+    bh = b * H + h
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
@@ -932,7 +933,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "4ac34c1fbc841135")
+    config = choose(some.dtype, (D, E), "ee3397e8bff1f053")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -955,6 +956,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         q,
         *strides(q, H),
         *lay.at_once,
+        lay.programs,
         D=D,
         block_d=config.padded(D),
         CHUNK=config.chunk,
@@ -1096,7 +1098,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     return {"o": o}, {"S": S_last}, saved
 
 
-@triton.jit(do_not_specialize=["T", "chunks"])
+@triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_1(
     matrix2,
     alpha_sums,
@@ -1125,11 +1127,14 @@ def backward_prepare_1(
     write1_h,
     write1_g,
     matrix4,
+    own1_out,
+    own2_out,
     T,
     H,
     chunks,
     begins,
     stops,
+    programs,
     D: tl.constexpr,
     E: tl.constexpr,
     block_d: tl.constexpr,
@@ -1142,13 +1147,13 @@ def backward_prepare_1(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    b, c, h = chunk_of(tl.program_id(0), H, chunks)
-    bh = b * H + h
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
     e = tl.arange(0, block_e)
     e_ok = e < E
+    b, c, h = chunk_of(tl.program_id(0), H, chunks)
+    bh = b * H + h
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
@@ -1188,6 +1193,13 @@ def backward_prepare_1(
     tl.store(
         matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta[None, :] * (p3 * m))
     )  # ((do write1^T) . m) diag(beta)
+    pairs = beta[None, :] * (
+        p3 * m * p * tl.where(i[:, None] > i[None, :], 1.0, 0.0)
+    )  # ([order_{mask}]_{i,j} . (q k^T) . (do write1^T) . m) diag(beta)
+    sums = tl.sum(pairs, axis=1)
+    sums2 = sums - tl.sum(pairs, axis=0)
+    tl.store(own1_out + (step + i * H) * 2 + 0, sums2, mask=i_ok)  # S: own.late
+    tl.store(own2_out + (step + i * H) * 2 + 0, tl.zeros([C], tl.float32), mask=i_ok)  # S: own.early
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1486,7 +1498,7 @@ def backward_ends_1(
             )
 
 
-@triton.jit(do_not_specialize=["T", "chunks"])
+@triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_2(
     matrix5,
     alpha_sums,
@@ -1503,13 +1515,23 @@ def backward_prepare_2(
     write1_g,
     beta_by_head,
     matrix6,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    k_g,
+    own1_out,
+    own2_out,
     T,
     H,
     chunks,
     begins,
     stops,
+    programs,
     E: tl.constexpr,
+    D: tl.constexpr,
     block_e: tl.constexpr,
+    block_d: tl.constexpr,
     CHUNK: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
@@ -1518,11 +1540,13 @@ def backward_prepare_2(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    b, c, h = chunk_of(tl.program_id(0), H, chunks)
-    bh = b * H + h
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
     e_ok = e < E
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    b, c, h = chunk_of(tl.program_id(0), H, chunks)
+    bh = b * H + h
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
@@ -1532,6 +1556,7 @@ def backward_prepare_2(
     step = (b * T + t0) * H + h
     write2_p += b * write2_b + h // write2_g * write2_h
     write1_p += b * write1_b + h // write1_g * write1_h
+    k_p += b * k_b + h // k_g * k_h
     alpha_a = tl.load(alpha_sums + at + row)
     alpha_r = tl.load(alpha_resets + at + row) if EXACT else -1
     alpha_a_before = tl.load(alpha_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
@@ -1558,6 +1583,15 @@ def backward_prepare_2(
     tl.store(
         matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta[None, :] * (p * m2))
     )  # ((write2 write1^T) . m) diag(beta)
+    k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+    p2 = tl.dot(k.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k k^T
+    pairs = (
+        -beta[:, None] * beta[None, :] * (m * p * p2 * tl.where(i[:, None] > i[None, :], 1.0, 0.0))
+    )  # -diag(beta) ([order_{mask}]_{i,j} . (k k^T) . (write2 write1^T) . m) diag(beta)
+    sums = tl.sum(pairs, axis=1)
+    sums2 = -tl.sum(pairs, axis=0)
+    tl.store(own1_out + (step + i * H) * 2 + 1, sums2, mask=i_ok)  # S: own.late
+    tl.store(own2_out + (step + i * H) * 2 + 1, sums, mask=i_ok)  # S: own.early
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1872,112 +1906,6 @@ def backward_sweep_3(
             )
 
 
-@triton.jit(do_not_specialize=["T", "chunks"])
-def backward_prepare_4(
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    alpha_sums,
-    alpha_resets,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    beta_by_head,
-    write2_p,
-    write2_b,
-    write2_t,
-    write2_h,
-    write2_g,
-    own1_out,
-    own2_out,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    E: tl.constexpr,
-    D: tl.constexpr,
-    block_e: tl.constexpr,
-    block_d: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
-):
-    """What needs no state, for all chunks at once."""
-    b, c, h = chunk_of(tl.program_id(0), H, chunks)
-    bh = b * H + h
-    i = tl.arange(0, C)
-    e = tl.arange(0, block_e)
-    e_ok = e < E
-    d = tl.arange(0, block_d)
-    d_ok = d < D
-    t0, last = place_of(c, T, begins, stops, C)
-    if last < 0:
-        return
-    i_ok = i < last + 1
-    row = i if EVEN else tl.minimum(i, last)
-    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
-    step = (b * T + t0) * H + h
-    do_p += b * do_b + h // do_g * do_h
-    write1_p += b * write1_b + h // write1_g * write1_h
-    q_p += b * q_b + h // q_g * q_h
-    k_p += b * k_b + h // k_g * k_h
-    write2_p += b * write2_b + h // write2_g * write2_h
-    alpha_a = tl.load(alpha_sums + at + row)
-    alpha_r = tl.load(alpha_resets + at + row) if EXACT else -1
-    do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-    write1 = tl.load(
-        write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
-    )
-    p = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
-    seen = i[:, None] >= i[None, :]
-    if EXACT:
-        seen = seen & (i[None, :] >= alpha_r[:, None])
-    m = power(alpha_a[:, None] - alpha_a[None, :], seen)  # decays from write to read
-    q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p2 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
-    beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-    pairs = beta[None, :] * (
-        p * m * p2 * tl.where(i[:, None] > i[None, :], 1.0, 0.0)
-    )  # ([order_{mask}]_{i,j} . (q k^T) . (do write1^T) . m) diag(beta)
-    sums = tl.sum(pairs, axis=1)
-    sums2 = sums - tl.sum(pairs, axis=0)
-    seen2 = i[:, None] > i[None, :]
-    if EXACT:
-        seen2 = seen2 & (i[None, :] >= alpha_r[:, None])
-    m2 = power(alpha_a[:, None] - alpha_a[None, :], seen2)  # decays from write to read
-    write2 = tl.load(
-        write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
-    )
-    p3 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
-    p4 = tl.dot(k.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k k^T
-    pairs2 = (
-        -beta[:, None] * beta[None, :] * (m2 * p3 * p4 * tl.where(i[:, None] > i[None, :], 1.0, 0.0))
-    )  # -diag(beta) ([order_{mask}]_{i,j} . (k k^T) . (write2 write1^T) . m) diag(beta)
-    sums3 = tl.sum(pairs2, axis=1)
-    sums4 = sums2 - tl.sum(pairs2, axis=0)
-    tl.store(own1_out + step + i * H, sums4, mask=i_ok)  # S: own.late
-    tl.store(own2_out + step + i * H, sums3, mask=i_ok)  # S: own.early
-
-
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_4(
     S_first,
@@ -2145,7 +2073,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "4ac34c1fbc841135")
+    config = choose(some.dtype, (D, E), "ee3397e8bff1f053")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -2156,6 +2084,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     alpha_sums, alpha_resets, alpha_extents = cumulate(alpha, lay, config.exact)
     alpha_extents = None
     beta_by_head = by_head(beta, H)
+    own1 = some.new_empty((B, T, H, 2), dtype=torch.float32)
+    own2 = some.new_empty((B, T, H, 2), dtype=torch.float32)
     matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
@@ -2178,7 +2108,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         write1,
         *strides(write1, H),
         matrix4,
+        own1,
+        own2,
         *lay.at_once,
+        lay.programs,
         D=D,
         E=E,
         block_d=config.padded(D),
@@ -2348,9 +2281,16 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             *strides(write1, H),
             beta_by_head,
             matrix6,
+            k,
+            *strides(k, H),
+            own1,
+            own2,
             *lay.at_once,
+            lay.programs,
             E=E,
+            D=D,
             block_e=config.padded(E),
+            block_d=config.padded(D),
             CHUNK=config.chunk,
             C=config.chunk,
             LEVELS=config.levels,
@@ -2461,42 +2401,6 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"alpha"}:
         S_at_ends = pair(S_last, dS_starts, (-2, -1))
     S_last = None
-    if needs & {"alpha", "k"}:
-        own1 = some.new_empty((B, T, H, 1), dtype=torch.float32)
-        own2 = some.new_empty((B, T, H, 1), dtype=torch.float32)
-        launch(
-            backward_prepare_4,
-            (lay.programs,),
-            do,
-            *strides(do, H),
-            write1,
-            *strides(write1, H),
-            alpha_sums,
-            alpha_resets,
-            q,
-            *strides(q, H),
-            k,
-            *strides(k, H),
-            beta_by_head,
-            write2,
-            *strides(write2, H),
-            own1,
-            own2,
-            *lay.at_once,
-            E=E,
-            D=D,
-            block_e=config.padded(E),
-            block_d=config.padded(D),
-            CHUNK=config.chunk,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
-            maxnreg=255 if config.exact else None,
-        )
     alpha_by_head = by_head(alpha, H)
     if needs & {"alpha", "k"}:
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)

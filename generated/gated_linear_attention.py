@@ -69,18 +69,22 @@ from chunkform.runtime.kernels import (
     decayed_product,
     decayed_sum,
     is_flat,
+    last_of,
     later_sums,
+    log2_of,
     over_block,
     part_of,
     place_of,
     reach,
     span,
+    steep,
+    sums_of,
 )
 from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, spread, steps, strides, whole
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import BLOCK, backward_by_length, forward_by_length
 from chunkform.runtime.parts import map_of_all
-from chunkform.runtime.places import LEVELS, parts_for, places
+from chunkform.runtime.places import GROUP, LEVELS, parts_for, places
 from chunkform.runtime.rounding import rounded_and_rest
 from chunkform.runtime.segments import PIECE, Segment, in_pieces, over_chunks
 from chunkform.runtime.torch_form import (
@@ -451,7 +455,7 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     return {"S": dS_last}
 
 
-@triton.jit(do_not_specialize=["T", "chunks"])
+@triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prepare_1(
     q_p,
     q_b,
@@ -465,6 +469,11 @@ def forward_prepare_1(
     k_g,
     alpha_sums,
     alpha_resets,
+    alpha_p,
+    alpha_b,
+    alpha_t,
+    alpha_h,
+    alpha_g,
     alpha_extents,
     scaled1_p,
     scaled2_p,
@@ -474,9 +483,11 @@ def forward_prepare_1(
     chunks,
     begins,
     stops,
+    programs,
     D: tl.constexpr,
     part_d: tl.constexpr,
     FLAT: tl.constexpr,
+    GROUP: tl.constexpr,
     CHUNK: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
@@ -485,9 +496,9 @@ def forward_prepare_1(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
+    i = tl.arange(0, C)
     b, c, h = chunk_of(tl.program_id(0), H, chunks)
     bh = b * H + h
-    i = tl.arange(0, C)
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
@@ -497,27 +508,50 @@ def forward_prepare_1(
     step = (b * T + t0) * H + h
     q_p += b * q_b + h // q_g * q_h
     k_p += b * k_b + h // k_g * k_h
-    extent = reach(alpha_extents + at, last, C, CHUNK)
-    if is_flat(extent, DT) != FLAT:
-        return
+    alpha_p += b * alpha_b + h // alpha_g * alpha_h
+    SUMS: tl.constexpr = not EXACT
+    if EXACT:
+        extent = reach(alpha_extents + at, last, C, CHUNK)
+        if not is_flat(extent, DT):
+            return
     t = tl.zeros([C, C], tl.float32)
+    alpha_most = tl.full([], 0.0, tl.float32)
+    alpha_least = tl.full([], 0.0, tl.float32)
     for d_start in range(0, D, part_d):
         d = d_start + tl.arange(0, part_d)
         d_ok = d < D
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         # sum_{d} k_{j,d} q_{i,d} m_{i,j,d}
-        alpha_a = over_block(
-            tl.load(alpha_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
-            alpha_sums + step * D,
-            (row)[:, None],
-            d[None, :],
-            d_ok[None, :],
-            last,
-            H * D,
-            C,
-            CHUNK,
+        alpha_log2 = (
+            log2_of(
+                tl.load(
+                    alpha_p + t0 * alpha_t + i[:, None] * alpha_t + d[None, :],
+                    mask=i_ok[:, None] & d_ok[None, :],
+                    other=0.0,
+                )
+            )
+            if SUMS
+            else 0.0
         )
+        alpha_a = (
+            sums_of(alpha_log2, C)
+            if SUMS
+            else over_block(
+                tl.load(alpha_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
+                alpha_sums + step * D,
+                (row)[:, None],
+                d[None, :],
+                d_ok[None, :],
+                last,
+                H * D,
+                C,
+                CHUNK,
+            )
+        )
+        if SUMS:
+            alpha_most = tl.maximum(alpha_most, tl.max(tl.max(alpha_a, axis=1), axis=0))
+            alpha_least = tl.minimum(alpha_least, tl.min(tl.min(alpha_a, axis=1), axis=0))
         alpha_n = (
             over_block(
                 tl.load(
@@ -535,10 +569,43 @@ def forward_prepare_1(
             if EXACT
             else 0
         )
+        alpha_a_end = (
+            last_of(alpha_a, C)
+            if SUMS
+            else over_block(
+                tl.load(alpha_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
+                alpha_sums + step * D,
+                (last),
+                d,
+                d_ok,
+                last,
+                H * D,
+                C,
+                CHUNK,
+            )
+        )
+        alpha_n_end = (
+            over_block(
+                tl.load(alpha_resets + step * D + last * (H * D) + d, mask=d_ok, other=0).to(tl.int32),
+                alpha_resets + step * D,
+                (last),
+                d,
+                d_ok,
+                last,
+                H * D,
+                C,
+                CHUNK,
+            )
+            if EXACT
+            else tl.full([1], 0, tl.int32)
+        )
+        if SUMS:
+            tl.store(alpha_sums + step * D + last * (H * D) + d, alpha_a_end, mask=d_ok)
         t = decayed_product(
             t,
             q.to(tl.float32),
             k.to(tl.float32),
+            alpha_a_end if SUMS else None,
             alpha_sums + step * D,
             alpha_resets + step * D if EXACT else None,
             alpha_a,
@@ -564,39 +631,252 @@ def forward_prepare_1(
             (since * q.to(tl.float32)),
             mask=i_ok[:, None] & d_ok[None, :],
         )  # q . since
-        alpha_a_end = over_block(
-            tl.load(alpha_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
-            alpha_sums + step * D,
-            (last),
-            d,
-            d_ok,
-            last,
-            H * D,
-            C,
-            CHUNK,
-        )
-        alpha_n_end = (
-            over_block(
-                tl.load(alpha_resets + step * D + last * (H * D) + d, mask=d_ok, other=0).to(tl.int32),
-                alpha_resets + step * D,
-                (last),
-                d,
-                d_ok,
-                last,
-                H * D,
-                C,
-                CHUNK,
-            )
-            if EXACT
-            else tl.full([1], 0, tl.int32)
-        )
         until = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
         tl.store(
             scaled2_p + at * D + i[:, None] * D + d[None, :],
             (until * k.to(tl.float32)),
             mask=i_ok[:, None] & d_ok[None, :],
         )  # k . until
+    if SUMS:
+        tl.store(alpha_extents + at, alpha_most - alpha_least)
+        if not is_flat(alpha_most - alpha_least, DT):
+            for d_start in range(0, D, part_d):
+                d = d_start + tl.arange(0, part_d)
+                d_ok = d < D
+                sums = sums_of(
+                    log2_of(
+                        tl.load(
+                            alpha_p + t0 * alpha_t + i[:, None] * alpha_t + d[None, :],
+                            mask=i_ok[:, None] & d_ok[None, :],
+                            other=0.0,
+                        )
+                    ),
+                    C,
+                )
+                tl.store(
+                    alpha_sums + step * D + i[:, None] * (H * D) + d[None, :], sums, mask=i_ok[:, None] & d_ok[None, :]
+                )
     tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t)  # t
+
+
+@triton.jit(do_not_specialize=["T", "chunks", "programs"])
+def forward_prepare_1_others(
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    q_g,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    k_g,
+    alpha_sums,
+    alpha_resets,
+    alpha_p,
+    alpha_b,
+    alpha_t,
+    alpha_h,
+    alpha_g,
+    alpha_extents,
+    scaled1_p,
+    scaled2_p,
+    matrix1,
+    T,
+    H,
+    chunks,
+    begins,
+    stops,
+    programs,
+    D: tl.constexpr,
+    part_d: tl.constexpr,
+    FLAT: tl.constexpr,
+    GROUP: tl.constexpr,
+    CHUNK: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
+    i = tl.arange(0, C)
+    SUMS: tl.constexpr = False
+    group = tl.program_id(0) * GROUP
+    if steep(alpha_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
+        return
+    q_p_all = q_p
+    k_p_all = k_p
+    alpha_p_all = alpha_p
+    for n in range(0, tl.minimum(GROUP, programs - group)):
+        b, c, h = chunk_of(group + n, H, chunks)
+        bh = b * H + h
+        t0, last = place_of(c, T, begins, stops, C)
+        if last >= 0:
+            i_ok = i < last + 1
+            row = i if EVEN else tl.minimum(i, last)
+            at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
+            step = (b * T + t0) * H + h
+            q_p = q_p_all + b * q_b + h // q_g * q_h
+            k_p = k_p_all + b * k_b + h // k_g * k_h
+            alpha_p = alpha_p_all + b * alpha_b + h // alpha_g * alpha_h
+            extent = reach(alpha_extents + at, last, C, CHUNK)
+            if not is_flat(extent, DT):
+                t = tl.zeros([C, C], tl.float32)
+                alpha_most = tl.full([], 0.0, tl.float32)
+                alpha_least = tl.full([], 0.0, tl.float32)
+                for d_start in range(0, D, part_d):
+                    d = d_start + tl.arange(0, part_d)
+                    d_ok = d < D
+                    q = tl.load(
+                        q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
+                    )
+                    k = tl.load(
+                        k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
+                    )
+                    # sum_{d} k_{j,d} q_{i,d} m_{i,j,d}
+                    alpha_log2 = (
+                        log2_of(
+                            tl.load(
+                                alpha_p + t0 * alpha_t + i[:, None] * alpha_t + d[None, :],
+                                mask=i_ok[:, None] & d_ok[None, :],
+                                other=0.0,
+                            )
+                        )
+                        if SUMS
+                        else 0.0
+                    )
+                    alpha_a = (
+                        sums_of(alpha_log2, C)
+                        if SUMS
+                        else over_block(
+                            tl.load(
+                                alpha_sums + step * D + (row)[:, None] * (H * D) + d[None, :],
+                                mask=(d_ok)[None, :],
+                                other=0,
+                            ),
+                            alpha_sums + step * D,
+                            (row)[:, None],
+                            d[None, :],
+                            d_ok[None, :],
+                            last,
+                            H * D,
+                            C,
+                            CHUNK,
+                        )
+                    )
+                    if SUMS:
+                        alpha_most = tl.maximum(alpha_most, tl.max(tl.max(alpha_a, axis=1), axis=0))
+                        alpha_least = tl.minimum(alpha_least, tl.min(tl.min(alpha_a, axis=1), axis=0))
+                    alpha_n = (
+                        over_block(
+                            tl.load(
+                                alpha_resets + step * D + (row)[:, None] * (H * D) + d[None, :],
+                                mask=(d_ok)[None, :],
+                                other=0,
+                            ).to(tl.int32),
+                            alpha_resets + step * D,
+                            (row)[:, None],
+                            d[None, :],
+                            d_ok[None, :],
+                            last,
+                            H * D,
+                            C,
+                            CHUNK,
+                        )
+                        if EXACT
+                        else 0
+                    )
+                    alpha_a_end = (
+                        last_of(alpha_a, C)
+                        if SUMS
+                        else over_block(
+                            tl.load(alpha_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
+                            alpha_sums + step * D,
+                            (last),
+                            d,
+                            d_ok,
+                            last,
+                            H * D,
+                            C,
+                            CHUNK,
+                        )
+                    )
+                    alpha_n_end = (
+                        over_block(
+                            tl.load(alpha_resets + step * D + last * (H * D) + d, mask=d_ok, other=0).to(tl.int32),
+                            alpha_resets + step * D,
+                            (last),
+                            d,
+                            d_ok,
+                            last,
+                            H * D,
+                            C,
+                            CHUNK,
+                        )
+                        if EXACT
+                        else tl.full([1], 0, tl.int32)
+                    )
+                    if SUMS:
+                        tl.store(alpha_sums + step * D + last * (H * D) + d, alpha_a_end, mask=d_ok)
+                    t = decayed_product(
+                        t,
+                        q.to(tl.float32),
+                        k.to(tl.float32),
+                        alpha_a_end if SUMS else None,
+                        alpha_sums + step * D,
+                        alpha_resets + step * D if EXACT else None,
+                        alpha_a,
+                        alpha_n,
+                        alpha_a,
+                        alpha_n,
+                        d,
+                        d_ok,
+                        last,
+                        H * D,
+                        C,
+                        CHUNK,
+                        LEVELS,
+                        True,
+                        True,
+                        FLAT,
+                        EXACT,
+                        DT,
+                    )
+                    since = span(alpha_a, alpha_n, 0.0, 0)
+                    tl.store(
+                        scaled1_p + at * D + i[:, None] * D + d[None, :],
+                        (since * q.to(tl.float32)),
+                        mask=i_ok[:, None] & d_ok[None, :],
+                    )  # q . since
+                    until = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
+                    tl.store(
+                        scaled2_p + at * D + i[:, None] * D + d[None, :],
+                        (until * k.to(tl.float32)),
+                        mask=i_ok[:, None] & d_ok[None, :],
+                    )  # k . until
+                if SUMS:
+                    tl.store(alpha_extents + at, alpha_most - alpha_least)
+                    if not is_flat(alpha_most - alpha_least, DT):
+                        for d_start in range(0, D, part_d):
+                            d = d_start + tl.arange(0, part_d)
+                            d_ok = d < D
+                            sums = sums_of(
+                                log2_of(
+                                    tl.load(
+                                        alpha_p + t0 * alpha_t + i[:, None] * alpha_t + d[None, :],
+                                        mask=i_ok[:, None] & d_ok[None, :],
+                                        other=0.0,
+                                    )
+                                ),
+                                C,
+                            )
+                            tl.store(
+                                alpha_sums + step * D + i[:, None] * (H * D) + d[None, :],
+                                sums,
+                                mask=i_ok[:, None] & d_ok[None, :],
+                            )
+                tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t)  # t
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -744,44 +1024,78 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "7f62a3defaef1e04")
+    config = choose(some.dtype, (D, E), "1c8be8110b1faea2")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     S_starts = S_first
-    alpha_sums, alpha_resets, alpha_extents = cumulate(alpha, lay, config.exact)
+    alpha_sums, alpha_resets, alpha_extents = cumulate(alpha, lay, config.exact, made=True)
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
     scaled1 = some.new_empty((B, H, T, D))
     scaled2 = some.new_empty((B, H, T, D))
-    for flat in (True, False):
-        launch(
-            forward_prepare_1,
-            (lay.programs,),
-            q,
-            *strides(q, H),
-            k,
-            *strides(k, H),
-            alpha_sums,
-            alpha_resets,
-            alpha_extents,
-            scaled1,
-            scaled2,
-            matrix1,
-            *lay.at_once,
-            D=D,
-            part_d=min(config.block, config.padded(D)),
-            FLAT=flat,
-            CHUNK=config.chunk,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
-            maxnreg=config.registers,
-        )
+    launch(
+        forward_prepare_1,
+        (lay.programs,),
+        q,
+        *strides(q, H),
+        k,
+        *strides(k, H),
+        alpha_sums,
+        alpha_resets,
+        alpha,
+        *strides(alpha, H),
+        alpha_extents,
+        scaled1,
+        scaled2,
+        matrix1,
+        *lay.at_once,
+        lay.programs,
+        D=D,
+        part_d=min(config.block, config.padded(D)),
+        FLAT=True,
+        GROUP=GROUP,
+        CHUNK=config.chunk,
+        C=config.chunk,
+        LEVELS=config.levels,
+        EVEN=lay.even,
+        EXACT=config.exact,
+        DT=DTYPES[some.dtype],
+        num_warps=config.ahead,
+        num_stages=1,
+        maxnreg=config.registers,
+    )
+    launch(
+        forward_prepare_1_others,
+        (cdiv(lay.programs, GROUP),),
+        q,
+        *strides(q, H),
+        k,
+        *strides(k, H),
+        alpha_sums,
+        alpha_resets,
+        alpha,
+        *strides(alpha, H),
+        alpha_extents,
+        scaled1,
+        scaled2,
+        matrix1,
+        *lay.at_once,
+        lay.programs,
+        D=D,
+        part_d=min(config.block, config.padded(D)),
+        FLAT=False,
+        GROUP=GROUP,
+        CHUNK=config.chunk,
+        C=config.chunk,
+        LEVELS=config.levels,
+        EVEN=lay.even,
+        EXACT=config.exact,
+        DT=DTYPES[some.dtype],
+        num_warps=config.ahead,
+        num_stages=1,
+        maxnreg=config.registers,
+    )
     alpha_extents = None
     if parts > 1 or exchange is not None:
         S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
@@ -892,7 +1206,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     return {"o": o}, {"S": S_last}, saved
 
 
-@triton.jit(do_not_specialize=["T", "chunks"])
+@triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_1(
     k_p,
     k_b,
@@ -915,9 +1229,11 @@ def backward_prepare_1(
     chunks,
     begins,
     stops,
+    programs,
     D: tl.constexpr,
     part_d: tl.constexpr,
     FLAT: tl.constexpr,
+    GROUP: tl.constexpr,
     CHUNK: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
@@ -926,9 +1242,9 @@ def backward_prepare_1(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
+    i = tl.arange(0, C)
     b, c, h = chunk_of(tl.program_id(0), H, chunks)
     bh = b * H + h
-    i = tl.arange(0, C)
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
@@ -939,7 +1255,7 @@ def backward_prepare_1(
     k_p += b * k_b + h // k_g * k_h
     q_p += b * q_b + h // q_g * q_h
     extent = reach(alpha_extents + at, last, C, CHUNK)
-    if is_flat(extent, DT) != FLAT:
+    if not is_flat(extent, DT):
         return
     t = tl.zeros([C, C], tl.float32)
     for d_start in range(0, D, part_d):
@@ -980,6 +1296,7 @@ def backward_prepare_1(
             t,
             k.to(tl.float32),
             q.to(tl.float32),
+            None,
             alpha_sums + step * D,
             alpha_resets + step * D if EXACT else None,
             alpha_a,
@@ -1038,6 +1355,169 @@ def backward_prepare_1(
             mask=i_ok[:, None] & d_ok[None, :],
         )  # q . until
     tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t)  # t
+
+
+@triton.jit(do_not_specialize=["T", "chunks", "programs"])
+def backward_prepare_1_others(
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    k_g,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    q_g,
+    alpha_sums,
+    alpha_resets,
+    alpha_extents,
+    scaled1_p,
+    scaled2_p,
+    matrix1,
+    T,
+    H,
+    chunks,
+    begins,
+    stops,
+    programs,
+    D: tl.constexpr,
+    part_d: tl.constexpr,
+    FLAT: tl.constexpr,
+    GROUP: tl.constexpr,
+    CHUNK: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
+    i = tl.arange(0, C)
+    group = tl.program_id(0) * GROUP
+    if steep(alpha_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
+        return
+    k_p_all = k_p
+    q_p_all = q_p
+    for n in range(0, tl.minimum(GROUP, programs - group)):
+        b, c, h = chunk_of(group + n, H, chunks)
+        bh = b * H + h
+        t0, last = place_of(c, T, begins, stops, C)
+        if last >= 0:
+            i_ok = i < last + 1
+            row = i if EVEN else tl.minimum(i, last)
+            at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
+            step = (b * T + t0) * H + h
+            k_p = k_p_all + b * k_b + h // k_g * k_h
+            q_p = q_p_all + b * q_b + h // q_g * q_h
+            extent = reach(alpha_extents + at, last, C, CHUNK)
+            if not is_flat(extent, DT):
+                t = tl.zeros([C, C], tl.float32)
+                for d_start in range(0, D, part_d):
+                    d = d_start + tl.arange(0, part_d)
+                    d_ok = d < D
+                    k = tl.load(
+                        k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
+                    )
+                    q = tl.load(
+                        q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
+                    )
+                    # sum_{d} q_{j,d} k_{i,d} m_{i,j,d}
+                    alpha_a = over_block(
+                        tl.load(
+                            alpha_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0
+                        ),
+                        alpha_sums + step * D,
+                        (row)[:, None],
+                        d[None, :],
+                        d_ok[None, :],
+                        last,
+                        H * D,
+                        C,
+                        CHUNK,
+                    )
+                    alpha_n = (
+                        over_block(
+                            tl.load(
+                                alpha_resets + step * D + (row)[:, None] * (H * D) + d[None, :],
+                                mask=(d_ok)[None, :],
+                                other=0,
+                            ).to(tl.int32),
+                            alpha_resets + step * D,
+                            (row)[:, None],
+                            d[None, :],
+                            d_ok[None, :],
+                            last,
+                            H * D,
+                            C,
+                            CHUNK,
+                        )
+                        if EXACT
+                        else 0
+                    )
+                    t = decayed_product(
+                        t,
+                        k.to(tl.float32),
+                        q.to(tl.float32),
+                        None,
+                        alpha_sums + step * D,
+                        alpha_resets + step * D if EXACT else None,
+                        alpha_a,
+                        alpha_n,
+                        alpha_a,
+                        alpha_n,
+                        d,
+                        d_ok,
+                        last,
+                        H * D,
+                        C,
+                        CHUNK,
+                        LEVELS,
+                        False,
+                        True,
+                        FLAT,
+                        EXACT,
+                        DT,
+                    )
+                    alpha_a_end = over_block(
+                        tl.load(alpha_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
+                        alpha_sums + step * D,
+                        (last),
+                        d,
+                        d_ok,
+                        last,
+                        H * D,
+                        C,
+                        CHUNK,
+                    )
+                    alpha_n_end = (
+                        over_block(
+                            tl.load(alpha_resets + step * D + last * (H * D) + d, mask=d_ok, other=0).to(tl.int32),
+                            alpha_resets + step * D,
+                            (last),
+                            d,
+                            d_ok,
+                            last,
+                            H * D,
+                            C,
+                            CHUNK,
+                        )
+                        if EXACT
+                        else tl.full([1], 0, tl.int32)
+                    )
+                    since = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
+                    tl.store(
+                        scaled1_p + at * D + i[:, None] * D + d[None, :],
+                        (since * k.to(tl.float32)),
+                        mask=i_ok[:, None] & d_ok[None, :],
+                    )  # k . since
+                    until = span(alpha_a, alpha_n, 0.0, 0)
+                    tl.store(
+                        scaled2_p + at * D + i[:, None] * D + d[None, :],
+                        (until * q.to(tl.float32)),
+                        mask=i_ok[:, None] & d_ok[None, :],
+                    )  # q . until
+                tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t)  # t
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1178,7 +1658,7 @@ def backward_sweep_1(
             )
 
 
-@triton.jit(do_not_specialize=["T", "chunks"])
+@triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_read_1(
     S_borders,
     dS_borders,
@@ -1213,11 +1693,13 @@ def backward_read_1(
     chunks,
     begins,
     stops,
+    programs,
     E: tl.constexpr,
     D: tl.constexpr,
     block_e: tl.constexpr,
     block_d: tl.constexpr,
     FLAT: tl.constexpr,
+    GROUP: tl.constexpr,
     CHUNK: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
@@ -1227,13 +1709,13 @@ def backward_read_1(
 ):
     """What reads the states at the borders of blocks, for all blocks at once."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
-    b, c, h = chunk_of((tl.program_id(0) // tl.cdiv(D, block_d)), H, chunks)
-    bh = b * H + h
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
     e_ok = e < E
     d = tile * block_d + tl.arange(0, block_d)
     d_ok = d < D
+    b, c, h = chunk_of((tl.program_id(0) // tl.cdiv(D, block_d)), H, chunks)
+    bh = b * H + h
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
@@ -1246,7 +1728,7 @@ def backward_read_1(
     k_p += b * k_b + h // k_g * k_h
     q_p += b * q_b + h // q_g * q_h
     extent = reach(alpha_extents + at, last, C, CHUNK)
-    if is_flat(extent, DT) != FLAT:
+    if not is_flat(extent, DT):
         return
     s = tl.load(
         S_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
@@ -1390,6 +1872,246 @@ def backward_read_1(
     )  # S: pairing
 
 
+@triton.jit(do_not_specialize=["T", "chunks", "programs"])
+def backward_read_1_others(
+    S_borders,
+    dS_borders,
+    alpha_sums,
+    alpha_resets,
+    do_p,
+    do_b,
+    do_t,
+    do_h,
+    do_g,
+    v_p,
+    v_b,
+    v_t,
+    v_h,
+    v_g,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    k_g,
+    alpha_extents,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    q_g,
+    dq_out,
+    dk_out,
+    S_pairing_out,
+    T,
+    H,
+    chunks,
+    begins,
+    stops,
+    programs,
+    E: tl.constexpr,
+    D: tl.constexpr,
+    block_e: tl.constexpr,
+    block_d: tl.constexpr,
+    FLAT: tl.constexpr,
+    GROUP: tl.constexpr,
+    CHUNK: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
+    tile = tl.program_id(0) % tl.cdiv(D, block_d)
+    i = tl.arange(0, C)
+    e = tl.arange(0, block_e)
+    e_ok = e < E
+    d = tile * block_d + tl.arange(0, block_d)
+    d_ok = d < D
+    group = (tl.program_id(0) // tl.cdiv(D, block_d)) * GROUP
+    if steep(alpha_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
+        return
+    do_p_all = do_p
+    v_p_all = v_p
+    k_p_all = k_p
+    q_p_all = q_p
+    for n in range(0, tl.minimum(GROUP, programs - group)):
+        b, c, h = chunk_of(group + n, H, chunks)
+        bh = b * H + h
+        t0, last = place_of(c, T, begins, stops, C)
+        if last >= 0:
+            i_ok = i < last + 1
+            row = i if EVEN else tl.minimum(i, last)
+            at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
+            step = (b * T + t0) * H + h
+            do_p = do_p_all + b * do_b + h // do_g * do_h
+            v_p = v_p_all + b * v_b + h // v_g * v_h
+            k_p = k_p_all + b * k_b + h // k_g * k_h
+            q_p = q_p_all + b * q_b + h // q_g * q_h
+            extent = reach(alpha_extents + at, last, C, CHUNK)
+            if not is_flat(extent, DT):
+                s = tl.load(
+                    S_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
+                    mask=d_ok[None, :] & e_ok[:, None],
+                    other=0.0,
+                )  # S
+                s2 = tl.load(
+                    dS_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
+                    mask=d_ok[None, :] & e_ok[:, None],
+                    other=0.0,
+                )  # dS
+                alpha_a_end = over_block(
+                    tl.load(alpha_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
+                    alpha_sums + step * D,
+                    (last),
+                    d,
+                    d_ok,
+                    last,
+                    H * D,
+                    C,
+                    CHUNK,
+                )
+                alpha_n_end = (
+                    over_block(
+                        tl.load(alpha_resets + step * D + last * (H * D) + d, mask=d_ok, other=0).to(tl.int32),
+                        alpha_resets + step * D,
+                        (last),
+                        d,
+                        d_ok,
+                        last,
+                        H * D,
+                        C,
+                        CHUNK,
+                    )
+                    if EXACT
+                    else tl.full([1], 0, tl.int32)
+                )
+                kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
+                spans = kept * tl.sum(
+                    s.to(tl.float32) * s2.to(tl.float32), axis=0
+                )  # the decays of the block times <S, dS>
+                do = tl.load(
+                    do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+                )
+                v = tl.load(
+                    v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+                )
+                p = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do v^T
+                p2 = p
+                k = tl.load(
+                    k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
+                )
+                alpha_a = over_block(
+                    tl.load(
+                        alpha_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0
+                    ),
+                    alpha_sums + step * D,
+                    (row)[:, None],
+                    d[None, :],
+                    d_ok[None, :],
+                    last,
+                    H * D,
+                    C,
+                    CHUNK,
+                )
+                alpha_n = (
+                    over_block(
+                        tl.load(
+                            alpha_resets + step * D + (row)[:, None] * (H * D) + d[None, :],
+                            mask=(d_ok)[None, :],
+                            other=0,
+                        ).to(tl.int32),
+                        alpha_resets + step * D,
+                        (row)[:, None],
+                        d[None, :],
+                        d_ok[None, :],
+                        last,
+                        H * D,
+                        C,
+                        CHUNK,
+                    )
+                    if EXACT
+                    else 0
+                )
+                p3 = decayed_sum(
+                    p2,
+                    k.to(tl.float32),
+                    alpha_sums + step * D,
+                    alpha_resets + step * D if EXACT else None,
+                    alpha_a,
+                    alpha_n,
+                    alpha_a,
+                    alpha_n,
+                    d,
+                    d_ok,
+                    last,
+                    H * D,
+                    C,
+                    CHUNK,
+                    LEVELS,
+                    True,
+                    True,
+                    FLAT,
+                    EXACT,
+                    DT,
+                )  # sum_{j} k_{j,d} [do v^T]_{i,j} m_{i,j,d}
+                since = span(alpha_a, alpha_n, 0.0, 0)
+                p4 = tl.dot(do.to(DT), s.to(DT), input_precision="tf32x3")  # do S^T
+                y = p3 + (since * p4)  # (do S^T) . since + intra1
+                q = tl.load(
+                    q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
+                )
+                terms = y  # dq
+                tl.store(
+                    dq_out + step * D + i[:, None] * (H * D) + d[None, :], y, mask=i_ok[:, None] & d_ok[None, :]
+                )  # dq
+                p5 = tl.dot(v.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # v do^T
+                p6 = p5
+                p7 = decayed_sum(
+                    p6,
+                    q.to(tl.float32),
+                    alpha_sums + step * D,
+                    alpha_resets + step * D if EXACT else None,
+                    alpha_a,
+                    alpha_n,
+                    alpha_a,
+                    alpha_n,
+                    d,
+                    d_ok,
+                    last,
+                    H * D,
+                    C,
+                    CHUNK,
+                    LEVELS,
+                    False,
+                    True,
+                    FLAT,
+                    EXACT,
+                    DT,
+                )  # sum_{j} q_{j,d} [v do^T]_{i,j} m_{i,j,d}
+                p8 = tl.dot(v.to(DT), s2.to(DT), input_precision="tf32x3")  # v dS^T
+                since2 = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
+                y2 = p7 + (p8 * since2)  # (v dS^T) . since + intra2
+                sums = tl.sum((-(p8 * since2 * k.to(tl.float32))), axis=0)  # out
+                terms2 = y2  # dk
+                tl.store(
+                    dk_out + step * D + i[:, None] * (H * D) + d[None, :], y2, mask=i_ok[:, None] & d_ok[None, :]
+                )  # dk
+                end = spans - sums
+                total = end[None, :] + later_sums(
+                    tl.where(i_ok[:, None], ((-(y2 * k.to(tl.float32))) + (y * q.to(tl.float32))), 0.0),
+                    C,
+                    True and block_e <= 128,
+                    DT,
+                )
+                tl.debug_barrier()  # this may replace sums that other warps load
+                tl.store(
+                    S_pairing_out + step * D + i[:, None] * (H * D) + d[None, :],
+                    total,
+                    mask=i_ok[:, None] & d_ok[None, :],
+                )  # S: pairing
+
+
 def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None):
     """Gradients."""
     q = steps(given["q"])
@@ -1401,7 +2123,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "7f62a3defaef1e04")
+    config = choose(some.dtype, (D, E), "1c8be8110b1faea2")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -1413,34 +2135,64 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
     scaled1 = some.new_empty((B, H, T, D))
     scaled2 = some.new_empty((B, H, T, D))
-    for flat in (True, False):
-        launch(
-            backward_prepare_1,
-            (lay.programs,),
-            k,
-            *strides(k, H),
-            q,
-            *strides(q, H),
-            alpha_sums,
-            alpha_resets,
-            alpha_extents,
-            scaled1,
-            scaled2,
-            matrix1,
-            *lay.at_once,
-            D=D,
-            part_d=min(config.block, config.padded(D)),
-            FLAT=flat,
-            CHUNK=config.chunk,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
-            maxnreg=config.registers,
-        )
+    launch(
+        backward_prepare_1,
+        (lay.programs,),
+        k,
+        *strides(k, H),
+        q,
+        *strides(q, H),
+        alpha_sums,
+        alpha_resets,
+        alpha_extents,
+        scaled1,
+        scaled2,
+        matrix1,
+        *lay.at_once,
+        lay.programs,
+        D=D,
+        part_d=min(config.block, config.padded(D)),
+        FLAT=True,
+        GROUP=GROUP,
+        CHUNK=config.chunk,
+        C=config.chunk,
+        LEVELS=config.levels,
+        EVEN=lay.even,
+        EXACT=config.exact,
+        DT=DTYPES[some.dtype],
+        num_warps=config.ahead,
+        num_stages=1,
+        maxnreg=config.registers,
+    )
+    launch(
+        backward_prepare_1_others,
+        (cdiv(lay.programs, GROUP),),
+        k,
+        *strides(k, H),
+        q,
+        *strides(q, H),
+        alpha_sums,
+        alpha_resets,
+        alpha_extents,
+        scaled1,
+        scaled2,
+        matrix1,
+        *lay.at_once,
+        lay.programs,
+        D=D,
+        part_d=min(config.block, config.padded(D)),
+        FLAT=False,
+        GROUP=GROUP,
+        CHUNK=config.chunk,
+        C=config.chunk,
+        LEVELS=config.levels,
+        EVEN=lay.even,
+        EXACT=config.exact,
+        DT=DTYPES[some.dtype],
+        num_warps=config.ahead,
+        num_stages=1,
+        maxnreg=config.registers,
+    )
     if parts > 1 or exchange is not None:
         dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         launch(
@@ -1547,42 +2299,80 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
         S_pairing = alpha_sums  # in place
-        for flat in (True, False):
-            launch(
-                backward_read_1,
-                (blocks.programs * cdiv(D, min(config.read_tile, config.padded(D))),),
-                S_borders,
-                dS_borders,
-                alpha_sums,
-                alpha_resets,
-                do,
-                *strides(do, H),
-                v,
-                *strides(v, H),
-                k,
-                *strides(k, H),
-                alpha_extents,
-                q,
-                *strides(q, H),
-                dq,
-                dk,
-                S_pairing,
-                *blocks.at_once,
-                E=E,
-                D=D,
-                block_e=config.padded(E),
-                block_d=min(config.read_tile, config.padded(D)),
-                FLAT=flat,
-                CHUNK=config.chunk,
-                C=BLOCK,
-                LEVELS=LEVELS,
-                EVEN=blocks.even,
-                EXACT=config.exact,
-                DT=DTYPES[some.dtype],
-                num_warps=config.read_warps(config.padded(E)),
-                num_stages=1,
-                maxnreg=255 if config.exact else None,
-            )
+        launch(
+            backward_read_1,
+            (blocks.programs * cdiv(D, min(config.read_tile, config.padded(D))),),
+            S_borders,
+            dS_borders,
+            alpha_sums,
+            alpha_resets,
+            do,
+            *strides(do, H),
+            v,
+            *strides(v, H),
+            k,
+            *strides(k, H),
+            alpha_extents,
+            q,
+            *strides(q, H),
+            dq,
+            dk,
+            S_pairing,
+            *blocks.at_once,
+            blocks.programs,
+            E=E,
+            D=D,
+            block_e=config.padded(E),
+            block_d=min(config.read_tile, config.padded(D)),
+            FLAT=True,
+            GROUP=GROUP,
+            CHUNK=config.chunk,
+            C=BLOCK,
+            LEVELS=LEVELS,
+            EVEN=blocks.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=config.read_warps(config.padded(E)),
+            num_stages=1,
+            maxnreg=255 if config.exact else None,
+        )
+        launch(
+            backward_read_1_others,
+            (cdiv(blocks.programs, GROUP) * cdiv(D, min(config.read_tile, config.padded(D))),),
+            S_borders,
+            dS_borders,
+            alpha_sums,
+            alpha_resets,
+            do,
+            *strides(do, H),
+            v,
+            *strides(v, H),
+            k,
+            *strides(k, H),
+            alpha_extents,
+            q,
+            *strides(q, H),
+            dq,
+            dk,
+            S_pairing,
+            *blocks.at_once,
+            blocks.programs,
+            E=E,
+            D=D,
+            block_e=config.padded(E),
+            block_d=min(config.read_tile, config.padded(D)),
+            FLAT=False,
+            GROUP=GROUP,
+            CHUNK=config.chunk,
+            C=BLOCK,
+            LEVELS=LEVELS,
+            EVEN=blocks.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=config.read_warps(config.padded(E)),
+            num_stages=1,
+            maxnreg=255 if config.exact else None,
+        )
     alpha_extents = alpha_resets = alpha_sums = dS_borders = None
     gradients, initial = {}, {}
     if "q" in needs:

@@ -625,7 +625,7 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     return {"W": dW_last}
 
 
-@triton.jit(do_not_specialize=["T", "chunks"])
+@triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prepare_1(
     matrix1,
     keep_sums,
@@ -647,6 +647,7 @@ def forward_prepare_1(
     chunks,
     begins,
     stops,
+    programs,
     N: tl.constexpr,
     block_n_: tl.constexpr,
     CHUNK: tl.constexpr,
@@ -657,11 +658,11 @@ def forward_prepare_1(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    b, c, h = chunk_of(tl.program_id(0), H, chunks)
-    bh = b * H + h
     i = tl.arange(0, C)
     n_ = tl.arange(0, block_n_)
     n__ok = n_ < N
+    b, c, h = chunk_of(tl.program_id(0), H, chunks)
+    bh = b * H + h
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
@@ -967,7 +968,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], keep.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "8b9895d3aca5ea33")
+    config = choose(some.dtype, (N, M), "21cae4a804af5af3")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(M, min(config.tile, config.padded(M))))
     W_first = whole(states.get("W"))
@@ -990,6 +991,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         z,
         *strides(z, H),
         *lay.at_once,
+        lay.programs,
         N=N,
         block_n_=config.padded(N),
         CHUNK=config.chunk,
@@ -1131,7 +1133,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     return {"o": o}, {"W": W_last}, saved
 
 
-@triton.jit(do_not_specialize=["T", "chunks"])
+@triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_1(
     matrix2,
     keep_sums,
@@ -1160,11 +1162,14 @@ def backward_prepare_1(
     write1_h,
     write1_g,
     matrix4,
+    own1_out,
+    own2_out,
     T,
     H,
     chunks,
     begins,
     stops,
+    programs,
     N: tl.constexpr,
     M: tl.constexpr,
     block_n_: tl.constexpr,
@@ -1177,13 +1182,13 @@ def backward_prepare_1(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    b, c, h = chunk_of(tl.program_id(0), H, chunks)
-    bh = b * H + h
     i = tl.arange(0, C)
     n_ = tl.arange(0, block_n_)
     n__ok = n_ < N
     m_ = tl.arange(0, block_m_)
     m__ok = m_ < M
+    b, c, h = chunk_of(tl.program_id(0), H, chunks)
+    bh = b * H + h
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
@@ -1225,6 +1230,13 @@ def backward_prepare_1(
     tl.store(
         matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (eta[None, :] * (m * p3))
     )  # ((do write1^T) . m) diag(eta)
+    pairs = -eta[None, :] * (
+        m * p3 * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p
+    )  # -([order_{mask}]_{i,j} . (z x^T) . (do write1^T) . m) diag(eta)
+    sums = tl.sum(pairs, axis=1)
+    sums2 = sums - tl.sum(pairs, axis=0)
+    tl.store(own1_out + (step + i * H) * 2 + 0, sums2, mask=i_ok)  # W: own.late
+    tl.store(own2_out + (step + i * H) * 2 + 0, tl.zeros([C], tl.float32), mask=i_ok)  # W: own.early
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1489,7 +1501,7 @@ def backward_ends_1(
             )
 
 
-@triton.jit(do_not_specialize=["T", "chunks"])
+@triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_2(
     matrix5,
     eta_by_head,
@@ -1506,13 +1518,23 @@ def backward_prepare_2(
     write1_h,
     write1_g,
     matrix6,
+    x_p,
+    x_b,
+    x_t,
+    x_h,
+    x_g,
+    own1_out,
+    own2_out,
     T,
     H,
     chunks,
     begins,
     stops,
+    programs,
     M: tl.constexpr,
+    N: tl.constexpr,
     block_m_: tl.constexpr,
+    block_n_: tl.constexpr,
     CHUNK: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
@@ -1521,11 +1543,13 @@ def backward_prepare_2(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    b, c, h = chunk_of(tl.program_id(0), H, chunks)
-    bh = b * H + h
     i = tl.arange(0, C)
     m_ = tl.arange(0, block_m_)
     m__ok = m_ < M
+    n_ = tl.arange(0, block_n_)
+    n__ok = n_ < N
+    b, c, h = chunk_of(tl.program_id(0), H, chunks)
+    bh = b * H + h
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
@@ -1535,6 +1559,7 @@ def backward_prepare_2(
     step = (b * T + t0) * H + h
     write2_p += b * write2_b + h // write2_g * write2_h
     write1_p += b * write1_b + h // write1_g * write1_h
+    x_p += b * x_b + h // x_g * x_h
     keep_a_before = tl.load(keep_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
     keep_r_before = tl.load(keep_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
     keep_a = tl.load(keep_sums + at + row)
@@ -1557,6 +1582,15 @@ def backward_prepare_2(
     tl.store(
         matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (eta[None, :] * (m * p))
     )  # ((write2 write1^T) . m) diag(eta)
+    x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
+    p2 = tl.dot(x.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x x^T
+    pairs = (
+        eta[:, None] * eta[None, :] * (m * p2 * p * tl.where(i[:, None] > i[None, :], 1.0, 0.0))
+    )  # diag(eta) ([order_{mask}]_{i,j} . (x x^T) . (write2 write1^T) . m) diag(eta)
+    sums = tl.sum(pairs, axis=1)
+    sums2 = -tl.sum(pairs, axis=0)
+    tl.store(own1_out + (step + i * H) * 2 + 1, sums2, mask=i_ok)  # W: own.late
+    tl.store(own2_out + (step + i * H) * 2 + 1, sums, mask=i_ok)  # W: own.early
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1890,114 +1924,6 @@ def backward_sweep_3(
             )
 
 
-@triton.jit(do_not_specialize=["T", "chunks"])
-def backward_prepare_4(
-    keep_sums,
-    keep_resets,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    eta_by_head,
-    z_p,
-    z_b,
-    z_t,
-    z_h,
-    z_g,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    write2_p,
-    write2_b,
-    write2_t,
-    write2_h,
-    write2_g,
-    own1_out,
-    own2_out,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    M: tl.constexpr,
-    N: tl.constexpr,
-    block_m_: tl.constexpr,
-    block_n_: tl.constexpr,
-    CHUNK: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
-):
-    """What needs no state, for all chunks at once."""
-    b, c, h = chunk_of(tl.program_id(0), H, chunks)
-    bh = b * H + h
-    i = tl.arange(0, C)
-    m_ = tl.arange(0, block_m_)
-    m__ok = m_ < M
-    n_ = tl.arange(0, block_n_)
-    n__ok = n_ < N
-    t0, last = place_of(c, T, begins, stops, C)
-    if last < 0:
-        return
-    i_ok = i < last + 1
-    row = i if EVEN else tl.minimum(i, last)
-    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
-    step = (b * T + t0) * H + h
-    do_p += b * do_b + h // do_g * do_h
-    write1_p += b * write1_b + h // write1_g * write1_h
-    z_p += b * z_b + h // z_g * z_h
-    x_p += b * x_b + h // x_g * x_h
-    write2_p += b * write2_b + h // write2_g * write2_h
-    keep_a = tl.load(keep_sums + at + row)
-    keep_r = tl.load(keep_resets + at + row) if EXACT else -1
-    keep_a_before = tl.load(keep_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-    keep_r_before = tl.load(keep_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
-    seen = i[:, None] >= i[None, :]
-    if EXACT:
-        seen = seen & (i[None, :] >= keep_r[:, None])
-    m = power(keep_a[:, None] - keep_a[None, :], seen)  # decays from write to read
-    do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
-    write1 = tl.load(
-        write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
-    )
-    p = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
-    eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
-    z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-    x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-    p2 = tl.dot(z.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # z x^T
-    pairs = -eta[None, :] * (
-        m * p * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p2
-    )  # -([order_{mask}]_{i,j} . (z x^T) . (do write1^T) . m) diag(eta)
-    sums = tl.sum(pairs, axis=1)
-    sums2 = sums - tl.sum(pairs, axis=0)
-    seen2 = i[:, None] > i[None, :]
-    if EXACT:
-        seen2 = seen2 & (i[None, :] >= keep_r_before[:, None])
-    m2 = power(keep_a_before[:, None] - keep_a[None, :], seen2)  # decays from write to read
-    p3 = tl.dot(x.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x x^T
-    write2 = tl.load(
-        write2_p + t0 * write2_t + i[:, None] * write2_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
-    )
-    p4 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
-    pairs2 = (
-        eta[:, None] * eta[None, :] * (m2 * p3 * p4 * tl.where(i[:, None] > i[None, :], 1.0, 0.0))
-    )  # diag(eta) ([order_{mask}]_{i,j} . (x x^T) . (write2 write1^T) . m) diag(eta)
-    sums3 = tl.sum(pairs2, axis=1)
-    sums4 = sums2 - tl.sum(pairs2, axis=0)
-    tl.store(own1_out + step + i * H, sums4, mask=i_ok)  # W: own.late
-    tl.store(own2_out + step + i * H, sums3, mask=i_ok)  # W: own.early
-
-
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_4(
     W_first,
@@ -2163,7 +2089,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], keep.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "8b9895d3aca5ea33")
+    config = choose(some.dtype, (N, M), "21cae4a804af5af3")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(N, min(config.tile, config.padded(N))))
     W_first = whole(states.get("W"))
@@ -2174,6 +2100,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     keep_sums, keep_resets, keep_extents = cumulate(keep, lay, config.exact)
     keep_extents = None
     eta_by_head = by_head(eta, H)
+    own1 = some.new_empty((B, T, H, 2), dtype=torch.float32)
+    own2 = some.new_empty((B, T, H, 2), dtype=torch.float32)
     matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
@@ -2196,7 +2124,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         write1,
         *strides(write1, H),
         matrix4,
+        own1,
+        own2,
         *lay.at_once,
+        lay.programs,
         N=N,
         M=M,
         block_n_=config.padded(N),
@@ -2350,9 +2281,16 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             write1,
             *strides(write1, H),
             matrix6,
+            x,
+            *strides(x, H),
+            own1,
+            own2,
             *lay.at_once,
+            lay.programs,
             M=M,
+            N=N,
             block_m_=config.padded(M),
+            block_n_=config.padded(N),
             CHUNK=config.chunk,
             C=config.chunk,
             LEVELS=config.levels,
@@ -2467,42 +2405,6 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"keep"}:
         W_at_ends = pair(W_last, dW_starts, (-2, -1))
     W_last = None
-    if needs & {"keep", "x"}:
-        own1 = some.new_empty((B, T, H, 1), dtype=torch.float32)
-        own2 = some.new_empty((B, T, H, 1), dtype=torch.float32)
-        launch(
-            backward_prepare_4,
-            (lay.programs,),
-            keep_sums,
-            keep_resets,
-            do,
-            *strides(do, H),
-            write1,
-            *strides(write1, H),
-            eta_by_head,
-            z,
-            *strides(z, H),
-            x,
-            *strides(x, H),
-            write2,
-            *strides(write2, H),
-            own1,
-            own2,
-            *lay.at_once,
-            M=M,
-            N=N,
-            block_m_=config.padded(M),
-            block_n_=config.padded(N),
-            CHUNK=config.chunk,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
-            maxnreg=255 if config.exact else None,
-        )
     if needs & {"keep", "x"}:
         dx = some.new_empty((B, T, H, N), dtype=some.dtype)
         W_in_early_ = some.new_empty(

@@ -558,7 +558,7 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     return {"s": ds_last}
 
 
-@triton.jit(do_not_specialize=["T", "chunks"])
+@triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prepare_1(
     matrix1,
     q_p,
@@ -583,6 +583,7 @@ def forward_prepare_1(
     chunks,
     begins,
     stops,
+    programs,
     D: tl.constexpr,
     block_d: tl.constexpr,
     CHUNK: tl.constexpr,
@@ -593,11 +594,11 @@ def forward_prepare_1(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    b, c, h = chunk_of(tl.program_id(0), H, chunks)
-    bh = b * H + h
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
+    b, c, h = chunk_of(tl.program_id(0), H, chunks)
+    bh = b * H + h
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
@@ -893,7 +894,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], o.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = o.shape[-1]
-    config = choose(some.dtype, (D, E), "161661ea87fd9eeb")
+    config = choose(some.dtype, (D, E), "f9a04eb442bf22d7")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     s_first = whole(states.get("s"))
@@ -916,6 +917,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         lam_sums,
         lam_resets,
         *lay.at_once,
+        lay.programs,
         D=D,
         block_d=config.padded(D),
         CHUNK=config.chunk,
@@ -1061,7 +1063,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     )
 
 
-@triton.jit(do_not_specialize=["T", "chunks"])
+@triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_1(
     matrix1,
     k_p,
@@ -1087,6 +1089,7 @@ def backward_prepare_1(
     chunks,
     begins,
     stops,
+    programs,
     D: tl.constexpr,
     block_d: tl.constexpr,
     CHUNK: tl.constexpr,
@@ -1097,11 +1100,11 @@ def backward_prepare_1(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    b, c, h = chunk_of(tl.program_id(0), H, chunks)
-    bh = b * H + h
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
+    b, c, h = chunk_of(tl.program_id(0), H, chunks)
+    bh = b * H + h
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
@@ -1454,7 +1457,7 @@ def backward_ends_1(
             )
 
 
-@triton.jit(do_not_specialize=["T", "chunks"])
+@triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_2(
     matrix3,
     write2_p,
@@ -1474,6 +1477,7 @@ def backward_prepare_2(
     chunks,
     begins,
     stops,
+    programs,
     E: tl.constexpr,
     block_e: tl.constexpr,
     CHUNK: tl.constexpr,
@@ -1484,11 +1488,11 @@ def backward_prepare_2(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    b, c, h = chunk_of(tl.program_id(0), H, chunks)
-    bh = b * H + h
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
     e_ok = e < E
+    b, c, h = chunk_of(tl.program_id(0), H, chunks)
+    bh = b * H + h
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
@@ -1665,7 +1669,7 @@ def backward_sweep_2(
             )  # s: out.late
 
 
-@triton.jit(do_not_specialize=["T", "chunks"])
+@triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_3(
     matrix4,
     lam_sums,
@@ -1695,13 +1699,14 @@ def backward_prepare_3(
     k_t,
     k_h,
     k_g,
-    own2_out,
     own1_out,
+    own2_out,
     T,
     H,
     chunks,
     begins,
     stops,
+    programs,
     E: tl.constexpr,
     D: tl.constexpr,
     block_e: tl.constexpr,
@@ -1714,13 +1719,13 @@ def backward_prepare_3(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    b, c, h = chunk_of(tl.program_id(0), H, chunks)
-    bh = b * H + h
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
     e_ok = e < E
     d = tl.arange(0, block_d)
     d_ok = d < D
+    b, c, h = chunk_of(tl.program_id(0), H, chunks)
+    bh = b * H + h
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
@@ -1764,8 +1769,8 @@ def backward_prepare_3(
     )  # -([order_{mask}]_{i,j} . (q k^T) . (write2 write1^T) . m) diag((cd952cfd4723))
     sums = tl.sum(pairs, axis=1)
     sums2 = -tl.sum(pairs, axis=0)
-    tl.store(own2_out + step + i * H, sums, mask=i_ok)  # s: own.early
     tl.store(own1_out + step + i * H, sums2, mask=i_ok)  # s: own.late
+    tl.store(own2_out + step + i * H, sums, mask=i_ok)  # s: own.early
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1941,7 +1946,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], o.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = o.shape[-1]
-    config = choose(some.dtype, (D, E), "161661ea87fd9eeb")
+    config = choose(some.dtype, (D, E), "f9a04eb442bf22d7")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     s_first = whole(states.get("s"))
@@ -1969,6 +1974,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         *strides(ahead1, H),
         matrix2,
         *lay.at_once,
+        lay.programs,
         D=D,
         block_d=config.padded(D),
         CHUNK=config.chunk,
@@ -2148,6 +2154,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             lam_sums,
             lam_resets,
             *lay.at_once,
+            lay.programs,
             E=E,
             block_e=config.padded(E),
             CHUNK=config.chunk,
@@ -2208,9 +2215,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
     matrix3 = None
     if needs & {"lam", "q"}:
-        matrix4 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         own1 = some.new_empty((B, T, H, 1), dtype=torch.float32)
         own2 = some.new_empty((B, T, H, 1), dtype=torch.float32)
+        matrix4 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
             backward_prepare_3,
             (lay.programs,),
@@ -2227,9 +2234,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             *strides(q, H),
             k,
             *strides(k, H),
-            own2,
             own1,
+            own2,
             *lay.at_once,
+            lay.programs,
             E=E,
             D=D,
             block_e=config.padded(E),

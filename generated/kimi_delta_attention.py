@@ -101,12 +101,13 @@ from chunkform.runtime.kernels import (
     place_of,
     reach,
     span,
+    steep,
 )
 from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, spread, steps, strides, whole
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import BLOCK, backward_by_length, forward_by_length
 from chunkform.runtime.parts import map_of_all
-from chunkform.runtime.places import LEVELS, parts_for, places
+from chunkform.runtime.places import GROUP, LEVELS, parts_for, places
 from chunkform.runtime.rounding import rounded_and_rest
 from chunkform.runtime.segments import Segment, in_pieces, over_chunks
 from chunkform.runtime.torch_form import (
@@ -583,7 +584,7 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     return {"S": dS_last}
 
 
-@triton.jit(do_not_specialize=["T", "chunks"])
+@triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prepare_1(
     q_p,
     q_b,
@@ -609,9 +610,11 @@ def forward_prepare_1(
     chunks,
     begins,
     stops,
+    programs,
     D: tl.constexpr,
     part_d: tl.constexpr,
     FLAT: tl.constexpr,
+    GROUP: tl.constexpr,
     CHUNK: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
@@ -620,9 +623,9 @@ def forward_prepare_1(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
+    i = tl.arange(0, C)
     b, c, h = chunk_of(tl.program_id(0), H, chunks)
     bh = b * H + h
-    i = tl.arange(0, C)
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
@@ -633,7 +636,7 @@ def forward_prepare_1(
     q_p += b * q_b + h // q_g * q_h
     k_p += b * k_b + h // k_g * k_h
     extent = reach(alpha_extents + at, last, C, CHUNK)
-    if is_flat(extent, DT) != FLAT:
+    if not is_flat(extent, DT):
         return
     t = tl.zeros([C, C], tl.float32)
     t2 = tl.zeros([C, C], tl.float32)
@@ -675,6 +678,7 @@ def forward_prepare_1(
             t,
             q.to(tl.float32),
             k.to(tl.float32),
+            None,
             alpha_sums + step * D,
             alpha_resets + step * D if EXACT else None,
             alpha_a,
@@ -699,6 +703,7 @@ def forward_prepare_1(
             t2,
             k.to(tl.float32),
             k.to(tl.float32),
+            None,
             alpha_sums + step * D,
             alpha_resets + step * D if EXACT else None,
             alpha_a,
@@ -766,6 +771,209 @@ def forward_prepare_1(
     x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
     tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # x
     tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta[None, :] * t))  # t diag(beta)
+
+
+@triton.jit(do_not_specialize=["T", "chunks", "programs"])
+def forward_prepare_1_others(
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    q_g,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    k_g,
+    alpha_sums,
+    alpha_resets,
+    alpha_extents,
+    scaled1_p,
+    scaled2_p,
+    scaled3_p,
+    matrix1,
+    beta_by_head,
+    matrix2,
+    T,
+    H,
+    chunks,
+    begins,
+    stops,
+    programs,
+    D: tl.constexpr,
+    part_d: tl.constexpr,
+    FLAT: tl.constexpr,
+    GROUP: tl.constexpr,
+    CHUNK: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
+    i = tl.arange(0, C)
+    group = tl.program_id(0) * GROUP
+    if steep(alpha_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
+        return
+    q_p_all = q_p
+    k_p_all = k_p
+    for n in range(0, tl.minimum(GROUP, programs - group)):
+        b, c, h = chunk_of(group + n, H, chunks)
+        bh = b * H + h
+        t0, last = place_of(c, T, begins, stops, C)
+        if last >= 0:
+            i_ok = i < last + 1
+            row = i if EVEN else tl.minimum(i, last)
+            at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
+            step = (b * T + t0) * H + h
+            q_p = q_p_all + b * q_b + h // q_g * q_h
+            k_p = k_p_all + b * k_b + h // k_g * k_h
+            extent = reach(alpha_extents + at, last, C, CHUNK)
+            if not is_flat(extent, DT):
+                t = tl.zeros([C, C], tl.float32)
+                t2 = tl.zeros([C, C], tl.float32)
+                for d_start in range(0, D, part_d):
+                    d = d_start + tl.arange(0, part_d)
+                    d_ok = d < D
+                    q = tl.load(
+                        q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
+                    )
+                    k = tl.load(
+                        k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
+                    )
+                    # sum_{d} k_{j,d} q_{i,d} m_{i,j,d}
+                    alpha_a = over_block(
+                        tl.load(
+                            alpha_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0
+                        ),
+                        alpha_sums + step * D,
+                        (row)[:, None],
+                        d[None, :],
+                        d_ok[None, :],
+                        last,
+                        H * D,
+                        C,
+                        CHUNK,
+                    )
+                    alpha_n = (
+                        over_block(
+                            tl.load(
+                                alpha_resets + step * D + (row)[:, None] * (H * D) + d[None, :],
+                                mask=(d_ok)[None, :],
+                                other=0,
+                            ).to(tl.int32),
+                            alpha_resets + step * D,
+                            (row)[:, None],
+                            d[None, :],
+                            d_ok[None, :],
+                            last,
+                            H * D,
+                            C,
+                            CHUNK,
+                        )
+                        if EXACT
+                        else 0
+                    )
+                    t = decayed_product(
+                        t,
+                        q.to(tl.float32),
+                        k.to(tl.float32),
+                        None,
+                        alpha_sums + step * D,
+                        alpha_resets + step * D if EXACT else None,
+                        alpha_a,
+                        alpha_n,
+                        alpha_a,
+                        alpha_n,
+                        d,
+                        d_ok,
+                        last,
+                        H * D,
+                        C,
+                        CHUNK,
+                        LEVELS,
+                        True,
+                        True,
+                        FLAT,
+                        EXACT,
+                        DT,
+                    )
+                    # sum_{d} k_{j,d} k_{i,d} m_{i,j,d}
+                    t2 = decayed_product(
+                        t2,
+                        k.to(tl.float32),
+                        k.to(tl.float32),
+                        None,
+                        alpha_sums + step * D,
+                        alpha_resets + step * D if EXACT else None,
+                        alpha_a,
+                        alpha_n,
+                        alpha_a,
+                        alpha_n,
+                        d,
+                        d_ok,
+                        last,
+                        H * D,
+                        C,
+                        CHUNK,
+                        LEVELS,
+                        True,
+                        False,
+                        FLAT,
+                        EXACT,
+                        DT,
+                    )
+                    since = span(alpha_a, alpha_n, 0.0, 0)
+                    tl.store(
+                        scaled1_p + at * D + i[:, None] * D + d[None, :],
+                        (since * k.to(tl.float32)),
+                        mask=i_ok[:, None] & d_ok[None, :],
+                    )  # k . since
+                    tl.store(
+                        scaled2_p + at * D + i[:, None] * D + d[None, :],
+                        (since * q.to(tl.float32)),
+                        mask=i_ok[:, None] & d_ok[None, :],
+                    )  # q . since
+                    alpha_a_end = over_block(
+                        tl.load(alpha_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
+                        alpha_sums + step * D,
+                        (last),
+                        d,
+                        d_ok,
+                        last,
+                        H * D,
+                        C,
+                        CHUNK,
+                    )
+                    alpha_n_end = (
+                        over_block(
+                            tl.load(alpha_resets + step * D + last * (H * D) + d, mask=d_ok, other=0).to(tl.int32),
+                            alpha_resets + step * D,
+                            (last),
+                            d,
+                            d_ok,
+                            last,
+                            H * D,
+                            C,
+                            CHUNK,
+                        )
+                        if EXACT
+                        else tl.full([1], 0, tl.int32)
+                    )
+                    until = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
+                    tl.store(
+                        scaled3_p + at * D + i[:, None] * D + d[None, :],
+                        (until * k.to(tl.float32)),
+                        mask=i_ok[:, None] & d_ok[None, :],
+                    )  # k . until
+                beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
+                w = -beta[None, :] * t2
+                x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
+                tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # x
+                tl.store(
+                    matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta[None, :] * t)
+                )  # t diag(beta)
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1051,7 +1259,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "95ad6274b6d47fc9")
+    config = choose(some.dtype, (D, E), "9caf6f198f4f9e48")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -1064,37 +1272,70 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     scaled1 = some.new_empty((B, H, T, D))
     scaled2 = some.new_empty((B, H, T, D))
     scaled3 = some.new_empty((B, H, T, D))
-    for flat in (True, False):
-        launch(
-            forward_prepare_1,
-            (lay.programs,),
-            q,
-            *strides(q, H),
-            k,
-            *strides(k, H),
-            alpha_sums,
-            alpha_resets,
-            alpha_extents,
-            scaled1,
-            scaled2,
-            scaled3,
-            matrix1,
-            beta_by_head,
-            matrix2,
-            *lay.at_once,
-            D=D,
-            part_d=min(config.block, config.padded(D)),
-            FLAT=flat,
-            CHUNK=config.chunk,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
-            maxnreg=config.registers,
-        )
+    launch(
+        forward_prepare_1,
+        (lay.programs,),
+        q,
+        *strides(q, H),
+        k,
+        *strides(k, H),
+        alpha_sums,
+        alpha_resets,
+        alpha_extents,
+        scaled1,
+        scaled2,
+        scaled3,
+        matrix1,
+        beta_by_head,
+        matrix2,
+        *lay.at_once,
+        lay.programs,
+        D=D,
+        part_d=min(config.block, config.padded(D)),
+        FLAT=True,
+        GROUP=GROUP,
+        CHUNK=config.chunk,
+        C=config.chunk,
+        LEVELS=config.levels,
+        EVEN=lay.even,
+        EXACT=config.exact,
+        DT=DTYPES[some.dtype],
+        num_warps=config.ahead,
+        num_stages=1,
+        maxnreg=config.registers,
+    )
+    launch(
+        forward_prepare_1_others,
+        (cdiv(lay.programs, GROUP),),
+        q,
+        *strides(q, H),
+        k,
+        *strides(k, H),
+        alpha_sums,
+        alpha_resets,
+        alpha_extents,
+        scaled1,
+        scaled2,
+        scaled3,
+        matrix1,
+        beta_by_head,
+        matrix2,
+        *lay.at_once,
+        lay.programs,
+        D=D,
+        part_d=min(config.block, config.padded(D)),
+        FLAT=False,
+        GROUP=GROUP,
+        CHUNK=config.chunk,
+        C=config.chunk,
+        LEVELS=config.levels,
+        EVEN=lay.even,
+        EXACT=config.exact,
+        DT=DTYPES[some.dtype],
+        num_warps=config.ahead,
+        num_stages=1,
+        maxnreg=config.registers,
+    )
     alpha_extents = None
     if parts > 1 or exchange is not None:
         S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
@@ -1234,7 +1475,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     return {"o": o}, {"S": S_last}, saved
 
 
-@triton.jit(do_not_specialize=["T", "chunks"])
+@triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_1(
     k_p,
     k_b,
@@ -1260,9 +1501,11 @@ def backward_prepare_1(
     chunks,
     begins,
     stops,
+    programs,
     D: tl.constexpr,
     part_d: tl.constexpr,
     FLAT: tl.constexpr,
+    GROUP: tl.constexpr,
     CHUNK: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
@@ -1271,9 +1514,9 @@ def backward_prepare_1(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
+    i = tl.arange(0, C)
     b, c, h = chunk_of(tl.program_id(0), H, chunks)
     bh = b * H + h
-    i = tl.arange(0, C)
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
@@ -1284,7 +1527,7 @@ def backward_prepare_1(
     k_p += b * k_b + h // k_g * k_h
     q_p += b * q_b + h // q_g * q_h
     extent = reach(alpha_extents + at, last, C, CHUNK)
-    if is_flat(extent, DT) != FLAT:
+    if not is_flat(extent, DT):
         return
     t = tl.zeros([C, C], tl.float32)
     t2 = tl.zeros([C, C], tl.float32)
@@ -1326,6 +1569,7 @@ def backward_prepare_1(
             t,
             k.to(tl.float32),
             q.to(tl.float32),
+            None,
             alpha_sums + step * D,
             alpha_resets + step * D if EXACT else None,
             alpha_a,
@@ -1350,6 +1594,7 @@ def backward_prepare_1(
             t2,
             k.to(tl.float32),
             k.to(tl.float32),
+            None,
             alpha_sums + step * D,
             alpha_resets + step * D if EXACT else None,
             alpha_a,
@@ -1417,6 +1662,207 @@ def backward_prepare_1(
     w = -beta[None, :] * t2
     x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
     tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # x
+
+
+@triton.jit(do_not_specialize=["T", "chunks", "programs"])
+def backward_prepare_1_others(
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    k_g,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    q_g,
+    alpha_sums,
+    alpha_resets,
+    alpha_extents,
+    scaled1_p,
+    scaled3_p,
+    scaled2_p,
+    matrix2,
+    matrix1,
+    beta_by_head,
+    T,
+    H,
+    chunks,
+    begins,
+    stops,
+    programs,
+    D: tl.constexpr,
+    part_d: tl.constexpr,
+    FLAT: tl.constexpr,
+    GROUP: tl.constexpr,
+    CHUNK: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
+    i = tl.arange(0, C)
+    group = tl.program_id(0) * GROUP
+    if steep(alpha_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
+        return
+    k_p_all = k_p
+    q_p_all = q_p
+    for n in range(0, tl.minimum(GROUP, programs - group)):
+        b, c, h = chunk_of(group + n, H, chunks)
+        bh = b * H + h
+        t0, last = place_of(c, T, begins, stops, C)
+        if last >= 0:
+            i_ok = i < last + 1
+            row = i if EVEN else tl.minimum(i, last)
+            at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
+            step = (b * T + t0) * H + h
+            k_p = k_p_all + b * k_b + h // k_g * k_h
+            q_p = q_p_all + b * q_b + h // q_g * q_h
+            extent = reach(alpha_extents + at, last, C, CHUNK)
+            if not is_flat(extent, DT):
+                t = tl.zeros([C, C], tl.float32)
+                t2 = tl.zeros([C, C], tl.float32)
+                for d_start in range(0, D, part_d):
+                    d = d_start + tl.arange(0, part_d)
+                    d_ok = d < D
+                    k = tl.load(
+                        k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
+                    )
+                    q = tl.load(
+                        q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
+                    )
+                    # sum_{d} q_{j,d} k_{i,d} m_{i,j,d}
+                    alpha_a = over_block(
+                        tl.load(
+                            alpha_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0
+                        ),
+                        alpha_sums + step * D,
+                        (row)[:, None],
+                        d[None, :],
+                        d_ok[None, :],
+                        last,
+                        H * D,
+                        C,
+                        CHUNK,
+                    )
+                    alpha_n = (
+                        over_block(
+                            tl.load(
+                                alpha_resets + step * D + (row)[:, None] * (H * D) + d[None, :],
+                                mask=(d_ok)[None, :],
+                                other=0,
+                            ).to(tl.int32),
+                            alpha_resets + step * D,
+                            (row)[:, None],
+                            d[None, :],
+                            d_ok[None, :],
+                            last,
+                            H * D,
+                            C,
+                            CHUNK,
+                        )
+                        if EXACT
+                        else 0
+                    )
+                    t = decayed_product(
+                        t,
+                        k.to(tl.float32),
+                        q.to(tl.float32),
+                        None,
+                        alpha_sums + step * D,
+                        alpha_resets + step * D if EXACT else None,
+                        alpha_a,
+                        alpha_n,
+                        alpha_a,
+                        alpha_n,
+                        d,
+                        d_ok,
+                        last,
+                        H * D,
+                        C,
+                        CHUNK,
+                        LEVELS,
+                        False,
+                        True,
+                        FLAT,
+                        EXACT,
+                        DT,
+                    )
+                    # sum_{d} k_{j,d} k_{i,d} m_{i,j,d}
+                    t2 = decayed_product(
+                        t2,
+                        k.to(tl.float32),
+                        k.to(tl.float32),
+                        None,
+                        alpha_sums + step * D,
+                        alpha_resets + step * D if EXACT else None,
+                        alpha_a,
+                        alpha_n,
+                        alpha_a,
+                        alpha_n,
+                        d,
+                        d_ok,
+                        last,
+                        H * D,
+                        C,
+                        CHUNK,
+                        LEVELS,
+                        False,
+                        False,
+                        FLAT,
+                        EXACT,
+                        DT,
+                    )
+                    alpha_a_end = over_block(
+                        tl.load(alpha_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
+                        alpha_sums + step * D,
+                        (last),
+                        d,
+                        d_ok,
+                        last,
+                        H * D,
+                        C,
+                        CHUNK,
+                    )
+                    alpha_n_end = (
+                        over_block(
+                            tl.load(alpha_resets + step * D + last * (H * D) + d, mask=d_ok, other=0).to(tl.int32),
+                            alpha_resets + step * D,
+                            (last),
+                            d,
+                            d_ok,
+                            last,
+                            H * D,
+                            C,
+                            CHUNK,
+                        )
+                        if EXACT
+                        else tl.full([1], 0, tl.int32)
+                    )
+                    since = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
+                    tl.store(
+                        scaled1_p + at * D + i[:, None] * D + d[None, :],
+                        (since * k.to(tl.float32)),
+                        mask=i_ok[:, None] & d_ok[None, :],
+                    )  # k . since
+                    until = span(alpha_a, alpha_n, 0.0, 0)
+                    tl.store(
+                        scaled3_p + at * D + i[:, None] * D + d[None, :],
+                        (until * k.to(tl.float32)),
+                        mask=i_ok[:, None] & d_ok[None, :],
+                    )  # k . until
+                    tl.store(
+                        scaled2_p + at * D + i[:, None] * D + d[None, :],
+                        (until * q.to(tl.float32)),
+                        mask=i_ok[:, None] & d_ok[None, :],
+                    )  # q . until
+                tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t)  # t
+                beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
+                w = -beta[None, :] * t2
+                x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
+                tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # x
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1714,7 +2160,7 @@ def backward_ends_1(
             )
 
 
-@triton.jit(do_not_specialize=["T", "chunks"])
+@triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_read_1(
     S_borders,
     dS_borders,
@@ -1760,11 +2206,13 @@ def backward_read_1(
     chunks,
     begins,
     stops,
+    programs,
     E: tl.constexpr,
     D: tl.constexpr,
     block_e: tl.constexpr,
     block_d: tl.constexpr,
     FLAT: tl.constexpr,
+    GROUP: tl.constexpr,
     CHUNK: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
@@ -1774,13 +2222,13 @@ def backward_read_1(
 ):
     """What reads the states at the borders of blocks, for all blocks at once."""
     tile = tl.program_id(0) % tl.cdiv(D, block_d)
-    b, c, h = chunk_of((tl.program_id(0) // tl.cdiv(D, block_d)), H, chunks)
-    bh = b * H + h
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
     e_ok = e < E
     d = tile * block_d + tl.arange(0, block_d)
     d_ok = d < D
+    b, c, h = chunk_of((tl.program_id(0) // tl.cdiv(D, block_d)), H, chunks)
+    bh = b * H + h
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
@@ -1795,7 +2243,7 @@ def backward_read_1(
     q_p += b * q_b + h // q_g * q_h
     alpha_p += b * alpha_b + h // alpha_g * alpha_h
     extent = reach(alpha_extents + at, last, C, CHUNK)
-    if is_flat(extent, DT) != FLAT:
+    if not is_flat(extent, DT):
         return
     s = tl.load(
         S_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
@@ -2053,6 +2501,375 @@ def backward_read_1(
     )  # S: pairing
 
 
+@triton.jit(do_not_specialize=["T", "chunks", "programs"])
+def backward_read_1_others(
+    S_borders,
+    dS_borders,
+    alpha_sums,
+    alpha_resets,
+    write1_p,
+    write1_b,
+    write1_t,
+    write1_h,
+    write1_g,
+    write2_p,
+    write2_b,
+    write2_t,
+    write2_h,
+    write2_g,
+    beta_by_head,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    k_g,
+    alpha_extents,
+    do_p,
+    do_b,
+    do_t,
+    do_h,
+    do_g,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    q_g,
+    alpha_p,
+    alpha_b,
+    alpha_t,
+    alpha_h,
+    alpha_g,
+    dq_out,
+    dk_out,
+    S_pairing_out,
+    T,
+    H,
+    chunks,
+    begins,
+    stops,
+    programs,
+    E: tl.constexpr,
+    D: tl.constexpr,
+    block_e: tl.constexpr,
+    block_d: tl.constexpr,
+    FLAT: tl.constexpr,
+    GROUP: tl.constexpr,
+    CHUNK: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
+    tile = tl.program_id(0) % tl.cdiv(D, block_d)
+    i = tl.arange(0, C)
+    e = tl.arange(0, block_e)
+    e_ok = e < E
+    d = tile * block_d + tl.arange(0, block_d)
+    d_ok = d < D
+    group = (tl.program_id(0) // tl.cdiv(D, block_d)) * GROUP
+    if steep(alpha_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
+        return
+    write1_p_all = write1_p
+    write2_p_all = write2_p
+    k_p_all = k_p
+    do_p_all = do_p
+    q_p_all = q_p
+    alpha_p_all = alpha_p
+    for n in range(0, tl.minimum(GROUP, programs - group)):
+        b, c, h = chunk_of(group + n, H, chunks)
+        bh = b * H + h
+        t0, last = place_of(c, T, begins, stops, C)
+        if last >= 0:
+            i_ok = i < last + 1
+            row = i if EVEN else tl.minimum(i, last)
+            at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
+            step = (b * T + t0) * H + h
+            write1_p = write1_p_all + b * write1_b + h // write1_g * write1_h
+            write2_p = write2_p_all + b * write2_b + h // write2_g * write2_h
+            k_p = k_p_all + b * k_b + h // k_g * k_h
+            do_p = do_p_all + b * do_b + h // do_g * do_h
+            q_p = q_p_all + b * q_b + h // q_g * q_h
+            alpha_p = alpha_p_all + b * alpha_b + h // alpha_g * alpha_h
+            extent = reach(alpha_extents + at, last, C, CHUNK)
+            if not is_flat(extent, DT):
+                s = tl.load(
+                    S_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
+                    mask=d_ok[None, :] & e_ok[:, None],
+                    other=0.0,
+                )  # S
+                s2 = tl.load(
+                    dS_borders + (bh * chunks + c) * D * E + d[None, :] * E + e[:, None],
+                    mask=d_ok[None, :] & e_ok[:, None],
+                    other=0.0,
+                )  # dS
+                alpha_a_end = over_block(
+                    tl.load(alpha_sums + step * D + last * (H * D) + d, mask=d_ok, other=0),
+                    alpha_sums + step * D,
+                    (last),
+                    d,
+                    d_ok,
+                    last,
+                    H * D,
+                    C,
+                    CHUNK,
+                )
+                alpha_n_end = (
+                    over_block(
+                        tl.load(alpha_resets + step * D + last * (H * D) + d, mask=d_ok, other=0).to(tl.int32),
+                        alpha_resets + step * D,
+                        (last),
+                        d,
+                        d_ok,
+                        last,
+                        H * D,
+                        C,
+                        CHUNK,
+                    )
+                    if EXACT
+                    else tl.full([1], 0, tl.int32)
+                )
+                kept = span(alpha_a_end, alpha_n_end, 0.0, 0)
+                spans = kept * tl.sum(
+                    s.to(tl.float32) * s2.to(tl.float32), axis=0
+                )  # the decays of the block times <S, dS>
+                write1 = tl.load(
+                    write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :],
+                    mask=i_ok[:, None] & e_ok[None, :],
+                    other=0.0,
+                )
+                write2 = tl.load(
+                    write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :],
+                    mask=i_ok[:, None] & e_ok[None, :],
+                    other=0.0,
+                )
+                p = tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # write1 write2^T
+                p2 = p
+                beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
+                k = tl.load(
+                    k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
+                )
+                alpha_a = over_block(
+                    tl.load(
+                        alpha_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0
+                    ),
+                    alpha_sums + step * D,
+                    (row)[:, None],
+                    d[None, :],
+                    d_ok[None, :],
+                    last,
+                    H * D,
+                    C,
+                    CHUNK,
+                )
+                alpha_n = (
+                    over_block(
+                        tl.load(
+                            alpha_resets + step * D + (row)[:, None] * (H * D) + d[None, :],
+                            mask=(d_ok)[None, :],
+                            other=0,
+                        ).to(tl.int32),
+                        alpha_resets + step * D,
+                        (row)[:, None],
+                        d[None, :],
+                        d_ok[None, :],
+                        last,
+                        H * D,
+                        C,
+                        CHUNK,
+                    )
+                    if EXACT
+                    else 0
+                )
+                p3 = decayed_sum(
+                    p2,
+                    (beta[:, None] * k.to(tl.float32)),
+                    alpha_sums + step * D,
+                    alpha_resets + step * D if EXACT else None,
+                    alpha_a,
+                    alpha_n,
+                    alpha_a,
+                    alpha_n,
+                    d,
+                    d_ok,
+                    last,
+                    H * D,
+                    C,
+                    CHUNK,
+                    LEVELS,
+                    False,
+                    False,
+                    FLAT,
+                    EXACT,
+                    DT,
+                )  # sum_{j} k_{j,d} beta_j [write1 write2^T]_{i,j} m_{i,j,d}
+                do = tl.load(
+                    do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+                )
+                p4 = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # write1 do^T
+                p5 = p4
+                q = tl.load(
+                    q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
+                )
+                p6 = decayed_sum(
+                    p5,
+                    q.to(tl.float32),
+                    alpha_sums + step * D,
+                    alpha_resets + step * D if EXACT else None,
+                    alpha_a,
+                    alpha_n,
+                    alpha_a,
+                    alpha_n,
+                    d,
+                    d_ok,
+                    last,
+                    H * D,
+                    C,
+                    CHUNK,
+                    LEVELS,
+                    False,
+                    True,
+                    FLAT,
+                    EXACT,
+                    DT,
+                )  # sum_{j} q_{j,d} [write1 do^T]_{i,j} m_{i,j,d}
+                p7 = tl.dot(write1.to(DT), s2.to(DT), input_precision="tf32x3")  # write1 dS^T
+                since = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
+                y = ((-p3) + p6) + (p7 * since)  # (write1 dS^T) . since + intra1
+                sums = tl.sum((-beta[:, None] * (p7 * since * k.to(tl.float32))), axis=0)  # out
+                since2 = span(alpha_a, alpha_n, 0.0, 0)
+                p8 = tl.dot(do.to(DT), s.to(DT), input_precision="tf32x3")  # do S^T
+                p9 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
+                p10 = p9
+                p11 = decayed_sum(
+                    p10,
+                    (beta[:, None] * k.to(tl.float32)),
+                    alpha_sums + step * D,
+                    alpha_resets + step * D if EXACT else None,
+                    alpha_a,
+                    alpha_n,
+                    alpha_a,
+                    alpha_n,
+                    d,
+                    d_ok,
+                    last,
+                    H * D,
+                    C,
+                    CHUNK,
+                    LEVELS,
+                    True,
+                    True,
+                    FLAT,
+                    EXACT,
+                    DT,
+                )  # sum_{j} k_{j,d} [do write1^T]_{i,j} beta_j m_{i,j,d}
+                y2 = (since2 * p8) + p11  # (do S^T) . since + intra2
+                p12 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
+                p13 = p12
+                alpha_a_before = over_block(
+                    tl.load(
+                        alpha_sums + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
+                        mask=(i > 0)[:, None] & (d_ok)[None, :],
+                        other=0,
+                    ),
+                    alpha_sums + step * D,
+                    (tl.minimum(i - 1, last))[:, None],
+                    d[None, :],
+                    d_ok[None, :],
+                    last,
+                    H * D,
+                    C,
+                    CHUNK,
+                )
+                alpha_n_before = (
+                    over_block(
+                        tl.load(
+                            alpha_resets + step * D + (tl.minimum(i - 1, last))[:, None] * (H * D) + d[None, :],
+                            mask=(i > 0)[:, None] & (d_ok)[None, :],
+                            other=0,
+                        ).to(tl.int32),
+                        alpha_resets + step * D,
+                        (tl.minimum(i - 1, last))[:, None],
+                        d[None, :],
+                        d_ok[None, :],
+                        last,
+                        H * D,
+                        C,
+                        CHUNK,
+                    )
+                    if EXACT
+                    else 0
+                )
+                p14 = decayed_sum(
+                    p13,
+                    (beta[:, None] * k.to(tl.float32)),
+                    alpha_sums + step * D,
+                    alpha_resets + step * D if EXACT else None,
+                    alpha_a_before,
+                    alpha_n_before,
+                    alpha_a,
+                    alpha_n,
+                    d,
+                    d_ok,
+                    last,
+                    H * D,
+                    C,
+                    CHUNK,
+                    LEVELS,
+                    True,
+                    False,
+                    FLAT,
+                    EXACT,
+                    DT,
+                )  # sum_{j} k_{j,d} beta_j [write2 write1^T]_{i,j} m_{i,j,d}
+                since3 = span(alpha_a_before, alpha_n_before, 0.0, 0)
+                p15 = tl.dot(write2.to(DT), s.to(DT), input_precision="tf32x3")  # write2 S^T
+                y3 = p14 + (since3 * p15)  # (write2 S^T) . since + intra3
+                alpha = (
+                    tl.exp(
+                        tl.load(
+                            alpha_p + t0 * alpha_t + i[:, None] * alpha_t + d[None, :],
+                            mask=i_ok[:, None] & d_ok[None, :],
+                            other=0.0,
+                        ).to(tl.float32)
+                    )
+                    if EXACT
+                    else span(alpha_a, alpha_n, alpha_a_before, alpha_n_before)
+                )
+                terms = y2  # dq
+                tl.store(
+                    dq_out + step * D + i[:, None] * (H * D) + d[None, :], y2, mask=i_ok[:, None] & d_ok[None, :]
+                )  # dq
+                terms2 = (-beta[:, None] * (y3 * alpha)) + (beta[:, None] * y)  # dk
+                tl.store(
+                    dk_out + step * D + i[:, None] * (H * D) + d[None, :],
+                    ((-beta[:, None] * (y3 * alpha)) + (beta[:, None] * y)),
+                    mask=i_ok[:, None] & d_ok[None, :],
+                )  # dk
+                end = spans - sums
+                total = end[None, :] + later_sums(
+                    tl.where(
+                        i_ok[:, None],
+                        (
+                            (y2 * q.to(tl.float32))
+                            + (-beta[:, None] * (y3 * alpha * k.to(tl.float32)))
+                            + (-beta[:, None] * (y * k.to(tl.float32)))
+                        ),
+                        0.0,
+                    ),
+                    C,
+                    False and block_e <= 128,
+                    DT,
+                )
+                tl.debug_barrier()  # this may replace sums that other warps load
+                tl.store(
+                    S_pairing_out + step * D + i[:, None] * (H * D) + d[None, :],
+                    total,
+                    mask=i_ok[:, None] & d_ok[None, :],
+                )  # S: pairing
+
+
 def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None):
     """Gradients."""
     q = steps(given["q"])
@@ -2065,7 +2882,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "95ad6274b6d47fc9")
+    config = choose(some.dtype, (D, E), "9caf6f198f4f9e48")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -2081,37 +2898,70 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     scaled1 = some.new_empty((B, H, T, D))
     scaled3 = some.new_empty((B, H, T, D))
     scaled2 = some.new_empty((B, H, T, D))
-    for flat in (True, False):
-        launch(
-            backward_prepare_1,
-            (lay.programs,),
-            k,
-            *strides(k, H),
-            q,
-            *strides(q, H),
-            alpha_sums,
-            alpha_resets,
-            alpha_extents,
-            scaled1,
-            scaled3,
-            scaled2,
-            matrix2,
-            matrix1,
-            beta_by_head,
-            *lay.at_once,
-            D=D,
-            part_d=min(config.block, config.padded(D)),
-            FLAT=flat,
-            CHUNK=config.chunk,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
-            maxnreg=config.registers,
-        )
+    launch(
+        backward_prepare_1,
+        (lay.programs,),
+        k,
+        *strides(k, H),
+        q,
+        *strides(q, H),
+        alpha_sums,
+        alpha_resets,
+        alpha_extents,
+        scaled1,
+        scaled3,
+        scaled2,
+        matrix2,
+        matrix1,
+        beta_by_head,
+        *lay.at_once,
+        lay.programs,
+        D=D,
+        part_d=min(config.block, config.padded(D)),
+        FLAT=True,
+        GROUP=GROUP,
+        CHUNK=config.chunk,
+        C=config.chunk,
+        LEVELS=config.levels,
+        EVEN=lay.even,
+        EXACT=config.exact,
+        DT=DTYPES[some.dtype],
+        num_warps=config.ahead,
+        num_stages=1,
+        maxnreg=config.registers,
+    )
+    launch(
+        backward_prepare_1_others,
+        (cdiv(lay.programs, GROUP),),
+        k,
+        *strides(k, H),
+        q,
+        *strides(q, H),
+        alpha_sums,
+        alpha_resets,
+        alpha_extents,
+        scaled1,
+        scaled3,
+        scaled2,
+        matrix2,
+        matrix1,
+        beta_by_head,
+        *lay.at_once,
+        lay.programs,
+        D=D,
+        part_d=min(config.block, config.padded(D)),
+        FLAT=False,
+        GROUP=GROUP,
+        CHUNK=config.chunk,
+        C=config.chunk,
+        LEVELS=config.levels,
+        EVEN=lay.even,
+        EXACT=config.exact,
+        DT=DTYPES[some.dtype],
+        num_warps=config.ahead,
+        num_stages=1,
+        maxnreg=config.registers,
+    )
     if parts > 1 or exchange is not None:
         dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         launch(
@@ -2255,47 +3105,90 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
         S_pairing = alpha_sums  # in place
-        for flat in (True, False):
-            launch(
-                backward_read_1,
-                (blocks.programs * cdiv(D, min(config.read_tile, config.padded(D))),),
-                S_borders,
-                dS_borders,
-                alpha_sums,
-                alpha_resets,
-                write1,
-                *strides(write1, H),
-                write2,
-                *strides(write2, H),
-                beta_by_head,
-                k,
-                *strides(k, H),
-                alpha_extents,
-                do,
-                *strides(do, H),
-                q,
-                *strides(q, H),
-                alpha,
-                *strides(alpha, H),
-                dq,
-                dk,
-                S_pairing,
-                *blocks.at_once,
-                E=E,
-                D=D,
-                block_e=config.padded(E),
-                block_d=min(config.read_tile, config.padded(D)),
-                FLAT=flat,
-                CHUNK=config.chunk,
-                C=BLOCK,
-                LEVELS=LEVELS,
-                EVEN=blocks.even,
-                EXACT=config.exact,
-                DT=DTYPES[some.dtype],
-                num_warps=config.read_warps(config.padded(E)),
-                num_stages=1,
-                maxnreg=255 if config.exact else None,
-            )
+        launch(
+            backward_read_1,
+            (blocks.programs * cdiv(D, min(config.read_tile, config.padded(D))),),
+            S_borders,
+            dS_borders,
+            alpha_sums,
+            alpha_resets,
+            write1,
+            *strides(write1, H),
+            write2,
+            *strides(write2, H),
+            beta_by_head,
+            k,
+            *strides(k, H),
+            alpha_extents,
+            do,
+            *strides(do, H),
+            q,
+            *strides(q, H),
+            alpha,
+            *strides(alpha, H),
+            dq,
+            dk,
+            S_pairing,
+            *blocks.at_once,
+            blocks.programs,
+            E=E,
+            D=D,
+            block_e=config.padded(E),
+            block_d=min(config.read_tile, config.padded(D)),
+            FLAT=True,
+            GROUP=GROUP,
+            CHUNK=config.chunk,
+            C=BLOCK,
+            LEVELS=LEVELS,
+            EVEN=blocks.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=config.read_warps(config.padded(E)),
+            num_stages=1,
+            maxnreg=255 if config.exact else None,
+        )
+        launch(
+            backward_read_1_others,
+            (cdiv(blocks.programs, GROUP) * cdiv(D, min(config.read_tile, config.padded(D))),),
+            S_borders,
+            dS_borders,
+            alpha_sums,
+            alpha_resets,
+            write1,
+            *strides(write1, H),
+            write2,
+            *strides(write2, H),
+            beta_by_head,
+            k,
+            *strides(k, H),
+            alpha_extents,
+            do,
+            *strides(do, H),
+            q,
+            *strides(q, H),
+            alpha,
+            *strides(alpha, H),
+            dq,
+            dk,
+            S_pairing,
+            *blocks.at_once,
+            blocks.programs,
+            E=E,
+            D=D,
+            block_e=config.padded(E),
+            block_d=min(config.read_tile, config.padded(D)),
+            FLAT=False,
+            GROUP=GROUP,
+            CHUNK=config.chunk,
+            C=BLOCK,
+            LEVELS=LEVELS,
+            EVEN=blocks.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=config.read_warps(config.padded(E)),
+            num_stages=1,
+            maxnreg=255 if config.exact else None,
+        )
     alpha_extents = alpha_resets = alpha_sums = dS_borders = write2 = None
     gradients, initial = {}, {}
     if "q" in needs:

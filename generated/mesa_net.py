@@ -872,7 +872,7 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
     B, T = k.shape[:2]
     H = max(k.shape[2], beta.shape[2], lam.shape[2], lamb.shape[0], p.shape[2], 0)
     D = k.shape[-1]
-    config = choose(some.dtype, (D,), "dee478b3474fe541")
+    config = choose(some.dtype, (D,), "460624405f943f66")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -962,7 +962,7 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
     )
 
 
-@triton.jit(do_not_specialize=["T", "chunks"])
+@triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def x_system_backward_prepare_1(
     lam_sums,
     lam_resets,
@@ -988,6 +988,7 @@ def x_system_backward_prepare_1(
     chunks,
     begins,
     stops,
+    programs,
     D: tl.constexpr,
     block_d: tl.constexpr,
     CHUNK: tl.constexpr,
@@ -998,11 +999,11 @@ def x_system_backward_prepare_1(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    b, c, h = chunk_of(tl.program_id(0), H, chunks)
-    bh = b * H + h
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
+    b, c, h = chunk_of(tl.program_id(0), H, chunks)
+    bh = b * H + h
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
@@ -1173,7 +1174,7 @@ def x_system_backward_sweep_1(
             )
 
 
-@triton.jit(do_not_specialize=["T", "chunks"])
+@triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def x_system_backward_prepare_2(
     matrix1,
     lam_sums,
@@ -1193,6 +1194,7 @@ def x_system_backward_prepare_2(
     chunks,
     begins,
     stops,
+    programs,
     D: tl.constexpr,
     block_d: tl.constexpr,
     CHUNK: tl.constexpr,
@@ -1203,11 +1205,11 @@ def x_system_backward_prepare_2(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    b, c, h = chunk_of(tl.program_id(0), H, chunks)
-    bh = b * H + h
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
+    b, c, h = chunk_of(tl.program_id(0), H, chunks)
+    bh = b * H + h
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
@@ -1385,7 +1387,7 @@ def x_system_backward_sweep_2(
             )
 
 
-@triton.jit(do_not_specialize=["T", "chunks"])
+@triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def x_system_backward_prepare_3(
     matrix2,
     lam_sums,
@@ -1405,6 +1407,7 @@ def x_system_backward_prepare_3(
     chunks,
     begins,
     stops,
+    programs,
     D: tl.constexpr,
     block_d: tl.constexpr,
     CHUNK: tl.constexpr,
@@ -1415,11 +1418,11 @@ def x_system_backward_prepare_3(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    b, c, h = chunk_of(tl.program_id(0), H, chunks)
-    bh = b * H + h
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
+    b, c, h = chunk_of(tl.program_id(0), H, chunks)
+    bh = b * H + h
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
@@ -1607,7 +1610,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     B, T = k.shape[:2]
     H = max(k.shape[2], beta.shape[2], lam.shape[2], lamb.shape[0], p.shape[2], 0)
     D = k.shape[-1]
-    config = choose(some.dtype, (D,), "dee478b3474fe541")
+    config = choose(some.dtype, (D,), "460624405f943f66")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -1633,6 +1636,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             *strides(dy, H),
             own1,
             *lay.at_once,
+            lay.programs,
             D=D,
             block_d=config.padded(D),
             CHUNK=config.chunk,
@@ -1658,6 +1662,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             k,
             *strides(k, H),
             *lay.at_once,
+            lay.programs,
             D=D,
             block_d=config.padded(D),
             CHUNK=config.chunk,
@@ -1814,6 +1819,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             k,
             *strides(k, H),
             *lay.at_once,
+            lay.programs,
             D=D,
             block_d=config.padded(D),
             CHUNK=config.chunk,
@@ -2389,7 +2395,7 @@ def triton_o_forward(given, states, constants, packed=None, needs_backward=True)
     H = max(k.shape[2], v.shape[2], beta.shape[2], lam.shape[2], x.shape[2], 0)
     D = k.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "7ee2b06e3ec80cea")
+    config = choose(some.dtype, (D, E), "a395f27ea0d249c3")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -2483,7 +2489,7 @@ def triton_o_forward(given, states, constants, packed=None, needs_backward=True)
     return {"y": y}, {"S": S_last}, saved
 
 
-@triton.jit(do_not_specialize=["T", "chunks"])
+@triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def o_backward_prepare_1(
     matrix1,
     lam_sums,
@@ -2517,6 +2523,7 @@ def o_backward_prepare_1(
     chunks,
     begins,
     stops,
+    programs,
     E: tl.constexpr,
     D: tl.constexpr,
     block_e: tl.constexpr,
@@ -2529,13 +2536,13 @@ def o_backward_prepare_1(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    b, c, h = chunk_of(tl.program_id(0), H, chunks)
-    bh = b * H + h
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
     e_ok = e < E
     d = tl.arange(0, block_d)
     d_ok = d < D
+    b, c, h = chunk_of(tl.program_id(0), H, chunks)
+    bh = b * H + h
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
@@ -3053,7 +3060,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
     H = max(k.shape[2], v.shape[2], beta.shape[2], lam.shape[2], x.shape[2], 0)
     D = k.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "7ee2b06e3ec80cea")
+    config = choose(some.dtype, (D, E), "a395f27ea0d249c3")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -3063,8 +3070,8 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
     lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
     lam_extents = None
     beta_by_head = by_head(beta, H)
-    matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
     own1 = some.new_empty((B, T, H, 1), dtype=torch.float32)
+    matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
     matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
     matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
     launch(
@@ -3086,6 +3093,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
         matrix3,
         own1,
         *lay.at_once,
+        lay.programs,
         E=E,
         D=D,
         block_e=config.padded(E),

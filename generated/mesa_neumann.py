@@ -810,7 +810,7 @@ def triton_o2_forward(given, states, constants, packed=None, needs_backward=True
     B, T = q.shape[:2]
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], 0)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "896bd413aeea3896")
+    config = choose(some.dtype, (D,), "6ae5e0d437653f31")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -905,7 +905,7 @@ def triton_o2_forward(given, states, constants, packed=None, needs_backward=True
     )
 
 
-@triton.jit(do_not_specialize=["T", "chunks"])
+@triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def o2_backward_prepare_1(
     matrix1,
     lam_sums,
@@ -931,6 +931,7 @@ def o2_backward_prepare_1(
     chunks,
     begins,
     stops,
+    programs,
     D: tl.constexpr,
     block_d: tl.constexpr,
     CHUNK: tl.constexpr,
@@ -941,11 +942,11 @@ def o2_backward_prepare_1(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    b, c, h = chunk_of(tl.program_id(0), H, chunks)
-    bh = b * H + h
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
+    b, c, h = chunk_of(tl.program_id(0), H, chunks)
+    bh = b * H + h
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
@@ -1122,7 +1123,7 @@ def o2_backward_sweep_1(
             )
 
 
-@triton.jit(do_not_specialize=["T", "chunks"])
+@triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def o2_backward_prepare_2(
     matrix1,
     lam_sums,
@@ -1142,6 +1143,7 @@ def o2_backward_prepare_2(
     chunks,
     begins,
     stops,
+    programs,
     D: tl.constexpr,
     block_d: tl.constexpr,
     CHUNK: tl.constexpr,
@@ -1152,11 +1154,11 @@ def o2_backward_prepare_2(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    b, c, h = chunk_of(tl.program_id(0), H, chunks)
-    bh = b * H + h
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
+    b, c, h = chunk_of(tl.program_id(0), H, chunks)
+    bh = b * H + h
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
@@ -1331,7 +1333,7 @@ def o2_backward_sweep_2(
             )
 
 
-@triton.jit(do_not_specialize=["T", "chunks"])
+@triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def o2_backward_prepare_3(
     matrix2,
     q_p,
@@ -1351,6 +1353,7 @@ def o2_backward_prepare_3(
     chunks,
     begins,
     stops,
+    programs,
     D: tl.constexpr,
     block_d: tl.constexpr,
     CHUNK: tl.constexpr,
@@ -1361,11 +1364,11 @@ def o2_backward_prepare_3(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    b, c, h = chunk_of(tl.program_id(0), H, chunks)
-    bh = b * H + h
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
+    b, c, h = chunk_of(tl.program_id(0), H, chunks)
+    bh = b * H + h
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
@@ -1525,7 +1528,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
     B, T = q.shape[:2]
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], 0)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "896bd413aeea3896")
+    config = choose(some.dtype, (D,), "6ae5e0d437653f31")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -1543,8 +1546,8 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
     lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
     lam_extents = None
     if needs & {"lam", "q"}:
-        matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         own1 = some.new_empty((B, T, H, 1), dtype=torch.float32)
+        matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
             o2_backward_prepare_1,
             (lay.programs,),
@@ -1559,6 +1562,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             *strides(q, H),
             own1,
             *lay.at_once,
+            lay.programs,
             D=D,
             block_d=config.padded(D),
             CHUNK=config.chunk,
@@ -1584,6 +1588,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             u,
             *strides(u, H),
             *lay.at_once,
+            lay.programs,
             D=D,
             block_d=config.padded(D),
             CHUNK=config.chunk,
@@ -1743,6 +1748,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             lam_sums,
             lam_resets,
             *lay.at_once,
+            lay.programs,
             D=D,
             block_d=config.padded(D),
             CHUNK=config.chunk,
@@ -1972,7 +1978,7 @@ def triton_o3_forward(given, states, constants, packed=None, needs_backward=True
     B, T = q.shape[:2]
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], x.shape[2], 0)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "f871fb952e54c289")
+    config = choose(some.dtype, (D,), "7b32a47f6ebfe1a2")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -2071,7 +2077,7 @@ def triton_o3_forward(given, states, constants, packed=None, needs_backward=True
     )
 
 
-@triton.jit(do_not_specialize=["T", "chunks"])
+@triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def o3_backward_prepare_1(
     matrix1,
     lam_sums,
@@ -2097,6 +2103,7 @@ def o3_backward_prepare_1(
     chunks,
     begins,
     stops,
+    programs,
     D: tl.constexpr,
     block_d: tl.constexpr,
     CHUNK: tl.constexpr,
@@ -2107,11 +2114,11 @@ def o3_backward_prepare_1(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    b, c, h = chunk_of(tl.program_id(0), H, chunks)
-    bh = b * H + h
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
+    b, c, h = chunk_of(tl.program_id(0), H, chunks)
+    bh = b * H + h
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
@@ -2288,7 +2295,7 @@ def o3_backward_sweep_1(
             )
 
 
-@triton.jit(do_not_specialize=["T", "chunks"])
+@triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def o3_backward_prepare_2(
     matrix1,
     lam_sums,
@@ -2308,6 +2315,7 @@ def o3_backward_prepare_2(
     chunks,
     begins,
     stops,
+    programs,
     D: tl.constexpr,
     block_d: tl.constexpr,
     CHUNK: tl.constexpr,
@@ -2318,11 +2326,11 @@ def o3_backward_prepare_2(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    b, c, h = chunk_of(tl.program_id(0), H, chunks)
-    bh = b * H + h
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
+    b, c, h = chunk_of(tl.program_id(0), H, chunks)
+    bh = b * H + h
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
@@ -2497,7 +2505,7 @@ def o3_backward_sweep_2(
             )
 
 
-@triton.jit(do_not_specialize=["T", "chunks"])
+@triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def o3_backward_prepare_3(
     matrix2,
     lam_sums,
@@ -2517,6 +2525,7 @@ def o3_backward_prepare_3(
     chunks,
     begins,
     stops,
+    programs,
     D: tl.constexpr,
     block_d: tl.constexpr,
     CHUNK: tl.constexpr,
@@ -2527,11 +2536,11 @@ def o3_backward_prepare_3(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    b, c, h = chunk_of(tl.program_id(0), H, chunks)
-    bh = b * H + h
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
+    b, c, h = chunk_of(tl.program_id(0), H, chunks)
+    bh = b * H + h
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
@@ -2692,7 +2701,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
     B, T = q.shape[:2]
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], x.shape[2], 0)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "f871fb952e54c289")
+    config = choose(some.dtype, (D,), "7b32a47f6ebfe1a2")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -2710,8 +2719,8 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
     lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
     lam_extents = None
     if needs & {"lam", "x"}:
-        matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         own1 = some.new_empty((B, T, H, 1), dtype=torch.float32)
+        matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
             o3_backward_prepare_1,
             (lay.programs,),
@@ -2726,6 +2735,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             *strides(x, H),
             own1,
             *lay.at_once,
+            lay.programs,
             D=D,
             block_d=config.padded(D),
             CHUNK=config.chunk,
@@ -2751,6 +2761,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             u,
             *strides(u, H),
             *lay.at_once,
+            lay.programs,
             D=D,
             block_d=config.padded(D),
             CHUNK=config.chunk,
@@ -2910,6 +2921,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             u,
             *strides(u, H),
             *lay.at_once,
+            lay.programs,
             D=D,
             block_d=config.padded(D),
             CHUNK=config.chunk,

@@ -613,7 +613,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], gamma.shape[0], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "c963e91975ac0193")
+    config = choose(some.dtype, (D, E), "707d461bae95f252")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -723,7 +723,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     return {"o": o}, {"S": S_last}, saved
 
 
-@triton.jit(do_not_specialize=["T", "chunks"])
+@triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_1(
     matrix1,
     do_p,
@@ -755,6 +755,7 @@ def backward_prepare_1(
     chunks,
     begins,
     stops,
+    programs,
     E: tl.constexpr,
     D: tl.constexpr,
     block_e: tl.constexpr,
@@ -767,13 +768,13 @@ def backward_prepare_1(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    b, c, h = chunk_of(tl.program_id(0), H, chunks)
-    bh = b * H + h
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
     e_ok = e < E
     d = tl.arange(0, block_d)
     d_ok = d < D
+    b, c, h = chunk_of(tl.program_id(0), H, chunks)
+    bh = b * H + h
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
@@ -1224,7 +1225,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], gamma.shape[0], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "c963e91975ac0193")
+    config = choose(some.dtype, (D, E), "707d461bae95f252")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -1233,8 +1234,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     do = cotangent(cotangents.get("o"), some, (B, T, H, E))
     gamma_sums, gamma_resets, gamma_extents = cumulate(spread(gamma.float(), (B, T, H), some), lay, config.exact)
     gamma_extents = None
-    matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     own1 = some.new_empty((B, T, H, 1), dtype=torch.float32)
+    matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
         backward_prepare_1,
@@ -1253,6 +1254,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         *strides(k, H),
         own1,
         *lay.at_once,
+        lay.programs,
         E=E,
         D=D,
         block_e=config.padded(E),

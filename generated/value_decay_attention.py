@@ -76,13 +76,14 @@ from chunkform.runtime.kernels import (
     place_of,
     reach,
     span,
+    steep,
     suffix_sum,
 )
 from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, spread, steps, strides, whole
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
 from chunkform.runtime.parts import map_of_all
-from chunkform.runtime.places import parts_for, places
+from chunkform.runtime.places import GROUP, parts_for, places
 from chunkform.runtime.rounding import rounded_and_rest
 from chunkform.runtime.segments import PIECE, Segment, in_pieces, over_chunks
 from chunkform.runtime.torch_form import (
@@ -472,7 +473,7 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
     return {"S": dS_last}
 
 
-@triton.jit(do_not_specialize=["T", "chunks"])
+@triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def forward_prepare_1(
     scaled1_p,
     beta_sums,
@@ -499,11 +500,13 @@ def forward_prepare_1(
     chunks,
     begins,
     stops,
+    programs,
     D: tl.constexpr,
     E: tl.constexpr,
     block_d: tl.constexpr,
     part_e: tl.constexpr,
     FLAT: tl.constexpr,
+    GROUP: tl.constexpr,
     CHUNK: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
@@ -512,11 +515,11 @@ def forward_prepare_1(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    b, c, h = chunk_of(tl.program_id(0), H, chunks)
-    bh = b * H + h
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
+    b, c, h = chunk_of(tl.program_id(0), H, chunks)
+    bh = b * H + h
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
@@ -528,7 +531,7 @@ def forward_prepare_1(
     q_p += b * q_b + h // q_g * q_h
     k_p += b * k_b + h // k_g * k_h
     extent = reach(beta_extents + at, last, C, CHUNK)
-    if is_flat(extent, DT) != FLAT:
+    if not is_flat(extent, DT):
         return
     for e_start in range(0, E, part_e):
         e = e_start + tl.arange(0, part_e)
@@ -653,6 +656,212 @@ def forward_prepare_1(
             DT,
         )  # sum_{j} v_{j,e} [q k^T]_{i,j} m_{i,j,e}
         tl.store(intra1_p + at * E + i[:, None] * E + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :])
+
+
+@triton.jit(do_not_specialize=["T", "chunks", "programs"])
+def forward_prepare_1_others(
+    scaled1_p,
+    beta_sums,
+    beta_resets,
+    v_p,
+    v_b,
+    v_t,
+    v_h,
+    v_g,
+    intra1_p,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    q_g,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    k_g,
+    beta_extents,
+    T,
+    H,
+    chunks,
+    begins,
+    stops,
+    programs,
+    D: tl.constexpr,
+    E: tl.constexpr,
+    block_d: tl.constexpr,
+    part_e: tl.constexpr,
+    FLAT: tl.constexpr,
+    GROUP: tl.constexpr,
+    CHUNK: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
+    i = tl.arange(0, C)
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    group = tl.program_id(0) * GROUP
+    if steep(beta_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
+        return
+    v_p_all = v_p
+    q_p_all = q_p
+    k_p_all = k_p
+    for n in range(0, tl.minimum(GROUP, programs - group)):
+        b, c, h = chunk_of(group + n, H, chunks)
+        bh = b * H + h
+        t0, last = place_of(c, T, begins, stops, C)
+        if last >= 0:
+            i_ok = i < last + 1
+            row = i if EVEN else tl.minimum(i, last)
+            at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
+            step = (b * T + t0) * H + h
+            v_p = v_p_all + b * v_b + h // v_g * v_h
+            q_p = q_p_all + b * q_b + h // q_g * q_h
+            k_p = k_p_all + b * k_b + h // k_g * k_h
+            extent = reach(beta_extents + at, last, C, CHUNK)
+            if not is_flat(extent, DT):
+                for e_start in range(0, E, part_e):
+                    e = e_start + tl.arange(0, part_e)
+                    e_ok = e < E
+                    beta_a = over_block(
+                        tl.load(
+                            beta_sums + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0
+                        ),
+                        beta_sums + step * E,
+                        (row)[:, None],
+                        e[None, :],
+                        e_ok[None, :],
+                        last,
+                        H * E,
+                        C,
+                        CHUNK,
+                    )
+                    beta_n = (
+                        over_block(
+                            tl.load(
+                                beta_resets + step * E + (row)[:, None] * (H * E) + e[None, :],
+                                mask=(e_ok)[None, :],
+                                other=0,
+                            ).to(tl.int32),
+                            beta_resets + step * E,
+                            (row)[:, None],
+                            e[None, :],
+                            e_ok[None, :],
+                            last,
+                            H * E,
+                            C,
+                            CHUNK,
+                        )
+                        if EXACT
+                        else 0
+                    )
+                    beta_a_end = over_block(
+                        tl.load(beta_sums + step * E + last * (H * E) + e, mask=e_ok, other=0),
+                        beta_sums + step * E,
+                        (last),
+                        e,
+                        e_ok,
+                        last,
+                        H * E,
+                        C,
+                        CHUNK,
+                    )
+                    beta_n_end = (
+                        over_block(
+                            tl.load(beta_resets + step * E + last * (H * E) + e, mask=e_ok, other=0).to(tl.int32),
+                            beta_resets + step * E,
+                            (last),
+                            e,
+                            e_ok,
+                            last,
+                            H * E,
+                            C,
+                            CHUNK,
+                        )
+                        if EXACT
+                        else tl.full([1], 0, tl.int32)
+                    )
+                    until = span(beta_a_end[None, :], beta_n_end[None, :], beta_a, beta_n)
+                    v = tl.load(
+                        v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+                    )
+                    tl.store(
+                        scaled1_p + at * E + i[:, None] * E + e[None, :],
+                        (until * v.to(tl.float32)),
+                        mask=i_ok[:, None] & e_ok[None, :],
+                    )  # v . until
+                q = tl.load(
+                    q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
+                )
+                k = tl.load(
+                    k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
+                )
+                p = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
+                p2 = p
+                for e_start in range(0, E, part_e):
+                    e = e_start + tl.arange(0, part_e)
+                    e_ok = e < E
+                    v2 = tl.load(
+                        v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+                    )
+                    beta_a2 = over_block(
+                        tl.load(
+                            beta_sums + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0
+                        ),
+                        beta_sums + step * E,
+                        (row)[:, None],
+                        e[None, :],
+                        e_ok[None, :],
+                        last,
+                        H * E,
+                        C,
+                        CHUNK,
+                    )
+                    beta_n2 = (
+                        over_block(
+                            tl.load(
+                                beta_resets + step * E + (row)[:, None] * (H * E) + e[None, :],
+                                mask=(e_ok)[None, :],
+                                other=0,
+                            ).to(tl.int32),
+                            beta_resets + step * E,
+                            (row)[:, None],
+                            e[None, :],
+                            e_ok[None, :],
+                            last,
+                            H * E,
+                            C,
+                            CHUNK,
+                        )
+                        if EXACT
+                        else 0
+                    )
+                    p3 = decayed_sum(
+                        p2,
+                        v2.to(tl.float32),
+                        beta_sums + step * E,
+                        beta_resets + step * E if EXACT else None,
+                        beta_a2,
+                        beta_n2,
+                        beta_a2,
+                        beta_n2,
+                        e,
+                        e_ok,
+                        last,
+                        H * E,
+                        C,
+                        CHUNK,
+                        LEVELS,
+                        True,
+                        True,
+                        FLAT,
+                        EXACT,
+                        DT,
+                    )  # sum_{j} v_{j,e} [q k^T]_{i,j} m_{i,j,e}
+                    tl.store(intra1_p + at * E + i[:, None] * E + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :])
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -798,7 +1007,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "c13f94ff257fb2ac")
+    config = choose(some.dtype, (D, E), "0ba2333e4a099d6a")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -806,37 +1015,70 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     beta_sums, beta_resets, beta_extents = cumulate(beta, lay, config.exact)
     scaled1 = some.new_empty((B, H, T, E))
     intra1 = some.new_empty((B, H, T, E), dtype=torch.float32)
-    for flat in (True, False):
-        launch(
-            forward_prepare_1,
-            (lay.programs,),
-            scaled1,
-            beta_sums,
-            beta_resets,
-            v,
-            *strides(v, H),
-            intra1,
-            q,
-            *strides(q, H),
-            k,
-            *strides(k, H),
-            beta_extents,
-            *lay.at_once,
-            D=D,
-            E=E,
-            block_d=config.padded(D),
-            part_e=min(config.block, config.padded(E)),
-            FLAT=flat,
-            CHUNK=config.chunk,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
-            maxnreg=config.registers,
-        )
+    launch(
+        forward_prepare_1,
+        (lay.programs,),
+        scaled1,
+        beta_sums,
+        beta_resets,
+        v,
+        *strides(v, H),
+        intra1,
+        q,
+        *strides(q, H),
+        k,
+        *strides(k, H),
+        beta_extents,
+        *lay.at_once,
+        lay.programs,
+        D=D,
+        E=E,
+        block_d=config.padded(D),
+        part_e=min(config.block, config.padded(E)),
+        FLAT=True,
+        GROUP=GROUP,
+        CHUNK=config.chunk,
+        C=config.chunk,
+        LEVELS=config.levels,
+        EVEN=lay.even,
+        EXACT=config.exact,
+        DT=DTYPES[some.dtype],
+        num_warps=config.ahead,
+        num_stages=1,
+        maxnreg=config.registers,
+    )
+    launch(
+        forward_prepare_1_others,
+        (cdiv(lay.programs, GROUP),),
+        scaled1,
+        beta_sums,
+        beta_resets,
+        v,
+        *strides(v, H),
+        intra1,
+        q,
+        *strides(q, H),
+        k,
+        *strides(k, H),
+        beta_extents,
+        *lay.at_once,
+        lay.programs,
+        D=D,
+        E=E,
+        block_d=config.padded(D),
+        part_e=min(config.block, config.padded(E)),
+        FLAT=False,
+        GROUP=GROUP,
+        CHUNK=config.chunk,
+        C=config.chunk,
+        LEVELS=config.levels,
+        EVEN=lay.even,
+        EXACT=config.exact,
+        DT=DTYPES[some.dtype],
+        num_warps=config.ahead,
+        num_stages=1,
+        maxnreg=config.registers,
+    )
     beta_extents = None
     if parts > 1 or exchange is not None:
         S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
@@ -943,7 +1185,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     return {"o": o}, {"S": S_last}, saved
 
 
-@triton.jit(do_not_specialize=["T", "chunks"])
+@triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_1(
     intra1_p,
     q_p,
@@ -969,11 +1211,13 @@ def backward_prepare_1(
     chunks,
     begins,
     stops,
+    programs,
     D: tl.constexpr,
     E: tl.constexpr,
     block_d: tl.constexpr,
     part_e: tl.constexpr,
     FLAT: tl.constexpr,
+    GROUP: tl.constexpr,
     CHUNK: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
@@ -982,11 +1226,11 @@ def backward_prepare_1(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    b, c, h = chunk_of(tl.program_id(0), H, chunks)
-    bh = b * H + h
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
+    b, c, h = chunk_of(tl.program_id(0), H, chunks)
+    bh = b * H + h
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
@@ -998,7 +1242,7 @@ def backward_prepare_1(
     k_p += b * k_b + h // k_g * k_h
     v_p += b * v_b + h // v_g * v_h
     extent = reach(beta_extents + at, last, C, CHUNK)
-    if is_flat(extent, DT) != FLAT:
+    if not is_flat(extent, DT):
         return
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
@@ -1059,6 +1303,141 @@ def backward_prepare_1(
             DT,
         )  # sum_{j} v_{j,e} [q k^T]_{i,j} m_{i,j,e}
         tl.store(intra1_p + at * E + i[:, None] * E + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :])
+
+
+@triton.jit(do_not_specialize=["T", "chunks", "programs"])
+def backward_prepare_1_others(
+    intra1_p,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    q_g,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    k_g,
+    v_p,
+    v_b,
+    v_t,
+    v_h,
+    v_g,
+    beta_sums,
+    beta_resets,
+    beta_extents,
+    T,
+    H,
+    chunks,
+    begins,
+    stops,
+    programs,
+    D: tl.constexpr,
+    E: tl.constexpr,
+    block_d: tl.constexpr,
+    part_e: tl.constexpr,
+    FLAT: tl.constexpr,
+    GROUP: tl.constexpr,
+    CHUNK: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
+    i = tl.arange(0, C)
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    group = tl.program_id(0) * GROUP
+    if steep(beta_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
+        return
+    q_p_all = q_p
+    k_p_all = k_p
+    v_p_all = v_p
+    for n in range(0, tl.minimum(GROUP, programs - group)):
+        b, c, h = chunk_of(group + n, H, chunks)
+        bh = b * H + h
+        t0, last = place_of(c, T, begins, stops, C)
+        if last >= 0:
+            i_ok = i < last + 1
+            row = i if EVEN else tl.minimum(i, last)
+            at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
+            step = (b * T + t0) * H + h
+            q_p = q_p_all + b * q_b + h // q_g * q_h
+            k_p = k_p_all + b * k_b + h // k_g * k_h
+            v_p = v_p_all + b * v_b + h // v_g * v_h
+            extent = reach(beta_extents + at, last, C, CHUNK)
+            if not is_flat(extent, DT):
+                q = tl.load(
+                    q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
+                )
+                k = tl.load(
+                    k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
+                )
+                p = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
+                p2 = p
+                for e_start in range(0, E, part_e):
+                    e = e_start + tl.arange(0, part_e)
+                    e_ok = e < E
+                    v = tl.load(
+                        v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+                    )
+                    beta_a = over_block(
+                        tl.load(
+                            beta_sums + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0
+                        ),
+                        beta_sums + step * E,
+                        (row)[:, None],
+                        e[None, :],
+                        e_ok[None, :],
+                        last,
+                        H * E,
+                        C,
+                        CHUNK,
+                    )
+                    beta_n = (
+                        over_block(
+                            tl.load(
+                                beta_resets + step * E + (row)[:, None] * (H * E) + e[None, :],
+                                mask=(e_ok)[None, :],
+                                other=0,
+                            ).to(tl.int32),
+                            beta_resets + step * E,
+                            (row)[:, None],
+                            e[None, :],
+                            e_ok[None, :],
+                            last,
+                            H * E,
+                            C,
+                            CHUNK,
+                        )
+                        if EXACT
+                        else 0
+                    )
+                    p3 = decayed_sum(
+                        p2,
+                        v.to(tl.float32),
+                        beta_sums + step * E,
+                        beta_resets + step * E if EXACT else None,
+                        beta_a,
+                        beta_n,
+                        beta_a,
+                        beta_n,
+                        e,
+                        e_ok,
+                        last,
+                        H * E,
+                        C,
+                        CHUNK,
+                        LEVELS,
+                        True,
+                        True,
+                        FLAT,
+                        EXACT,
+                        DT,
+                    )  # sum_{j} v_{j,e} [q k^T]_{i,j} m_{i,j,e}
+                    tl.store(intra1_p + at * E + i[:, None] * E + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :])
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1212,7 +1591,7 @@ def backward_sweep_1(
             )
 
 
-@triton.jit(do_not_specialize=["T", "chunks"])
+@triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_2(
     do_p,
     do_b,
@@ -1235,9 +1614,11 @@ def backward_prepare_2(
     chunks,
     begins,
     stops,
+    programs,
     E: tl.constexpr,
     part_e: tl.constexpr,
     FLAT: tl.constexpr,
+    GROUP: tl.constexpr,
     CHUNK: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
@@ -1246,9 +1627,9 @@ def backward_prepare_2(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
+    i = tl.arange(0, C)
     b, c, h = chunk_of(tl.program_id(0), H, chunks)
     bh = b * H + h
-    i = tl.arange(0, C)
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
@@ -1259,7 +1640,7 @@ def backward_prepare_2(
     do_p += b * do_b + h // do_g * do_h
     v_p += b * v_b + h // v_g * v_h
     extent = reach(beta_extents + at, last, C, CHUNK)
-    if is_flat(extent, DT) != FLAT:
+    if not is_flat(extent, DT):
         return
     t = tl.zeros([C, C], tl.float32)
     for e_start in range(0, E, part_e):
@@ -1300,6 +1681,7 @@ def backward_prepare_2(
             t,
             do.to(tl.float32),
             v.to(tl.float32),
+            None,
             beta_sums + step * E,
             beta_resets + step * E if EXACT else None,
             beta_a,
@@ -1358,6 +1740,169 @@ def backward_prepare_2(
             mask=i_ok[:, None] & e_ok[None, :],
         )  # v . until
     tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t)  # t
+
+
+@triton.jit(do_not_specialize=["T", "chunks", "programs"])
+def backward_prepare_2_others(
+    do_p,
+    do_b,
+    do_t,
+    do_h,
+    do_g,
+    v_p,
+    v_b,
+    v_t,
+    v_h,
+    v_g,
+    beta_sums,
+    beta_resets,
+    beta_extents,
+    scaled1_p,
+    scaled2_p,
+    matrix1,
+    T,
+    H,
+    chunks,
+    begins,
+    stops,
+    programs,
+    E: tl.constexpr,
+    part_e: tl.constexpr,
+    FLAT: tl.constexpr,
+    GROUP: tl.constexpr,
+    CHUNK: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
+    i = tl.arange(0, C)
+    group = tl.program_id(0) * GROUP
+    if steep(beta_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
+        return
+    do_p_all = do_p
+    v_p_all = v_p
+    for n in range(0, tl.minimum(GROUP, programs - group)):
+        b, c, h = chunk_of(group + n, H, chunks)
+        bh = b * H + h
+        t0, last = place_of(c, T, begins, stops, C)
+        if last >= 0:
+            i_ok = i < last + 1
+            row = i if EVEN else tl.minimum(i, last)
+            at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
+            step = (b * T + t0) * H + h
+            do_p = do_p_all + b * do_b + h // do_g * do_h
+            v_p = v_p_all + b * v_b + h // v_g * v_h
+            extent = reach(beta_extents + at, last, C, CHUNK)
+            if not is_flat(extent, DT):
+                t = tl.zeros([C, C], tl.float32)
+                for e_start in range(0, E, part_e):
+                    e = e_start + tl.arange(0, part_e)
+                    e_ok = e < E
+                    do = tl.load(
+                        do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+                    )
+                    v = tl.load(
+                        v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+                    )
+                    # sum_{e} v_{j,e} do_{i,e} m_{i,j,e}
+                    beta_a = over_block(
+                        tl.load(
+                            beta_sums + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0
+                        ),
+                        beta_sums + step * E,
+                        (row)[:, None],
+                        e[None, :],
+                        e_ok[None, :],
+                        last,
+                        H * E,
+                        C,
+                        CHUNK,
+                    )
+                    beta_n = (
+                        over_block(
+                            tl.load(
+                                beta_resets + step * E + (row)[:, None] * (H * E) + e[None, :],
+                                mask=(e_ok)[None, :],
+                                other=0,
+                            ).to(tl.int32),
+                            beta_resets + step * E,
+                            (row)[:, None],
+                            e[None, :],
+                            e_ok[None, :],
+                            last,
+                            H * E,
+                            C,
+                            CHUNK,
+                        )
+                        if EXACT
+                        else 0
+                    )
+                    t = decayed_product(
+                        t,
+                        do.to(tl.float32),
+                        v.to(tl.float32),
+                        None,
+                        beta_sums + step * E,
+                        beta_resets + step * E if EXACT else None,
+                        beta_a,
+                        beta_n,
+                        beta_a,
+                        beta_n,
+                        e,
+                        e_ok,
+                        last,
+                        H * E,
+                        C,
+                        CHUNK,
+                        LEVELS,
+                        True,
+                        True,
+                        FLAT,
+                        EXACT,
+                        DT,
+                    )
+                    since = span(beta_a, beta_n, 0.0, 0)
+                    tl.store(
+                        scaled1_p + at * E + i[:, None] * E + e[None, :],
+                        (do.to(tl.float32) * since),
+                        mask=i_ok[:, None] & e_ok[None, :],
+                    )  # do . since
+                    beta_a_end = over_block(
+                        tl.load(beta_sums + step * E + last * (H * E) + e, mask=e_ok, other=0),
+                        beta_sums + step * E,
+                        (last),
+                        e,
+                        e_ok,
+                        last,
+                        H * E,
+                        C,
+                        CHUNK,
+                    )
+                    beta_n_end = (
+                        over_block(
+                            tl.load(beta_resets + step * E + last * (H * E) + e, mask=e_ok, other=0).to(tl.int32),
+                            beta_resets + step * E,
+                            (last),
+                            e,
+                            e_ok,
+                            last,
+                            H * E,
+                            C,
+                            CHUNK,
+                        )
+                        if EXACT
+                        else tl.full([1], 0, tl.int32)
+                    )
+                    until = span(beta_a_end[None, :], beta_n_end[None, :], beta_a, beta_n)
+                    tl.store(
+                        scaled2_p + at * E + i[:, None] * E + e[None, :],
+                        (until * v.to(tl.float32)),
+                        mask=i_ok[:, None] & e_ok[None, :],
+                    )  # v . until
+                tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t)  # t
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1468,7 +2013,7 @@ def backward_sweep_2(
             )  # dq
 
 
-@triton.jit(do_not_specialize=["T", "chunks"])
+@triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_3(
     intra2_p,
     k_p,
@@ -1494,11 +2039,13 @@ def backward_prepare_3(
     chunks,
     begins,
     stops,
+    programs,
     D: tl.constexpr,
     E: tl.constexpr,
     block_d: tl.constexpr,
     part_e: tl.constexpr,
     FLAT: tl.constexpr,
+    GROUP: tl.constexpr,
     CHUNK: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
@@ -1507,11 +2054,11 @@ def backward_prepare_3(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
-    b, c, h = chunk_of(tl.program_id(0), H, chunks)
-    bh = b * H + h
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
+    b, c, h = chunk_of(tl.program_id(0), H, chunks)
+    bh = b * H + h
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
@@ -1523,7 +2070,7 @@ def backward_prepare_3(
     q_p += b * q_b + h // q_g * q_h
     do_p += b * do_b + h // do_g * do_h
     extent = reach(beta_extents + at, last, C, CHUNK)
-    if is_flat(extent, DT) != FLAT:
+    if not is_flat(extent, DT):
         return
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
@@ -1584,6 +2131,141 @@ def backward_prepare_3(
             DT,
         )  # sum_{j} [k q^T]_{i,j} do_{j,e} m_{i,j,e}
         tl.store(intra2_p + at * E + i[:, None] * E + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :])
+
+
+@triton.jit(do_not_specialize=["T", "chunks", "programs"])
+def backward_prepare_3_others(
+    intra2_p,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    k_g,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    q_g,
+    do_p,
+    do_b,
+    do_t,
+    do_h,
+    do_g,
+    beta_sums,
+    beta_resets,
+    beta_extents,
+    T,
+    H,
+    chunks,
+    begins,
+    stops,
+    programs,
+    D: tl.constexpr,
+    E: tl.constexpr,
+    block_d: tl.constexpr,
+    part_e: tl.constexpr,
+    FLAT: tl.constexpr,
+    GROUP: tl.constexpr,
+    CHUNK: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
+    i = tl.arange(0, C)
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    group = tl.program_id(0) * GROUP
+    if steep(beta_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
+        return
+    k_p_all = k_p
+    q_p_all = q_p
+    do_p_all = do_p
+    for n in range(0, tl.minimum(GROUP, programs - group)):
+        b, c, h = chunk_of(group + n, H, chunks)
+        bh = b * H + h
+        t0, last = place_of(c, T, begins, stops, C)
+        if last >= 0:
+            i_ok = i < last + 1
+            row = i if EVEN else tl.minimum(i, last)
+            at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
+            step = (b * T + t0) * H + h
+            k_p = k_p_all + b * k_b + h // k_g * k_h
+            q_p = q_p_all + b * q_b + h // q_g * q_h
+            do_p = do_p_all + b * do_b + h // do_g * do_h
+            extent = reach(beta_extents + at, last, C, CHUNK)
+            if not is_flat(extent, DT):
+                k = tl.load(
+                    k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
+                )
+                q = tl.load(
+                    q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
+                )
+                p = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k q^T
+                p2 = p
+                for e_start in range(0, E, part_e):
+                    e = e_start + tl.arange(0, part_e)
+                    e_ok = e < E
+                    do = tl.load(
+                        do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+                    )
+                    beta_a = over_block(
+                        tl.load(
+                            beta_sums + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0
+                        ),
+                        beta_sums + step * E,
+                        (row)[:, None],
+                        e[None, :],
+                        e_ok[None, :],
+                        last,
+                        H * E,
+                        C,
+                        CHUNK,
+                    )
+                    beta_n = (
+                        over_block(
+                            tl.load(
+                                beta_resets + step * E + (row)[:, None] * (H * E) + e[None, :],
+                                mask=(e_ok)[None, :],
+                                other=0,
+                            ).to(tl.int32),
+                            beta_resets + step * E,
+                            (row)[:, None],
+                            e[None, :],
+                            e_ok[None, :],
+                            last,
+                            H * E,
+                            C,
+                            CHUNK,
+                        )
+                        if EXACT
+                        else 0
+                    )
+                    p3 = decayed_sum(
+                        p2,
+                        do.to(tl.float32),
+                        beta_sums + step * E,
+                        beta_resets + step * E if EXACT else None,
+                        beta_a,
+                        beta_n,
+                        beta_a,
+                        beta_n,
+                        e,
+                        e_ok,
+                        last,
+                        H * E,
+                        C,
+                        CHUNK,
+                        LEVELS,
+                        False,
+                        True,
+                        FLAT,
+                        EXACT,
+                        DT,
+                    )  # sum_{j} [k q^T]_{i,j} do_{j,e} m_{i,j,e}
+                    tl.store(intra2_p + at * E + i[:, None] * E + e[None, :], p3, mask=i_ok[:, None] & e_ok[None, :])
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1761,7 +2443,7 @@ def backward_sweep_3(
             )
 
 
-@triton.jit(do_not_specialize=["T", "chunks"])
+@triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_4(
     v_p,
     v_b,
@@ -1784,9 +2466,11 @@ def backward_prepare_4(
     chunks,
     begins,
     stops,
+    programs,
     E: tl.constexpr,
     part_e: tl.constexpr,
     FLAT: tl.constexpr,
+    GROUP: tl.constexpr,
     CHUNK: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
@@ -1795,9 +2479,9 @@ def backward_prepare_4(
     DT: tl.constexpr,
 ):
     """What needs no state, for all chunks at once."""
+    i = tl.arange(0, C)
     b, c, h = chunk_of(tl.program_id(0), H, chunks)
     bh = b * H + h
-    i = tl.arange(0, C)
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
@@ -1808,7 +2492,7 @@ def backward_prepare_4(
     v_p += b * v_b + h // v_g * v_h
     do_p += b * do_b + h // do_g * do_h
     extent = reach(beta_extents + at, last, C, CHUNK)
-    if is_flat(extent, DT) != FLAT:
+    if not is_flat(extent, DT):
         return
     t = tl.zeros([C, C], tl.float32)
     for e_start in range(0, E, part_e):
@@ -1849,6 +2533,7 @@ def backward_prepare_4(
             t,
             v.to(tl.float32),
             do.to(tl.float32),
+            None,
             beta_sums + step * E,
             beta_resets + step * E if EXACT else None,
             beta_a,
@@ -1907,6 +2592,169 @@ def backward_prepare_4(
             mask=i_ok[:, None] & e_ok[None, :],
         )  # do . until
     tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t)  # t
+
+
+@triton.jit(do_not_specialize=["T", "chunks", "programs"])
+def backward_prepare_4_others(
+    v_p,
+    v_b,
+    v_t,
+    v_h,
+    v_g,
+    do_p,
+    do_b,
+    do_t,
+    do_h,
+    do_g,
+    beta_sums,
+    beta_resets,
+    beta_extents,
+    scaled3_p,
+    scaled4_p,
+    matrix2,
+    T,
+    H,
+    chunks,
+    begins,
+    stops,
+    programs,
+    E: tl.constexpr,
+    part_e: tl.constexpr,
+    FLAT: tl.constexpr,
+    GROUP: tl.constexpr,
+    CHUNK: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """The same, of chunks that aren't flat: a program looks at some together, and takes one after the other."""
+    i = tl.arange(0, C)
+    group = tl.program_id(0) * GROUP
+    if steep(beta_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
+        return
+    v_p_all = v_p
+    do_p_all = do_p
+    for n in range(0, tl.minimum(GROUP, programs - group)):
+        b, c, h = chunk_of(group + n, H, chunks)
+        bh = b * H + h
+        t0, last = place_of(c, T, begins, stops, C)
+        if last >= 0:
+            i_ok = i < last + 1
+            row = i if EVEN else tl.minimum(i, last)
+            at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
+            step = (b * T + t0) * H + h
+            v_p = v_p_all + b * v_b + h // v_g * v_h
+            do_p = do_p_all + b * do_b + h // do_g * do_h
+            extent = reach(beta_extents + at, last, C, CHUNK)
+            if not is_flat(extent, DT):
+                t = tl.zeros([C, C], tl.float32)
+                for e_start in range(0, E, part_e):
+                    e = e_start + tl.arange(0, part_e)
+                    e_ok = e < E
+                    v = tl.load(
+                        v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+                    )
+                    do = tl.load(
+                        do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+                    )
+                    # sum_{e} v_{i,e} do_{j,e} m_{i,j,e}
+                    beta_a = over_block(
+                        tl.load(
+                            beta_sums + step * E + (row)[:, None] * (H * E) + e[None, :], mask=(e_ok)[None, :], other=0
+                        ),
+                        beta_sums + step * E,
+                        (row)[:, None],
+                        e[None, :],
+                        e_ok[None, :],
+                        last,
+                        H * E,
+                        C,
+                        CHUNK,
+                    )
+                    beta_n = (
+                        over_block(
+                            tl.load(
+                                beta_resets + step * E + (row)[:, None] * (H * E) + e[None, :],
+                                mask=(e_ok)[None, :],
+                                other=0,
+                            ).to(tl.int32),
+                            beta_resets + step * E,
+                            (row)[:, None],
+                            e[None, :],
+                            e_ok[None, :],
+                            last,
+                            H * E,
+                            C,
+                            CHUNK,
+                        )
+                        if EXACT
+                        else 0
+                    )
+                    t = decayed_product(
+                        t,
+                        v.to(tl.float32),
+                        do.to(tl.float32),
+                        None,
+                        beta_sums + step * E,
+                        beta_resets + step * E if EXACT else None,
+                        beta_a,
+                        beta_n,
+                        beta_a,
+                        beta_n,
+                        e,
+                        e_ok,
+                        last,
+                        H * E,
+                        C,
+                        CHUNK,
+                        LEVELS,
+                        False,
+                        True,
+                        FLAT,
+                        EXACT,
+                        DT,
+                    )
+                    beta_a_end = over_block(
+                        tl.load(beta_sums + step * E + last * (H * E) + e, mask=e_ok, other=0),
+                        beta_sums + step * E,
+                        (last),
+                        e,
+                        e_ok,
+                        last,
+                        H * E,
+                        C,
+                        CHUNK,
+                    )
+                    beta_n_end = (
+                        over_block(
+                            tl.load(beta_resets + step * E + last * (H * E) + e, mask=e_ok, other=0).to(tl.int32),
+                            beta_resets + step * E,
+                            (last),
+                            e,
+                            e_ok,
+                            last,
+                            H * E,
+                            C,
+                            CHUNK,
+                        )
+                        if EXACT
+                        else tl.full([1], 0, tl.int32)
+                    )
+                    since = span(beta_a_end[None, :], beta_n_end[None, :], beta_a, beta_n)
+                    tl.store(
+                        scaled3_p + at * E + i[:, None] * E + e[None, :],
+                        (since * v.to(tl.float32)),
+                        mask=i_ok[:, None] & e_ok[None, :],
+                    )  # v . since
+                    until = span(beta_a, beta_n, 0.0, 0)
+                    tl.store(
+                        scaled4_p + at * E + i[:, None] * E + e[None, :],
+                        (until * do.to(tl.float32)),
+                        mask=i_ok[:, None] & e_ok[None, :],
+                    )  # do . until
+                tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], t)  # t
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -2028,7 +2876,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "c13f94ff257fb2ac")
+    config = choose(some.dtype, (D, E), "0ba2333e4a099d6a")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -2038,36 +2886,68 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     beta_sums, beta_resets, beta_extents = cumulate(beta, lay, config.exact)
     if needs & {"S", "beta", "v"}:
         intra1 = some.new_empty((B, H, T, E), dtype=torch.float32)
-        for flat in (True, False):
-            launch(
-                backward_prepare_1,
-                (lay.programs,),
-                intra1,
-                q,
-                *strides(q, H),
-                k,
-                *strides(k, H),
-                v,
-                *strides(v, H),
-                beta_sums,
-                beta_resets,
-                beta_extents,
-                *lay.at_once,
-                D=D,
-                E=E,
-                block_d=config.padded(D),
-                part_e=min(config.block, config.padded(E)),
-                FLAT=flat,
-                CHUNK=config.chunk,
-                C=config.chunk,
-                LEVELS=config.levels,
-                EVEN=lay.even,
-                EXACT=config.exact,
-                DT=DTYPES[some.dtype],
-                num_warps=config.ahead,
-                num_stages=1,
-                maxnreg=config.registers,
-            )
+        launch(
+            backward_prepare_1,
+            (lay.programs,),
+            intra1,
+            q,
+            *strides(q, H),
+            k,
+            *strides(k, H),
+            v,
+            *strides(v, H),
+            beta_sums,
+            beta_resets,
+            beta_extents,
+            *lay.at_once,
+            lay.programs,
+            D=D,
+            E=E,
+            block_d=config.padded(D),
+            part_e=min(config.block, config.padded(E)),
+            FLAT=True,
+            GROUP=GROUP,
+            CHUNK=config.chunk,
+            C=config.chunk,
+            LEVELS=config.levels,
+            EVEN=lay.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=config.ahead,
+            num_stages=1,
+            maxnreg=config.registers,
+        )
+        launch(
+            backward_prepare_1_others,
+            (cdiv(lay.programs, GROUP),),
+            intra1,
+            q,
+            *strides(q, H),
+            k,
+            *strides(k, H),
+            v,
+            *strides(v, H),
+            beta_sums,
+            beta_resets,
+            beta_extents,
+            *lay.at_once,
+            lay.programs,
+            D=D,
+            E=E,
+            block_d=config.padded(D),
+            part_e=min(config.block, config.padded(E)),
+            FLAT=False,
+            GROUP=GROUP,
+            CHUNK=config.chunk,
+            C=config.chunk,
+            LEVELS=config.levels,
+            EVEN=lay.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=config.ahead,
+            num_stages=1,
+            maxnreg=config.registers,
+        )
     if needs & {"S", "beta", "v"}:
         S_late_0 = some.new_empty((B, T, H, E), dtype=torch.float32)
         S_in_ = some.new_empty((B, H, lay.chunks, E), dtype=torch.float32)
@@ -2117,66 +2997,128 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
         scaled1 = some.new_empty((B, H, T, E))
         scaled2 = some.new_empty((B, H, T, E))
-        for flat in (True, False):
-            launch(
-                backward_prepare_2,
-                (lay.programs,),
-                do,
-                *strides(do, H),
-                v,
-                *strides(v, H),
-                beta_sums,
-                beta_resets,
-                beta_extents,
-                scaled1,
-                scaled2,
-                matrix1,
-                *lay.at_once,
-                E=E,
-                part_e=min(config.block, config.padded(E)),
-                FLAT=flat,
-                CHUNK=config.chunk,
-                C=config.chunk,
-                LEVELS=config.levels,
-                EVEN=lay.even,
-                EXACT=config.exact,
-                DT=DTYPES[some.dtype],
-                num_warps=config.ahead,
-                num_stages=1,
-                maxnreg=config.registers,
-            )
+        launch(
+            backward_prepare_2,
+            (lay.programs,),
+            do,
+            *strides(do, H),
+            v,
+            *strides(v, H),
+            beta_sums,
+            beta_resets,
+            beta_extents,
+            scaled1,
+            scaled2,
+            matrix1,
+            *lay.at_once,
+            lay.programs,
+            E=E,
+            part_e=min(config.block, config.padded(E)),
+            FLAT=True,
+            GROUP=GROUP,
+            CHUNK=config.chunk,
+            C=config.chunk,
+            LEVELS=config.levels,
+            EVEN=lay.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=config.ahead,
+            num_stages=1,
+            maxnreg=config.registers,
+        )
+        launch(
+            backward_prepare_2_others,
+            (cdiv(lay.programs, GROUP),),
+            do,
+            *strides(do, H),
+            v,
+            *strides(v, H),
+            beta_sums,
+            beta_resets,
+            beta_extents,
+            scaled1,
+            scaled2,
+            matrix1,
+            *lay.at_once,
+            lay.programs,
+            E=E,
+            part_e=min(config.block, config.padded(E)),
+            FLAT=False,
+            GROUP=GROUP,
+            CHUNK=config.chunk,
+            C=config.chunk,
+            LEVELS=config.levels,
+            EVEN=lay.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=config.ahead,
+            num_stages=1,
+            maxnreg=config.registers,
+        )
     if needs & {"S", "beta", "k", "v"}:
         intra2 = some.new_empty((B, H, T, E), dtype=torch.float32)
-        for flat in (True, False):
-            launch(
-                backward_prepare_3,
-                (lay.programs,),
-                intra2,
-                k,
-                *strides(k, H),
-                q,
-                *strides(q, H),
-                do,
-                *strides(do, H),
-                beta_sums,
-                beta_resets,
-                beta_extents,
-                *lay.at_once,
-                D=D,
-                E=E,
-                block_d=config.padded(D),
-                part_e=min(config.block, config.padded(E)),
-                FLAT=flat,
-                CHUNK=config.chunk,
-                C=config.chunk,
-                LEVELS=config.levels,
-                EVEN=lay.even,
-                EXACT=config.exact,
-                DT=DTYPES[some.dtype],
-                num_warps=config.ahead,
-                num_stages=1,
-                maxnreg=config.registers,
-            )
+        launch(
+            backward_prepare_3,
+            (lay.programs,),
+            intra2,
+            k,
+            *strides(k, H),
+            q,
+            *strides(q, H),
+            do,
+            *strides(do, H),
+            beta_sums,
+            beta_resets,
+            beta_extents,
+            *lay.at_once,
+            lay.programs,
+            D=D,
+            E=E,
+            block_d=config.padded(D),
+            part_e=min(config.block, config.padded(E)),
+            FLAT=True,
+            GROUP=GROUP,
+            CHUNK=config.chunk,
+            C=config.chunk,
+            LEVELS=config.levels,
+            EVEN=lay.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=config.ahead,
+            num_stages=1,
+            maxnreg=config.registers,
+        )
+        launch(
+            backward_prepare_3_others,
+            (cdiv(lay.programs, GROUP),),
+            intra2,
+            k,
+            *strides(k, H),
+            q,
+            *strides(q, H),
+            do,
+            *strides(do, H),
+            beta_sums,
+            beta_resets,
+            beta_extents,
+            *lay.at_once,
+            lay.programs,
+            D=D,
+            E=E,
+            block_d=config.padded(D),
+            part_e=min(config.block, config.padded(E)),
+            FLAT=False,
+            GROUP=GROUP,
+            CHUNK=config.chunk,
+            C=config.chunk,
+            LEVELS=config.levels,
+            EVEN=lay.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=config.ahead,
+            num_stages=1,
+            maxnreg=config.registers,
+        )
     if needs & {"S", "beta", "k", "v"}:
         if parts > 1 or exchange is not None:
             dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
@@ -2350,34 +3292,64 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
         scaled3 = some.new_empty((B, H, T, E))
         scaled4 = some.new_empty((B, H, T, E))
-        for flat in (True, False):
-            launch(
-                backward_prepare_4,
-                (lay.programs,),
-                v,
-                *strides(v, H),
-                do,
-                *strides(do, H),
-                beta_sums,
-                beta_resets,
-                beta_extents,
-                scaled3,
-                scaled4,
-                matrix2,
-                *lay.at_once,
-                E=E,
-                part_e=min(config.block, config.padded(E)),
-                FLAT=flat,
-                CHUNK=config.chunk,
-                C=config.chunk,
-                LEVELS=config.levels,
-                EVEN=lay.even,
-                EXACT=config.exact,
-                DT=DTYPES[some.dtype],
-                num_warps=config.ahead,
-                num_stages=1,
-                maxnreg=config.registers,
-            )
+        launch(
+            backward_prepare_4,
+            (lay.programs,),
+            v,
+            *strides(v, H),
+            do,
+            *strides(do, H),
+            beta_sums,
+            beta_resets,
+            beta_extents,
+            scaled3,
+            scaled4,
+            matrix2,
+            *lay.at_once,
+            lay.programs,
+            E=E,
+            part_e=min(config.block, config.padded(E)),
+            FLAT=True,
+            GROUP=GROUP,
+            CHUNK=config.chunk,
+            C=config.chunk,
+            LEVELS=config.levels,
+            EVEN=lay.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=config.ahead,
+            num_stages=1,
+            maxnreg=config.registers,
+        )
+        launch(
+            backward_prepare_4_others,
+            (cdiv(lay.programs, GROUP),),
+            v,
+            *strides(v, H),
+            do,
+            *strides(do, H),
+            beta_sums,
+            beta_resets,
+            beta_extents,
+            scaled3,
+            scaled4,
+            matrix2,
+            *lay.at_once,
+            lay.programs,
+            E=E,
+            part_e=min(config.block, config.padded(E)),
+            FLAT=False,
+            GROUP=GROUP,
+            CHUNK=config.chunk,
+            C=config.chunk,
+            LEVELS=config.levels,
+            EVEN=lay.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=config.ahead,
+            num_stages=1,
+            maxnreg=config.registers,
+        )
     beta_extents = None
     if needs & {"k"}:
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)

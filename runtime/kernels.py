@@ -92,6 +92,28 @@ def inverse(t, C: tl.constexpr, LEVELS: tl.constexpr, DT: tl.constexpr):
 
 
 @triton.jit
+def log2_of(log):
+    """A decay as log2, from its natural logarithm."""
+    return tl.maximum(log.to(tl.float32) * LOG2E, FLOOR)
+
+
+@triton.jit
+def sums_of(log2, C: tl.constexpr):
+    """Cumulative log2 decays within a chunk: products on tensor cores with ones, of what a log2 is rounded to in 11 bits, and of
+    what that leaves. A scan of a tile takes twice as many instructions."""
+    i = tl.arange(0, C)
+    ones = tl.where(i[:, None] >= i[None, :], 1.0, 0.0).to(tl.float16)
+    high = log2.to(tl.float16)
+    return tl.dot(ones, (log2 - high.to(tl.float32)).to(tl.float16), tl.dot(ones, high))
+
+
+@triton.jit
+def last_of(sums, C: tl.constexpr):
+    """The last row."""
+    return tl.sum(tl.where(tl.arange(0, C)[:, None] == C - 1, sums, 0.0), axis=0)
+
+
+@triton.jit
 def over_block(sums, a, row, x, ok, last, stride, C: tl.constexpr, CHUNK: tl.constexpr):
     """Sums of decays, or of resets, within chunks of CHUNK steps, at these rows and channels, as sums within the block of C steps
     that the chunks make up; those of the block lie at `a`, a `stride` from step to step."""
@@ -133,6 +155,22 @@ def later_sums(x, C: tl.constexpr, PRODUCT: tl.constexpr, DT: tl.constexpr):
 def is_flat(extent, DT: tl.constexpr):
     """Do log2 decays that reach so far split into two factors that fit into DT?"""
     return extent <= (12.0 if tl.float16 == DT else 100.0)
+
+
+@triton.jit
+def steep(
+    extents, group, T, H, chunks, begins, stops, programs,
+    GROUP: tl.constexpr, C: tl.constexpr, CHUNK: tl.constexpr, DT: tl.constexpr,
+):  # fmt: skip
+    """How many of a group of chunks, or blocks of them, aren't flat."""
+    place = group + tl.arange(0, GROUP)
+    b, c, h = chunk_of(tl.minimum(place, programs - 1), H, chunks)
+    t0, last = place_of(c, T, begins, stops, C)
+    there = (last >= 0) & (place < programs)
+    extent = tl.zeros([GROUP], tl.float32)
+    for start in tl.static_range(0, C, CHUNK):
+        extent += tl.load(extents + (b * H + h) * T + t0 + start, mask=there & (start <= last), other=0.0)
+    return tl.sum(tl.where(is_flat(extent, DT), 0, 1), axis=0)
 
 
 @triton.jit
@@ -202,7 +240,7 @@ def in_two_parts(p, w, ACROSS: tl.constexpr, EXACT: tl.constexpr, DT: tl.constex
 
 @triton.jit
 def decayed_product(
-    total, r, w, a, n, high, n_high, low, n_low, x, x_ok, last, stride,
+    total, r, w, end, a, n, high, n_high, low, n_low, x, x_ok, last, stride,
     C: tl.constexpr, CHUNK: tl.constexpr, LEVELS: tl.constexpr, FORWARD: tl.constexpr, DIAGONAL: tl.constexpr,
     FLAT: tl.constexpr, EXACT: tl.constexpr, DT: tl.constexpr,
 ):  # fmt: skip
@@ -213,7 +251,10 @@ def decayed_product(
     """
     i = tl.arange(0, C)
     if FLAT:
-        middle = middle_of(a, x, x_ok, last, stride, C, CHUNK)
+        if end is None:
+            middle = middle_of(a, x, x_ok, last, stride, C, CHUNK)
+        else:
+            middle = 0.5 * end[None, :]
         reader, writer = r * to_read(high, low, middle, FORWARD), w * from_write(high, low, middle, FORWARD)
         here = in_two_parts(reader, writer, True, EXACT, DT)
         total += tl.where(order(C, FORWARD, DIAGONAL), here, 0.0)
@@ -755,11 +796,12 @@ def grouped(p: Places, most: int) -> tuple[int, int]:
     return p.programs // max(1, p.heads) * cdiv(p.heads, heads), heads
 
 
-def cumulate(log: torch.Tensor, p: Places, exact: bool) -> tuple[torch.Tensor, Any, Any]:
+def cumulate(log: torch.Tensor, p: Places, exact: bool, made: bool = False) -> tuple[torch.Tensor, Any, Any]:
     """Cumulative log2 decays within chunks, resets, and the extent of each chunk, from log decays [B, T, H or fewer, (X)].
 
     The first two are [B, H, T], or [B, T, H, X], float32 and integer; the extent is [B, H, T] float32, at the first step of each
-    chunk. Resets are None unless `exact`, and the extent is None for one decay a step.
+    chunk. Resets are None unless `exact`, and the extent is None for one decay a step. Where `made`, and not `exact`, the kernel
+    that comes next makes what is needed of these.
     """
     B, T, H = p.batch, p.steps, p.heads
     if log.ndim == 3:
@@ -776,6 +818,8 @@ def cumulate(log: torch.Tensor, p: Places, exact: bool) -> tuple[torch.Tensor, A
     a = log.new_empty((B, T, H, X), dtype=torch.float32)
     n = log.new_empty((B, T, H, X), dtype=torch.int8) if exact else None
     extent = log.new_empty((B, H, T), dtype=torch.float32)
+    if made and not exact:
+        return a, n, extent
     launch(
         cumulate_kernel, (p.programs,), log, *strides(log, H), a, n, extent, *p.at_once,
         X=X, C=p.chunk, BX=triton.next_power_of_2(X), EXACT=exact, num_warps=4 if X <= 64 else 8,

@@ -18,6 +18,7 @@ from .packed import BLOCK
 PARTS = 2048  # at most so many parts for all batch entries together
 SHORTEST = 4  # chunks of a part
 LEVELS = BLOCK.bit_length() - 1  # of what is made of all steps of a block
+GROUP = 32  # chunks that a program looks at, for those that aren't flat
 
 
 @dataclass(frozen=True)

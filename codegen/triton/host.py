@@ -18,10 +18,10 @@ from ..stages import Accumulate, Map, Plan, Stage, Sweep
 from ..step import StateVar, StepProgram
 from .blocks import blocks
 from .fuse import Fused, Store, fuse, is_made, stream_nodes
-from .kernels import Kernel, Piece, made_ahead, prepare_kernel, read_kernel, sweep_kernel
+from .kernels import Kernel, Piece, made_ahead, others_name, prepare_kernel, read_kernel, sweep_kernel
 from .names import Names
-from .opened import Opened, opened
-from .tile import Argument, Fine, axis_name, block_name, size_name
+from .opened import Opened, Own, opened
+from .tile import PER_STEP, Argument, Fine, axis_name, block_name, size_name
 
 TERMS = 3  # that `total` adds
 HASH = "hash of the kernels"  # stands for it in the text that it is of
@@ -56,6 +56,7 @@ class Host:
         ahead = any(b.own for s in walks for b in s.borders) or len({(s.states, s.side) for s in walks}) < len(walks)
         self.opened: dict[Any, Opened] = {k: opened(s, ahead) for k, s in self.blocks.walks.items()}
         self.pieces: dict[int, Opened] = {k: opened(s, True) for k, s in self.blocks.pieces.items()}
+        self._share_sums()
         self.again = {n for s in self.blocks.walks.values() for n in s.states} & states if backward else set()
         self.kept_starts = later.again if later is not None else self.again
         self.waiting = list(self.pieces)
@@ -226,7 +227,8 @@ class Host:
         )
         if kernel.heavy:
             self.heavy.add(k)
-        self._prepare(o, group, f"{self.kind}_prepare_{number}", k)
+        making = self._makes(sweep, o, kernel)
+        self._prepare(o, group, f"{self.kind}_prepare_{number}", k, making)
         self._inputs(kernel)
         self.kernels.append(kernel)
         if first:
@@ -338,7 +340,7 @@ class Host:
         ahead = made_ahead(o)
         if not ahead:
             return
-        some = replace(o, matrices={x: n for x, n in o.matrices.items() if x in ahead}, intra={}, sums=[])
+        some = replace(o, matrices={x: n for x, n in o.matrices.items() if x in ahead}, intra={}, own=[])
         kernel = prepare_kernel(name, some, self.names, self.fine)
         self._inputs(kernel, "block_")
         lines = []
@@ -381,14 +383,26 @@ class Host:
         shape = ", ".join([count, "H", *(size_name(dim_of(a)) for a in s.axes)])
         return f"some.new_empty(({shape}), dtype=torch.float32)"
 
-    def _prepare(self, o: Opened, wanted: set[str], name: str, k: int) -> None:
+    def _makes(self, sweep: Sweep, o: Opened, walk: Kernel) -> frozenset[str]:
+        """The decays whose sums the kernel ahead of a walk makes: where nothing else needs more than those of whole chunks, and
+        one product in that kernel needs them all, so that it has the registers."""
+        alone = len(self.blocks.walks) == 1 and not self.pieces and not feeds_back(sweep.group, sweep.solve)
+        if self.backward or not alone or len(o.products) != 1 or o.intra:
+            return frozenset()
+        decays = [x for x in o.decays.values() if x.op == "leaf" and x.attrs[0] == "decay" and x.axes]
+        return frozenset(self.names(x) for x in decays) - walk.inside
+
+    def _prepare(self, o: Opened, wanted: set[str], name: str, k: int, making: frozenset[str] = frozenset()) -> None:
         """The kernel ahead of sweep k, for what no kernel has made for these gradients yet; and, as it is at it, matrices of
         later sweeps."""
-        ahead = [x for x in o.prepared if not wanted <= self.prepared.get(self.names(x), set())]
-        if not ahead:
+        made = [*o.matrices, *o.scaled, *o.intra]
+        ahead = [x for x in made if not wanted <= self.prepared.get(self.names(x), set())]
+        sums = [x for x in o.own if not wanted <= self.prepared.get(f"{x.state} {x.place}", set())]
+        if not ahead and not sums:
             return
         some = replace(
             o,
+            own=sums,
             matrices={x: n for x, n in o.matrices.items() if x in ahead},
             scaled={x: n for x, n in o.scaled.items() if x in ahead},
             intra={x: n for x, n in o.intra.items() if x in ahead},
@@ -399,18 +413,25 @@ class Host:
                     some.matrices[x] = node
                     ahead.append(x)
                     wanted = wanted | (self._wanted_by(j) if self.backward else wanted)
-        kernel = prepare_kernel(name, some, self.names, self.fine)
-        self._inputs(kernel)
+        for own in sums:
+            wanted = wanted | self._paired(own.state)
+            if own.source is not None:
+                _streams_into(some, own.source, [n for n, _, _ in own.terms])
+        for own in sums:
+            self.prepared[f"{own.state} {own.place}"] = wanted
+        kernel = prepare_kernel(name, some, self.names, self.fine, making)
+        self._inputs(kernel, makes=making)
         lines = []
+        for own in (x for x in sums if x.place == 0):
+            for x in own.ahead.values():
+                lines.append(f"{self.names(x)} = some.new_empty((B, T, H, {own.count}), dtype=torch.float32)")
         for x in dict.fromkeys(ahead):
             self.prepared[self.names(x)] = wanted
-            own = [a for a in x.axes if not a.startswith("%")]
+            axes = [a for a in x.axes if not a.startswith("%")]
             shape = "B, H, lay.chunks, config.chunk, config.chunk"
-            if own:
-                shape = f"B, H, T, {size_name(dim_of(own[0]))}"
-            if x.attrs[0] == "own":
-                shape = "B, T, H, 1"
-            wide = x.attrs[0] in ("intra", "own") or x.attrs[1] in o.wide or self.fine is not None
+            if axes:
+                shape = f"B, H, T, {size_name(dim_of(axes[0]))}"
+            wide = x.attrs[0] == "intra" or x.attrs[1] in o.wide or self.fine is not None
             dtype = ", dtype=torch.float32" if wide else ""
             lines.append(f"{self.names(x)} = some.new_empty(({shape}){dtype})")
         self._under(wanted, lines + self._launch(kernel))
@@ -419,33 +440,55 @@ class Host:
     def _matrices_early(self, o: Opened, later: Opened, k: int) -> dict[Node, Node]:
         """The matrices of a later sweep that the kernel ahead of sweep k, which is for `o`, can make: its axes and streams are
         added to those of `o`."""
-        if (
-            o.rename
-            or later.rename
-            or o.scaled
-            or o.intra
-            or o.products
-            or later.scaled
-            or later.intra
-            or later.products
-        ):
+        if not _plain(o, later):
             return {}
-        found = {}
-        for x, node in later.matrices.items():
-            leaves = [y for y in walk(node) if y.op == "leaf"]
-            named = {y.attrs[1] for y in leaves if y.attrs[0] == "stream"}  # over rows or columns
-            streams = {y: n for y, n in later.streams.items() if y.attrs[1] in named}
-            if any(y.attrs[0] in ("inner", "product") for y in leaves) or node.op == "inverse":
-                continue
-            made = [y for z in (node, *streams.values()) for y in walk(z) if y.op == "leaf"]
-            if any(y.attrs[0] in ("stored", "ahead") or self.fused.made.get(y.attrs[:2], -1) >= k for y in made):
-                continue
-            found[x] = node
-            o.streams.update(streams)
-            o.decays.update({y: n for y, n in later.decays.items() if y.attrs[1] in named})
-            missing = [a for a in (*later.full, *later.tile) if a not in (*o.full, *o.tile)]
-            o.full = (*o.full, *missing)
+        found = {x: n for x, n in later.matrices.items() if self._known(n, later, k)}
+        for node in found.values():
+            _streams_into(o, later, [node])
         return found
+
+    def _known(self, node: Node, o: Opened, k: int) -> bool:
+        """Is all that a matrix of `o` is made of there ahead of sweep k?"""
+        leaves = [y for y in walk(node) if y.op == "leaf"]
+        if any(y.attrs[0] in ("inner", "product") for y in leaves) or node.op == "inverse":
+            return False
+        made = [y for z in (node, *_streams_of(o, [node]).values()) for y in walk(z) if y.op == "leaf"]
+        return not any(y.attrs[0] in ("stored", "ahead") or self.fused.made.get(y.attrs[:2], -1) >= k for y in made)
+
+    def _share_sums(self) -> None:
+        """Hand pairs inside chunks, which are summed for the gradient of a decay, to the kernel ahead of a walk, up to their own,
+        that loads all that they are made of, or all but one; so that no kernel is there for them alone."""
+        if not self.backward:
+            return
+        walks = {k: o for k, o in self.opened.items() if self._wanted_by(k)}
+        loads: dict[int, set[tuple[str, str]]] = {}
+        claimed: set[Node] = set()
+        for k, o in walks.items():
+            some = replace(o, streams={**o.streams}, decays={**o.decays})
+            made = {x: (n, o) for x, n in o.matrices.items() if x not in claimed}
+            for j, later in walks.items():
+                if j > k:
+                    made |= {x: (n, later) for x, n in self._matrices_early(some, later, k).items() if x not in claimed}
+            claimed |= set(made)
+            if made:
+                loads[k] = set().union(*(_wide_leaves(n, source) for n, source in made.values()))
+        for k, o in walks.items():
+            for own in list(o.own):
+                parts: dict[int, list[tuple[Node, str, str]]] = {}
+                for term in own.terms:
+                    needs = _wide_leaves(term[0], o)
+                    more = {
+                        j: len(needs - loads[j])
+                        for j in loads
+                        if j <= k and _plain(walks[j], o) and self._known(term[0], o, j)
+                    }
+                    best = min(more, key=lambda j: more[j], default=k)
+                    parts.setdefault(best if more.get(best, 2) < 2 else k, []).append(term)
+                if set(parts) != {k}:
+                    o.own.remove(own)
+                    for place, j in enumerate(sorted(parts)):
+                        source = None if j == k else o
+                        walks[j].own.append(Own(own.ahead, parts[j], place, len(parts), source))
 
     def _entering(
         self, k: int, sweep: Sweep, kernel: Kernel, wanted: set[str], number: int
@@ -499,8 +542,9 @@ class Host:
         begin, end = ([condition, *(f"    {x}" for x in half)] for half in (lines, finish))
         return begin, end
 
-    def _inputs(self, kernel: Kernel, block: str = "") -> None:
-        """What torch computes ahead of a kernel; `block` begins the names of one decay a step over blocks."""
+    def _inputs(self, kernel: Kernel, block: str = "", makes: frozenset[str] = frozenset()) -> None:
+        """What torch computes ahead of a kernel, but for sums of decays that it makes; `block` begins the names of one decay a
+        step over blocks."""
         for a in kernel.arguments:
             x = a.source
             assert x is not None
@@ -508,7 +552,7 @@ class Host:
             if a.name.endswith("_sums") and f"{which}{a.name}" not in self.ready:
                 self.ready.add(f"{which}{a.name}")
                 log, base = self._log(x), f"{which}{a.name.removesuffix('_sums')}"
-                made = f"cumulate({log}, {'blocks' if which else 'lay'}, config.exact)"
+                made = f"cumulate({log}, {'blocks' if which else 'lay'}, config.exact{', made=True' * (base in makes)})"
                 self.lines.append(f"{base}_sums, {base}_resets, {base}_extents = {made}")
             if a.name.endswith("_by_head") and a.name not in self.ready:
                 self.ready.add(a.name)
@@ -612,28 +656,25 @@ class Host:
     def _launch(self, kernel: Kernel, instead: str = "", block: str = "") -> list[str]:
         """The launch of a kernel; of a walk, `instead` of what it yields, for the states after each part, into `.._{instead}`.
         `block` begins the names of decays over blocks, where it takes blocks at once."""
+        if not kernel.others:
+            return self._launched(kernel, instead, block)
+        return [*self._launched(kernel, instead, block, True), *self._launched(kernel, instead, block, False)]
+
+    def _launched(self, kernel: Kernel, instead: str, block: str, flat: bool | None = None) -> list[str]:
         lay, chunk, levels = ("blocks", "BLOCK", "LEVELS") if block else ("lay", "config.chunk", "config.levels")
-        lines: list[str] = []
-        if kernel.split:
-            lines.append("for flat in (True, False):")
-        indent = "    " if kernel.split else ""
-
-        def add(line: str) -> None:
-            lines.append(indent + line)
-
         grid = "lay.sequences * parts * H" if kernel.walks else f"{lay}.programs"
+        grid = f"cdiv({grid}, GROUP)" if flat is False else grid
         if kernel.tiled is not None:
             grid += f" * cdiv({size_name(dim_of(kernel.tiled))}, {self._block(kernel, kernel.tiled)})"
-        add("launch(")
-        add(f"    {kernel.name}, ({grid},),")
-        for a in kernel.arguments:
-            add(f"    {self._passed(a, kernel, instead, block)},")
+        name = others_name(kernel.name) if flat is False else kernel.name
+        lines = ["launch(", f"    {name}, ({grid},),"]
+        lines += [f"    {self._passed(a, kernel, instead, block)}," for a in kernel.arguments]
         sizes = dict.fromkeys(size_name(dim_of(x)) for x in (*kernel.axes, *kernel.parts))
         words = [f"{n}={n}" for n in sizes]
         words += [f"{block_name(a)}={self._block(kernel, a)}" for a in kernel.axes]
         part = "BLOCK" if block else "config.block"
         words += [f"part_{axis_name(a)}=min({part}, config.padded({size_name(dim_of(a))}))" for a in kernel.parts]
-        words += ["FLAT=flat"] if kernel.split else []
+        words += [f"FLAT={flat}", "GROUP=GROUP"] if kernel.others else []
         if kernel.walks:
             words += [f"YIELD={not instead}", "WARPS=config.warps"]
             words.append(f"STAGES=config.stages_for({self._loaded(kernel, instead)})")
@@ -648,11 +689,10 @@ class Host:
         # told nothing, the assembler gives a long kernel of float32 products 32 registers, and spills the rest
         most = "config.registers" if kernel.few and not block else "255 if config.exact else None"
         most = "" if kernel.walks else f" maxnreg={most},"
-        places = "*lay.walked, parts, lay.length(parts)" if kernel.walks else f"*{lay}.at_once"
+        places = "*lay.walked, parts, lay.length(parts)" if kernel.walks else f"*{lay}.at_once, {lay}.programs"
         places += ", blocks.chunks" if kernel.borders else ""
-        add(f"    {places}, {', '.join(words)}, num_warps={warps}, num_stages={2 if kernel.walks else 1},{most}")
-        add(")")
-        return lines
+        stages = 2 if kernel.walks else 1
+        return [*lines, f"    {places}, {', '.join(words)}, num_warps={warps}, num_stages={stages},{most}", ")"]
 
     def _loaded(self, kernel: Kernel, instead: str) -> str:
         """How many bytes a walk loads for each step: of tiles along the axes that it has whole, and of others."""
@@ -918,6 +958,36 @@ class Host:
             if any(_uses(n, x) for n in pair):
                 wanted |= self._paired(state)
         return wanted
+
+
+def _plain(o: Opened, later: Opened) -> bool:
+    """May the kernel that makes matrices of one make those of the other?"""
+    return not (o.rename or later.rename or any((x.scaled or x.intra or x.products) for x in (o, later)))
+
+
+def _streams_of(o: Opened, nodes: list[Node]) -> dict[Node, Node]:
+    """The streams that nodes are made of, over rows or columns."""
+    named = {y.attrs[1] for y in walk(*nodes) if y.op == "leaf" and y.attrs[0] == "stream"}
+    return {y: n for y, n in o.streams.items() if y.attrs[1] in named}
+
+
+def _streams_into(o: Opened, later: Opened, nodes: list[Node]) -> None:
+    """Let a kernel that is for `o` make nodes of another sweep."""
+    named = {y.attrs[1] for y in walk(*nodes) if y.op == "leaf" and y.attrs[0] == "stream"}
+    o.streams.update(_streams_of(later, nodes))
+    o.decays.update({y: n for y, n in later.decays.items() if y.attrs[1] in named})
+    missing = [a for a in (*later.full, *later.tile) if a not in (*o.full, *o.tile)]
+    o.full = (*o.full, *missing)
+
+
+def _wide_leaves(node: Node, o: Opened) -> set[tuple[str, str]]:
+    """What a kernel loads a tile of for a matrix."""
+    nodes = walk(node, *_streams_of(o, [node]).values())
+    return {
+        y.attrs[:2]
+        for y in nodes
+        if y.op == "leaf" and y.attrs[0] in PER_STEP and any(not a.startswith("%") for a in y.axes)
+    }
 
 
 def without(plan: Plan, value: str) -> Plan:

@@ -40,9 +40,12 @@ class Kernel:
     finals: tuple[str, ...] = ()  # states whose last value it yields
     borders: tuple[str, ...] = ()  # states that it stores at the borders of blocks
     reads: bool = False  # does it read states there?
-    split: bool = False  # is it launched twice, for chunks that are flat and for the others?
+    others: tuple[
+        str, ...
+    ] = ()  # the lines of a second kernel, where it takes only chunks that are flat: for all others
     loads: tuple[tuple[str, str | None], ...] = ()  # tiles that a walk loads: the argument, and the axis beside steps
     heavy: bool = False  # does a walk load more than one that makes several reads should?
+    inside: frozenset[str] = frozenset()  # decays of which a walk loads sums inside chunks
     replaces: tuple[str, ...] = ()  # decays whose sums it may replace: each program loads what it has of them alone
     few: bool = False  # can a kernel ahead of a walk do with few registers?
 
@@ -52,16 +55,29 @@ class Kernel:
         for a in self.arguments:
             lines.append(", ".join(parameters(a)) + ",")
         sizes = dict.fromkeys(size_name(dim_of(x)) for x in (*self.axes, *self.parts))
-        lines.append("T, H, chunks, starts, parts, length," if self.walks else "T, H, chunks, begins, stops,")
+        lines.append("T, H, chunks, starts, parts, length," if self.walks else "T, H, chunks, begins, stops, programs,")
         if self.borders:
             lines.append("blocks,")
         words = [*sizes, *(block_name(x) for x in self.axes), *(f"part_{axis_name(x)}" for x in self.parts)]
-        words += ["FLAT"] if self.split else []
+        words += ["FLAT", "GROUP"] if self.others else []
         words += ["YIELD", "WARPS", "STAGES"] if self.walks else ["CHUNK"]
         words += ["BLOCK"] if self.borders else []
         words += ["C", "LEVELS", "EVEN", "EXACT", "DT"]
         lines.append(", ".join(f"{w}: tl.constexpr" for w in words) + ",")
         return lines
+
+    def for_others(self) -> Kernel:
+        """The kernel for what this one leaves."""
+        return replace(
+            self,
+            name=others_name(self.name),
+            lines={"setup": list(self.others), "loop": [], "after": []},
+            doc="The same, of chunks that aren't flat: a program looks at some together, and takes one after the other.",
+        )
+
+
+def others_name(kernel: str) -> str:
+    return f"{kernel}_others"
 
 
 def _wide(a: Argument) -> bool:
@@ -182,6 +198,7 @@ def sweep_kernel(
         finals=sweep.finals,
         borders=stored,
         loads=_loads(tiles),
+        inside=frozenset(key[0] for key in tiles.loads if key[1:2] == ("a",) and key[2] != "_end"),
         heavy=len(o.outputs) > 1 and not sweep.solve and _heavy(tiles, tiled),
     )
 
@@ -250,19 +267,15 @@ def read_kernel(
         else:
             reads = sum(len(x.opened.outputs) for x in pieces)
             tiles.lines += _store_pairing(state, terms, s, first, reads, tiles, tiled, name_of)
-    setup = [*_header(axes, tiled, walks=False), *_chunk_header(first.direction, walks=False), *_bases(tiles)]
-    setup += _only_flat(tiles)
     doc = "What reads the states at the borders of blocks, for all blocks at once."
-    lines = {"setup": [*setup, *tiles.head, *tiles.lines], "loop": [], "after": []}
+    lines, others = _at_once(axes, tiled, tiles, tiles.lines)
     arguments = tuple(tiles.arguments.values())
     summed: dict[str, set[tuple[str, ...]]] = {}
     for key in tiles.loads:
         if key[1:2] == ("a",):
             summed.setdefault(key[0], set()).add(key[3:])
     replaces = tuple(x for x, own in summed.items() if own == {(tiled,)})
-    return Kernel(
-        name, lines, doc, arguments, axes, tiled, False, reads=True, split=bool(tiles.flat), replaces=replaces
-    )
+    return Kernel(name, lines, doc, arguments, axes, tiled, False, reads=True, others=others, replaces=replaces)
 
 
 def made_ahead(o: Opened) -> dict[Node, Node]:
@@ -336,7 +349,7 @@ def _paired(sums: Sums, tiles: Tiles, tiled: str | None) -> list[str]:
             text = f"tl.sum({v.text}, axis={v.axes.index(ROW)})"
             terms.append(f"-{tiles.assign('sums', text, (axis,), note='out').text}")
         return terms
-    found = {slot: [text] for slot, text in _own_sums(sums, tiles, tiled).items()}
+    found = {slot: [text] for slot, text in _own_sums(sums.own, tiles, tiled).items()}
     for slot, node in sums.reads.items():
         v = tiles.value(node)
         text = v.text
@@ -391,57 +404,99 @@ def _store_pairing(
     return ["tl.debug_barrier()  # this may replace sums that other warps load", store]
 
 
-def prepare_kernel(name: str, o: Opened, name_of: NameOf, fine: Fine | None = None) -> Kernel:
-    """What needs no state, for each chunk on its own."""
+def prepare_kernel(
+    name: str, o: Opened, name_of: NameOf, fine: Fine | None = None, making: frozenset[str] = frozenset()
+) -> Kernel:
+    """What needs no state, for each chunk on its own. It makes the sums of the decays `making` itself, of which nothing else
+    needs more than those of whole chunks: as it takes each chunk as flat, and finds out on the way, all sums of those that
+    aren't are stored for the kernel that takes these once more."""
     tiles = Tiles(o.full, o.tile, o.direction, o.decays, o.streams, o.ahead, name_of)
     tiles.flat, tiles.fine = [], fine
     lines: list[str] = []
     parts: list[str] = []
     for axis in (*o.full, *o.tile):
-        lines += _blocks(axis, o, tiles, name_of, parts)
+        lines += _blocks(axis, o, tiles, name_of, parts, making)
     tiles.lines = []
     for x, node in o.matrices.items():
         target = tiles.argument(name_of(x), "matrix", x)
         v = tiles.value(node)
         at = f"{target} + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :]"
         tiles.lines.append(f"tl.store({at}, {v.over((ROW, COL))})  # {tiles.note(node)}")
-    for own in o.sums:
-        for slot, text in _own_sums(own, tiles, None).items():
-            if slot in own.ahead:
-                target = tiles.argument(f"{name_of(own.ahead[slot])}_out", "sums", own.ahead[slot])
-                tiles.lines.append(f"tl.store({target} + step + i * H, {text}, mask=i_ok)  # {own.state}: own.{slot}")
+    for own in o.own:
+        found = _own_sums(own.terms, tiles, None)
+        place = "step + i * H" if own.count == 1 else f"(step + i * H) * {own.count} + {own.place}"
+        for slot, x in own.ahead.items():
+            target = tiles.argument(f"{name_of(x)}_out", "sums", x)
+            text = found.get(slot, "tl.zeros([C], tl.float32)")
+            tiles.lines.append(f"tl.store({target} + {place}, {text}, mask=i_ok)  # {own.state}: own.{slot}")
     sums: list[str] = []
     for axis in o.tile:
         sums += _intra_blocks(axis, o, tiles, name_of, parts)
     text = "\n".join(tiles.lines)
     axes = tuple(a for a in (*o.full, *o.tile) if f"{axis_name(a)}_ok" in text)
-    setup = [*_header(axes, None, walks=False), *_chunk_header(o.direction, walks=False), *_bases(tiles)]
-    setup += _only_flat(tiles)
+    printed, others = _at_once(axes, None, tiles, [*lines, *tiles.lines, *sums], bool(making))
     arguments = tuple(tiles.arguments.values())
     return Kernel(
         name,
-        {"setup": [*setup, *tiles.head, *lines, *tiles.lines, *sums], "loop": [], "after": []},
+        printed,
         "What needs no state, for all chunks at once.",
         arguments,
         axes,
         None,
         False,
         tuple(parts),
-        split=bool(tiles.flat),
+        others=others,
         few=bool(parts) or sum(map(_wide, arguments)) <= FEW,
     )
 
 
-def _only_flat(tiles: Tiles) -> list[str]:
-    """A kernel that is launched twice leaves the other chunks to the other launch."""
-    lines = []
-    for n, decay in enumerate(tiles.flat or []):
-        extent = f"reach({decay}_extents + at, last, C, CHUNK)"
-        lines.append(f"extent = {extent if n == 0 else f'tl.maximum(extent, {extent})'}")
-    return [*lines, "if is_flat(extent, DT) != FLAT:", "    return"] if lines else []
+def _at_once(
+    axes: tuple[str, ...], tiled: str | None, tiles: Tiles, body: list[str], makes: bool = False
+) -> tuple[dict[str, list[str]], tuple[str, ...]]:
+    """The lines of a kernel that takes all chunks at once, and, where decays split it in two, of the kernel for chunks that
+    aren't flat: few are not, so that a program looks at GROUP of them, and mostly finds none."""
+    start, bases = _chunk_header(1, walks=False), _bases(tiles)
+    body = [*tiles.head, *body]
+    own = "tl.program_id(0)" if tiled is None else f"(tl.program_id(0) // {_tiles_of(tiled)})"
+    chunk = [f"b, c, h = chunk_of({own}, H, chunks)", "bh = b * H + h"]
+    steps = [start[0], "if last < 0:", "    return", *start[1:]]
+    extent: list[str] = []
+    for decay in tiles.flat or ():
+        reached = f"reach({decay}_extents + at, last, C, CHUNK)"
+        extent.append(f"extent = {f'tl.maximum(extent, {reached})' if extent else reached}")
+    flat = [*extent, "if not is_flat(extent, DT):", "    return"] if extent else []
+    if makes:
+        flat = ["SUMS: tl.constexpr = not EXACT", "if EXACT:", *(f"    {x}" for x in flat)]
+    lines = {"setup": [*_header(axes, tiled, False), *chunk, *steps, *bases, *flat, *body], "loop": [], "after": []}
+    if not extent:
+        return lines, ()
+    steep = [
+        f"steep({decay}_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT)"
+        for decay in tiles.flat or ()
+    ]
+    pointers = [x.split(" += ") for x in bases]
+    others = [
+        *_header(axes, tiled, False),
+        *(["SUMS: tl.constexpr = False"] if makes else []),
+        f"group = {own} * GROUP",
+        f"if {' + '.join(steep)} == 0:",
+        "    return",
+        *(f"{x}_all = {x}" for x, _ in pointers),
+        "for n in range(0, tl.minimum(GROUP, programs - group)):",
+        f"    {chunk[0].replace(own, 'group + n')}",
+        f"    {chunk[1]}",
+        f"    {start[0]}",
+        "    if last >= 0:",
+        *(f"        {x}" for x in start[1:]),
+        *(f"        {x} = {x}_all + {place}" for x, place in pointers),
+        *(f"        {x}" for x in extent),
+        "        if not is_flat(extent, DT):",
+        *(f"            {x}" for x in body),
+    ]
+    return lines, tuple(others)
 
 
-def _blocks(axis: str, o: Opened, tiles: Tiles, name_of: NameOf, parts: list[str]) -> list[str]:
+def _blocks(axis: str, o: Opened, tiles: Tiles, name_of: NameOf, parts: list[str], making: frozenset[str]) -> list[str]:
     """Contractions over an axis with a decay of its own, and quantities times decays, in blocks of the axis."""
     products = {x: n for x, n in o.products.items() if n.attrs[0] == axis}
     scaled = {x: n for x, n in o.scaled.items() if axis in x.axes}
@@ -451,8 +506,8 @@ def _blocks(axis: str, o: Opened, tiles: Tiles, name_of: NameOf, parts: list[str
     index, width = axis_name(axis), size_name(dim_of(axis))
     inside = Tiles(o.full, o.tile, o.direction, o.decays, o.streams, {}, name_of)
     inside.arguments, inside.names, inside.head = tiles.arguments, tiles.names, tiles.head
-    inside.flat = tiles.flat
-    before = []
+    inside.flat, inside.making = tiles.flat, making
+    before: list[str] = []
     for x, node in products.items():
         total = tiles.fresh("t")
         before.append(f"{total} = tl.zeros([C, C], tl.float32)")
@@ -464,7 +519,7 @@ def _blocks(axis: str, o: Opened, tiles: Tiles, name_of: NameOf, parts: list[str
         r, w = (_over(inside, part, step, axis) for part, step in ((reads, ROW), (writes, COL)))
         inside.lines.append(f"# {inside.note(node)}")
         inside.lines.append(
-            f"{total} = decayed_product({total}, {r}, {w}, {inside.halves(mask, axis)}, "
+            f"{total} = decayed_product({total}, {r}, {w}, {inside.end_of(mask, axis)}, {inside.halves(mask, axis)}, "
             f"C, CHUNK, LEVELS, {inside.forward}, {mask.attrs[2]}, FLAT, EXACT, DT)"
         )
     for x, node in scaled.items():
@@ -473,7 +528,28 @@ def _blocks(axis: str, o: Opened, tiles: Tiles, name_of: NameOf, parts: list[str
         place = f"{target} + at * {width} + i[:, None] * {width} + {index}[None, :]"
         mask_text = f"i_ok[:, None] & {index}_ok[None, :]"
         inside.lines.append(f"tl.store({place}, {v.over((ROW, axis))}, mask={mask_text})  # {inside.note(node)}")
-    return [*before, *_block_loop(axis), *("    " + x for x in inside.lines)]
+    loop = [*_block_loop(axis), *("    " + x for x in inside.lines)]
+    for d in inside.decays:
+        if (made := name_of(inside.decays[d])) in making and any(key[:2] == (made, "a") for key in inside.loads):
+            before += [f"{made}_{end} = tl.full([], 0.0, tl.float32)" for end in ("most", "least")]
+            loop += _reach(axis, made, d, inside)
+    return [*before, *loop]
+
+
+def _reach(axis: str, made: str, d: Node, tiles: Tiles) -> list[str]:
+    """After a loop that has made sums of a decay: how far they reach, and all of them, where that is too far."""
+    index, width = axis_name(axis), size_name(dim_of(axis))
+    place = f"{made}_sums + step * {width} + i[:, None] * (H * {width}) + {index}[None, :]"
+    tiles.argument(f"{made}_sums", "chunked", tiles.decays[d], (axis,))
+    tiles.argument(f"{made}_extents", "extent", tiles.decays[d], (axis,))
+    return [
+        "if SUMS:",
+        f"    tl.store({made}_extents + at, {made}_most - {made}_least)",
+        f"    if not is_flat({made}_most - {made}_least, DT):",
+        *(f"        {x}" for x in _block_loop(axis)),
+        f"            sums = sums_of({tiles.log2(d, axis)}, C)",
+        f"            tl.store({place}, sums, mask=i_ok[:, None] & {index}_ok[None, :])",
+    ]
 
 
 def _intra_blocks(axis: str, o: Opened, tiles: Tiles, name_of: NameOf, parts: list[str]) -> list[str]:
@@ -528,8 +604,6 @@ def _header(axes: tuple[str, ...], tiled: str | None, walks: bool) -> list[str]:
             "bh = b * H + h",
             "count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)",
         ]
-    else:
-        lines += [f"b, c, h = chunk_of({place}, H, chunks)", "bh = b * H + h"]
     lines.append("i = tl.arange(0, C)")
     for a in axes:
         start = f"{'tile' if a == tiled else counter(a)} * {block_name(a)} + " if walks or a == tiled else ""
@@ -559,7 +633,7 @@ def _chunk_header(direction: int, walks: bool = True) -> list[str]:
             "c += first",
         ]
     else:
-        lines = ["t0, last = place_of(c, T, begins, stops, C)", "if last < 0:", "    return"]
+        lines = ["t0, last = place_of(c, T, begins, stops, C)"]
     return [
         *lines,
         "i_ok = i < last + 1",
@@ -635,10 +709,10 @@ def _load_state(s: StateForm, state: str, own: tuple[str, ...], tiles: Tiles, id
     ]
 
 
-def _own_sums(sums: Sums, tiles: Tiles, tiled: str | None) -> dict[str, str]:
+def _own_sums(terms: list[tuple[Node, str, str]], tiles: Tiles, tiled: str | None) -> dict[str, str]:
     """By slot, the row sums of the matrices of pairs inside the chunk less their column sums."""
     out: dict[str, str] = {}
-    for node, rows, columns in sums.own:
+    for node, rows, columns in terms:
         v = tiles.value(node)
         pairs = tiles.assign("pairs", v.over((ROW, COL)), (ROW, COL), note=tiles.note(node)).text
         if tiled is not None and not any(x.op == "sum" and x.attrs[0] == tiled for x in walk(node)):

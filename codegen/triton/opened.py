@@ -55,6 +55,22 @@ class Sums:
 
 
 @dataclass
+class Own:
+    """Pairs inside a chunk that a kernel ahead of a walk sums: matrices with the slots of their row sums and of their column
+    sums, for these leaves, by slot; as one of `count` kernels that do so, of which each has a `place` of its own."""
+
+    ahead: dict[str, Node]
+    terms: list[tuple[Node, str, str]]
+    place: int = 0
+    count: int = 1
+    source: Opened | None = None  # whose streams the matrices are made of, where they are another walk's
+
+    @property
+    def state(self) -> str:
+        return next(iter(self.ahead.values())).attrs[1].split(".")[0]
+
+
+@dataclass
 class Opened:
     """`definitions`, `outputs` and `states` are for the sweep; `matrices`, `scaled` for the kernel ahead of it.
 
@@ -79,6 +95,7 @@ class Opened:
     intra: dict[Node, Node] = field(default_factory=dict)
     products: dict[Node, Node] = field(default_factory=dict)
     sums: list[Sums] = field(default_factory=list)
+    own: list[Own] = field(default_factory=list)
 
     @property
     def wide(self) -> frozenset[str]:
@@ -92,7 +109,7 @@ class Opened:
 
     @property
     def prepared(self) -> tuple[Node, ...]:
-        return (*self.matrices, *self.scaled, *self.intra, *(x for s in self.sums for x in s.ahead.values()))
+        return (*self.matrices, *self.scaled, *self.intra, *(x for s in self.own for x in s.ahead.values()))
 
 
 def opened(sweep: Sweep, ahead: bool = False) -> Opened:
@@ -174,6 +191,7 @@ class _Opening:
         out.sums = [self.sums(border) for border in self.sweep.borders]
         self.join()
         self.prune()
+        out.own = [Own(s.ahead, s.own) for s in out.sums if s.ahead]
         return out
 
     def many(self, definitions: dict[Node, Node]) -> bool:

@@ -39,7 +39,7 @@ def triton_source(c: Compiled, exchanges: bool = True, fine: Fine | None = None,
     backward = Host(c, walked(c, plan), True, cuts, exchanges, fine)
     for host in (Host(c, c.forward, False, cuts, exchanges, fine, backward), backward):
         text = host.text()
-        kernels = [kernel_text(k) for k in host.kernels]
+        kernels = [kernel_text(x) for k in host.kernels for x in ((k, k.for_others()) if k.others else (k,))]
         parts += [*kernels, text]
         printed += kernels
     key = hashlib.sha256("\n\n".join(printed).encode()).hexdigest()[:16]

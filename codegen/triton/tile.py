@@ -148,6 +148,7 @@ class Tiles:
         self.wide: frozenset[str] = frozenset()  # matrices that are float32 in memory
         self.fine: Fine | None = None
         self.flat: list[str] | None = None  # decays whose extent decides how a kernel ahead of the sweep splits them
+        self.making: frozenset[str] = frozenset()  # decays whose sums the kernel makes
         self.intra: dict[
             str, Node
         ] = {}  # sums over the writes of a chunk, each with its decay, made here and not loaded
@@ -530,6 +531,18 @@ class Tiles:
         p = self._product(others) if others else Value("tl.full([C, C], 1.0, tl.float32)", (ROW, COL))
         return p if len(p.axes) == 2 else Value(f"tl.broadcast_to({p.over((ROW, COL))}, [C, C])", (ROW, COL))
 
+    def end_of(self, mask: Node, axis: str) -> str:
+        """The sums of a whole chunk, stored for others, where the kernel makes them."""
+        (d,) = mask.args
+        name = self._decay_name(d)
+        if name not in self.making:
+            return "None"
+        end, _ = self._cumulative(d, True, end=True)
+        index, width = self.index(axis), size_name(dim_of(axis))
+        place = f"{name}_sums + step * {width} + last * (H * {width}) + {index}"
+        self.lines += ["if SUMS:", f"    tl.store({place}, {end}, mask={index}_ok)"]
+        return f"{end} if SUMS else None"
+
     def halves(self, mask: Node, axis: str) -> str:
         """What the helpers of `runtime/kernels.py` that work by halves take of a decay over an axis."""
         (d,) = mask.args
@@ -595,12 +608,40 @@ class Tiles:
                     text = f"over_block({text}{wide}, {name}_{what} + {base}, {which}, C, CHUNK)"
                 if own and not end and self.walks and what == "sums":
                     text = f"tl.where({shown[-1]}, {text}, 0.0)"  # as `_apart` has it
+                if what == "sums" and name in self.making:
+                    text = f"{self._made(d, name, own[0], inclusive, end)} if SUMS else {text}"
                 if what == "resets":
                     none = "-1" if not own else "tl.full([1], 0, tl.int32)" if end else "0"
                     text += f" if EXACT else {none}"
                 where.append(f"{variable} = {text}")
+                if what == "sums" and name in self.making and not suffix:
+                    self._reached(variable, name)
             names.append(self.loads[name, letter, suffix, *own])
         return names[0], names[1]
+
+    def _made(self, d: Node, name: str, axis: str, inclusive: bool, end: bool) -> str:
+        """Sums of a decay for each channel, from its logarithms: with each step, before it, or of the whole chunk."""
+        if end or not inclusive:
+            sums, _ = self._cumulative(d, True)
+            return f"last_of({sums}, C)" if end else f"{sums} - {self.loads[name, 'log2']}"
+        variable = self.loads[name, "log2"] = self.fresh(f"{name}_log2")
+        self.lines.append(f"{variable} = {self.log2(d, axis)} if SUMS else 0.0")
+        return f"sums_of({variable}, C)"
+
+    def log2(self, d: Node, axis: str) -> str:
+        """A decay for each channel, of each step, as log2."""
+        base, index = self.name_of(self.decays[d]), self.index(axis)
+        self.argument(f"{base}_p", "step", self.decays[d], (axis,))
+        place = f"{base}_p + t0 * {base}_t + i[:, None] * {base}_t + {index}[None, :]"
+        return f"log2_of(tl.load({place}, mask=i_ok[:, None] & {index}_ok[None, :], other=0.0))"
+
+    def _reached(self, sums: str, name: str) -> None:
+        """How far sums that were made reach so far."""
+        self.lines += [
+            "if SUMS:",
+            f"    {name}_most = tl.maximum({name}_most, tl.max(tl.max({sums}, axis=1), axis=0))",
+            f"    {name}_least = tl.minimum({name}_least, tl.min(tl.min({sums}, axis=1), axis=0))",
+        ]
 
     def _mask(self, x: Node) -> Value:
         """Decays between the write of step j and the read of step i, where the read sees it."""

@@ -31,7 +31,7 @@ from chunkform.spec.language import (
 
 SPECS = Path(__file__).parent / "specs"
 SEQUENTIAL = {
-    "gru": ("what is written isn't affine in what is read", "gate_t", 108),
+    "gru": ("what is written isn't affine in what is read", "gate_t", 119),
     "oja_subspace": ("a write multiplies two reads of the state", "k_t^T W_{t-1}", 11),
 }
 CHUNK_PARALLEL_GATES = ("lower", "adjoint", "normalize", "normalize adjoint", "plan", "plan adjoint", "segments")

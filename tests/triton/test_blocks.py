@@ -50,7 +50,7 @@ def test_what_is_only_used_in_one_sum_is_stored_as_one():
 
 @pytest.mark.parametrize(
     ("name", "many"),
-    [("gated_delta_rule", ["backward_prepare_4"]), ("lightning_attention", []), ("gated_linear_attention", [])],
+    [("gated_delta_rule", []), ("lightning_attention", []), ("gated_linear_attention", [])],
 )
 def test_kernels_ahead_have_few_registers_unless_they_load_many_tensors(name, many):
     c = compile_spec(find(name)[0])
@@ -58,7 +58,8 @@ def test_kernels_ahead_have_few_registers_unless_they_load_many_tensors(name, ma
     text = host.text()
     ahead = [k for k in host.kernels if not k.walks and not k.reads]
     assert ahead and [k.name for k in ahead if not k.few] == many
-    assert text.count("maxnreg=config.registers") == len(ahead) - len(many)
+    launches = sum(1 + bool(k.others) for k in ahead if k.few)
+    assert text.count("maxnreg=config.registers") == launches
 
 
 def test_a_walk_that_loads_too_much_is_cut_in_one_for_each_read():
