@@ -158,6 +158,9 @@ class _Canonical:
             formed.append(self._group(group))
         leaves = {w.right: w.leaf for g in formed for s in g for w in s.writes if w.leaf is not None}
         values = {n: cancelled(replace(self._rewritten(x), leaves)) for n, x in self.values.items()}
+        vectors = {n: replace(self._rewritten(r.vector), leaves) for n, r in self.reads.items()}
+        made = {y for x in values.values() for y in map(self._read_at, _outside_sums(x)) if y is not None}
+        values = {n: self._from_other_side(x, made, vectors) for n, x in values.items()}
         pairings = tuple(
             Pairing(
                 leaf("pairing", n, self.drafts[n].value.decay.axes),  # type: ignore[union-attr]
@@ -167,7 +170,7 @@ class _Canonical:
             for n, parts in self.pairings.items()
         )
         formed = [tuple(self._known(s, leaves) for s in g) for g in formed]
-        reads = {r.leaf: dc_replace(r, vector=replace(self._rewritten(r.vector), leaves)) for r in self.reads.values()}
+        reads = {n: dc_replace(r, vector=vectors[n]) for n, r in self.reads.items()}
         values = {n: self._shortened(x, formed) for n, x in values.items()}
         wanted = [*values.values(), *(x for p in pairings for x in (p.late, p.early))]
         needed = self._needed(wanted, formed, reads)
@@ -191,6 +194,24 @@ class _Canonical:
                 terms.append(shorter if all(y in before for y in walk(shorter) if y.op == "pow") else term)
             x = expand(add(*terms), x.axes)
         return x
+
+    def _from_other_side(self, x: Node, made: set[Read], vectors: dict[Node, Node]) -> Node:
+        """x with sums x^T S y over a read S^T x as sums over a read S y, where that is made anyway."""
+        found: dict[Node, Node] = {}
+        for y in walk(x):
+            factors = factors_of(y.args[0]) if y.op == "sum" else ()
+            reads = [f for f in factors if self._read_at(f) is not None and f.axes == y.attrs]
+            if len(reads) != 1:
+                continue
+            r = self._read_at(reads[0])
+            assert r is not None
+            scalar, rest = split_scalars(mul(*(f for f in factors if f is not reads[0])))
+            for other in made:
+                same = (other.state, other.snapshot) == (r.state, r.snapshot) and other.side != r.side
+                vector = vectors[other.leaf]
+                if same and rename(vector, dict(zip(vector.axes, rest.axes, strict=False))) is rest:
+                    found[y] = mul(scalar, total(mul(vectors[r.leaf], other.leaf), *other.leaf.axes))
+        return replace(x, found)
 
     def _known(self, s: StateForm, leaves: dict[Node, Node]) -> StateForm:
         """Known writes that repeat a solved one use its leaf."""
@@ -491,6 +512,15 @@ class _Canonical:
                 raise NotAffine("what is written reads the state from its other side", term)
             if self._states_in(r.vector) & own:
                 raise NotAffine("the state is read with a vector that depends on the state", term)
+
+
+def _outside_sums(x: Node) -> Iterable[Node]:
+    """The leaves in x that stand in no sum."""
+    if x.op == "leaf":
+        yield x
+    elif x.op != "sum":
+        for y in x.args:
+            yield from _outside_sums(y)
 
 
 def _scalars(*nodes: Node) -> Iterable[Node]:

@@ -758,7 +758,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "a7752288a8465f43")
+    config = choose(some.dtype, (D, E), "320a8f0ed47a9df9")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -863,7 +863,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             ((S_first, S_starts),) = S_coming()
         else:
             S_starts = chained_matrix(S_first, S_ends, S_linear, lay, parts, True, along=0)
-    S_ends = S_linear = None
+    S_ends = None
     write1 = some.new_empty((B, T, H, E), dtype=some.dtype)
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
@@ -910,6 +910,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     write1 = None
     if parts > 1:
         saved |= {"S starts": S_starts}
+    if parts > 1 or exchange is not None:
+        saved |= {"S linear": S_linear}
+    S_linear = None
     return {"o": o}, {"S": S_last}, saved
 
 
@@ -1025,7 +1028,6 @@ def backward_sweep_1(
     write1_t,
     write1_h,
     write1_g,
-    write2_out,
     dv_out,
     dbeta_0_out,
     q_p,
@@ -1116,7 +1118,6 @@ def backward_sweep_1(
         t2 = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p3 = tl.dot(p2.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix1 p2
         if YIELD:
-            tl.store(write2_out + step * E + i[None, :] * (H * E) + e[:, None], p3, mask=e_ok[:, None] & i_ok[None, :])
             tl.store(
                 dv_out + step * E + i[None, :] * (H * E) + e[:, None],
                 (beta[None, :] * p3),
@@ -1159,115 +1160,21 @@ def backward_sweep_1(
             )
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
-def backward_ends_1(
-    dS_last,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    matrix1,
-    beta_by_head,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    block_d_kept: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
-):
-    """A walk backwards over chunks, carrying a tile of dS."""
-    tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
-    sh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
-    h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
-    bh = b * H + h
-    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
-    i = tl.arange(0, C)
-    d_kept = tile * block_d_kept + tl.arange(0, block_d_kept)
-    d = ()
-    dS = ()
-    d_ok = ()
-    for n_d in tl.static_range((D + block_d - 1) // block_d):
-        d_slice = n_d * block_d + tl.arange(0, block_d)
-        d_ok_slice = d_slice < D
-        dS_slice = tl.where(d_kept[:, None] == d_slice[None, :], 1.0, 0.0)
-        d = d + (d_slice,)
-        dS = dS + (dS_slice,)
-        d_ok = d_ok + (d_ok_slice,)
-    d_kept_ok = d_kept < D
-    k_p += b * k_b + h // k_g * k_h
-    for n in tl.range(0, count, num_stages=STAGES):
-        c = count - 1 - n
-        t0 = begin + tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
-        c += first
-        i_ok = i < last + 1
-        row = i if EVEN else tl.minimum(i, last)
-        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
-        step = (b * T + t0) * H + h
-        p = tl.zeros([block_d_kept, C], tl.float32)
-        k = ()
-        for n_d in tl.static_range((D + block_d - 1) // block_d):
-            k_slice = tl.load(
-                k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
-            )
-            p = tl.dot(dS[n_d].to(DT), tl.trans(k_slice.to(DT)), p, input_precision="tf32x3")  # k dS
-            k = k + (k_slice,)
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(p.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 p
-        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-        dS_next = ()
-        for n_d in tl.static_range((D + block_d - 1) // block_d):
-            p3 = tl.dot(
-                (-beta[None, :] * p2).to(DT), k[n_d].to(DT), dS[n_d], input_precision="tf32x3"
-            )  # ... + -k^T diag(beta) p2
-            dS_slice2 = p3  # dS - k^T diag(beta) p2
-            dS_next = dS_next + (dS_slice2,)
-        dS = dS_next
-    for n_d in tl.static_range((D + block_d - 1) // block_d):
-        if YIELD:
-            if dS_last is not None:
-                if part == 0:
-                    tl.store(
-                        dS_last + (sh // H // parts * H + h) * D * D + d[n_d][None, :] * D + d_kept[:, None],
-                        dS[n_d],
-                        mask=d_ok[n_d][None, :] & d_kept_ok[:, None],
-                    )
-        else:
-            tl.store(
-                dS_last + sh * D * D + d[n_d][None, :] * D + d_kept[:, None],
-                dS[n_d],
-                mask=d_ok[n_d][None, :] & d_kept_ok[:, None],
-            )
-
-
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_2(
     matrix5,
-    beta_by_head,
-    write2_p,
-    write2_b,
-    write2_t,
-    write2_h,
-    write2_g,
+    dv_p,
+    dv_b,
+    dv_t,
+    dv_h,
+    dv_g,
     write1_p,
     write1_b,
     write1_t,
     write1_h,
     write1_g,
     matrix6,
+    beta_by_head,
     T,
     H,
     chunks,
@@ -1296,24 +1203,22 @@ def backward_prepare_2(
     row = i if EVEN else tl.minimum(i, last)
     at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
     step = (b * T + t0) * H + h
-    write2_p += b * write2_b + h // write2_g * write2_h
+    dv_p += b * dv_b + h // dv_g * dv_h
     write1_p += b * write1_b + h // write1_g * write1_h
-    beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-    write2 = tl.load(
-        write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
-    )
+    dv = tl.load(dv_p + t0 * dv_t + i[:, None] * dv_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     write1 = tl.load(
         write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
     )
-    p = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
+    p = tl.dot(dv.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # dv write1^T
     tl.store(
         matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        (beta[:, None] * (tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p)),
-    )  # diag(beta) ([order_{mask}]_{i,j} . (write2 write1^T))
+        (tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p),
+    )  # [order_{mask}]_{i,j} . (dv write1^T)
+    beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
     tl.store(
         matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
         (beta[None, :] * (tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p)),
-    )  # ([order_{mask}]_{i,j} . (write2 write1^T)) diag(beta)
+    )  # ([order_{mask}]_{i,j} . (dv write1^T)) diag(beta)
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1338,16 +1243,16 @@ def backward_sweep_2(
     matrix3,
     beta_by_head,
     dk_1_out,
+    dv_p,
+    dv_b,
+    dv_t,
+    dv_h,
+    dv_g,
     do_p,
     do_b,
     do_t,
     do_h,
     do_g,
-    write2_p,
-    write2_b,
-    write2_t,
-    write2_h,
-    write2_g,
     T,
     H,
     chunks,
@@ -1396,8 +1301,8 @@ def backward_sweep_2(
     k_p += b * k_b + h // k_g * k_h
     write1_p += b * write1_b + h // write1_g * write1_h
     q_p += b * q_b + h // q_g * q_h
+    dv_p += b * dv_b + h // dv_g * dv_h
     do_p += b * do_b + h // do_g * do_h
-    write2_p += b * write2_b + h // write2_g * write2_h
     for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -1409,7 +1314,6 @@ def backward_sweep_2(
         step = (b * T + t0) * H + h
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
-        k_each = tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
         t = tl.load(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p = tl.dot(k.to(DT), t.to(DT), input_precision="tf32x3")  # matrix5 k
         p2 = -p
@@ -1422,21 +1326,19 @@ def backward_sweep_2(
                 other=0.0,
             )
             p2 = tl.dot(dS[n_e].to(DT), tl.trans(write1.to(DT)), p2, input_precision="tf32x3")  # ... + write1 dS^T
+            dv = tl.load(
+                dv_p + t0 * dv_t + i[:, None] * dv_t + e[n_e][None, :],
+                mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
+            )
+            p4 = tl.dot(k.to(DT), dv.to(DT), input_precision="tf32x3")  # k^T dv
             do = tl.load(
                 do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :],
                 other=0.0,
             )
-            p4 = tl.dot(q.to(DT), do.to(DT), dS[n_e], input_precision="tf32x3")  # ... + q^T do
-            write2 = tl.load(
-                write2_p + t0 * write2_t + i[:, None] * write2_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
-            )
-            p5 = tl.dot(
-                (-beta[None, :] * k_each.to(tl.float32)).to(DT), write2.to(DT), p4, input_precision="tf32x3"
-            )  # ... + -k^T diag(beta) write2
-            dS_slice2 = p5  # dS + q^T do - k^T diag(beta) write2
+            p5 = tl.dot(q.to(DT), do.to(DT), (dS[n_e] + (-p4)), input_precision="tf32x3")  # ... + q^T do
+            dS_slice2 = p5  # dS + q^T do - k^T dv
             dS_next = dS_next + (dS_slice2,)
         dS = dS_next
         t2 = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
@@ -1464,13 +1366,12 @@ def backward_sweep_3(
     k_h,
     k_g,
     matrix4,
-    write2_p,
-    write2_b,
-    write2_t,
-    write2_h,
-    write2_g,
+    dv_p,
+    dv_b,
+    dv_t,
+    dv_h,
+    dv_g,
     matrix6,
-    beta_by_head,
     dk_1_p,
     dk_1_b,
     dk_1_t,
@@ -1478,6 +1379,7 @@ def backward_sweep_3(
     dk_1_g,
     dq_out,
     dk_out,
+    beta_by_head,
     write1_p,
     write1_b,
     write1_t,
@@ -1530,7 +1432,7 @@ def backward_sweep_3(
         e_ok = e_ok + (e_ok_slice,)
     do_p += b * do_b + h // do_g * do_h
     k_p += b * k_b + h // k_g * k_h
-    write2_p += b * write2_b + h // write2_g * write2_h
+    dv_p += b * dv_b + h // dv_g * dv_h
     dk_1_p += b * dk_1_b + h // dk_1_g * dk_1_h
     write1_p += b * write1_b + h // write1_g * write1_h
     for n in tl.range(0, count, num_stages=STAGES):
@@ -1542,7 +1444,6 @@ def backward_sweep_3(
         row = i if EVEN else tl.minimum(i, last)
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         dk_1 = tl.load(
             dk_1_p + t0 * dk_1_t + i[None, :] * dk_1_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0
         )
@@ -1551,6 +1452,7 @@ def backward_sweep_3(
         p3 = tl.zeros([block_d, C], tl.float32)
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         k_each = tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
+        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         S_next = ()
         for n_e in tl.static_range((E + block_e - 1) // block_e):
             do = tl.load(
@@ -1559,12 +1461,12 @@ def backward_sweep_3(
                 other=0.0,
             )
             p = tl.dot(S[n_e].to(DT), tl.trans(do.to(DT)), p, input_precision="tf32x3")  # do S^T
-            write2 = tl.load(
-                write2_p + t0 * write2_t + i[:, None] * write2_t + e[n_e][None, :],
+            dv = tl.load(
+                dv_p + t0 * dv_t + i[:, None] * dv_t + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :],
                 other=0.0,
             )
-            p3 = tl.dot(S[n_e].to(DT), tl.trans(write2.to(DT)), p3, input_precision="tf32x3")  # write2 S^T
+            p3 = tl.dot(S[n_e].to(DT), tl.trans(dv.to(DT)), p3, input_precision="tf32x3")  # dv S^T
             write1 = tl.load(
                 write1_p + t0 * write1_t + i[:, None] * write1_t + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :],
@@ -1586,7 +1488,7 @@ def backward_sweep_3(
             )  # dq
             tl.store(
                 dk_out + step * D + i[None, :] * (H * D) + d[:, None],
-                ((-beta[None, :] * p4) + dk_1_each.to(tl.float32)),
+                ((-p4) + dk_1_each.to(tl.float32)),
                 mask=d_ok[:, None] & i_ok[None, :],
             )  # dk
     for n_e in tl.static_range((E + block_e - 1) // block_e):
@@ -1607,7 +1509,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "a7752288a8465f43")
+    config = choose(some.dtype, (D, E), "320a8f0ed47a9df9")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -1670,7 +1572,6 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             *strides(write1, H),
             None,
             None,
-            None,
             q,
             *strides(q, H),
             *lay.walked,
@@ -1695,32 +1596,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=config.warps,
             num_stages=2,
         )
-        dS_linear = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
-        launch(
-            backward_ends_1,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
-            dS_linear,
-            k,
-            *strides(k, H),
-            matrix1,
-            beta_by_head,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            D=D,
-            block_d=min(config.slice, config.padded(D)),
-            block_d_kept=min(config.tile, config.padded(D)),
-            YIELD=False,
-            WARPS=config.warps,
-            STAGES=config.stages_for(config.padded(D) * k.element_size(), config.chunk * matrix1.element_size()),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.warps,
-            num_stages=2,
-        )
+        dS_linear = saved["S linear"].mT.contiguous()
         if exchange is not None:  # other parts of the sequence are elsewhere
             dS_coming = exchange.begin(
                 (map_of_all("S", dS_first, dS_ends, lay, parts, False, linear=dS_linear, axis=0),)
@@ -1730,8 +1606,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             ((dS_first, dS_starts),) = dS_coming()
         else:
             dS_starts = chained_matrix(dS_first, dS_ends, dS_linear, lay, parts, False, along=0)
-    dS_ends = dS_linear = None
-    write2 = some.new_empty((B, T, H, E), dtype=some.dtype)
+    dS_ends = None
     dv = some.new_empty((B, T, H, E), dtype=some.dtype)
     dbeta_0 = some.new_empty((B, T, H, cdiv(E, min(config.tile, config.padded(E))) * config.warps), dtype=torch.float32)
     dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
@@ -1749,7 +1624,6 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         beta_by_head,
         write1,
         *strides(write1, H),
-        write2,
         dv,
         dbeta_0,
         q,
@@ -1784,12 +1658,12 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             backward_prepare_2,
             (lay.programs,),
             matrix5,
-            beta_by_head,
-            write2,
-            *strides(write2, H),
+            dv,
+            *strides(dv, H),
             write1,
             *strides(write1, H),
             matrix6,
+            beta_by_head,
             *lay.at_once,
             lay.programs,
             E=E,
@@ -1805,7 +1679,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             maxnreg=config.registers,
         )
     if needs & {"k", "q"}:
-        dk_1 = some.new_empty((B, T, H, D), dtype=torch.float32)
+        dk_1 = some.new_empty((B, T, H, D), dtype=some.dtype)
         launch(
             backward_sweep_2,
             (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
@@ -1820,10 +1694,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             matrix3,
             beta_by_head,
             dk_1,
+            dv,
+            *strides(dv, H),
             do,
             *strides(do, H),
-            write2,
-            *strides(write2, H),
             *lay.walked,
             parts,
             lay.length(parts),
@@ -1834,7 +1708,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             YIELD=True,
             WARPS=config.warps,
             STAGES=config.stages_for(
-                config.padded(E) * (write1.element_size() + do.element_size() + write2.element_size()),
+                config.padded(E) * (write1.element_size() + dv.element_size() + do.element_size()),
                 min(config.tile, config.padded(D)) * (k.element_size() + q.element_size())
                 + config.chunk * (matrix5.element_size() + matrix3.element_size()),
             ),
@@ -1849,7 +1723,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     matrix3 = matrix5 = None
     if needs & {"k", "q"}:
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
-        dk = some.new_empty((B, T, H, D), dtype=some.dtype)
+        dk = dk_1  # in place
         S_last = some.new_empty((lay.sequences * parts, H, D, E), dtype=torch.float32)
         launch(
             backward_sweep_3,
@@ -1861,14 +1735,14 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             k,
             *strides(k, H),
             matrix4,
-            write2,
-            *strides(write2, H),
+            dv,
+            *strides(dv, H),
             matrix6,
-            beta_by_head,
             dk_1,
             *strides(dk_1, H),
             dq,
             dk,
+            beta_by_head,
             write1,
             *strides(write1, H),
             *lay.walked,
@@ -1881,7 +1755,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             YIELD=True,
             WARPS=config.warps,
             STAGES=config.stages_for(
-                config.padded(E) * (do.element_size() + write2.element_size() + write1.element_size()),
+                config.padded(E) * (do.element_size() + dv.element_size() + write1.element_size()),
                 min(config.tile, config.padded(D)) * (k.element_size() + dk_1.element_size())
                 + config.chunk * (matrix4.element_size() + matrix6.element_size()),
             ),
@@ -1893,14 +1767,13 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=config.warps,
             num_stages=2,
         )
-    S_last = dk_1 = matrix4 = matrix6 = write2 = None
+    S_last = dk_1 = matrix4 = matrix6 = None
     gradients, initial = {}, {}
     if "q" in needs:
         gradients["q"] = dq.to(given["q"].dtype)
     dq = None
     if "k" in needs:
         gradients["k"] = dk.to(given["k"].dtype)
-    dk = None
     if "v" in needs:
         gradients["v"] = dv.to(given["v"].dtype)
     dv = None
@@ -2113,7 +1986,7 @@ def delta_rule(
         chunkform.errors.DoubleBackwardError: a gradient was differentiated.
 
     Cost: in T linear. For each step and head at widths of 64 in two bytes, as planned for a GPU,
-        1,028 bytes and 58,709 FLOPs forwards, 3,090 bytes and 173,397 FLOPs backwards.
+        1,028 bytes and 58,709 FLOPs forwards, 3,218 bytes and 173,397 FLOPs backwards.
 
     Example:
         >>> import torch

@@ -32,7 +32,7 @@ family: chunk-parallel
 #     dk_t = beta_t dS_t w_t - alpha_t beta_t S_{t-1} p_t
 #     dv_t = beta_t p_t
 #     dbeta_t = w_t^T p_t
-#     dlog alpha_t = alpha_t <S_{t-1}, dS_t> + beta_t (w_t - v_t)^T p_t
+#     dlog alpha_t = alpha_t <S_{t-1}, dS_t> - alpha_t beta_t k_t^T S_{t-1} p_t
 #     alpha_t <S_{t-1}, dS_t> = <S_n, dS_n^+> + sum_{s >= t} (q_s^T S_s do_s - beta_s k_s^T dS_s w_s) - sum_{s > t}
 #         alpha_s beta_s k_s^T S_{s-1} p_s
 #
@@ -71,7 +71,7 @@ from chunkform.runtime.by_head import by_head
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out, triangular_inverse
 from chunkform.runtime.decode import Step, StepKernel
 from chunkform.runtime.kernels import border_sums, chained_matrix, chunk_of, cumulate, inverse, part_of, place_of, power
-from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, steps, strides, whole
+from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, spread, steps, strides, whole
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
 from chunkform.runtime.parts import map_of_all
@@ -390,9 +390,8 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     gradients["v"] = from_steps(beta[..., None] * w, lead, 1, given["v"].dtype)
     t32 = (w * w_2).sum(-1)
     gradients["beta"] = from_steps(t32, lead, 0, given["beta"].dtype)
-    v = steps_first(given["v"], dtype)
-    t35 = (w * (-v + w_2)).sum(-1)
-    gradients["alpha"] = from_steps((t35 * beta + pairing_S), lead, 0, given["alpha"].dtype)
+    t34 = (k * y_3).sum(-1)
+    gradients["alpha"] = from_steps((-alpha * beta * t34 + pairing_S), lead, 0, given["alpha"].dtype)
     return gradients, {"S": dS_first}
 
 
@@ -933,7 +932,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "ee3397e8bff1f053")
+    config = choose(some.dtype, (D, E), "164134c5c03d91e9")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -1046,7 +1045,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             ((S_first, S_starts),) = S_coming()
         else:
             S_starts = chained_matrix(S_first, S_ends, S_linear, lay, parts, True, along=0)
-    S_ends = S_linear = None
+    S_ends = None
     write1 = some.new_empty((B, T, H, E), dtype=some.dtype)
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
@@ -1095,6 +1094,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     write1 = None
     if parts > 1:
         saved |= {"S starts": S_starts}
+    if parts > 1 or exchange is not None:
+        saved |= {"S linear": S_linear}
+    S_linear = None
     return {"o": o}, {"S": S_last}, saved
 
 
@@ -1226,15 +1228,8 @@ def backward_sweep_1(
     write1_t,
     write1_h,
     write1_g,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
-    write2_out,
     dv_out,
     dbeta_0_out,
-    dlog_alpha_0_out,
     q_p,
     q_b,
     q_t,
@@ -1288,7 +1283,6 @@ def backward_sweep_1(
     k_p += b * k_b + h // k_g * k_h
     do_p += b * do_b + h // do_g * do_h
     write1_p += b * write1_b + h // write1_g * write1_h
-    v_p += b * v_b + h // v_g * v_h
     q_p += b * q_b + h // q_g * q_h
     for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
@@ -1308,8 +1302,6 @@ def backward_sweep_1(
             write1_p + t0 * write1_t + i[None, :] * write1_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0
         )
         write1_each = tl.where(e_ok[:, None] & i_ok[None, :], write1, 0.0)
-        v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
-        v_each = tl.where(e_ok[:, None] & i_ok[None, :], v, 0.0)
         p = tl.zeros([block_e, C], tl.float32)
         k = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -1326,7 +1318,6 @@ def backward_sweep_1(
         t2 = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p3 = tl.dot(p2.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix1 p2
         if YIELD:
-            tl.store(write2_out + step * E + i[None, :] * (H * E) + e[:, None], p3, mask=e_ok[:, None] & i_ok[None, :])
             tl.store(
                 dv_out + step * E + i[None, :] * (H * E) + e[:, None],
                 (beta[None, :] * p3),
@@ -1344,23 +1335,6 @@ def backward_sweep_1(
                 ),
                 mask=i_ok[None, :],
             )  # dbeta
-            tl.store(
-                dlog_alpha_0_out
-                + ((step + i * H) * tl.cdiv(E, block_e) + tile)[None, :] * WARPS
-                + tl.arange(0, WARPS)[:, None],
-                tl.sum(
-                    tl.reshape(
-                        tl.where(
-                            e_ok[:, None],
-                            (beta[None, :] * (p3 * ((-v_each.to(tl.float32)) + write1_each.to(tl.float32)))),
-                            0.0,
-                        ),
-                        [WARPS, block_e // WARPS, C],
-                    ),
-                    axis=1,
-                ),
-                mask=i_ok[None, :],
-            )  # dlog_alpha
         kept = power(alpha_a_end, alpha_r_end < 0)
         until = power(alpha_a, alpha_r < 0)
         dS_next = ()
@@ -1394,127 +1368,23 @@ def backward_sweep_1(
             )
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
-def backward_ends_1(
-    dS_last,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    alpha_sums,
-    alpha_resets,
-    matrix1,
-    beta_by_head,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    block_d_kept: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
-):
-    """A walk backwards over chunks, carrying a tile of dS."""
-    tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
-    sh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
-    h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
-    bh = b * H + h
-    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
-    i = tl.arange(0, C)
-    d_kept = tile * block_d_kept + tl.arange(0, block_d_kept)
-    d = ()
-    dS = ()
-    d_ok = ()
-    for n_d in tl.static_range((D + block_d - 1) // block_d):
-        d_slice = n_d * block_d + tl.arange(0, block_d)
-        d_ok_slice = d_slice < D
-        dS_slice = tl.where(d_kept[:, None] == d_slice[None, :], 1.0, 0.0)
-        d = d + (d_slice,)
-        dS = dS + (dS_slice,)
-        d_ok = d_ok + (d_ok_slice,)
-    d_kept_ok = d_kept < D
-    k_p += b * k_b + h // k_g * k_h
-    for n in tl.range(0, count, num_stages=STAGES):
-        c = count - 1 - n
-        t0 = begin + tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
-        c += first
-        i_ok = i < last + 1
-        row = i if EVEN else tl.minimum(i, last)
-        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
-        step = (b * T + t0) * H + h
-        alpha_a = tl.load(alpha_sums + at + row)
-        alpha_r = tl.load(alpha_resets + at + row) if EXACT else -1
-        alpha_a_end = tl.load(alpha_sums + at + last)
-        alpha_r_end = tl.load(alpha_resets + at + last) if EXACT else -1
-        p = tl.zeros([block_d_kept, C], tl.float32)
-        k = ()
-        for n_d in tl.static_range((D + block_d - 1) // block_d):
-            k_slice = tl.load(
-                k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
-            )
-            p = tl.dot(dS[n_d].to(DT), tl.trans(k_slice.to(DT)), p, input_precision="tf32x3")  # k dS
-            k = k + (k_slice,)
-        since = power(alpha_a_end - alpha_a, alpha_r_end < i + 1)
-        w = since[None, :] * p
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
-        kept = power(alpha_a_end, alpha_r_end < 0)
-        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-        until = power(alpha_a, alpha_r < 0)
-        dS_next = ()
-        for n_d in tl.static_range((D + block_d - 1) // block_d):
-            p3 = tl.dot(
-                (-(beta * until)[None, :] * p2).to(DT), k[n_d].to(DT), (kept * dS[n_d]), input_precision="tf32x3"
-            )  # ... + -k^T diag(beta . until) p2
-            dS_slice2 = p3  # kept dS - k^T diag(beta . until) p2
-            dS_next = dS_next + (dS_slice2,)
-        dS = dS_next
-    for n_d in tl.static_range((D + block_d - 1) // block_d):
-        if YIELD:
-            if dS_last is not None:
-                if part == 0:
-                    tl.store(
-                        dS_last + (sh // H // parts * H + h) * D * D + d[n_d][None, :] * D + d_kept[:, None],
-                        dS[n_d],
-                        mask=d_ok[n_d][None, :] & d_kept_ok[:, None],
-                    )
-        else:
-            tl.store(
-                dS_last + sh * D * D + d[n_d][None, :] * D + d_kept[:, None],
-                dS[n_d],
-                mask=d_ok[n_d][None, :] & d_kept_ok[:, None],
-            )
-
-
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_2(
     matrix5,
-    alpha_sums,
-    alpha_resets,
-    write2_p,
-    write2_b,
-    write2_t,
-    write2_h,
-    write2_g,
+    dv_p,
+    dv_b,
+    dv_t,
+    dv_h,
+    dv_g,
     write1_p,
     write1_b,
     write1_t,
     write1_h,
     write1_g,
-    beta_by_head,
+    alpha_sums,
+    alpha_resets,
     matrix6,
+    beta_by_head,
     k_p,
     k_b,
     k_t,
@@ -1554,40 +1424,36 @@ def backward_prepare_2(
     row = i if EVEN else tl.minimum(i, last)
     at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
     step = (b * T + t0) * H + h
-    write2_p += b * write2_b + h // write2_g * write2_h
+    dv_p += b * dv_b + h // dv_g * dv_h
     write1_p += b * write1_b + h // write1_g * write1_h
     k_p += b * k_b + h // k_g * k_h
     alpha_a = tl.load(alpha_sums + at + row)
     alpha_r = tl.load(alpha_resets + at + row) if EXACT else -1
     alpha_a_before = tl.load(alpha_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
     alpha_r_before = tl.load(alpha_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
+    dv = tl.load(dv_p + t0 * dv_t + i[:, None] * dv_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+    write1 = tl.load(
+        write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+    )
+    p = tl.dot(dv.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # dv write1^T
     seen = i[:, None] > i[None, :]
     if EXACT:
         seen = seen & (i[None, :] >= alpha_r[:, None])
     m = power(alpha_a[:, None] - alpha_a[None, :], seen)  # decays from write to read
-    write2 = tl.load(
-        write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
-    )
-    write1 = tl.load(
-        write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
-    )
-    p = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
-    beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-    tl.store(
-        matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta[:, None] * (m * p))
-    )  # diag(beta) ((write2 write1^T) . m)
+    tl.store(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (p * m))  # (dv write1^T) . m
     seen2 = i[:, None] > i[None, :]
     if EXACT:
         seen2 = seen2 & (i[None, :] >= alpha_r_before[:, None])
     m2 = power(alpha_a_before[:, None] - alpha_a[None, :], seen2)  # decays from write to read
+    beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
     tl.store(
         matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta[None, :] * (p * m2))
-    )  # ((write2 write1^T) . m) diag(beta)
+    )  # ((dv write1^T) . m) diag(beta)
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     p2 = tl.dot(k.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k k^T
-    pairs = (
-        -beta[:, None] * beta[None, :] * (m * p * p2 * tl.where(i[:, None] > i[None, :], 1.0, 0.0))
-    )  # -diag(beta) ([order_{mask}]_{i,j} . (k k^T) . (write2 write1^T) . m) diag(beta)
+    pairs = -beta[None, :] * (
+        p * m * p2 * tl.where(i[:, None] > i[None, :], 1.0, 0.0)
+    )  # -([order_{mask}]_{i,j} . (k k^T) . (dv write1^T) . m) diag(beta)
     sums = tl.sum(pairs, axis=1)
     sums2 = -tl.sum(pairs, axis=0)
     tl.store(own1_out + (step + i * H) * 2 + 1, sums2, mask=i_ok)  # S: own.late
@@ -1619,16 +1485,16 @@ def backward_sweep_2(
     q_g,
     matrix3,
     dk_1_out,
+    dv_p,
+    dv_b,
+    dv_t,
+    dv_h,
+    dv_g,
     do_p,
     do_b,
     do_t,
     do_h,
     do_g,
-    write2_p,
-    write2_b,
-    write2_t,
-    write2_h,
-    write2_g,
     T,
     H,
     chunks,
@@ -1677,8 +1543,8 @@ def backward_sweep_2(
     k_p += b * k_b + h // k_g * k_h
     write1_p += b * write1_b + h // write1_g * write1_h
     q_p += b * q_b + h // q_g * q_h
+    dv_p += b * dv_b + h // dv_g * dv_h
     do_p += b * do_b + h // do_g * do_h
-    write2_p += b * write2_b + h // write2_g * write2_h
     for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -1697,10 +1563,10 @@ def backward_sweep_2(
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         k_each = tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
         p = tl.zeros([block_d, C], tl.float32)
-        q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
-        q_each = tl.where(d_ok[:, None] & i_ok[None, :], q, 0.0)
         kept = power(alpha_a_end, alpha_r_end < 0)
         until = power(alpha_a, alpha_r < 0)
+        q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
+        q_each = tl.where(d_ok[:, None] & i_ok[None, :], q, 0.0)
         dS_next = ()
         for n_e in tl.static_range((E + block_e - 1) // block_e):
             write1 = tl.load(
@@ -1712,23 +1578,23 @@ def backward_sweep_2(
             p = tl.dot(rounded.to(DT), tl.trans(write1.to(DT)), p, input_precision="tf32x3")  # write1 dS^T
             if not EXACT:
                 p = tl.dot(rest.to(DT), tl.trans(write1.to(DT)), p)
+            dv = tl.load(
+                dv_p + t0 * dv_t + i[:, None] * dv_t + e[n_e][None, :],
+                mask=i_ok[:, None] & e_ok[n_e][None, :],
+                other=0.0,
+            )
+            p4 = tl.dot(
+                (-until[None, :] * k_each.to(tl.float32)).to(DT), dv.to(DT), (kept * dS[n_e]), input_precision="tf32x3"
+            )  # ... + -k^T diag(until) dv
             do = tl.load(
                 do_p + t0 * do_t + i[:, None] * do_t + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :],
                 other=0.0,
             )
-            p4 = tl.dot(
-                (until[None, :] * q_each.to(tl.float32)).to(DT), do.to(DT), (kept * dS[n_e]), input_precision="tf32x3"
-            )  # ... + q^T diag(until) do
-            write2 = tl.load(
-                write2_p + t0 * write2_t + i[:, None] * write2_t + e[n_e][None, :],
-                mask=i_ok[:, None] & e_ok[n_e][None, :],
-                other=0.0,
-            )
             p5 = tl.dot(
-                (-(beta * until)[None, :] * k_each.to(tl.float32)).to(DT), write2.to(DT), p4, input_precision="tf32x3"
-            )  # ... + -k^T diag(beta . until) write2
-            dS_slice2 = p5  # kept dS + q^T diag(until) do - k^T diag(beta . until) write2
+                (until[None, :] * q_each.to(tl.float32)).to(DT), do.to(DT), p4, input_precision="tf32x3"
+            )  # ... + q^T diag(until) do
+            dS_slice2 = p5  # kept dS + q^T diag(until) do - k^T diag(until) dv
             dS_next = dS_next + (dS_slice2,)
         dS = dS_next
         sums = tl.sum(
@@ -1740,7 +1606,7 @@ def backward_sweep_2(
         t = tl.load(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(k.to(DT), t.to(DT), input_precision="tf32x3")  # matrix5 k
         t2 = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p3 = tl.dot(q.to(DT), t2.to(DT), ((-p2) + (since[None, :] * p)), input_precision="tf32x3")  # ... + matrix3 q
+        p3 = tl.dot(q.to(DT), t2.to(DT), ((since[None, :] * p) + (-p2)), input_precision="tf32x3")  # ... + matrix3 q
         if YIELD:
             tl.store(
                 dk_1_out + step * D + i[None, :] * (H * D) + d[:, None],
@@ -1911,17 +1777,16 @@ def backward_sweep_4(
     S_first,
     alpha_sums,
     alpha_resets,
-    beta_by_head,
     k_p,
     k_b,
     k_t,
     k_h,
     k_g,
-    write2_p,
-    write2_b,
-    write2_t,
-    write2_h,
-    write2_g,
+    dv_p,
+    dv_b,
+    dv_t,
+    dv_h,
+    dv_g,
     S_in_early__out,
     matrix6,
     dk_1_p,
@@ -1931,6 +1796,7 @@ def backward_sweep_4(
     dk_1_g,
     alpha_by_head,
     dk_out,
+    beta_by_head,
     write1_p,
     write1_b,
     write1_t,
@@ -1982,7 +1848,7 @@ def backward_sweep_4(
         e = e + (e_slice,)
         e_ok = e_ok + (e_ok_slice,)
     k_p += b * k_b + h // k_g * k_h
-    write2_p += b * write2_b + h // write2_g * write2_h
+    dv_p += b * dv_b + h // dv_g * dv_h
     dk_1_p += b * dk_1_b + h // dk_1_g * dk_1_h
     write1_p += b * write1_b + h // write1_g * write1_h
     for n in tl.range(0, count, num_stages=STAGES):
@@ -2005,23 +1871,23 @@ def backward_sweep_4(
         alpha_a_end = tl.load(alpha_sums + at + last)
         alpha_r_end = tl.load(alpha_resets + at + last) if EXACT else -1
         since = power(alpha_a, alpha_r < 0)
-        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         k_each = tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
         p = tl.zeros([block_d, C], tl.float32)
         kept = power(alpha_a_end, alpha_r_end < 0)
+        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         until = power(alpha_a_end - alpha_a, alpha_r_end < i + 1)
         S_next = ()
         for n_e in tl.static_range((E + block_e - 1) // block_e):
-            write2 = tl.load(
-                write2_p + t0 * write2_t + i[:, None] * write2_t + e[n_e][None, :],
+            dv = tl.load(
+                dv_p + t0 * dv_t + i[:, None] * dv_t + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :],
                 other=0.0,
             )
             rounded, rest = rounded_and_rest(S[n_e], DT)
-            p = tl.dot(rounded.to(DT), tl.trans(write2.to(DT)), p, input_precision="tf32x3")  # write2 S^T
+            p = tl.dot(rounded.to(DT), tl.trans(dv.to(DT)), p, input_precision="tf32x3")  # dv S^T
             if not EXACT:
-                p = tl.dot(rest.to(DT), tl.trans(write2.to(DT)), p)
+                p = tl.dot(rest.to(DT), tl.trans(dv.to(DT)), p)
             write1 = tl.load(
                 write1_p + t0 * write1_t + i[:, None] * write1_t + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :],
@@ -2037,9 +1903,7 @@ def backward_sweep_4(
             S_next = S_next + (S_slice2,)
         S = S_next
         sums = tl.sum(
-            tl.reshape(
-                rounded_to((-(since * beta)[None, :] * k_each.to(tl.float32)), DT) * p, [WARPS, block_d // WARPS, C]
-            ),
+            tl.reshape(rounded_to((-since[None, :] * k_each.to(tl.float32)), DT) * p, [WARPS, block_d // WARPS, C]),
             axis=1,
         )
         since2 = power(alpha_a_before, alpha_r_before < 0)
@@ -2049,7 +1913,7 @@ def backward_sweep_4(
         if YIELD:
             tl.store(
                 dk_out + step * D + i[None, :] * (H * D) + d[:, None],
-                ((-(alpha * beta)[None, :] * p2) + dk_1_each.to(tl.float32)),
+                ((-alpha[None, :] * p2) + dk_1_each.to(tl.float32)),
                 mask=d_ok[:, None] & i_ok[None, :],
             )  # dk
             tl.store(
@@ -2073,7 +1937,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "ee3397e8bff1f053")
+    config = choose(some.dtype, (D, E), "164134c5c03d91e9")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -2144,10 +2008,6 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             beta_by_head,
             write1,
             *strides(write1, H),
-            v,
-            *strides(v, H),
-            None,
-            None,
             None,
             None,
             q,
@@ -2163,7 +2023,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             WARPS=config.warps,
             STAGES=config.stages_for(
                 config.padded(D) * (k.element_size() + q.element_size()),
-                min(config.tile, config.padded(E)) * (do.element_size() + write1.element_size() + v.element_size())
+                min(config.tile, config.padded(E)) * (do.element_size() + write1.element_size())
                 + config.chunk * (matrix2.element_size() + matrix1.element_size()),
             ),
             C=config.chunk,
@@ -2174,34 +2034,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=config.warps,
             num_stages=2,
         )
-        dS_linear = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
-        launch(
-            backward_ends_1,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
-            dS_linear,
-            k,
-            *strides(k, H),
-            alpha_sums,
-            alpha_resets,
-            matrix1,
-            beta_by_head,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            D=D,
-            block_d=min(config.slice, config.padded(D)),
-            block_d_kept=min(config.tile, config.padded(D)),
-            YIELD=False,
-            WARPS=config.warps,
-            STAGES=config.stages_for(config.padded(D) * k.element_size(), config.chunk * matrix1.element_size()),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.warps,
-            num_stages=2,
-        )
+        dS_linear = saved["S linear"].mT.contiguous()
         if exchange is not None:  # other parts of the sequence are elsewhere
             dS_coming = exchange.begin(
                 (map_of_all("S", dS_first, dS_ends, lay, parts, False, linear=dS_linear, axis=0),)
@@ -2211,13 +2044,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             ((dS_first, dS_starts),) = dS_coming()
         else:
             dS_starts = chained_matrix(dS_first, dS_ends, dS_linear, lay, parts, False, along=0)
-    dS_ends = dS_linear = None
-    write2 = some.new_empty((B, T, H, E), dtype=some.dtype)
+    dS_ends = None
     dv = some.new_empty((B, T, H, E), dtype=some.dtype)
     dbeta_0 = some.new_empty((B, T, H, cdiv(E, min(config.tile, config.padded(E))) * config.warps), dtype=torch.float32)
-    dlog_alpha_0 = some.new_empty(
-        (B, T, H, cdiv(E, min(config.tile, config.padded(E))) * config.warps), dtype=torch.float32
-    )
     dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
     launch(
         backward_sweep_1,
@@ -2235,12 +2064,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         beta_by_head,
         write1,
         *strides(write1, H),
-        v,
-        *strides(v, H),
-        write2,
         dv,
         dbeta_0,
-        dlog_alpha_0,
         q,
         *strides(q, H),
         *lay.walked,
@@ -2254,7 +2079,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         WARPS=config.warps,
         STAGES=config.stages_for(
             config.padded(D) * (k.element_size() + q.element_size()),
-            min(config.tile, config.padded(E)) * (do.element_size() + write1.element_size() + v.element_size())
+            min(config.tile, config.padded(E)) * (do.element_size() + write1.element_size())
             + config.chunk * (matrix2.element_size() + matrix1.element_size()),
         ),
         C=config.chunk,
@@ -2273,14 +2098,14 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             backward_prepare_2,
             (lay.programs,),
             matrix5,
-            alpha_sums,
-            alpha_resets,
-            write2,
-            *strides(write2, H),
+            dv,
+            *strides(dv, H),
             write1,
             *strides(write1, H),
-            beta_by_head,
+            alpha_sums,
+            alpha_resets,
             matrix6,
+            beta_by_head,
             k,
             *strides(k, H),
             own1,
@@ -2302,7 +2127,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             maxnreg=config.registers,
         )
     if needs & {"alpha", "k"}:
-        dk_1 = some.new_empty((B, T, H, D), dtype=torch.float32)
+        dk_1 = some.new_empty((B, T, H, D), dtype=some.dtype)
         S_out_late_ = some.new_empty(
             (B, T, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps), dtype=torch.float32
         )
@@ -2323,10 +2148,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             *strides(q, H),
             matrix3,
             dk_1,
+            dv,
+            *strides(dv, H),
             do,
             *strides(do, H),
-            write2,
-            *strides(write2, H),
             *lay.walked,
             parts,
             lay.length(parts),
@@ -2337,7 +2162,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             YIELD=True,
             WARPS=config.warps,
             STAGES=config.stages_for(
-                config.padded(E) * (write1.element_size() + do.element_size() + write2.element_size()),
+                config.padded(E) * (write1.element_size() + dv.element_size() + do.element_size()),
                 min(config.tile, config.padded(D)) * (k.element_size() + q.element_size())
                 + config.chunk * (matrix5.element_size() + matrix3.element_size()),
             ),
@@ -2403,7 +2228,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     S_last = None
     alpha_by_head = by_head(alpha, H)
     if needs & {"alpha", "k"}:
-        dk = some.new_empty((B, T, H, D), dtype=some.dtype)
+        dk = dk_1  # in place
         S_in_early_ = some.new_empty(
             (B, T, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps), dtype=torch.float32
         )
@@ -2413,17 +2238,17 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             S_starts,
             alpha_sums,
             alpha_resets,
-            beta_by_head,
             k,
             *strides(k, H),
-            write2,
-            *strides(write2, H),
+            dv,
+            *strides(dv, H),
             S_in_early_,
             matrix6,
             dk_1,
             *strides(dk_1, H),
             alpha_by_head,
             dk,
+            beta_by_head,
             write1,
             *strides(write1, H),
             *lay.walked,
@@ -2436,7 +2261,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             YIELD=True,
             WARPS=config.warps,
             STAGES=config.stages_for(
-                config.padded(E) * (write2.element_size() + write1.element_size()),
+                config.padded(E) * (dv.element_size() + write1.element_size()),
                 min(config.tile, config.padded(D)) * (k.element_size() + dk_1.element_size())
                 + config.chunk * matrix6.element_size(),
             ),
@@ -2448,7 +2273,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=config.warps,
             num_stages=2,
         )
-    dk_1 = matrix6 = write2 = None
+    dk_1 = matrix6 = None
     gradients, initial = {}, {}
     if needs & {"alpha"}:  # the decay times <S_(t-1), dS_t>
         S_pairing = border_sums(
@@ -2463,6 +2288,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             in_early=S_in_early_,
             own_late=own1,
             own_early=own2,
+            at_once=True,
         )
     S_in_early_ = S_in_late_ = S_out_late_ = alpha_resets = alpha_sums = own1 = own2 = None
     if "q" in needs:
@@ -2470,7 +2296,6 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     dq = None
     if "k" in needs:
         gradients["k"] = dk.to(given["k"].dtype)
-    dk = None
     if "v" in needs:
         gradients["v"] = dv.to(given["v"].dtype)
     dv = None
@@ -2478,8 +2303,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         gradients["beta"] = total((B, T, H), some.dtype, dbeta_0).to(given["beta"].dtype)
     dbeta_0 = None
     if "alpha" in needs:
-        gradients["alpha"] = total((B, T, H), torch.float32, dlog_alpha_0, S_pairing).to(given["alpha"].dtype)
-    dlog_alpha_0 = None
+        gradients["alpha"] = spread(S_pairing, (B, T, H), some).to(given["alpha"].dtype)
     if "S" in needs:
         initial["S"] = dS_last
     dS_last = None
@@ -2695,7 +2519,7 @@ def gated_delta_rule(
         chunkform.errors.DoubleBackwardError: a gradient was differentiated.
 
     Cost: in T linear. For each step and head at widths of 64 in two bytes, as planned for a GPU,
-        1,044 bytes and 58,709 FLOPs forwards, 3,776 bytes and 181,589 FLOPs backwards.
+        1,044 bytes and 58,709 FLOPs forwards, 3,896 bytes and 181,589 FLOPs backwards.
 
     Example:
         >>> import torch

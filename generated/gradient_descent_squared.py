@@ -772,7 +772,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "8a1ebdaa4be044da")
+    config = choose(some.dtype, (N, M), "666043e3e4678b31")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(M, min(config.tile, config.padded(M))))
     W_first = whole(states.get("W"))
@@ -877,7 +877,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             ((W_first, W_starts),) = W_coming()
         else:
             W_starts = chained_matrix(W_first, W_ends, W_linear, lay, parts, True, along=1)
-    W_ends = W_linear = None
+    W_ends = None
     write1 = some.new_empty((B, T, H, M), dtype=some.dtype)
     o = some.new_empty((B, T, H, M), dtype=some.dtype)
     W_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32)
@@ -924,6 +924,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     write1 = None
     if parts > 1:
         saved |= {"W starts": W_starts}
+    if parts > 1 or exchange is not None:
+        saved |= {"W linear": W_linear}
+    W_linear = None
     return {"o": o}, {"W": W_last}, saved
 
 
@@ -1034,7 +1037,6 @@ def backward_sweep_1(
     matrix2,
     matrix1,
     eta_by_head,
-    write2_out,
     dy_out,
     z_p,
     z_b,
@@ -1116,9 +1118,6 @@ def backward_sweep_1(
         p3 = tl.dot(p2.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix1 p2
         if YIELD:
             tl.store(
-                write2_out + step * M + i[None, :] * (H * M) + m_[:, None], p3, mask=m__ok[:, None] & i_ok[None, :]
-            )
-            tl.store(
                 dy_out + step * M + i[None, :] * (H * M) + m_[:, None],
                 (eta[None, :] * p3),
                 mask=m__ok[:, None] & i_ok[None, :],
@@ -1154,117 +1153,21 @@ def backward_sweep_1(
             )
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
-def backward_ends_1(
-    dW_last,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    matrix1,
-    eta_by_head,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    N: tl.constexpr,
-    block_n_: tl.constexpr,
-    block_n__kept: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
-):
-    """A walk backwards over chunks, carrying a tile of dW."""
-    tile = tl.program_id(0) % tl.cdiv(N, block_n__kept)
-    sh = (tl.program_id(0) // tl.cdiv(N, block_n__kept)).to(tl.int64)
-    h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
-    bh = b * H + h
-    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
-    i = tl.arange(0, C)
-    n__kept = tile * block_n__kept + tl.arange(0, block_n__kept)
-    dW = ()
-    n_ = ()
-    n__ok = ()
-    for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
-        n__slice = n_n_ * block_n_ + tl.arange(0, block_n_)
-        n__ok_slice = n__slice < N
-        dW_slice = tl.where(n__kept[:, None] == n__slice[None, :], 1.0, 0.0)
-        dW = dW + (dW_slice,)
-        n_ = n_ + (n__slice,)
-        n__ok = n__ok + (n__ok_slice,)
-    n__kept_ok = n__kept < N
-    x_p += b * x_b + h // x_g * x_h
-    for n in tl.range(0, count, num_stages=STAGES):
-        c = count - 1 - n
-        t0 = begin + tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
-        c += first
-        i_ok = i < last + 1
-        row = i if EVEN else tl.minimum(i, last)
-        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
-        step = (b * T + t0) * H + h
-        p = tl.zeros([block_n__kept, C], tl.float32)
-        x = ()
-        for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
-            x_slice = tl.load(
-                x_p + t0 * x_t + i[:, None] * x_t + n_[n_n_][None, :],
-                mask=i_ok[:, None] & n__ok[n_n_][None, :],
-                other=0.0,
-            )
-            p = tl.dot(dW[n_n_].to(DT), tl.trans(x_slice.to(DT)), p, input_precision="tf32x3")  # x dW
-            x = x + (x_slice,)
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(p.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 p
-        eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
-        dW_next = ()
-        for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
-            p3 = tl.dot(
-                (-eta[None, :] * p2).to(DT), x[n_n_].to(DT), dW[n_n_], input_precision="tf32x3"
-            )  # ... + -x^T diag(eta) p2
-            dW_slice2 = p3  # dW - x^T diag(eta) p2
-            dW_next = dW_next + (dW_slice2,)
-        dW = dW_next
-    for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
-        if YIELD:
-            if dW_last is not None:
-                if part == 0:
-                    tl.store(
-                        dW_last + (sh // H // parts * H + h) * N * N + n_[n_n_][None, :] * N + n__kept[:, None],
-                        dW[n_n_],
-                        mask=n__ok[n_n_][None, :] & n__kept_ok[:, None],
-                    )
-        else:
-            tl.store(
-                dW_last + sh * N * N + n_[n_n_][None, :] * N + n__kept[:, None],
-                dW[n_n_],
-                mask=n__ok[n_n_][None, :] & n__kept_ok[:, None],
-            )
-
-
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_2(
     matrix5,
-    eta_by_head,
-    write2_p,
-    write2_b,
-    write2_t,
-    write2_h,
-    write2_g,
+    dy_p,
+    dy_b,
+    dy_t,
+    dy_h,
+    dy_g,
     write1_p,
     write1_b,
     write1_t,
     write1_h,
     write1_g,
     matrix6,
+    eta_by_head,
     T,
     H,
     chunks,
@@ -1293,24 +1196,22 @@ def backward_prepare_2(
     row = i if EVEN else tl.minimum(i, last)
     at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
     step = (b * T + t0) * H + h
-    write2_p += b * write2_b + h // write2_g * write2_h
+    dy_p += b * dy_b + h // dy_g * dy_h
     write1_p += b * write1_b + h // write1_g * write1_h
-    eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
-    write2 = tl.load(
-        write2_p + t0 * write2_t + i[:, None] * write2_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
-    )
+    dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
     write1 = tl.load(
         write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
     )
-    p = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
+    p = tl.dot(dy.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # dy write1^T
     tl.store(
         matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        (eta[:, None] * (p * tl.where(i[:, None] > i[None, :], 1.0, 0.0))),
-    )  # diag(eta) ([order_{mask}]_{i,j} . (write2 write1^T))
+        (p * tl.where(i[:, None] > i[None, :], 1.0, 0.0)),
+    )  # [order_{mask}]_{i,j} . (dy write1^T)
+    eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
     tl.store(
         matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
         (eta[None, :] * (p * tl.where(i[:, None] > i[None, :], 1.0, 0.0))),
-    )  # ([order_{mask}]_{i,j} . (write2 write1^T)) diag(eta)
+    )  # ([order_{mask}]_{i,j} . (dy write1^T)) diag(eta)
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1336,16 +1237,16 @@ def backward_sweep_2(
     eta_by_head,
     dx_1_out,
     deta_1_out,
+    dy_p,
+    dy_b,
+    dy_t,
+    dy_h,
+    dy_g,
     do_p,
     do_b,
     do_t,
     do_h,
     do_g,
-    write2_p,
-    write2_b,
-    write2_t,
-    write2_h,
-    write2_g,
     T,
     H,
     chunks,
@@ -1394,8 +1295,8 @@ def backward_sweep_2(
     x_p += b * x_b + h // x_g * x_h
     write1_p += b * write1_b + h // write1_g * write1_h
     z_p += b * z_b + h // z_g * z_h
+    dy_p += b * dy_b + h // dy_g * dy_h
     do_p += b * do_b + h // do_g * do_h
-    write2_p += b * write2_b + h // write2_g * write2_h
     for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -1420,21 +1321,19 @@ def backward_sweep_2(
                 other=0.0,
             )
             p2 = tl.dot(dW[n_m_].to(DT), tl.trans(write1.to(DT)), p2, input_precision="tf32x3")  # ... + write1 dW
+            dy = tl.load(
+                dy_p + t0 * dy_t + i[:, None] * dy_t + m_[n_m_][None, :],
+                mask=i_ok[:, None] & m__ok[n_m_][None, :],
+                other=0.0,
+            )
+            p4 = tl.dot(x.to(DT), dy.to(DT), input_precision="tf32x3")  # dy^T x
             do = tl.load(
                 do_p + t0 * do_t + i[:, None] * do_t + m_[n_m_][None, :],
                 mask=i_ok[:, None] & m__ok[n_m_][None, :],
                 other=0.0,
             )
-            p4 = tl.dot(z.to(DT), do.to(DT), dW[n_m_], input_precision="tf32x3")  # ... + do^T z
-            write2 = tl.load(
-                write2_p + t0 * write2_t + i[:, None] * write2_t + m_[n_m_][None, :],
-                mask=i_ok[:, None] & m__ok[n_m_][None, :],
-                other=0.0,
-            )
-            p5 = tl.dot(
-                (-eta[None, :] * x_each.to(tl.float32)).to(DT), write2.to(DT), p4, input_precision="tf32x3"
-            )  # ... + -write2^T diag(eta) x
-            dW_slice2 = p5  # dW + do^T z - write2^T diag(eta) x
+            p5 = tl.dot(z.to(DT), do.to(DT), (dW[n_m_] + (-p4)), input_precision="tf32x3")  # ... + do^T z
+            dW_slice2 = p5  # dW + do^T z - dy^T x
             dW_next = dW_next + (dW_slice2,)
         dW = dW_next
         t2 = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
@@ -1475,12 +1374,11 @@ def backward_sweep_3(
     do_h,
     do_g,
     matrix6,
-    write2_p,
-    write2_b,
-    write2_t,
-    write2_h,
-    write2_g,
-    eta_by_head,
+    dy_p,
+    dy_b,
+    dy_t,
+    dy_h,
+    dy_g,
     dx_1_p,
     dx_1_b,
     dx_1_t,
@@ -1488,6 +1386,7 @@ def backward_sweep_3(
     dx_1_g,
     dx_out,
     dz_out,
+    eta_by_head,
     write1_p,
     write1_b,
     write1_t,
@@ -1540,7 +1439,7 @@ def backward_sweep_3(
         m__ok = m__ok + (m__ok_slice,)
     x_p += b * x_b + h // x_g * x_h
     do_p += b * do_b + h // do_g * do_h
-    write2_p += b * write2_b + h // write2_g * write2_h
+    dy_p += b * dy_b + h // dy_g * dy_h
     dx_1_p += b * dx_1_b + h // dx_1_g * dx_1_h
     write1_p += b * write1_b + h // write1_g * write1_h
     for n in tl.range(0, count, num_stages=STAGES):
@@ -1552,7 +1451,6 @@ def backward_sweep_3(
         row = i if EVEN else tl.minimum(i, last)
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
-        eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
         dx_1 = tl.load(
             dx_1_p + t0 * dx_1_t + i[None, :] * dx_1_t + n_[:, None], mask=n__ok[:, None] & i_ok[None, :], other=0.0
         )
@@ -1565,6 +1463,7 @@ def backward_sweep_3(
         t2 = tl.load(matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p3 = tl.dot(x.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix6 x
         p4 = -p3
+        eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
         W_next = ()
         for n_m_ in tl.static_range((M + block_m_ - 1) // block_m_):
             do = tl.load(
@@ -1573,12 +1472,12 @@ def backward_sweep_3(
                 other=0.0,
             )
             p2 = tl.dot(W[n_m_].to(DT), tl.trans(do.to(DT)), p2, input_precision="tf32x3")  # ... + do W
-            write2 = tl.load(
-                write2_p + t0 * write2_t + i[:, None] * write2_t + m_[n_m_][None, :],
+            dy = tl.load(
+                dy_p + t0 * dy_t + i[:, None] * dy_t + m_[n_m_][None, :],
                 mask=i_ok[:, None] & m__ok[n_m_][None, :],
                 other=0.0,
             )
-            p4 = tl.dot(W[n_m_].to(DT), tl.trans(write2.to(DT)), p4, input_precision="tf32x3")  # ... + write2 W
+            p4 = tl.dot(W[n_m_].to(DT), tl.trans(dy.to(DT)), p4, input_precision="tf32x3")  # ... + dy W
             write1 = tl.load(
                 write1_p + t0 * write1_t + i[:, None] * write1_t + m_[n_m_][None, :],
                 mask=i_ok[:, None] & m__ok[n_m_][None, :],
@@ -1593,7 +1492,7 @@ def backward_sweep_3(
         if YIELD:
             tl.store(
                 dx_out + step * N + i[None, :] * (H * N) + n_[:, None],
-                ((-eta[None, :] * p4) + dx_1_each.to(tl.float32)),
+                ((-p4) + dx_1_each.to(tl.float32)),
                 mask=n__ok[:, None] & i_ok[None, :],
             )  # dx
             tl.store(
@@ -1619,7 +1518,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "8a1ebdaa4be044da")
+    config = choose(some.dtype, (N, M), "666043e3e4678b31")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(N, min(config.tile, config.padded(N))))
     W_first = whole(states.get("W"))
@@ -1679,7 +1578,6 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             matrix1,
             eta_by_head,
             None,
-            None,
             z,
             *strides(z, H),
             *lay.walked,
@@ -1704,32 +1602,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=config.warps,
             num_stages=2,
         )
-        dW_linear = some.new_empty((B * parts, H, N, N), dtype=torch.float32)
-        launch(
-            backward_ends_1,
-            (lay.sequences * parts * H * cdiv(N, min(config.tile, config.padded(N))),),
-            dW_linear,
-            x,
-            *strides(x, H),
-            matrix1,
-            eta_by_head,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            N=N,
-            block_n_=min(config.slice, config.padded(N)),
-            block_n__kept=min(config.tile, config.padded(N)),
-            YIELD=False,
-            WARPS=config.warps,
-            STAGES=config.stages_for(config.padded(N) * x.element_size(), config.chunk * matrix1.element_size()),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.warps,
-            num_stages=2,
-        )
+        dW_linear = saved["W linear"].mT.contiguous()
         if exchange is not None:  # other parts of the sequence are elsewhere
             dW_coming = exchange.begin(
                 (map_of_all("W", dW_first, dW_ends, lay, parts, False, linear=dW_linear, axis=1),)
@@ -1739,8 +1612,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             ((dW_first, dW_starts),) = dW_coming()
         else:
             dW_starts = chained_matrix(dW_first, dW_ends, dW_linear, lay, parts, False, along=1)
-    dW_ends = dW_linear = None
-    write2 = some.new_empty((B, T, H, M), dtype=some.dtype)
+    dW_ends = None
     dy = some.new_empty((B, T, H, M), dtype=some.dtype)
     dW_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32)
     launch(
@@ -1755,7 +1627,6 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         matrix2,
         matrix1,
         eta_by_head,
-        write2,
         dy,
         z,
         *strides(z, H),
@@ -1789,12 +1660,12 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             backward_prepare_2,
             (lay.programs,),
             matrix5,
-            eta_by_head,
-            write2,
-            *strides(write2, H),
+            dy,
+            *strides(dy, H),
             write1,
             *strides(write1, H),
             matrix6,
+            eta_by_head,
             *lay.at_once,
             lay.programs,
             M=M,
@@ -1810,7 +1681,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             maxnreg=config.registers,
         )
     if needs & {"eta", "x", "z"}:
-        dx_1 = some.new_empty((B, T, H, N), dtype=torch.float32)
+        dx_1 = some.new_empty((B, T, H, N), dtype=some.dtype)
         deta_1 = some.new_empty(
             (B, T, H, cdiv(N, min(config.tile, config.padded(N))) * config.warps), dtype=torch.float32
         )
@@ -1829,10 +1700,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             eta_by_head,
             dx_1,
             deta_1,
+            dy,
+            *strides(dy, H),
             do,
             *strides(do, H),
-            write2,
-            *strides(write2, H),
             *lay.walked,
             parts,
             lay.length(parts),
@@ -1843,7 +1714,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             YIELD=True,
             WARPS=config.warps,
             STAGES=config.stages_for(
-                config.padded(M) * (write1.element_size() + do.element_size() + write2.element_size()),
+                config.padded(M) * (write1.element_size() + dy.element_size() + do.element_size()),
                 min(config.tile, config.padded(N)) * (x.element_size() + z.element_size())
                 + config.chunk * (matrix5.element_size() + matrix3.element_size()),
             ),
@@ -1857,7 +1728,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
     matrix3 = matrix5 = None
     if needs & {"x", "z"}:
-        dx = some.new_empty((B, T, H, N), dtype=some.dtype)
+        dx = dx_1  # in place
         dz = some.new_empty((B, T, H, N), dtype=some.dtype)
         W_last = some.new_empty((lay.sequences * parts, H, M, N), dtype=torch.float32)
         launch(
@@ -1871,13 +1742,13 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             do,
             *strides(do, H),
             matrix6,
-            write2,
-            *strides(write2, H),
-            eta_by_head,
+            dy,
+            *strides(dy, H),
             dx_1,
             *strides(dx_1, H),
             dx,
             dz,
+            eta_by_head,
             write1,
             *strides(write1, H),
             *lay.walked,
@@ -1890,7 +1761,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             YIELD=True,
             WARPS=config.warps,
             STAGES=config.stages_for(
-                config.padded(M) * (do.element_size() + write2.element_size() + write1.element_size()),
+                config.padded(M) * (do.element_size() + dy.element_size() + write1.element_size()),
                 min(config.tile, config.padded(N)) * (x.element_size() + dx_1.element_size())
                 + config.chunk * (matrix4.element_size() + matrix6.element_size()),
             ),
@@ -1902,11 +1773,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=config.warps,
             num_stages=2,
         )
-    W_last = dx_1 = matrix4 = matrix6 = write2 = None
+    W_last = dx_1 = matrix4 = matrix6 = None
     gradients, initial = {}, {}
     if "x" in needs:
         gradients["x"] = dx.to(given["x"].dtype)
-    dx = None
     if "z" in needs:
         gradients["z"] = dz.to(given["z"].dtype)
     dz = None
@@ -2126,7 +1996,7 @@ def gradient_descent_squared(
         chunkform.errors.DoubleBackwardError: a gradient was differentiated.
 
     Cost: in T linear. For each step and head at widths of 64 in two bytes, as planned for a GPU,
-        1,028 bytes and 58,709 FLOPs forwards, 2,962 bytes and 173,397 FLOPs backwards.
+        1,028 bytes and 58,709 FLOPs forwards, 3,090 bytes and 173,397 FLOPs backwards.
 
     Example:
         >>> import torch

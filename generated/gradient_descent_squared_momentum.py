@@ -40,9 +40,9 @@ family: chunk-parallel
 #     dx_t = dV_t^+^T error_t + W_{t-1}^T p_t - eta_t (dW_t^+^T error_t + (error_t^T do_t) z_t)
 #     dz_t = keep_t W_{t-1}^T do_t - eta_t V_t^T do_t
 #     dy_t = eta_t (dW_t^+ x_t + (x_t^T z_t) do_t) - dV_t^+ x_t
-#     deta_t = -mu_t <V_{t-1}, dW_t^+> - mu_t do_t^T V_{t-1} z_t - error_t^T dW_t^+ x_t - (x_t^T z_t) error_t^T do_t
+#     deta_t = -mu_t <V_{t-1}, dW_t^+> - mu_t do_t^T V_{t-1} z_t - x_t^T dW_t^+^T error_t - (x_t^T z_t) error_t^T do_t
 #     dlog mu_t = mu_t <V_{t-1}, dV_t^+> - mu_t eta_t <V_{t-1}, dW_t^+> - mu_t eta_t do_t^T V_{t-1} z_t
-#     dlog keep_t = keep_t <W_{t-1}, dW_t^+> + keep_t do_t^T W_{t-1} z_t
+#     dlog keep_t = keep_t <W_{t-1}, dW_t^+> + keep_t z_t^T W_{t-1}^T do_t
 #
 # Products of decays in a chunk
 # i, j and s run over the steps of the chunk.
@@ -73,33 +73,31 @@ family: chunk-parallel
 # Sweep 1 goes from the first chunk to the last.
 #     H_3 = diag(g_{V,W}) Z W_0^T + diag(g_{V,V}) Z V_0^T + ((Z X^T) . M_{V,V}) error - ((Z X^T) . M_{V,W}) diag(eta)
 #         error   (row t: V_{t-1} z_t)
-#     H_4 = diag(g_{W,W}) Z W_0^T + diag(g_{W,V}) Z V_0^T + ((Z X^T) . M_{W,V}) error - ((Z X^T) . M_{W,W}) diag(eta)
-#         error   (row t: W_{t-1} z_t)
 # Sweep 2 goes from the last chunk to the first.
 #     T_2 = (X X^T) . L_{dV,dW} - diag(eta) ((X X^T) . L_{dW,dW})
 #     P = (I - T_2)^-1 (diag(c_{dV,dW}) X dW_C^T + diag(c_{dV,dV}) X dV_C^T + diag(eta) ((X Z^T) . L_{dW,dV}) diag(mu
 #         . eta) dO + ((X Z^T) . L_{dV,dW}) diag(keep) dO - diag(eta . c_{dW,dV}) X dV_C^T - diag(eta . c_{dW,dW}) X
 #         dW_C^T - ((X Z^T) . L_{dV,dV}) diag(mu . eta) dO - diag(eta) ((X Z^T) . L_{dW,dW}) diag(keep) dO - diag(eta
 #         . ((X . Z) 1)) dO)
-#     H_5 = diag(c_{dV,dW}) X dW_C^T + diag(c_{dV,dV}) X dV_C^T + ((X Z^T) . L_{dV,dW}) diag(keep) dO + ((X X^T) .
+#     H_4 = diag(c_{dV,dW}) X dW_C^T + diag(c_{dV,dV}) X dV_C^T + ((X Z^T) . L_{dV,dW}) diag(keep) dO + ((X X^T) .
 #         L_{dV,dW}) P - ((X Z^T) . L_{dV,dV}) diag(mu . eta) dO   (row t: dV_t^+ x_t)
-#     H_6 = diag(c_{dW,dV}) X dV_C^T + diag(c_{dW,dW}) X dW_C^T + ((X Z^T) . L_{dW,dW}) diag(keep) dO + ((X X^T) .
+#     H_5 = diag(c_{dW,dV}) X dV_C^T + diag(c_{dW,dW}) X dW_C^T + ((X Z^T) . L_{dW,dW}) diag(keep) dO + ((X X^T) .
 #         L_{dW,dW}) P - ((X Z^T) . L_{dW,dV}) diag(mu . eta) dO   (row t: dW_t^+ x_t)
 #     dV_0 = w_{1,dV,dW} dW_C + w_{1,dV,dV} dV_C + dO^T diag(keep . r_{dV,dW}) Z + P^T diag(r_{dV,dW}) X - dO^T
 #         diag(mu . eta . r_{dV,dV}) Z
 #     dW_0 = w_{1,dW,dW} dW_C + w_{1,dW,dV} dV_C + dO^T diag(keep . r_{dW,dW}) Z + P^T diag(r_{dW,dW}) X - dO^T
 #         diag(mu . eta . r_{dW,dV}) Z
 # Sweep 3 goes from the last chunk to the first.
-#     H_7 = diag(c_{dV,dV}) error dV_C + diag(c_{dV,dW}) error dW_C + ((error dO^T) . L_{dV,dW}) diag(keep) Z +
+#     H_6 = diag(c_{dV,dV}) error dV_C + diag(c_{dV,dW}) error dW_C + ((error dO^T) . L_{dV,dW}) diag(keep) Z +
 #         ((error P^T) . L_{dV,dW}) X - ((error dO^T) . L_{dV,dV}) diag(mu . eta) Z   (row t: dV_t^+^T error_t)
-#     H_8 = diag(c_{dW,dV}) error dV_C + diag(c_{dW,dW}) error dW_C + ((error dO^T) . L_{dW,dW}) diag(keep) Z +
+#     H_7 = diag(c_{dW,dV}) error dV_C + diag(c_{dW,dW}) error dW_C + ((error dO^T) . L_{dW,dW}) diag(keep) Z +
 #         ((error P^T) . L_{dW,dW}) X - ((error dO^T) . L_{dW,dV}) diag(mu . eta) Z   (row t: dW_t^+^T error_t)
 # Sweep 4 goes from the first chunk to the last.
-#     H_9 = diag(f_{V,V}) dO V_0 + diag(f_{V,W}) dO W_0 + ((dO error^T) . N_{V,V}) X - ((dO error^T) . N_{V,W})
+#     H_8 = diag(f_{V,V}) dO V_0 + diag(f_{V,W}) dO W_0 + ((dO error^T) . N_{V,V}) X - ((dO error^T) . N_{V,W})
 #         diag(eta) X   (row t: V_t^T do_t)
-#     H_{10} = diag(g_{W,W}) P W_0 + diag(g_{W,V}) P V_0 + ((P error^T) . M_{W,V}) X - ((P error^T) . M_{W,W})
-#         diag(eta) X   (row t: W_{t-1}^T p_t)
-#     H_{11} = diag(g_{W,W}) dO W_0 + diag(g_{W,V}) dO V_0 + ((dO error^T) . M_{W,V}) X - ((dO error^T) . M_{W,W})
+#     H_9 = diag(g_{W,W}) P W_0 + diag(g_{W,V}) P V_0 + ((P error^T) . M_{W,V}) X - ((P error^T) . M_{W,W}) diag(eta)
+#         X   (row t: W_{t-1}^T p_t)
+#     H_{10} = diag(g_{W,W}) dO W_0 + diag(g_{W,V}) dO V_0 + ((dO error^T) . M_{W,V}) X - ((dO error^T) . M_{W,W})
 #         diag(eta) X   (row t: W_{t-1}^T do_t)
 
 import torch
@@ -306,12 +304,6 @@ def _backward_sweep_1(s1, s2, s3, s4, s5, s6, s7, V_0, W_0, lead, size, dtype, d
     a18 = (a16 * a17) @ x4
     a19 = mix_1.incoming(0, 0, False)
     a20 = mix_1.incoming(0, 1, False)
-    a21 = mix_1.incoming(1, 0, False)
-    a22 = mix_1.incoming(1, 1, False)
-    a23 = mix_1.mask(1, 0, False)
-    a24 = (a16 * a23) @ x4
-    a25 = mix_1.mask(1, 1, False)
-    a26 = (a25 * a14) @ x4
     V_now = V_0
     V_in = []
     W_now = W_0
@@ -333,8 +325,7 @@ def _backward_sweep_1(s1, s2, s3, s4, s5, s6, s7, V_0, W_0, lead, size, dtype, d
     c0 = x7 @ V_in.mT
     c1 = x7 @ W_in.mT
     c2 = a15 + a18 + a19[..., :, None] * c0 + a20[..., :, None] * c1
-    c3 = c0 * a21[..., :, None] + a22[..., :, None] * c1 + a24 + a26
-    return from_chunks(c2, lead, 1), from_chunks(c3, lead, 1), V_in, W_in, V_now, W_now
+    return from_chunks(c2, lead, 1), V_in, W_in, V_now, W_now
 
 
 def _backward_sweep_2(s1, s2, s3, s4, s5, s6, s7, s8, s9, dV_0, dW_0, lead, size, dtype, device, size_n, size_m):
@@ -887,8 +878,7 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
     x = steps_first(given["x"], dtype)
     z = steps_first(given["z"], dtype)
     # y: V_(t-1) z_t
-    # y_2: W_(t-1) z_t
-    y, y_2, V_edges, W_edges, V_end, W_end = in_segments(
+    y, V_edges, W_edges, V_end, W_end = in_segments(
         _backward_sweep_1,
         (mu, keep, -eta * mu, w, x, -x * eta[..., None], z),
         (V_first, W_first),
@@ -900,29 +890,29 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
         size_n,
         size_m,
     )
-    t22 = -eta * mu
-    t23 = -x * eta[..., None]
+    t21 = -eta * mu
+    t22 = -x * eta[..., None]
     do = cotangents.get("o")
     do = (
         torch.zeros(lead[0], lead[1], lead[2], size_m, dtype=dtype, device=device)
         if do is None
         else steps_first(do, dtype)
     )
-    t26 = (z * x).sum(-1)
-    # w_2: y_{3,t} - eta_t ((z_t^T x_t) do_t + y_{4,t})
-    # y_3: dV_(t-1) x_t
-    # y_4: dW_(t-1) x_t
-    w_2, y_3, y_4, dV_edges, dW_edges, dV_first, dW_first = in_segments(
+    t25 = (z * x).sum(-1)
+    # w_2: y_{2,t} - eta_t ((z_t^T x_t) do_t + y_{3,t})
+    # y_2: dV_(t-1) x_t
+    # y_3: dW_(t-1) x_t
+    w_2, y_2, y_3, dV_edges, dW_edges, dV_first, dW_first = in_segments(
         _backward_sweep_2,
         (
             mu,
-            t22,
+            t21,
             keep,
             x,
-            t23,
+            t22,
             do,
             z * keep[..., None],
-            -eta[..., None] * t26[..., None] * do,
+            -eta[..., None] * t25[..., None] * do,
             -z * eta[..., None] * mu[..., None],
         ),
         (dV_last, dW_last),
@@ -934,13 +924,13 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
         size_n,
         size_m,
     )
-    t31 = -z * eta[..., None] * mu[..., None]
-    t32 = z * keep[..., None]
-    # y_5: dV_(t-1)^T w_t
-    # y_6: dW_(t-1)^T w_t
-    y_5, y_6, dV_first, dW_first = in_segments(
+    t30 = -z * eta[..., None] * mu[..., None]
+    t31 = z * keep[..., None]
+    # y_4: dV_(t-1)^T w_t
+    # y_5: dW_(t-1)^T w_t
+    y_4, y_5, dV_first, dW_first = in_segments(
         _backward_sweep_3,
-        (mu, t22, keep, t31, do, t32, w_2, x, w),
+        (mu, t21, keep, t30, do, t31, w_2, x, w),
         (dV_last, dW_last),
         lead,
         -1,
@@ -957,7 +947,7 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
         pairing_W_dW,
     ) = in_parts(
         _backward_unroll_4,
-        (mu, keep, t22, x, w_2, w, do, t31, t23, t32),
+        (mu, keep, t21, x, w_2, w, do, t30, t22, t31),
         (V_edges, W_edges, dV_edges, dW_edges),
         lead,
         CHUNK,
@@ -966,12 +956,12 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
         size_n,
         size_m,
     )
-    # y_7: V_t^T do_t
-    # y_8: W_(t-1)^T w_{2,t}
-    # y_9: W_(t-1)^T do_t
-    y_7, y_8, y_9, V_end, W_end = in_segments(
+    # y_6: V_t^T do_t
+    # y_7: W_(t-1)^T w_{2,t}
+    # y_8: W_(t-1)^T do_t
+    y_6, y_7, y_8, V_end, W_end = in_segments(
         _backward_sweep_5,
-        (mu, keep, t22, w, x, t23, do, w_2),
+        (mu, keep, t21, w, x, t22, do, w_2),
         (V_first, W_first),
         lead,
         1,
@@ -982,17 +972,17 @@ def torch_backward(given, states, constants, saved, cotangents, final_cotangents
         size_m,
     )
     gradients = {}
-    t43 = (w * do).sum(-1)
-    gradients["x"] = from_steps((y_8 + y_5 - eta[..., None] * (y_6 + z * t43[..., None])), lead, 1, given["x"].dtype)
-    gradients["z"] = from_steps((-y_7 * eta[..., None] + keep[..., None] * y_9), lead, 1, given["z"].dtype)
-    gradients["y"] = from_steps((-y_3 + (t26[..., None] * do + y_4) * eta[..., None]), lead, 1, given["y"].dtype)
+    t42 = (w * do).sum(-1)
+    gradients["x"] = from_steps((y_7 + y_4 - eta[..., None] * (y_5 + z * t42[..., None])), lead, 1, given["x"].dtype)
+    gradients["z"] = from_steps((-y_6 * eta[..., None] + keep[..., None] * y_8), lead, 1, given["z"].dtype)
+    gradients["y"] = from_steps((-y_2 + (t25[..., None] * do + y_3) * eta[..., None]), lead, 1, given["y"].dtype)
+    t46 = (y_5 * x).sum(-1)
     t47 = (y * do).sum(-1)
-    t48 = (y_4 * w).sum(-1)
-    gradients["eta"] = from_steps((-t26 * t43 - mu * t47 - t48 - mu * pairing_V_dW), lead, 0, given["eta"].dtype)
-    t50 = -eta * mu * t47 + mu * pairing_V_dV - eta * mu * pairing_V_dW
-    gradients["mu"] = from_steps(t50, lead, 0, given["mu"].dtype)
-    t52 = (y_2 * do).sum(-1)
-    gradients["keep"] = from_steps((pairing_W_dW * keep + t52 * keep), lead, 0, given["keep"].dtype)
+    gradients["eta"] = from_steps((-t25 * t42 - t46 - mu * t47 - mu * pairing_V_dW), lead, 0, given["eta"].dtype)
+    t49 = -eta * mu * t47 + mu * pairing_V_dV - eta * mu * pairing_V_dW
+    gradients["mu"] = from_steps(t49, lead, 0, given["mu"].dtype)
+    t51 = (z * y_8).sum(-1)
+    gradients["keep"] = from_steps((pairing_W_dW * keep + t51 * keep), lead, 0, given["keep"].dtype)
     return gradients, {"V": dV_first, "W": dW_first}
 
 
@@ -2118,7 +2108,7 @@ def gradient_descent_squared_momentum(
         chunkform.errors.DoubleBackwardError: a gradient was differentiated.
 
     Cost: in T linear. For each step and head at widths of 64 in two bytes, as planned for a GPU,
-        1,052 bytes and 140,629 FLOPs forwards, 6,534 bytes and 566,613 FLOPs backwards.
+        1,052 bytes and 140,629 FLOPs forwards, 6,534 bytes and 550,229 FLOPs backwards.
 
     Example:
         >>> import torch

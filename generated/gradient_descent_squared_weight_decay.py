@@ -968,7 +968,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], keep.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "21cae4a804af5af3")
+    config = choose(some.dtype, (N, M), "7ad15deaa29c5abc")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(M, min(config.tile, config.padded(M))))
     W_first = whole(states.get("W"))
@@ -1081,7 +1081,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             ((W_first, W_starts),) = W_coming()
         else:
             W_starts = chained_matrix(W_first, W_ends, W_linear, lay, parts, True, along=1)
-    W_ends = W_linear = None
+    W_ends = None
     write1 = some.new_empty((B, T, H, M), dtype=some.dtype)
     o = some.new_empty((B, T, H, M), dtype=some.dtype)
     W_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32)
@@ -1130,6 +1130,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     write1 = None
     if parts > 1:
         saved |= {"W starts": W_starts}
+    if parts > 1 or exchange is not None:
+        saved |= {"W linear": W_linear}
+    W_linear = None
     return {"o": o}, {"W": W_last}, saved
 
 
@@ -1258,7 +1261,6 @@ def backward_sweep_1(
     matrix2,
     matrix1,
     eta_by_head,
-    write2_out,
     dy_out,
     z_p,
     z_b,
@@ -1360,9 +1362,6 @@ def backward_sweep_1(
         p3 = tl.dot(p2.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix1 p2
         if YIELD:
             tl.store(
-                write2_out + step * M + i[None, :] * (H * M) + m_[:, None], p3, mask=m__ok[:, None] & i_ok[None, :]
-            )
-            tl.store(
                 dy_out + step * M + i[None, :] * (H * M) + m_[:, None],
                 (eta[None, :] * p3),
                 mask=m__ok[:, None] & i_ok[None, :],
@@ -1393,131 +1392,23 @@ def backward_sweep_1(
             )
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
-def backward_ends_1(
-    dW_last,
-    keep_sums,
-    keep_resets,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    matrix1,
-    eta_by_head,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    N: tl.constexpr,
-    block_n_: tl.constexpr,
-    block_n__kept: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
-):
-    """A walk backwards over chunks, carrying a tile of dW."""
-    tile = tl.program_id(0) % tl.cdiv(N, block_n__kept)
-    sh = (tl.program_id(0) // tl.cdiv(N, block_n__kept)).to(tl.int64)
-    h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
-    bh = b * H + h
-    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
-    i = tl.arange(0, C)
-    n__kept = tile * block_n__kept + tl.arange(0, block_n__kept)
-    dW = ()
-    n_ = ()
-    n__ok = ()
-    for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
-        n__slice = n_n_ * block_n_ + tl.arange(0, block_n_)
-        n__ok_slice = n__slice < N
-        dW_slice = tl.where(n__kept[:, None] == n__slice[None, :], 1.0, 0.0)
-        dW = dW + (dW_slice,)
-        n_ = n_ + (n__slice,)
-        n__ok = n__ok + (n__ok_slice,)
-    n__kept_ok = n__kept < N
-    x_p += b * x_b + h // x_g * x_h
-    for n in tl.range(0, count, num_stages=STAGES):
-        c = count - 1 - n
-        t0 = begin + tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
-        c += first
-        i_ok = i < last + 1
-        row = i if EVEN else tl.minimum(i, last)
-        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
-        step = (b * T + t0) * H + h
-        keep_a = tl.load(keep_sums + at + row)
-        keep_r = tl.load(keep_resets + at + row) if EXACT else -1
-        keep_a_end = tl.load(keep_sums + at + last)
-        keep_r_end = tl.load(keep_resets + at + last) if EXACT else -1
-        keep_a_before = tl.load(keep_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-        keep_r_before = tl.load(keep_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
-        since = power(keep_a_end - keep_a, keep_r_end < i + 1)
-        p = tl.zeros([block_n__kept, C], tl.float32)
-        x = ()
-        for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
-            x_slice = tl.load(
-                x_p + t0 * x_t + i[:, None] * x_t + n_[n_n_][None, :],
-                mask=i_ok[:, None] & n__ok[n_n_][None, :],
-                other=0.0,
-            )
-            p = tl.dot(dW[n_n_].to(DT), tl.trans(x_slice.to(DT)), p, input_precision="tf32x3")  # x dW
-            x = x + (x_slice,)
-        w = since[None, :] * p
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
-        kept = power(keep_a_end, keep_r_end < 0)
-        eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
-        until = power(keep_a_before, keep_r_before < 0)
-        dW_next = ()
-        for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
-            p3 = tl.dot(
-                (-(eta * until)[None, :] * p2).to(DT), x[n_n_].to(DT), (kept * dW[n_n_]), input_precision="tf32x3"
-            )  # ... + -x^T diag(eta . until) p2
-            dW_slice2 = p3  # kept dW - x^T diag(eta . until) p2
-            dW_next = dW_next + (dW_slice2,)
-        dW = dW_next
-    for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
-        if YIELD:
-            if dW_last is not None:
-                if part == 0:
-                    tl.store(
-                        dW_last + (sh // H // parts * H + h) * N * N + n_[n_n_][None, :] * N + n__kept[:, None],
-                        dW[n_n_],
-                        mask=n__ok[n_n_][None, :] & n__kept_ok[:, None],
-                    )
-        else:
-            tl.store(
-                dW_last + sh * N * N + n_[n_n_][None, :] * N + n__kept[:, None],
-                dW[n_n_],
-                mask=n__ok[n_n_][None, :] & n__kept_ok[:, None],
-            )
-
-
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_2(
     matrix5,
-    eta_by_head,
     keep_sums,
     keep_resets,
-    write2_p,
-    write2_b,
-    write2_t,
-    write2_h,
-    write2_g,
+    dy_p,
+    dy_b,
+    dy_t,
+    dy_h,
+    dy_g,
     write1_p,
     write1_b,
     write1_t,
     write1_h,
     write1_g,
     matrix6,
+    eta_by_head,
     x_p,
     x_b,
     x_t,
@@ -1557,36 +1448,32 @@ def backward_prepare_2(
     row = i if EVEN else tl.minimum(i, last)
     at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
     step = (b * T + t0) * H + h
-    write2_p += b * write2_b + h // write2_g * write2_h
+    dy_p += b * dy_b + h // dy_g * dy_h
     write1_p += b * write1_b + h // write1_g * write1_h
     x_p += b * x_b + h // x_g * x_h
     keep_a_before = tl.load(keep_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
     keep_r_before = tl.load(keep_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
     keep_a = tl.load(keep_sums + at + row)
     keep_r = tl.load(keep_resets + at + row) if EXACT else -1
-    eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
     seen = i[:, None] > i[None, :]
     if EXACT:
         seen = seen & (i[None, :] >= keep_r_before[:, None])
     m = power(keep_a_before[:, None] - keep_a[None, :], seen)  # decays from write to read
-    write2 = tl.load(
-        write2_p + t0 * write2_t + i[:, None] * write2_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
-    )
+    dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
     write1 = tl.load(
         write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
     )
-    p = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
-    tl.store(
-        matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (eta[:, None] * (m * p))
-    )  # diag(eta) ((write2 write1^T) . m)
+    p = tl.dot(dy.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # dy write1^T
+    tl.store(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p))  # (dy write1^T) . m
+    eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
     tl.store(
         matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (eta[None, :] * (m * p))
-    )  # ((write2 write1^T) . m) diag(eta)
+    )  # ((dy write1^T) . m) diag(eta)
     x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
     p2 = tl.dot(x.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x x^T
-    pairs = (
-        eta[:, None] * eta[None, :] * (m * p2 * p * tl.where(i[:, None] > i[None, :], 1.0, 0.0))
-    )  # diag(eta) ([order_{mask}]_{i,j} . (x x^T) . (write2 write1^T) . m) diag(eta)
+    pairs = eta[None, :] * (
+        m * p2 * p * tl.where(i[:, None] > i[None, :], 1.0, 0.0)
+    )  # ([order_{mask}]_{i,j} . (x x^T) . (dy write1^T) . m) diag(eta)
     sums = tl.sum(pairs, axis=1)
     sums2 = -tl.sum(pairs, axis=0)
     tl.store(own1_out + (step + i * H) * 2 + 1, sums2, mask=i_ok)  # W: own.late
@@ -1624,11 +1511,11 @@ def backward_sweep_2(
     do_t,
     do_h,
     do_g,
-    write2_p,
-    write2_b,
-    write2_t,
-    write2_h,
-    write2_g,
+    dy_p,
+    dy_b,
+    dy_t,
+    dy_h,
+    dy_g,
     T,
     H,
     chunks,
@@ -1678,7 +1565,7 @@ def backward_sweep_2(
     write1_p += b * write1_b + h // write1_g * write1_h
     z_p += b * z_b + h // z_g * z_h
     do_p += b * do_b + h // do_g * do_h
-    write2_p += b * write2_b + h // write2_g * write2_h
+    dy_p += b * dy_b + h // dy_g * dy_h
     for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -1723,15 +1610,15 @@ def backward_sweep_2(
             p4 = tl.dot(
                 (until[None, :] * z_each.to(tl.float32)).to(DT), do.to(DT), (kept * dW[n_m_]), input_precision="tf32x3"
             )  # ... + do^T diag(until) z
-            write2 = tl.load(
-                write2_p + t0 * write2_t + i[:, None] * write2_t + m_[n_m_][None, :],
+            dy = tl.load(
+                dy_p + t0 * dy_t + i[:, None] * dy_t + m_[n_m_][None, :],
                 mask=i_ok[:, None] & m__ok[n_m_][None, :],
                 other=0.0,
             )
             p5 = tl.dot(
-                (-(eta * until2)[None, :] * x_each.to(tl.float32)).to(DT), write2.to(DT), p4, input_precision="tf32x3"
-            )  # ... + -write2^T diag(eta . until) x
-            dW_slice2 = p5  # kept dW + do^T diag(until) z - write2^T diag(eta . until) x
+                (-until2[None, :] * x_each.to(tl.float32)).to(DT), dy.to(DT), p4, input_precision="tf32x3"
+            )  # ... + -dy^T diag(until) x
+            dW_slice2 = p5  # kept dW + do^T diag(until) z - dy^T diag(until) x
             dW_next = dW_next + (dW_slice2,)
         dW = dW_next
         sums = tl.sum(
@@ -1743,7 +1630,7 @@ def backward_sweep_2(
         t = tl.load(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(x.to(DT), t.to(DT), input_precision="tf32x3")  # matrix5 x
         t2 = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p3 = tl.dot(z.to(DT), t2.to(DT), ((since[None, :] * p) + (-p2)), input_precision="tf32x3")  # ... + matrix3 z
+        p3 = tl.dot(z.to(DT), t2.to(DT), ((-p2) + (since[None, :] * p)), input_precision="tf32x3")  # ... + matrix3 z
         if YIELD:
             tl.store(
                 dx_2_out + step * N + i[None, :] * (H * N) + n_[:, None],
@@ -1927,7 +1814,6 @@ def backward_sweep_3(
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_4(
     W_first,
-    eta_by_head,
     keep_sums,
     keep_resets,
     x_p,
@@ -1935,11 +1821,11 @@ def backward_sweep_4(
     x_t,
     x_h,
     x_g,
-    write2_p,
-    write2_b,
-    write2_t,
-    write2_h,
-    write2_g,
+    dy_p,
+    dy_b,
+    dy_t,
+    dy_h,
+    dy_g,
     W_in_early__out,
     matrix6,
     dx_2_p,
@@ -1948,6 +1834,7 @@ def backward_sweep_4(
     dx_2_h,
     dx_2_g,
     dx_out,
+    eta_by_head,
     write1_p,
     write1_b,
     write1_t,
@@ -1999,7 +1886,7 @@ def backward_sweep_4(
         m_ = m_ + (m__slice,)
         m__ok = m__ok + (m__ok_slice,)
     x_p += b * x_b + h // x_g * x_h
-    write2_p += b * write2_b + h // write2_g * write2_h
+    dy_p += b * dy_b + h // dy_g * dy_h
     dx_2_p += b * dx_2_b + h // dx_2_g * dx_2_h
     write1_p += b * write1_b + h // write1_g * write1_h
     for n in tl.range(0, count, num_stages=STAGES):
@@ -2021,24 +1908,24 @@ def backward_sweep_4(
         keep_r_end = tl.load(keep_resets + at + last) if EXACT else -1
         keep_a = tl.load(keep_sums + at + row)
         keep_r = tl.load(keep_resets + at + row) if EXACT else -1
-        eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
         since = power(keep_a_before, keep_r_before < 0)
         x = tl.load(x_p + t0 * x_t + i[None, :] * x_t + n_[:, None], mask=n__ok[:, None] & i_ok[None, :], other=0.0)
         x_each = tl.where(n__ok[:, None] & i_ok[None, :], x, 0.0)
         p = tl.zeros([block_n_, C], tl.float32)
         kept = power(keep_a_end, keep_r_end < 0)
         until = power(keep_a_end - keep_a, keep_r_end < i + 1)
+        eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
         W_next = ()
         for n_m_ in tl.static_range((M + block_m_ - 1) // block_m_):
-            write2 = tl.load(
-                write2_p + t0 * write2_t + i[:, None] * write2_t + m_[n_m_][None, :],
+            dy = tl.load(
+                dy_p + t0 * dy_t + i[:, None] * dy_t + m_[n_m_][None, :],
                 mask=i_ok[:, None] & m__ok[n_m_][None, :],
                 other=0.0,
             )
             rounded, rest = rounded_and_rest(W[n_m_], DT)
-            p = tl.dot(rounded.to(DT), tl.trans(write2.to(DT)), p, input_precision="tf32x3")  # write2 W
+            p = tl.dot(rounded.to(DT), tl.trans(dy.to(DT)), p, input_precision="tf32x3")  # dy W
             if not EXACT:
-                p = tl.dot(rest.to(DT), tl.trans(write2.to(DT)), p)
+                p = tl.dot(rest.to(DT), tl.trans(dy.to(DT)), p)
             write1 = tl.load(
                 write1_p + t0 * write1_t + i[:, None] * write1_t + m_[n_m_][None, :],
                 mask=i_ok[:, None] & m__ok[n_m_][None, :],
@@ -2054,18 +1941,16 @@ def backward_sweep_4(
             W_next = W_next + (W_slice2,)
         W = W_next
         sums = tl.sum(
-            tl.reshape(
-                rounded_to((-(eta * since)[None, :] * x_each.to(tl.float32)), DT) * p, [WARPS, block_n_ // WARPS, C]
-            ),
+            tl.reshape(rounded_to((-since[None, :] * x_each.to(tl.float32)), DT) * p, [WARPS, block_n_ // WARPS, C]),
             axis=1,
         )
         t = tl.load(matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(x.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix6 x
-        y = (since[None, :] * p) + (-p2)  # diag(since) write2 W - matrix6 x
+        y = (since[None, :] * p) + (-p2)  # diag(since) dy W - matrix6 x
         if YIELD:
             tl.store(
                 dx_out + step * N + i[None, :] * (H * N) + n_[:, None],
-                ((-eta[None, :] * y) + dx_2_each.to(tl.float32)),
+                ((-y) + dx_2_each.to(tl.float32)),
                 mask=n__ok[:, None] & i_ok[None, :],
             )  # dx
             tl.store(
@@ -2089,7 +1974,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], keep.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "21cae4a804af5af3")
+    config = choose(some.dtype, (N, M), "7ad15deaa29c5abc")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(N, min(config.tile, config.padded(N))))
     W_first = whole(states.get("W"))
@@ -2159,7 +2044,6 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             matrix1,
             eta_by_head,
             None,
-            None,
             z,
             *strides(z, H),
             *lay.walked,
@@ -2184,34 +2068,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=config.warps,
             num_stages=2,
         )
-        dW_linear = some.new_empty((B * parts, H, N, N), dtype=torch.float32)
-        launch(
-            backward_ends_1,
-            (lay.sequences * parts * H * cdiv(N, min(config.tile, config.padded(N))),),
-            dW_linear,
-            keep_sums,
-            keep_resets,
-            x,
-            *strides(x, H),
-            matrix1,
-            eta_by_head,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            N=N,
-            block_n_=min(config.slice, config.padded(N)),
-            block_n__kept=min(config.tile, config.padded(N)),
-            YIELD=False,
-            WARPS=config.warps,
-            STAGES=config.stages_for(config.padded(N) * x.element_size(), config.chunk * matrix1.element_size()),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.warps,
-            num_stages=2,
-        )
+        dW_linear = saved["W linear"].mT.contiguous()
         if exchange is not None:  # other parts of the sequence are elsewhere
             dW_coming = exchange.begin(
                 (map_of_all("W", dW_first, dW_ends, lay, parts, False, linear=dW_linear, axis=1),)
@@ -2221,8 +2078,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             ((dW_first, dW_starts),) = dW_coming()
         else:
             dW_starts = chained_matrix(dW_first, dW_ends, dW_linear, lay, parts, False, along=1)
-    dW_ends = dW_linear = None
-    write2 = some.new_empty((B, T, H, M), dtype=some.dtype)
+    dW_ends = None
     dy = some.new_empty((B, T, H, M), dtype=some.dtype)
     dW_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32)
     launch(
@@ -2239,7 +2095,6 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         matrix2,
         matrix1,
         eta_by_head,
-        write2,
         dy,
         z,
         *strides(z, H),
@@ -2273,14 +2128,14 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             backward_prepare_2,
             (lay.programs,),
             matrix5,
-            eta_by_head,
             keep_sums,
             keep_resets,
-            write2,
-            *strides(write2, H),
+            dy,
+            *strides(dy, H),
             write1,
             *strides(write1, H),
             matrix6,
+            eta_by_head,
             x,
             *strides(x, H),
             own1,
@@ -2302,7 +2157,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             maxnreg=config.registers,
         )
     if needs & {"eta", "keep", "x"}:
-        dx_2 = some.new_empty((B, T, H, N), dtype=torch.float32)
+        dx_2 = some.new_empty((B, T, H, N), dtype=some.dtype)
         deta_2 = some.new_empty(
             (B, T, H, cdiv(N, min(config.tile, config.padded(N))) * config.warps), dtype=torch.float32
         )
@@ -2329,8 +2184,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             deta_2,
             do,
             *strides(do, H),
-            write2,
-            *strides(write2, H),
+            dy,
+            *strides(dy, H),
             *lay.walked,
             parts,
             lay.length(parts),
@@ -2341,7 +2196,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             YIELD=True,
             WARPS=config.warps,
             STAGES=config.stages_for(
-                config.padded(M) * (write1.element_size() + do.element_size() + write2.element_size()),
+                config.padded(M) * (write1.element_size() + do.element_size() + dy.element_size()),
                 min(config.tile, config.padded(N)) * (x.element_size() + z.element_size())
                 + config.chunk * (matrix5.element_size() + matrix3.element_size()),
             ),
@@ -2406,7 +2261,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         W_at_ends = pair(W_last, dW_starts, (-2, -1))
     W_last = None
     if needs & {"keep", "x"}:
-        dx = some.new_empty((B, T, H, N), dtype=some.dtype)
+        dx = dx_2  # in place
         W_in_early_ = some.new_empty(
             (B, T, H, cdiv(N, min(config.tile, config.padded(N))) * config.warps), dtype=torch.float32
         )
@@ -2414,18 +2269,18 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             backward_sweep_4,
             (lay.sequences * parts * H * cdiv(N, min(config.tile, config.padded(N))),),
             W_starts,
-            eta_by_head,
             keep_sums,
             keep_resets,
             x,
             *strides(x, H),
-            write2,
-            *strides(write2, H),
+            dy,
+            *strides(dy, H),
             W_in_early_,
             matrix6,
             dx_2,
             *strides(dx_2, H),
             dx,
+            eta_by_head,
             write1,
             *strides(write1, H),
             *lay.walked,
@@ -2438,7 +2293,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             YIELD=True,
             WARPS=config.warps,
             STAGES=config.stages_for(
-                config.padded(M) * (write2.element_size() + write1.element_size()),
+                config.padded(M) * (dy.element_size() + write1.element_size()),
                 min(config.tile, config.padded(N)) * (x.element_size() + dx_2.element_size())
                 + config.chunk * matrix6.element_size(),
             ),
@@ -2450,7 +2305,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=config.warps,
             num_stages=2,
         )
-    dx_2 = matrix6 = write2 = None
+    dx_2 = matrix6 = None
     gradients, initial = {}, {}
     if needs & {"keep"}:  # the decay times <W_(t-1), dW_t>
         W_pairing = border_sums(
@@ -2469,7 +2324,6 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     W_in_early_ = W_in_late_ = W_out_late_ = keep_resets = keep_sums = own1 = own2 = None
     if "x" in needs:
         gradients["x"] = dx.to(given["x"].dtype)
-    dx = None
     if "z" in needs:
         gradients["z"] = dz.to(given["z"].dtype)
     dz = None
@@ -2700,7 +2554,7 @@ def gradient_descent_squared_weight_decay(
         chunkform.errors.DoubleBackwardError: a gradient was differentiated.
 
     Cost: in T linear. For each step and head at widths of 64 in two bytes, as planned for a GPU,
-        1,044 bytes and 58,709 FLOPs forwards, 3,774 bytes and 214,357 FLOPs backwards.
+        1,044 bytes and 58,709 FLOPs forwards, 4,030 bytes and 214,357 FLOPs backwards.
 
     Example:
         >>> import torch

@@ -1259,7 +1259,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "9caf6f198f4f9e48")
+    config = choose(some.dtype, (D, E), "3e9dfd0db0114d05")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -1419,7 +1419,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             ((S_first, S_starts),) = S_coming()
         else:
             S_starts = chained_matrix(S_first, S_ends, S_linear, lay, parts, True, along=0)
-    S_ends = S_linear = None
+    S_ends = None
     write1 = some.new_empty((B, T, H, E), dtype=some.dtype)
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
     S_borders = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype) if needs_backward else None
@@ -1472,6 +1472,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     if needs_backward:
         saved |= {"S borders": S_borders}
     S_borders = None
+    if parts > 1 or exchange is not None:
+        saved |= {"S linear": S_linear}
+    S_linear = None
     return {"o": o}, {"S": S_last}, saved
 
 
@@ -1884,7 +1887,6 @@ def backward_sweep_1(
     write1_t,
     write1_h,
     write1_g,
-    write2_out,
     dv_out,
     dbeta_0_out,
     alpha_sums,
@@ -2006,7 +2008,6 @@ def backward_sweep_1(
         t2 = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p3 = tl.dot(p2.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix1 p2
         if YIELD:
-            tl.store(write2_out + step * E + i[None, :] * (H * E) + e[:, None], p3, mask=e_ok[:, None] & i_ok[None, :])
             tl.store(
                 dv_out + step * E + i[None, :] * (H * E) + e[:, None],
                 (beta[None, :] * p3),
@@ -2049,117 +2050,6 @@ def backward_sweep_1(
             )
 
 
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
-def backward_ends_1(
-    dS_last,
-    scaled1_p,
-    matrix1,
-    alpha_sums,
-    alpha_resets,
-    beta_by_head,
-    scaled3_p,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    block_d_kept: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
-):
-    """A walk backwards over chunks, carrying a tile of dS."""
-    tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
-    sh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
-    h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
-    bh = b * H + h
-    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
-    i = tl.arange(0, C)
-    d_kept = tile * block_d_kept + tl.arange(0, block_d_kept)
-    d = ()
-    dS = ()
-    d_ok = ()
-    for n_d in tl.static_range((D + block_d - 1) // block_d):
-        d_slice = n_d * block_d + tl.arange(0, block_d)
-        d_ok_slice = d_slice < D
-        dS_slice = tl.where(d_kept[:, None] == d_slice[None, :], 1.0, 0.0)
-        d = d + (d_slice,)
-        dS = dS + (dS_slice,)
-        d_ok = d_ok + (d_ok_slice,)
-    d_kept_ok = d_kept < D
-    for n in tl.range(0, count, num_stages=STAGES):
-        c = count - 1 - n
-        t0 = begin + tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
-        c += first
-        i_ok = i < last + 1
-        row = i if EVEN else tl.minimum(i, last)
-        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
-        step = (b * T + t0) * H + h
-        p = tl.zeros([block_d_kept, C], tl.float32)
-        kept = ()
-        scaled3 = ()
-        for n_d in tl.static_range((D + block_d - 1) // block_d):
-            alpha_a_end = tl.load(alpha_sums + step * D + last * (H * D) + d[n_d], mask=d_ok[n_d], other=0)
-            alpha_n_end = (
-                tl.load(alpha_resets + step * D + last * (H * D) + d[n_d], mask=d_ok[n_d], other=0)
-                if EXACT
-                else tl.full([1], 0, tl.int32)
-            )
-            scaled1 = tl.load(
-                scaled1_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :],
-                other=0.0,
-            )
-            p = tl.dot(dS[n_d].to(DT), tl.trans(scaled1.to(DT)), p, input_precision="tf32x3")  # scaled1 dS
-            kept_slice = span(alpha_a_end, alpha_n_end, 0.0, 0)
-            scaled3_slice = tl.load(
-                scaled3_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :],
-                other=0.0,
-            )
-            kept = kept + (kept_slice,)
-            scaled3 = scaled3 + (scaled3_slice,)
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(p.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 p
-        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-        dS_next = ()
-        for n_d in tl.static_range((D + block_d - 1) // block_d):
-            p3 = tl.dot(
-                (-beta[None, :] * p2).to(DT),
-                scaled3[n_d].to(DT),
-                (kept[n_d][None, :] * dS[n_d]),
-                input_precision="tf32x3",
-            )  # ... + -scaled3^T diag(beta) p2
-            dS_slice2 = p3  # diag(kept) dS - scaled3^T diag(beta) p2
-            dS_next = dS_next + (dS_slice2,)
-        dS = dS_next
-    for n_d in tl.static_range((D + block_d - 1) // block_d):
-        if YIELD:
-            if dS_last is not None:
-                if part == 0:
-                    tl.store(
-                        dS_last + (sh // H // parts * H + h) * D * D + d[n_d][None, :] * D + d_kept[:, None],
-                        dS[n_d],
-                        mask=d_ok[n_d][None, :] & d_kept_ok[:, None],
-                    )
-        else:
-            tl.store(
-                dS_last + sh * D * D + d[n_d][None, :] * D + d_kept[:, None],
-                dS[n_d],
-                mask=d_ok[n_d][None, :] & d_kept_ok[:, None],
-            )
-
-
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_read_1(
     S_borders,
@@ -2171,12 +2061,11 @@ def backward_read_1(
     write1_t,
     write1_h,
     write1_g,
-    write2_p,
-    write2_b,
-    write2_t,
-    write2_h,
-    write2_g,
-    beta_by_head,
+    dv_p,
+    dv_b,
+    dv_t,
+    dv_h,
+    dv_g,
     k_p,
     k_b,
     k_t,
@@ -2193,6 +2082,7 @@ def backward_read_1(
     q_t,
     q_h,
     q_g,
+    beta_by_head,
     alpha_p,
     alpha_b,
     alpha_t,
@@ -2237,7 +2127,7 @@ def backward_read_1(
     at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
     step = (b * T + t0) * H + h
     write1_p += b * write1_b + h // write1_g * write1_h
-    write2_p += b * write2_b + h // write2_g * write2_h
+    dv_p += b * dv_b + h // dv_g * dv_h
     k_p += b * k_b + h // k_g * k_h
     do_p += b * do_b + h // do_g * do_h
     q_p += b * q_b + h // q_g * q_h
@@ -2286,12 +2176,9 @@ def backward_read_1(
     write1 = tl.load(
         write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
     )
-    write2 = tl.load(
-        write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
-    )
-    p = tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # write1 write2^T
+    dv = tl.load(dv_p + t0 * dv_t + i[:, None] * dv_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+    p = tl.dot(write1.to(DT), tl.trans(dv.to(DT)), input_precision="tf32x3")  # write1 dv^T
     p2 = p
-    beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
     k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
     alpha_a = over_block(
         tl.load(alpha_sums + step * D + (row)[:, None] * (H * D) + d[None, :], mask=(d_ok)[None, :], other=0),
@@ -2323,7 +2210,7 @@ def backward_read_1(
     )
     p3 = decayed_sum(
         p2,
-        (beta[:, None] * k.to(tl.float32)),
+        k.to(tl.float32),
         alpha_sums + step * D,
         alpha_resets + step * D if EXACT else None,
         alpha_a,
@@ -2342,7 +2229,7 @@ def backward_read_1(
         FLAT,
         EXACT,
         DT,
-    )  # sum_{j} k_{j,d} beta_j [write1 write2^T]_{i,j} m_{i,j,d}
+    )  # sum_{j} k_{j,d} [write1 dv^T]_{i,j} m_{i,j,d}
     do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
     p4 = tl.dot(write1.to(DT), tl.trans(do.to(DT)), input_precision="tf32x3")  # write1 do^T
     p5 = p4
@@ -2372,13 +2259,12 @@ def backward_read_1(
     p7 = tl.dot(write1.to(DT), s2.to(DT), input_precision="tf32x3")  # write1 dS^T
     since = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
     y = ((-p3) + p6) + (p7 * since)  # (write1 dS^T) . since + intra1
+    beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
     sums = tl.sum((-beta[:, None] * (p7 * since * k.to(tl.float32))), axis=0)  # out
-    since2 = span(alpha_a, alpha_n, 0.0, 0)
-    p8 = tl.dot(do.to(DT), s.to(DT), input_precision="tf32x3")  # do S^T
-    p9 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
-    p10 = p9
-    p11 = decayed_sum(
-        p10,
+    p8 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
+    p9 = p8
+    p10 = decayed_sum(
+        p9,
         (beta[:, None] * k.to(tl.float32)),
         alpha_sums + step * D,
         alpha_resets + step * D if EXACT else None,
@@ -2399,8 +2285,10 @@ def backward_read_1(
         EXACT,
         DT,
     )  # sum_{j} k_{j,d} [do write1^T]_{i,j} beta_j m_{i,j,d}
-    y2 = (since2 * p8) + p11  # (do S^T) . since + intra2
-    p12 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
+    since2 = span(alpha_a, alpha_n, 0.0, 0)
+    p11 = tl.dot(do.to(DT), s.to(DT), input_precision="tf32x3")  # do S^T
+    y2 = p10 + (since2 * p11)  # (do S^T) . since + intra2
+    p12 = tl.dot(dv.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # dv write1^T
     p13 = p12
     alpha_a_before = over_block(
         tl.load(
@@ -2457,10 +2345,10 @@ def backward_read_1(
         FLAT,
         EXACT,
         DT,
-    )  # sum_{j} k_{j,d} beta_j [write2 write1^T]_{i,j} m_{i,j,d}
+    )  # sum_{j} k_{j,d} [dv write1^T]_{i,j} beta_j m_{i,j,d}
     since3 = span(alpha_a_before, alpha_n_before, 0.0, 0)
-    p15 = tl.dot(write2.to(DT), s.to(DT), input_precision="tf32x3")  # write2 S^T
-    y3 = p14 + (since3 * p15)  # (write2 S^T) . since + intra3
+    p15 = tl.dot(dv.to(DT), s.to(DT), input_precision="tf32x3")  # dv S^T
+    y3 = p14 + (since3 * p15)  # (dv S^T) . since + intra3
     alpha = (
         tl.exp(
             tl.load(
@@ -2474,21 +2362,17 @@ def backward_read_1(
     )
     terms = y2  # dq
     tl.store(dq_out + step * D + i[:, None] * (H * D) + d[None, :], y2, mask=i_ok[:, None] & d_ok[None, :])  # dq
-    terms2 = (-beta[:, None] * (y3 * alpha)) + (beta[:, None] * y)  # dk
+    terms2 = (-(y3 * alpha)) + (beta[:, None] * y)  # dk
     tl.store(
         dk_out + step * D + i[:, None] * (H * D) + d[None, :],
-        ((-beta[:, None] * (y3 * alpha)) + (beta[:, None] * y)),
+        ((-(y3 * alpha)) + (beta[:, None] * y)),
         mask=i_ok[:, None] & d_ok[None, :],
     )  # dk
     end = spans - sums
     total = end[None, :] + later_sums(
         tl.where(
             i_ok[:, None],
-            (
-                (y2 * q.to(tl.float32))
-                + (-beta[:, None] * (y3 * alpha * k.to(tl.float32)))
-                + (-beta[:, None] * (y * k.to(tl.float32)))
-            ),
+            ((y2 * q.to(tl.float32)) + (-(y3 * alpha * k.to(tl.float32))) + (-beta[:, None] * (y * k.to(tl.float32)))),
             0.0,
         ),
         C,
@@ -2512,12 +2396,11 @@ def backward_read_1_others(
     write1_t,
     write1_h,
     write1_g,
-    write2_p,
-    write2_b,
-    write2_t,
-    write2_h,
-    write2_g,
-    beta_by_head,
+    dv_p,
+    dv_b,
+    dv_t,
+    dv_h,
+    dv_g,
     k_p,
     k_b,
     k_t,
@@ -2534,6 +2417,7 @@ def backward_read_1_others(
     q_t,
     q_h,
     q_g,
+    beta_by_head,
     alpha_p,
     alpha_b,
     alpha_t,
@@ -2572,7 +2456,7 @@ def backward_read_1_others(
     if steep(alpha_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT) == 0:
         return
     write1_p_all = write1_p
-    write2_p_all = write2_p
+    dv_p_all = dv_p
     k_p_all = k_p
     do_p_all = do_p
     q_p_all = q_p
@@ -2587,7 +2471,7 @@ def backward_read_1_others(
             at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
             step = (b * T + t0) * H + h
             write1_p = write1_p_all + b * write1_b + h // write1_g * write1_h
-            write2_p = write2_p_all + b * write2_b + h // write2_g * write2_h
+            dv_p = dv_p_all + b * dv_b + h // dv_g * dv_h
             k_p = k_p_all + b * k_b + h // k_g * k_h
             do_p = do_p_all + b * do_b + h // do_g * do_h
             q_p = q_p_all + b * q_b + h // q_g * q_h
@@ -2639,14 +2523,11 @@ def backward_read_1_others(
                     mask=i_ok[:, None] & e_ok[None, :],
                     other=0.0,
                 )
-                write2 = tl.load(
-                    write2_p + t0 * write2_t + i[:, None] * write2_t + e[None, :],
-                    mask=i_ok[:, None] & e_ok[None, :],
-                    other=0.0,
+                dv = tl.load(
+                    dv_p + t0 * dv_t + i[:, None] * dv_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
                 )
-                p = tl.dot(write1.to(DT), tl.trans(write2.to(DT)), input_precision="tf32x3")  # write1 write2^T
+                p = tl.dot(write1.to(DT), tl.trans(dv.to(DT)), input_precision="tf32x3")  # write1 dv^T
                 p2 = p
-                beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
                 k = tl.load(
                     k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0
                 )
@@ -2684,7 +2565,7 @@ def backward_read_1_others(
                 )
                 p3 = decayed_sum(
                     p2,
-                    (beta[:, None] * k.to(tl.float32)),
+                    k.to(tl.float32),
                     alpha_sums + step * D,
                     alpha_resets + step * D if EXACT else None,
                     alpha_a,
@@ -2703,7 +2584,7 @@ def backward_read_1_others(
                     FLAT,
                     EXACT,
                     DT,
-                )  # sum_{j} k_{j,d} beta_j [write1 write2^T]_{i,j} m_{i,j,d}
+                )  # sum_{j} k_{j,d} [write1 dv^T]_{i,j} m_{i,j,d}
                 do = tl.load(
                     do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
                 )
@@ -2737,13 +2618,12 @@ def backward_read_1_others(
                 p7 = tl.dot(write1.to(DT), s2.to(DT), input_precision="tf32x3")  # write1 dS^T
                 since = span(alpha_a_end[None, :], alpha_n_end[None, :], alpha_a, alpha_n)
                 y = ((-p3) + p6) + (p7 * since)  # (write1 dS^T) . since + intra1
+                beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
                 sums = tl.sum((-beta[:, None] * (p7 * since * k.to(tl.float32))), axis=0)  # out
-                since2 = span(alpha_a, alpha_n, 0.0, 0)
-                p8 = tl.dot(do.to(DT), s.to(DT), input_precision="tf32x3")  # do S^T
-                p9 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
-                p10 = p9
-                p11 = decayed_sum(
-                    p10,
+                p8 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
+                p9 = p8
+                p10 = decayed_sum(
+                    p9,
                     (beta[:, None] * k.to(tl.float32)),
                     alpha_sums + step * D,
                     alpha_resets + step * D if EXACT else None,
@@ -2764,8 +2644,10 @@ def backward_read_1_others(
                     EXACT,
                     DT,
                 )  # sum_{j} k_{j,d} [do write1^T]_{i,j} beta_j m_{i,j,d}
-                y2 = (since2 * p8) + p11  # (do S^T) . since + intra2
-                p12 = tl.dot(write2.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write2 write1^T
+                since2 = span(alpha_a, alpha_n, 0.0, 0)
+                p11 = tl.dot(do.to(DT), s.to(DT), input_precision="tf32x3")  # do S^T
+                y2 = p10 + (since2 * p11)  # (do S^T) . since + intra2
+                p12 = tl.dot(dv.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # dv write1^T
                 p13 = p12
                 alpha_a_before = over_block(
                     tl.load(
@@ -2822,10 +2704,10 @@ def backward_read_1_others(
                     FLAT,
                     EXACT,
                     DT,
-                )  # sum_{j} k_{j,d} beta_j [write2 write1^T]_{i,j} m_{i,j,d}
+                )  # sum_{j} k_{j,d} [dv write1^T]_{i,j} beta_j m_{i,j,d}
                 since3 = span(alpha_a_before, alpha_n_before, 0.0, 0)
-                p15 = tl.dot(write2.to(DT), s.to(DT), input_precision="tf32x3")  # write2 S^T
-                y3 = p14 + (since3 * p15)  # (write2 S^T) . since + intra3
+                p15 = tl.dot(dv.to(DT), s.to(DT), input_precision="tf32x3")  # dv S^T
+                y3 = p14 + (since3 * p15)  # (dv S^T) . since + intra3
                 alpha = (
                     tl.exp(
                         tl.load(
@@ -2841,10 +2723,10 @@ def backward_read_1_others(
                 tl.store(
                     dq_out + step * D + i[:, None] * (H * D) + d[None, :], y2, mask=i_ok[:, None] & d_ok[None, :]
                 )  # dq
-                terms2 = (-beta[:, None] * (y3 * alpha)) + (beta[:, None] * y)  # dk
+                terms2 = (-(y3 * alpha)) + (beta[:, None] * y)  # dk
                 tl.store(
                     dk_out + step * D + i[:, None] * (H * D) + d[None, :],
-                    ((-beta[:, None] * (y3 * alpha)) + (beta[:, None] * y)),
+                    ((-(y3 * alpha)) + (beta[:, None] * y)),
                     mask=i_ok[:, None] & d_ok[None, :],
                 )  # dk
                 end = spans - sums
@@ -2853,7 +2735,7 @@ def backward_read_1_others(
                         i_ok[:, None],
                         (
                             (y2 * q.to(tl.float32))
-                            + (-beta[:, None] * (y3 * alpha * k.to(tl.float32)))
+                            + (-(y3 * alpha * k.to(tl.float32)))
                             + (-beta[:, None] * (y * k.to(tl.float32)))
                         ),
                         0.0,
@@ -2882,7 +2764,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "9caf6f198f4f9e48")
+    config = choose(some.dtype, (D, E), "3e9dfd0db0114d05")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -2980,7 +2862,6 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             *strides(write1, H),
             None,
             None,
-            None,
             alpha_sums,
             alpha_resets,
             scaled2,
@@ -3009,37 +2890,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=config.warps,
             num_stages=2,
         )
-        dS_linear = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
-        launch(
-            backward_ends_1,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
-            dS_linear,
-            scaled1,
-            matrix1,
-            alpha_sums,
-            alpha_resets,
-            beta_by_head,
-            scaled3,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            D=D,
-            block_d=min(config.slice, config.padded(D)),
-            block_d_kept=min(config.tile, config.padded(D)),
-            YIELD=False,
-            WARPS=config.warps,
-            STAGES=config.stages_for(
-                config.padded(D) * (scaled1.element_size() + scaled3.element_size()),
-                config.chunk * matrix1.element_size(),
-            ),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.warps,
-            num_stages=2,
-        )
+        dS_linear = saved["S linear"].mT.contiguous()
         if exchange is not None:  # other parts of the sequence are elsewhere
             dS_coming = exchange.begin(
                 (map_of_all("S", dS_first, dS_ends, lay, parts, False, linear=dS_linear, axis=0),)
@@ -3049,8 +2900,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             ((dS_first, dS_starts),) = dS_coming()
         else:
             dS_starts = chained_matrix(dS_first, dS_ends, dS_linear, lay, parts, False, along=0)
-    dS_ends = dS_linear = None
-    write2 = some.new_empty((B, T, H, E), dtype=some.dtype)
+    dS_ends = None
     dv = some.new_empty((B, T, H, E), dtype=some.dtype)
     dbeta_0 = some.new_empty((B, T, H, cdiv(E, min(config.tile, config.padded(E))) * config.warps), dtype=torch.float32)
     dS_borders = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype)
@@ -3069,7 +2919,6 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         beta_by_head,
         write1,
         *strides(write1, H),
-        write2,
         dv,
         dbeta_0,
         alpha_sums,
@@ -3114,9 +2963,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             alpha_resets,
             write1,
             *strides(write1, H),
-            write2,
-            *strides(write2, H),
-            beta_by_head,
+            dv,
+            *strides(dv, H),
             k,
             *strides(k, H),
             alpha_extents,
@@ -3124,6 +2972,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             *strides(do, H),
             q,
             *strides(q, H),
+            beta_by_head,
             alpha,
             *strides(alpha, H),
             dq,
@@ -3156,9 +3005,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             alpha_resets,
             write1,
             *strides(write1, H),
-            write2,
-            *strides(write2, H),
-            beta_by_head,
+            dv,
+            *strides(dv, H),
             k,
             *strides(k, H),
             alpha_extents,
@@ -3166,6 +3014,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             *strides(do, H),
             q,
             *strides(q, H),
+            beta_by_head,
             alpha,
             *strides(alpha, H),
             dq,
@@ -3189,7 +3038,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_stages=1,
             maxnreg=255 if config.exact else None,
         )
-    alpha_extents = alpha_resets = alpha_sums = dS_borders = write2 = None
+    alpha_extents = alpha_resets = alpha_sums = dS_borders = None
     gradients, initial = {}, {}
     if "q" in needs:
         gradients["q"] = dq.to(given["q"].dtype)
@@ -3427,7 +3276,7 @@ def kimi_delta_attention(
         chunkform.errors.DoubleBackwardError: a gradient was differentiated.
 
     Cost: in T linear. For each step and head at widths of 64 in two bytes, as planned for a GPU,
-        2,180 bytes and 58,709 FLOPs forwards, 6,290 bytes and 173,397 FLOPs backwards.
+        2,180 bytes and 58,709 FLOPs forwards, 6,418 bytes and 173,397 FLOPs backwards.
 
     Example:
         >>> import torch

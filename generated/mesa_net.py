@@ -40,7 +40,7 @@ family: program
 #         dH_t = dH_t^+ + dy_t p_t^T
 #         dH_{t-1}^+ = lam_t dH_t
 #         dk_t = beta_t dH_t k_t + beta_t dH_t^T k_t
-#         dbeta_t = k_t^T dH_t^T k_t
+#         dbeta_t = k_t^T dH_t k_t
 #         dlog lam_t = lam_t <H_{t-1}, dH_t>
 #         dlamb = sum_t (p_t . dy_t)
 #         dp_t = H_t^T dy_t + lamb . dy_t
@@ -91,7 +91,7 @@ family: program
 #         dS_{t-1}^+ = lam_t dS_t
 #         dk_t = beta_t dS_t v_t
 #         dv_t = beta_t dS_t^T k_t
-#         dbeta_t = v_t^T dS_t^T k_t
+#         dbeta_t = k_t^T dS_t v_t
 #         dlog lam_t = lam_t <S_{t-1}, dS_t>
 #         dx_t = S_t dy_t
 #         lam_t <S_{t-1}, dS_t> = <S_n, dS_n^+> + sum_{s >= t} (x_s^T S_s dy_s - beta_s k_s^T dS_s v_s)
@@ -343,7 +343,7 @@ def torch_x_system_backward(given, states, constants, saved, cotangents, final_c
     )
     gradients = {}
     gradients["k"] = from_steps((beta[..., None] * y_2 + y_3 * beta[..., None]), lead, 1, given["k"].dtype)
-    t25 = (k * y_2).sum(-1)
+    t25 = (k * y_3).sum(-1)
     gradients["beta"] = from_steps(t25, lead, 0, given["beta"].dtype)
     gradients["lam"] = from_steps(pairing_H, lead, 0, given["lam"].dtype)
     gradients["lamb"] = from_heads(p * dy, lead, 1, given["lamb"].dtype)
@@ -637,7 +637,7 @@ def torch_o_backward(given, states, constants, saved, cotangents, final_cotangen
     gradients = {}
     gradients["k"] = from_steps(beta[..., None] * y_3, lead, 1, given["k"].dtype)
     gradients["v"] = from_steps(beta[..., None] * y_2, lead, 1, given["v"].dtype)
-    t28 = (v * y_2).sum(-1)
+    t28 = (k * y_3).sum(-1)
     gradients["beta"] = from_steps(t28, lead, 0, given["beta"].dtype)
     gradients["lam"] = from_steps(pairing_S, lead, 0, given["lam"].dtype)
     gradients["x"] = from_steps(y, lead, 1, given["x"].dtype)
@@ -872,7 +872,7 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
     B, T = k.shape[:2]
     H = max(k.shape[2], beta.shape[2], lam.shape[2], lamb.shape[0], p.shape[2], 0)
     D = k.shape[-1]
-    config = choose(some.dtype, (D,), "460624405f943f66")
+    config = choose(some.dtype, (D,), "217e6094d6ca0e47")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -1250,7 +1250,6 @@ def x_system_backward_sweep_2(
     matrix1,
     beta_by_head,
     dk_1_out,
-    dbeta_1_out,
     dy_p,
     dy_b,
     dy_t,
@@ -1317,10 +1316,6 @@ def x_system_backward_sweep_2(
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-        k2 = tl.load(
-            k_p + t0 * k_t + i[None, :] * k_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
-        )
-        k2_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], k2, 0.0)
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         p = tl.zeros([block_d_kept, C], tl.float32)
         p2 = tl.load(
@@ -1357,19 +1352,6 @@ def x_system_backward_sweep_2(
                 (beta[None, :] * p3),
                 mask=d_kept_ok[:, None] & i_ok[None, :],
             )  # dk
-            tl.store(
-                dbeta_1_out
-                + ((step + i * H) * tl.cdiv(D, block_d_kept) + tile)[None, :] * WARPS
-                + tl.arange(0, WARPS)[:, None],
-                tl.sum(
-                    tl.reshape(
-                        tl.where(d_kept_ok[:, None], (k2_each.to(tl.float32) * p3), 0.0),
-                        [WARPS, block_d_kept // WARPS, C],
-                    ),
-                    axis=1,
-                ),
-                mask=i_ok[None, :],
-            )  # dbeta
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if dH_last is not None:
@@ -1468,6 +1450,7 @@ def x_system_backward_sweep_3(
     dk_1_h,
     dk_1_g,
     dk_out,
+    dbeta_2_out,
     p_p,
     p_b,
     p_t,
@@ -1591,6 +1574,19 @@ def x_system_backward_sweep_3(
                 mask=d_kept_ok[:, None] & i_ok[None, :],
             )  # dk
             tl.store(
+                dbeta_2_out
+                + ((step + i * H) * tl.cdiv(D, block_d_kept) + tile)[None, :] * WARPS
+                + tl.arange(0, WARPS)[:, None],
+                tl.sum(
+                    tl.reshape(
+                        tl.where(d_kept_ok[:, None], (p2 * k_each.to(tl.float32)), 0.0),
+                        [WARPS, block_d_kept // WARPS, C],
+                    ),
+                    axis=1,
+                ),
+                mask=i_ok[None, :],
+            )  # dbeta
+            tl.store(
                 H_out_late__out
                 + ((step + i * H) * tl.cdiv(D, block_d_kept) + tile)[None, :] * WARPS
                 + tl.arange(0, WARPS)[:, None],
@@ -1610,7 +1606,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     B, T = k.shape[:2]
     H = max(k.shape[2], beta.shape[2], lam.shape[2], lamb.shape[0], p.shape[2], 0)
     D = k.shape[-1]
-    config = choose(some.dtype, (D,), "460624405f943f66")
+    config = choose(some.dtype, (D,), "217e6094d6ca0e47")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -1692,7 +1688,6 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
                 matrix1,
                 beta_by_head,
                 None,
-                None,
                 dy,
                 *strides(dy, H),
                 *lay.walked,
@@ -1761,9 +1756,6 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     dH_ends = None
     if needs & {"H", "beta", "k", "lam"}:
         dk_1 = some.new_empty((B, T, H, D), dtype=torch.float32)
-        dbeta_1 = some.new_empty(
-            (B, T, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps), dtype=torch.float32
-        )
         dH_last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32)
         launch(
             x_system_backward_sweep_2,
@@ -1779,7 +1771,6 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             matrix1,
             beta_by_head,
             dk_1,
-            dbeta_1,
             dy,
             *strides(dy, H),
             *lay.walked,
@@ -1806,7 +1797,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     if needs & {"lam"}:
         H__at_ends = pair(H__last, dH_starts, (-2, -1))
     H__last = None
-    if needs & {"k", "lam"}:
+    if needs & {"beta", "k", "lam"}:
         matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
         launch(
             x_system_backward_prepare_3,
@@ -1832,8 +1823,11 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             num_stages=1,
             maxnreg=config.registers,
         )
-    if needs & {"k", "lam"}:
+    if needs & {"beta", "k", "lam"}:
         dk = dk_1  # in place
+        dbeta_2 = some.new_empty(
+            (B, T, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps), dtype=torch.float32
+        )
         H_out_late_ = some.new_empty(
             (B, T, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps), dtype=torch.float32
         )
@@ -1853,6 +1847,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             dk_1,
             *strides(dk_1, H),
             dk,
+            dbeta_2,
             p,
             *strides(p, H),
             *lay.walked,
@@ -1894,8 +1889,8 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     if "k" in needs:
         gradients["k"] = dk
     if "beta" in needs:
-        gradients["beta"] = total((B, T, H), torch.float32, dbeta_1)
-    dbeta_1 = None
+        gradients["beta"] = total((B, T, H), torch.float32, dbeta_2)
+    dbeta_2 = None
     if "lam" in needs:
         gradients["lam"] = spread(H__pairing, (B, T, H), some)
     if "lamb" in needs:
@@ -2395,7 +2390,7 @@ def triton_o_forward(given, states, constants, packed=None, needs_backward=True)
     H = max(k.shape[2], v.shape[2], beta.shape[2], lam.shape[2], x.shape[2], 0)
     D = k.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "a395f27ea0d249c3")
+    config = choose(some.dtype, (D, E), "7fe99684dc18507e")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -2752,13 +2747,7 @@ def o_backward_sweep_2(
     dy_g,
     matrix2,
     beta_by_head,
-    v_p,
-    v_b,
-    v_t,
-    v_h,
-    v_g,
     dv_out,
-    dbeta_1_out,
     x_p,
     x_b,
     x_t,
@@ -2811,7 +2800,6 @@ def o_backward_sweep_2(
         d_ok = d_ok + (d_ok_slice,)
     k_p += b * k_b + h // k_g * k_h
     dy_p += b * dy_b + h // dy_g * dy_h
-    v_p += b * v_b + h // v_g * v_h
     x_p += b * x_b + h // x_g * x_h
     for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
@@ -2827,8 +2815,6 @@ def o_backward_sweep_2(
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-        v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
-        v_each = tl.where(e_ok[:, None] & i_ok[None, :], v, 0.0)
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         p = tl.zeros([block_e, C], tl.float32)
         dy = tl.load(dy_p + t0 * dy_t + i[None, :] * dy_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
@@ -2870,18 +2856,6 @@ def o_backward_sweep_2(
                 (beta[None, :] * p2),
                 mask=e_ok[:, None] & i_ok[None, :],
             )  # dv
-            tl.store(
-                dbeta_1_out
-                + ((step + i * H) * tl.cdiv(E, block_e) + tile)[None, :] * WARPS
-                + tl.arange(0, WARPS)[:, None],
-                tl.sum(
-                    tl.reshape(
-                        tl.where(e_ok[:, None], (p2 * v_each.to(tl.float32)), 0.0), [WARPS, block_e // WARPS, C]
-                    ),
-                    axis=1,
-                ),
-                mask=i_ok[None, :],
-            )  # dbeta
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
             if dS_last is not None:
@@ -2923,6 +2897,7 @@ def o_backward_sweep_3(
     x_g,
     matrix3,
     dk_out,
+    dbeta_2_out,
     dy_p,
     dy_b,
     dy_t,
@@ -3040,6 +3015,18 @@ def o_backward_sweep_3(
                 mask=d_ok[:, None] & i_ok[None, :],
             )  # dk
             tl.store(
+                dbeta_2_out
+                + ((step + i * H) * tl.cdiv(D, block_d) + tile)[None, :] * WARPS
+                + tl.arange(0, WARPS)[:, None],
+                tl.sum(
+                    tl.reshape(
+                        tl.where(d_ok[:, None], (p2 * k_each.to(tl.float32)), 0.0), [WARPS, block_d // WARPS, C]
+                    ),
+                    axis=1,
+                ),
+                mask=i_ok[None, :],
+            )  # dbeta
+            tl.store(
                 S_out_late__out
                 + ((step + i * H) * tl.cdiv(D, block_d) + tile)[None, :] * WARPS
                 + tl.arange(0, WARPS)[:, None],
@@ -3060,7 +3047,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
     H = max(k.shape[2], v.shape[2], beta.shape[2], lam.shape[2], x.shape[2], 0)
     D = k.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "a395f27ea0d249c3")
+    config = choose(some.dtype, (D, E), "7fe99684dc18507e")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -3124,9 +3111,6 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
                 *strides(dy, H),
                 matrix2,
                 beta_by_head,
-                v,
-                *strides(v, H),
-                None,
                 None,
                 x,
                 *strides(x, H),
@@ -3141,8 +3125,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
                 WARPS=config.warps,
                 STAGES=config.stages_for(
                     config.padded(D) * (k.element_size() + x.element_size()),
-                    min(config.tile, config.padded(E)) * (dy.element_size() + v.element_size())
-                    + config.chunk * matrix2.element_size(),
+                    min(config.tile, config.padded(E)) * dy.element_size() + config.chunk * matrix2.element_size(),
                 ),
                 C=config.chunk,
                 LEVELS=config.levels,
@@ -3204,11 +3187,8 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
         if parts > 1:
             dS_starts = chained(dS_first, dS_ends, lay, parts, False, (lam_sums, lam_resets), None, config.exact)
     dS_ends = None
-    if needs & {"S", "beta", "v"}:
+    if needs & {"S", "v"}:
         dv = some.new_empty((B, T, H, E), dtype=some.dtype)
-        dbeta_1 = some.new_empty(
-            (B, T, H, cdiv(E, min(config.tile, config.padded(E))) * config.warps), dtype=torch.float32
-        )
         dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
         launch(
             o_backward_sweep_2,
@@ -3223,10 +3203,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
             *strides(dy, H),
             matrix2,
             beta_by_head,
-            v,
-            *strides(v, H),
             dv,
-            dbeta_1,
             x,
             *strides(x, H),
             *lay.walked,
@@ -3240,8 +3217,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
             WARPS=config.warps,
             STAGES=config.stages_for(
                 config.padded(D) * (k.element_size() + x.element_size()),
-                min(config.tile, config.padded(E)) * (dy.element_size() + v.element_size())
-                + config.chunk * matrix2.element_size(),
+                min(config.tile, config.padded(E)) * dy.element_size() + config.chunk * matrix2.element_size(),
             ),
             C=config.chunk,
             LEVELS=config.levels,
@@ -3255,8 +3231,11 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
     if needs & {"lam"}:
         S_at_ends = pair(S_last, dS_starts, (-2, -1))
     S_last = None
-    if needs & {"k", "lam"}:
+    if needs & {"beta", "k", "lam"}:
         dk = some.new_empty((B, T, H, D), dtype=torch.float32)
+        dbeta_2 = some.new_empty(
+            (B, T, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps), dtype=torch.float32
+        )
         S_out_late_ = some.new_empty(
             (B, T, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps), dtype=torch.float32
         )
@@ -3276,6 +3255,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
             *strides(x, H),
             matrix3,
             dk,
+            dbeta_2,
             dy,
             *strides(dy, H),
             *lay.walked,
@@ -3322,8 +3302,8 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
         gradients["v"] = dv.to(given["v"].dtype)
     dv = None
     if "beta" in needs:
-        gradients["beta"] = total((B, T, H), torch.float32, dbeta_1)
-    dbeta_1 = None
+        gradients["beta"] = total((B, T, H), torch.float32, dbeta_2)
+    dbeta_2 = None
     if "lam" in needs:
         gradients["lam"] = spread(S_pairing, (B, T, H), some)
     if "x" in needs:

@@ -489,7 +489,7 @@ def border_totals_kernel(
 def border_sums_kernel(
     a, r, start, in_late, in_early, out_late, out_early, own_late, own_early, kept, total, out, T, H, chunks, begins, stops,
     owners, ends, parts, length, HEADS: tl.constexpr, N_IN: tl.constexpr, N_OUT: tl.constexpr, N_OWN: tl.constexpr,
-    C: tl.constexpr, BLOCK: tl.constexpr, LEAST: tl.constexpr, EXACT: tl.constexpr,
+    C: tl.constexpr, BLOCK: tl.constexpr, LEAST: tl.constexpr, EXACT: tl.constexpr, AT_ONCE: tl.constexpr,
 ):  # fmt: skip
     """The pairing at each step of a chunk, [B, T, H]; see `border_sums`."""
     b, c, h, there = some_heads(H, chunks, HEADS)
@@ -523,9 +523,13 @@ def border_sums_kernel(
     border = value + tl.sum(late + early, axis=0)
     pairing = (border * passes(a, r, (b * H + h) * T + t0 + last, LEAST, EXACT))[None, :]
     pairing -= tl.cumsum(late, axis=0) - late + tl.cumsum(early, axis=0)
+    if AT_ONCE:
+        pairing += early
     late = tl.reshape(slot(in_late, at, N_IN, ok) + slot(own_late, at, N_OWN, ok), [C, HEADS])
     early = tl.reshape(slot(in_early, at, N_IN, ok) + slot(own_early, at, N_OWN, ok), [C, HEADS])
-    pairing += tl.cumsum(late, axis=0, reverse=True) + tl.cumsum(early, axis=0, reverse=True) - early
+    pairing += tl.cumsum(late, axis=0, reverse=True) + tl.cumsum(early, axis=0, reverse=True)
+    if not AT_ONCE:
+        pairing -= early
     tl.store(out + tl.reshape(at, [C, HEADS]), pairing, mask=tl.reshape(ok, [C, HEADS]))
 
 
@@ -763,13 +767,15 @@ def border_sums(
     out_early: torch.Tensor | None = None,
     own_late: torch.Tensor | None = None,
     own_early: torch.Tensor | None = None,
+    at_once: bool = False,
 ) -> torch.Tensor:
     """A decay's pairing [B, T, H], float32, from what sweeps have summed for each step: [B, T, H, tiles], or None for nothing.
 
     `own` are pairs inside a chunk, `in` reads of the state before it, `out` (negative) reads of the gradient after it; `start`
     [N * parts, H] is <S, dS> after the last step of each part: the states that entered the parts were rounded otherwise than
-    what the sweeps have there. `a`, `r` are the cumulative decays and resets of `cumulate`. What the decays of a whole
-    chunk make smaller than rounding counts as nothing there, so that nothing beyond such a chunk is in the sum.
+    what the sweeps have there. `at_once`: early terms count for their own step as well. `a`, `r` are the cumulative decays and
+    resets of `cumulate`. What the decays of a whole chunk make smaller than rounding counts as nothing there, so that nothing
+    beyond such a chunk is in the sum.
     """
     kept, total = (a.new_empty((p.batch, p.heads, p.chunks)) for _ in range(2))
     out = a.new_empty((p.batch, p.steps, p.heads))
@@ -785,7 +791,7 @@ def border_sums(
         border_sums_kernel, (programs,), a, r, None if start is None else start.contiguous(), in_late, in_early,
         out_late, out_early, own_late, own_early, kept, total, out, *p.at_once, p.owners, p.ends, parts,
         p.length(parts), HEADS=heads, N_IN=tiles[0], N_OUT=tiles[1], N_OWN=tiles[2], C=p.chunk, BLOCK=128, LEAST=least,
-        EXACT=exact, num_warps=4,
+        EXACT=exact, AT_ONCE=at_once, num_warps=4,
     )  # fmt: skip
     return out
 

@@ -37,13 +37,15 @@ class Store:
 class Fused:
     """`stores` by stage; `values` and `pairings` (late, early) are over inputs and stored leaves, for torch.
 
-    Pairings of decays that are one scalar a step aren't among them: sweeps sum these.
+    Pairings of decays that are one scalar a step aren't among them: sweeps sum these. `at_once`: those states whose early terms
+    stand in the value that has the pairing, for the step itself, so that all terms together count as late.
     """
 
     stores: dict[int, list[Store]]
     values: dict[str, Node]
     pairings: dict[str, tuple[Node, Node]]
     made: dict[tuple[str, str], int] = field(default_factory=dict)
+    at_once: set[str] = field(default_factory=set)
 
 
 def is_made(x: Node) -> bool:
@@ -77,14 +79,16 @@ class _Fusion:
     def run(self) -> Fused:
         values = {n: node for stage in self.plan.stages if isinstance(stage, Map) for n, node in stage.values.items()}
         pairings: dict[str, tuple[Node, Node]] = {}
-        for stage in self.plan.stages:
-            if isinstance(stage, Accumulate) and stage.direct is None:
-                late, early = _as_one(stage.pairing, values)
-                state = stage.pairing.state
-                pairings[state] = (self.root(f"{state}.late", late), self.root(f"{state}.early", early))
+        at_once: set[str] = set()
+        for p, direct in ((x.pairing, x.direct) for x in self.plan.stages if isinstance(x, Accumulate)):
+            if direct is None:
+                late, early = _as_one(p, values)
+                pairings[p.state] = (self.root(f"{p.state}.late", late), self.root(f"{p.state}.early", early))
+            elif p.early is not ZERO and any({p.leaf, *terms_of(p.early)} <= set(terms_of(x)) for x in values.values()):
+                at_once |= {p.state} if _as_one(p, values)[1] is ZERO else set()
         values = {name: self.root(name, node) for name, node in values.items()}
         self.keep([*values.values(), *(x for pair in pairings.values() for x in pair)])
-        return Fused(self.stores, values, pairings, self.made)
+        return Fused(self.stores, values, pairings, self.made, at_once)
 
     # --- values -----------------------------------------------------------------------------------------------------
 
@@ -134,6 +138,7 @@ class _Fusion:
 
     def final(self, name: str, node: Node, k: int) -> Node:
         x = leaf("stored", name, node.axes)
+        self.made[x.attrs[:2]] = k
         here = self.over_tile(node, k)
         assert here is not None
         self.stores[k].append(Store(x, here, "final", name))

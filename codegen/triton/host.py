@@ -59,6 +59,8 @@ class Host:
         self._share_sums()
         self.again = {n for s in self.blocks.walks.values() for n in s.states} & states if backward else set()
         self.kept_starts = later.again if later is not None else self.again
+        assert c.forward is not None
+        self.turned = _turned_maps(c.forward, plan if backward or later is None else later.plan) if cuts else set()
         self.waiting = list(self.pieces)
         self.cuts = cuts  # may sequences be cut in parts, which programs of their own walk over?
         self.exchanges = cuts and exchanges  # may other parts be elsewhere?
@@ -453,7 +455,8 @@ class Host:
         if any(y.attrs[0] in ("inner", "product") for y in leaves) or node.op == "inverse":
             return False
         made = [y for z in (node, *_streams_of(o, [node]).values()) for y in walk(z) if y.op == "leaf"]
-        return not any(y.attrs[0] in ("stored", "ahead") or self.fused.made.get(y.attrs[:2], -1) >= k for y in made)
+        late = {"ahead": k, "stored": k}
+        return all(self.fused.made.get(y.attrs[:2], late.get(y.attrs[0], -1)) < k for y in made)
 
     def _share_sums(self) -> None:
         """Hand pairs inside chunks, which are summed for the gradient of a decay, to the kernel ahead of a walk, up to their own,
@@ -499,10 +502,15 @@ class Host:
         """
         if not self.cuts:
             return [], []
-        linear = linear_sweep(sweep.group, self.plan.form.reads) if feeds_back(sweep.group, sweep.solve) else None
+        linear = _matrix_map(sweep, self.plan)
         lines = [f"{self.names(leaf('state', s.name))}_ends = {self._new_state(s, 'B * parts')}" for s in sweep.group]
         lines += self._launch(kernel, "ends")
-        if linear is not None:
+        turned = self.backward and sweep.group[0].name[1:] in self.turned
+        if turned:
+            (s,) = sweep.group
+            kept = f'saved["{s.name[1:]} linear"]'
+            lines.append(f"{self.names(leaf('state', s.name))}_linear = {kept}.mT.contiguous()")
+        elif linear is not None:
             o = self.opened[k, "linear"] = opened(linear)
             self._prepare(o, wanted, f"{self.kind}_prepare_{number}_linear", k)
             walk = sweep_kernel(f"{self.kind}_ends_{number}", linear, o, [], self.names, ends=True, identity=True)
@@ -538,9 +546,13 @@ class Host:
                     "else:",
                 ]
             finish.append(f"{'    ' * self.exchanges}{name}_starts = {function}({given}, {rest})")
-        condition = "if parts > 1 or exchange is not None:" if self.exchanges else "if parts > 1:"
-        begin, end = ([condition, *(f"    {x}" for x in half)] for half in (lines, finish))
+        begin, end = ([f"if {self._in_parts}:", *(f"    {x}" for x in half)] for half in (lines, finish))
         return begin, end
+
+    @property
+    def _in_parts(self) -> str:
+        """Are the sequences cut?"""
+        return "parts > 1 or exchange is not None" if self.exchanges else "parts > 1"
 
     def _inputs(self, kernel: Kernel, block: str = "", makes: frozenset[str] = frozenset()) -> None:
         """What torch computes ahead of a kernel, but for sums of decays that it makes; `block` begins the names of one decay a
@@ -583,33 +595,42 @@ class Host:
         x = s.leaf
         name = self.names(x)
         shape = ["B", "T", "H", *(size_name(dim_of(a)) for a in x.axes)]
-        dtype = "some.dtype"
         if s.kind == "sums":
             shape.append(self._sums_of(k))
-        if s.kind in ("sums", "part") or (s.kind == "final" and self._wide(s.root)):
-            dtype = "torch.float32"
-            if (before := self._replaced(k, s)) is not None:
-                return f"{name} = {self.names(before)}  # in place"
-        return f"{name} = some.new_empty(({', '.join(shape)}), dtype={dtype})"
+        before = self._replaced(k, s)
+        if before is not None:
+            return f"{name} = {self.names(before)}  # in place"
+        return f"{name} = some.new_empty(({', '.join(shape)}), dtype={self._dtype(s)})"
+
+    def _dtype(self, s: Store) -> str:
+        """Of what is stored. A gradient's terms so far are float32, unless they may be made of writes that are solved for, which
+        are rounded as well."""
+        if s.kind == "part" and not (self.backward and self.plan.form.write_leaves()):
+            return "torch.float32"
+        wide = s.kind == "sums" or (s.kind in ("final", "part") and self._wide(s.root))
+        return "torch.float32" if wide else "some.dtype"
 
     def _replaced(self, k: int, s: Store) -> Node | None:
         """The terms so far that a store adds to, where nothing else uses them: each entry is made of the one that it replaces."""
-        parts = {x.leaf.attrs[1]: x.leaf for n in range(k) for x in self.fused.stores.get(n, ()) if x.kind == "part"}
+        parts = {x.leaf.attrs[1]: x for n in range(k) for x in self.fused.stores.get(n, ()) if x.kind == "part"}
         used = [
             parts[y.attrs[1]]
             for y in terms_of(s.node)
             if y.op == "leaf" and y.attrs[0] == "stored" and y.attrs[1] in parts
         ]
-        if s.kind == "sums" or len(used) != 1 or [*map(dim_of, used[0].axes)] != [*map(dim_of, s.leaf.axes)]:
+        if s.kind not in ("final", "part") or len(used) != 1 or self._dtype(used[0]) != self._dtype(s):
+            return None
+        before = used[0].leaf
+        if [*map(dim_of, before.axes)] != [*map(dim_of, s.leaf.axes)]:
             return None
         if k not in self.blocks.walks:
             return None  # a kernel may have made it that stores nothing of it
         others = [x.node for j, stores in self.fused.stores.items() for x in stores if (j, x) != (k, s)]
         others += [*self.fused.values.values(), *(x for pair in self.fused.pairings.values() for x in pair)]
         others += [x for stage in self.plan.sweeps for x in stream_nodes(stage)]
-        if any(y.op == "leaf" and y.attrs[:2] == used[0].attrs[:2] for y in walk(*others)):
+        if any(y.op == "leaf" and y.attrs[:2] == before.attrs[:2] for y in walk(*others)):
             return None
-        return used[0]
+        return before
 
     def _tile_count(self, o: Opened, reads: bool = False) -> str:
         if len(o.tile) != 1:
@@ -757,6 +778,9 @@ class Host:
         if self.cuts and starts:
             named = ", ".join(f'"{n} starts": {self.names(leaf("state", n))}_starts' for n in starts)
             self.lines += ["if parts > 1:", f"    saved |= {{{named}}}"]
+        if self.turned:
+            named = ", ".join(f'"{n} linear": {self.names(leaf("state", n))}_linear' for n in sorted(self.turned))
+            self.lines += [f"if {self._in_parts}:", f"    saved |= {{{named}}}"]
         self.lines.append(f"return {{{outputs}}}, {{{finals}}}, saved")
 
     def _values(self, values: dict[str, Node], orders: dict[str, tuple[str, ...]]) -> dict[str, str]:
@@ -903,6 +927,7 @@ class Host:
         self.lines.append(f"{name}_pairing = border_sums(")
         self.lines.append(f"    {decay}_sums, {decay}_resets, {start}, lay, parts, config.exact,")
         self.lines += [f"    {slot.replace('.', '_')}={text}," for slot, text in found.items()]
+        self.lines += ["    at_once=True,"] if p.state in self.fused.at_once else []
         self.lines.append(")")
 
     # --- who needs what ---------------------------------------------------------------------------------------------
@@ -939,7 +964,7 @@ class Host:
         for s in self.fused.stores[k]:
             for root in (s.root, *s.shared):
                 wanted |= self._root_wants(root)
-            if s.kind in ("kept", "part"):
+            if s.kind in ("kept", "part", "final"):
                 wanted |= self._leaf_wants(k, s.leaf)
         return wanted
 
@@ -958,6 +983,20 @@ class Host:
             if any(_uses(n, x) for n in pair):
                 wanted |= self._paired(state)
         return wanted
+
+
+def _matrix_map(sweep: Sweep, plan: Plan) -> Sweep | None:
+    """The sweep over the matrix of a part's map, where writes depend on reads; there may be none for such a sweep."""
+    return linear_sweep(sweep.group, plan.form.reads) if feeds_back(sweep.group, sweep.solve) else None
+
+
+def _turned_maps(forward: Plan, backward: Plan) -> set[str]:
+    """The states with a matrix in the map of a part, which is, turned, in the map of their gradient: so the gates have proved."""
+    rows: dict[str, str | None] = {}
+    for plan in (forward, backward):
+        alone = [s for s in plan.sweeps if len(s.group) == 1 and _matrix_map(s, plan) is not None]
+        rows |= {s.group[0].name: s.group[0].row for s in alone}
+    return {n for n in rows if rows.get(f"d{n}", "") == rows[n]}
 
 
 def _plain(o: Opened, later: Opened) -> bool:

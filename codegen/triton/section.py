@@ -16,6 +16,7 @@ from .cut import cut
 from .fuse import fuse
 from .host import HASH, Host, without
 from .kernels import Kernel
+from .reused import reused
 from .tile import CannotPrint, Fine
 
 TEMPLATES = Path(__file__).parent.parent / "templates"
@@ -48,6 +49,7 @@ def triton_source(c: Compiled, exchanges: bool = True, fine: Fine | None = None,
 
 def walked(c: Compiled, plan: Plan) -> Plan:
     """A backward plan as kernels walk it: what a walk loads is known once it is printed."""
+    plan = reused(plan)
     once = Host(c, plan, True, cuttable(c))
     once.text()
     return cut(plan, once.heavy) if once.heavy else plan

@@ -117,6 +117,12 @@ class Argument:
     axes: tuple[str, ...] = ()
 
 
+def _over_steps(x: Node) -> bool:
+    """Is x made of sums over the steps of a chunk with a decay for each channel? These take the most registers while they are
+    made, so that they come before what waits for them."""
+    return any(y.op == "leaf" and y.attrs[0] == "intra" for y in walk(x))
+
+
 class Tiles:
     """Prints nodes as statements into `lines`, once each, and collects the kernel's arguments."""
 
@@ -292,7 +298,7 @@ class Tiles:
         dots.sort(
             key=lambda a: not self._in_slices(a.attrs[0])
         )  # first what can be made where slices of states are read
-        parts = [self.value(a) for a in args if a not in dots]
+        parts = [self.value(a) for a in sorted((a for a in args if a not in dots), key=lambda a: not _over_steps(a))]
         text = ""
         for p in parts:
             shown = p.over(axes)

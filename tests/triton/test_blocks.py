@@ -12,6 +12,7 @@ from chunkform.codegen.triton.blocks import blocks
 from chunkform.codegen.triton.fuse import fuse
 from chunkform.codegen.triton.host import Host
 from chunkform.codegen.triton.opened import _Opening, opened
+from chunkform.codegen.triton.reused import reused
 from chunkform.spec.language import find
 
 
@@ -65,7 +66,7 @@ def test_kernels_ahead_have_few_registers_unless_they_load_many_tensors(name, ma
 def test_a_walk_that_loads_too_much_is_cut_in_one_for_each_read():
     """Each has the sums that are over its read, and one of them the pairs inside chunks and the last state."""
     c = compile_spec(find("gated_delta_rule")[0])
-    whole = [s for s in c.backward.stages if isinstance(s, Sweep)][-1]
+    whole = reused(c.backward).sweeps[-1]
     *before, one, two = [s for s in walked(c, c.backward).stages if isinstance(s, Sweep)]
     assert len(before) == 2 and len(whole.chunk.outputs) == 2
     assert {**one.chunk.outputs, **two.chunk.outputs} == whole.chunk.outputs and len(one.chunk.outputs) == 1
@@ -79,7 +80,7 @@ def test_a_walk_that_loads_too_much_is_cut_in_one_for_each_read():
 @pytest.mark.parametrize("name", ["lightning_attention", "gated_linear_attention", "delta_rule", "inverse_attention"])
 def test_walks_with_one_read_or_little_to_load_stay_whole(name):
     c = compile_spec(find(name)[0])
-    assert walked(c, c.backward) is c.backward
+    assert [s.reads for s in walked(c, c.backward).sweeps] == [s.reads for s in c.backward.sweeps]
 
 
 def test_a_steps_decay_is_part_of_the_decays_up_to_it():
