@@ -1602,7 +1602,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=config.warps,
             num_stages=2,
         )
-        dW_linear = saved["W linear"].mT.contiguous()
+        dW_linear = saved["W linear"].mT
         if exchange is not None:  # other parts of the sequence are elsewhere
             dW_coming = exchange.begin(
                 (map_of_all("W", dW_first, dW_ends, lay, parts, False, linear=dW_linear, axis=1),)

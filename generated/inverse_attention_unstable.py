@@ -1846,7 +1846,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=config.warps,
             num_stages=2,
         )
-        ds_linear = saved["s linear"].mT.contiguous()
+        ds_linear = saved["s linear"].mT
         if exchange is not None:  # other parts of the sequence are elsewhere
             ds_coming = exchange.begin(
                 (map_of_all("s", ds_first, ds_ends, lay, parts, False, linear=ds_linear, axis=0),)

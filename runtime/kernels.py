@@ -625,10 +625,10 @@ def chain_kernel(
 
 @triton.jit(do_not_specialize=["ranks", "rank_step", "parts"])
 def chain_matrix_kernel(
-    first, rows, ranks, rank_step, local, linear, out, H, parts, row_stride, column_stride,
+    first, rows, ranks, rank_step, local, linear, across, down, out, H, parts, row_stride, column_stride,
     ROWS: tl.constexpr, COLS: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr, FORWARD: tl.constexpr,
 ):  # fmt: skip
-    """As `chain_kernel`, where a part takes S to linear @ S + local; linear is [N * parts, H, ROWS, ROWS]."""
+    """As `chain_kernel`, where a part takes S to linear @ S + local; linear is [N * parts, H, ROWS, ROWS], of these strides."""
     sh = tl.program_id(0).to(tl.int64)
     r = tl.arange(0, BR)
     c = tl.program_id(1) * BC + tl.arange(0, BC)
@@ -647,7 +647,7 @@ def chain_matrix_kernel(
     for m in range(parts):
         at = place_in(sh, m, H, parts, FORWARD)
         tl.store(out + at * ROWS * COLS + place, S, mask=ok)
-        A = tl.load(linear + at * ROWS * ROWS + r[:, None] * ROWS + r[None, :], mask=square, other=0.0)
+        A = tl.load(linear + at * ROWS * ROWS + r[:, None] * across + r[None, :] * down, mask=square, other=0.0)
         S = tl.dot(A, S, tl.load(local + at * ROWS * COLS + place, mask=ok, other=0.0), input_precision="tf32x3")
 
 
@@ -721,7 +721,8 @@ def chained_matrix(
     along: int,
     before: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """As `chained`, where a part multiplies the axis `along` of the state by a matrix, `linear` [N * parts, H, row, row].
+    """As `chained`, where a part multiplies the axis `along` of the state by a matrix, `linear` [N * parts, H, row, row], which
+    may be a transposed view.
 
     `before` are the rows of the GPUs before this one, or None.
     """
@@ -736,7 +737,8 @@ def chained_matrix(
     ranks = (0, 0) if before is None else (before.shape[0], before.stride(0))
     out = torch.empty_like(local)
     launch(
-        chain_matrix_kernel, (p.sequences * p.heads, cdiv(columns, 32)), first, before, *ranks, local, linear, out, p.heads,
+        chain_matrix_kernel, (p.sequences * p.heads, cdiv(columns, 32)), first, before, *ranks, local, linear,
+        *linear.stride()[2:], out, p.heads,
         parts, *strides_of, ROWS=rows, COLS=columns, BR=padded(rows), BC=32, FORWARD=forward, num_warps=8,
     )  # fmt: skip
     return out

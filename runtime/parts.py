@@ -55,7 +55,7 @@ def row_kernel(
 
 @triton.jit(do_not_specialize=["parts"])
 def matrix_row_kernel(
-    first, local, linear, out, H, parts, row_stride, column_stride,
+    first, local, linear, across, down, out, H, parts, row_stride, column_stride,
     ROWS: tl.constexpr, COLS: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr, FORWARD: tl.constexpr, STARTS: tl.constexpr,
 ):  # fmt: skip
     """As `row_kernel`, where a part takes S to linear @ S + local. Blocks of columns of the matrix come first, then S's."""
@@ -72,7 +72,7 @@ def matrix_row_kernel(
         S += tl.load(first + sh * ROWS * COLS + place, mask=ok, other=0.0)
     for m in range(parts):
         at = place_in(sh, m, H, parts, FORWARD)
-        A = tl.load(linear + at * ROWS * ROWS + r[:, None] * ROWS + r[None, :], mask=square, other=0.0)
+        A = tl.load(linear + at * ROWS * ROWS + r[:, None] * across + r[None, :] * down, mask=square, other=0.0)
         step = tl.load(local + at * ROWS * COLS + place, mask=ok, other=0.0)
         S = tl.dot(A, S, step, input_precision="tf32x3")
     row = out + sh * (ROWS * ROWS + ROWS * COLS)
@@ -86,8 +86,8 @@ class PartsMap:
     """The map of all parts of the sequences on this GPU, for one state: what an exchange takes, like a `Segment`.
 
     `local` [B * parts, H, ...] is what each part makes of a zero state. `linear` is a matrix over the axis `axis` of the state,
-    [B * parts, H, row, row], or all decays of each part, [B * parts, H, X]; None where nothing decays. `along`: the state's axis
-    that decays differ along. What enters is given with what enters each part.
+    [B * parts, H, row, row], perhaps a transposed view, or all decays of each part, [B * parts, H, X]; None where nothing decays.
+    `along`: the state's axis that decays differ along. What enters is given with what enters each part.
     """
 
     state: str
@@ -120,8 +120,9 @@ class PartsMap:
             sizes, strides = self._layout
             blocks = cdiv(sizes["COLS"], 32) + cdiv(sizes["ROWS"], 32)
             launch(
-                matrix_row_kernel, (p.batch * p.heads, blocks), first, self.local, self.linear, out, p.heads, self.parts,
-                *strides, **sizes, BR=padded(sizes["ROWS"]), BC=32, FORWARD=self.forward, STARTS=starts, num_warps=8,
+                matrix_row_kernel, (p.batch * p.heads, blocks), first, self.local, self.linear,
+                *self.linear.stride()[2:], out, p.heads, self.parts, *strides, **sizes, BR=padded(sizes["ROWS"]), BC=32,
+                FORWARD=self.forward, STARTS=starts, num_warps=8,
             )  # fmt: skip
         else:
             sizes, block = state_sizes(self.local, self.linear, self.along)

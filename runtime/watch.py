@@ -198,7 +198,7 @@ class Watch(TorchDispatchMode):
             raise Unknown  # the host has read a number
         if function in EMPTY:
             self.rooms.add(self._made(found))
-        elif function.is_view or function is torch.ops.aten._unsafe_view.default:
+        elif (function.is_view or function is torch.ops.aten._unsafe_view.default) and _share(given[0], made):
             part = self.parts[given[0]]
             if any(x.dtype != part.dtype for x in made):
                 raise Unknown
@@ -211,3 +211,9 @@ class Watch(TorchDispatchMode):
             if set(memory[len(given) :]) & set(memory[: len(given)]) or len(set(memory[len(given) :])) < len(made):
                 raise Unknown
             self.steps.append(Operation(function, own, words, tuple(self._made(x) for x in made)))
+
+
+def _share(x: Tensor, made: Sequence[Tensor]) -> bool:
+    """Do these lie in the memory of x? What may be a view, such as `contiguous`, may have memory of its own as well."""
+    memory = x.untyped_storage()._cdata
+    return all(y.untyped_storage()._cdata == memory for y in made)

@@ -509,7 +509,7 @@ class Host:
         if turned:
             (s,) = sweep.group
             kept = f'saved["{s.name[1:]} linear"]'
-            lines.append(f"{self.names(leaf('state', s.name))}_linear = {kept}.mT.contiguous()")
+            lines.append(f"{self.names(leaf('state', s.name))}_linear = {kept}.mT")
         elif linear is not None:
             o = self.opened[k, "linear"] = opened(linear)
             self._prepare(o, wanted, f"{self.kind}_prepare_{number}_linear", k)

@@ -194,6 +194,21 @@ def test_operations_in_place(kernel):
     assert p.runs == 2
 
 
+def test_what_may_be_a_view_has_memory_of_its_own_where_it_is_a_copy(kernel):
+    def body(kernel, x, y):
+        a = x.new_empty((5, 3))
+        launch(kernel, (1,), a, x.mT.contiguous(), y.mT.contiguous(), factor=2)
+        return [a.contiguous().mT + 0]
+
+    p = Pass(kernel, body)
+    for seed in range(4):
+        x, y = numbers(seed)
+        with torch.inference_mode():  # where `contiguous` is one operation
+            found = p(x, y)[0]
+        torch.testing.assert_close(found.clone(), 2 * x + y)
+    assert p.runs == 2
+
+
 def test_an_act_is_one_operation_whatever_is_in_it(kernel):
     def double(out, x):
         out.copy_(x.sin() * 0 + 2 * float(x[0, 0]) * torch.ones(3, 5))
