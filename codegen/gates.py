@@ -135,8 +135,13 @@ def gate_form(a: Adjoint, form: NormalForm, backward: bool) -> GateResult:
     return compare(name, f"the read-write form of {program.name} is one step of it", a.forward, check, steps=1)
 
 
-def gate_plan(a: Adjoint, forward: Plan, backward: Plan | None = None) -> GateResult:
-    """The sweeps over chunks, for several ways to cut the sequence, compute what the step program does."""
+def gate_plan(
+    a: Adjoint, forward: Plan, backward: Plan | None = None, walks: bool = False, unwanted: str | None = None
+) -> GateResult:
+    """The sweeps over chunks, for several ways to cut the sequence, compute what the step program does.
+
+    `walks`: they are as kernels walk them. `unwanted`: a value that the plan leaves out.
+    """
 
     def check(point: Point) -> Compared:
         m, sizes, rng, steps = point.arithmetic, point.sizes, point.rng, point.steps
@@ -156,6 +161,8 @@ def gate_plan(a: Adjoint, forward: Plan, backward: Plan | None = None) -> GateRe
                 values, states, _ = run_plan(backward, own, {**initial, **last}, m, sizes, lengths, last)
             cut = f"(chunks of {lengths})"
             for name, node in program.outputs.items():
+                if name == unwanted:
+                    continue
                 yield (
                     f"{name} {cut}",
                     _broadcast(values[name], (backward or forward).form.values[name].axes, node.axes, sizes, steps),
@@ -166,7 +173,7 @@ def gate_plan(a: Adjoint, forward: Plan, backward: Plan | None = None) -> GateRe
 
     name, program = ("plan adjoint", a.program) if backward is not None else ("plan", a.forward)
     return compare(
-        name, f"the sweeps of {program.name} over chunks of any length compute it", a.forward, check, steps=5
+        f"{name} of kernels" if walks else name, f"the sweeps of {program.name} over chunks of any length compute it", a.forward, check, steps=5
     )
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from chunkform.errors import GateError
 
 from .evaluate import Env, evaluate, evaluate_all
-from .ir import ROW, ZERO, Node, add, dim_of, expand, leaf, total
+from .ir import ROW, ZERO, Node, add, dim_of, expand, leaf, total, walk
 from .run_steps import stored
 from .segments import Pair, SegmentMap
 from .stages import Accumulate, Border, Map, Plan, Sweep, Unroll
@@ -31,15 +31,20 @@ def run_plan(
 ) -> tuple[dict[str, Any], dict[str, Any], Env]:
     """(values, last states, everything computed). `env` holds sequences with a leading time axis; chunks have `lengths`.
 
-    `finals_dot` holds the incoming gradient of each last state, which a pairing starts from.
+    A value that a sweep takes is computed ahead of it. `finals_dot` holds the incoming gradient of each last state, which a
+    pairing starts from.
     """
     env = dict(env)
     finals: dict[str, Any] = {}
     values: dict[str, Any] = {}
     steps = sum(lengths)
+    nodes = {name: node for stage in p.stages if isinstance(stage, Map) for name, node in stage.values.items()}
     for stage in p.stages:
         match stage:
             case Sweep():
+                for x in walk(*stage.given.values()):
+                    if x.op == "leaf" and x.attrs[0] == "stored" and x.attrs[:2] not in env and x.attrs[1] in nodes:
+                        env[x.attrs[:2]] = _sequence(nodes[x.attrs[1]], env, arithmetic, sizes, steps)
                 run_sweep(stage, env, initial, finals, arithmetic, sizes, lengths)
             case Accumulate():
                 _accumulate(stage, env, finals, finals_dot or {}, p, arithmetic, sizes, steps)
@@ -78,10 +83,7 @@ def run_sweep(
     lengths: list[int],
 ) -> None:
     chunk, steps = sweep.chunk, sum(lengths)
-    nodes = dict(chunk.streams)
-    for border in sweep.borders:
-        nodes |= border.streams
-    streams = {x: _sequence(node, env, m, sizes, steps) for x, node in nodes.items()}
+    streams = {x: _sequence(node, env, m, sizes, steps) for x, node in sweep.given.items()}
     states = {s: initial[s] for s in sweep.states}
     starts = np.concatenate([[0], np.cumsum(lengths)])
     order = range(len(lengths)) if sweep.direction > 0 else range(len(lengths) - 1, -1, -1)

@@ -51,6 +51,11 @@ class Sweep:
     def states(self) -> tuple[str, ...]:
         return tuple(s.name for s in self.group)
 
+    @property
+    def given(self) -> dict[Node, Node]:
+        """What it is given, as step-level nodes by stream."""
+        return {**self.chunk.streams, **{x: n for border in self.borders for x, n in border.streams.items()}}
+
 
 @dataclass(frozen=True)
 class Unroll:

@@ -11,6 +11,7 @@ rounding: `python examples/context_parallel.py --copies 2` draws the same ones.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import sys
@@ -86,8 +87,6 @@ def main() -> None:
             if device.type == "cuda":
                 row["peak_gib"] = round(torch.cuda.max_memory_allocated() / 2**30, 3)
             print(json.dumps(row), flush=True)
-    if shared:
-        dist.destroy_process_group()
 
 
 def windows(codes: Tensor, batch: int, length: int, seed: int) -> Tensor:
@@ -117,3 +116,6 @@ def arguments() -> argparse.Namespace:
 
 if __name__ == "__main__":
     main()
+    if dist.is_initialized():
+        gc.collect()  # what holds groups goes before they do: else they may end after their threads, which aborts the process
+        dist.destroy_process_group()

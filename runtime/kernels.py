@@ -7,6 +7,7 @@ one decay a step stands the last reset `r` (a step of the chunk, -1 for none), b
 resets `n` up to there.
 """
 
+import functools
 from collections.abc import Iterable
 from math import prod
 from typing import Any
@@ -626,7 +627,7 @@ def chain_kernel(
 @triton.jit(do_not_specialize=["ranks", "rank_step", "parts"])
 def chain_matrix_kernel(
     first, rows, ranks, rank_step, local, linear, across, down, out, H, parts, row_stride, column_stride,
-    ROWS: tl.constexpr, COLS: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr, FORWARD: tl.constexpr,
+    ROWS: tl.constexpr, COLS: tl.constexpr, BR: tl.constexpr, BC: tl.constexpr, FORWARD: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """As `chain_kernel`, where a part takes S to linear @ S + local; linear is [N * parts, H, ROWS, ROWS], of these strides."""
     sh = tl.program_id(0).to(tl.int64)
@@ -644,11 +645,18 @@ def chain_matrix_kernel(
             row = rows + rank * rank_step + sh * (ROWS * ROWS + ROWS * COLS)
             A = tl.load(row + r[:, None] * ROWS + r[None, :], mask=square, other=0.0)
             S = tl.dot(A, S, tl.load(row + ROWS * ROWS + place, mask=ok, other=0.0), input_precision="tf32x3")
-    for m in range(parts):
+    zeros = 1 if first is None and rows is None else 0  # parts that zeros enter, which need no product
+    if zeros:
+        at = place_in(sh, 0, H, parts, FORWARD)
+        tl.store(out + at * ROWS * COLS + place, S, mask=ok)
+        S = tl.load(local + at * ROWS * COLS + place, mask=ok, other=0.0)
+    for m in tl.range(zeros, parts - 1, num_stages=STAGES):
         at = place_in(sh, m, H, parts, FORWARD)
         tl.store(out + at * ROWS * COLS + place, S, mask=ok)
         A = tl.load(linear + at * ROWS * ROWS + r[:, None] * across + r[None, :] * down, mask=square, other=0.0)
         S = tl.dot(A, S, tl.load(local + at * ROWS * COLS + place, mask=ok, other=0.0), input_precision="tf32x3")
+    if parts > zeros:
+        tl.store(out + place_in(sh, parts - 1, H, parts, FORWARD) * ROWS * COLS + place, S, mask=ok)
 
 
 def chained(
@@ -737,11 +745,18 @@ def chained_matrix(
     ranks = (0, 0) if before is None else (before.shape[0], before.stride(0))
     out = torch.empty_like(local)
     launch(
-        chain_matrix_kernel, (p.sequences * p.heads, cdiv(columns, 32)), first, before, *ranks, local, linear,
+        chain_matrix_kernel, (p.sequences * p.heads, cdiv(columns, 16)), first, before, *ranks, local, linear,
         *linear.stride()[2:], out, p.heads,
-        parts, *strides_of, ROWS=rows, COLS=columns, BR=padded(rows), BC=32, FORWARD=forward, num_warps=8,
+        parts, *strides_of, ROWS=rows, COLS=columns, BR=padded(rows), BC=16, FORWARD=forward,
+        STAGES=3 if shared_memory(local.device) >= 160 * 1024 else 1, num_warps=8,
     )  # fmt: skip
     return out
+
+
+@functools.cache
+def shared_memory(device: torch.device) -> int:
+    """Bytes that a program may have on this device; 0 where there are no such limits."""
+    return torch.cuda.get_device_properties(device).shared_memory_per_block_optin if device.type == "cuda" else 0
 
 
 def walked(
@@ -789,11 +804,12 @@ def border_sums(
         border_totals_kernel, (programs,), a, r, in_late, in_early, out_late, out_early, kept, total, *p.at_once,
         HEADS=heads, N_IN=tiles[0], N_OUT=tiles[1], C=p.chunk, LEAST=least, EXACT=exact, num_warps=4,
     )  # fmt: skip
+    programs, heads = grouped(p, 4)
     launch(
         border_sums_kernel, (programs,), a, r, None if start is None else start.contiguous(), in_late, in_early,
         out_late, out_early, own_late, own_early, kept, total, out, *p.at_once, p.owners, p.ends, parts,
         p.length(parts), HEADS=heads, N_IN=tiles[0], N_OUT=tiles[1], N_OWN=tiles[2], C=p.chunk, BLOCK=128, LEAST=least,
-        EXACT=exact, AT_ONCE=at_once, num_warps=4,
+        EXACT=exact, AT_ONCE=at_once, num_warps=1,
     )  # fmt: skip
     return out
 

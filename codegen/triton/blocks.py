@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from ..ir import ZERO, leaf, walk
 from ..read_write import StateForm
 from ..stages import Accumulate, Plan, Sweep
-from .fuse import Fused, stream_nodes
+from .fuse import Fused
 from .kernels import made_ahead
 from .opened import opened
 
@@ -91,7 +91,7 @@ def _waits(walks: dict[int, Sweep], pieces: dict[int, Sweep], own: frozenset[str
     """Does a walk load what is only read where it has left its states?"""
     late = [j for j, s in pieces.items() if j not in walks and (s.borders or not own.issuperset(s.states))]
     made = {x.leaf.attrs[:2] for j in late for x in fused.stores[j]}
-    nodes = [n for k, s in walks.items() for n in (*stream_nodes(s), *(x.node for x in fused.stores[k]))]
+    nodes = [n for k, s in walks.items() for n in (*s.given.values(), *(x.node for x in fused.stores[k]))]
     return any(y.op == "leaf" and y.attrs[:2] in made for y in walk(*nodes))
 
 

@@ -52,11 +52,6 @@ def is_made(x: Node) -> bool:
     return x.op == "leaf" and x.attrs[0] in ("read", "write")
 
 
-def stream_nodes(sweep: Sweep) -> list[Node]:
-    """What a sweep is given, as step-level nodes."""
-    return [*sweep.chunk.streams.values(), *(x for border in sweep.borders for x in border.streams.values())]
-
-
 def fuse(plan: Plan, saved: tuple[Node, ...] = ()) -> Fused:
     """The stores of each sweep. `saved`: leaves that must be kept for another plan."""
     return _Fusion(plan, saved).run()
@@ -203,7 +198,7 @@ class _Fusion:
         for k, stage in enumerate(self.plan.stages):
             if not isinstance(stage, Sweep):
                 continue
-            nodes = [*stream_nodes(stage), *(s.node for s in self.stores[k])]
+            nodes = [*stage.given.values(), *(s.node for s in self.stores[k])]
             for x in walk(*nodes):
                 if is_made(x) and self.made.get(x.attrs[:2], k) != k:
                     wanted.setdefault(x.attrs[:2], x)

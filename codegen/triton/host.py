@@ -17,7 +17,7 @@ from ..sequential.initial import initial_adjoints
 from ..stages import Accumulate, Map, Plan, Stage, Sweep
 from ..step import StateVar, StepProgram
 from .blocks import blocks
-from .fuse import Fused, Store, fuse, is_made, stream_nodes
+from .fuse import Fused, Store, fuse, is_made
 from .kernels import Kernel, Piece, made_ahead, others_name, prepare_kernel, read_kernel, sweep_kernel
 from .names import Names
 from .opened import Opened, Own, opened
@@ -265,7 +265,7 @@ class Host:
 
     def _read_by(self, k: int) -> list[int]:
         """The pieces that make what sweep k loads."""
-        nodes = [*stream_nodes(self.blocks.walks[k]), *(s.node for s in self.fused.stores[k])]
+        nodes = [*self.blocks.walks[k].given.values(), *(s.node for s in self.fused.stores[k])]
         return [j for j in self.waiting if any(_uses(n, s.leaf) for n in nodes for s in self.fused.stores[j])]
 
     def _read(self, stages: list[int]) -> None:
@@ -334,7 +334,7 @@ class Host:
         nodes += [x for n, pair in self.fused.pairings.items() if n not in self.blocks.whole for x in pair]
         for k, stage in enumerate(self.plan.stages):
             if isinstance(stage, Sweep) and (k not in stages or k in self.blocks.walks):
-                nodes += [*stream_nodes(stage), *(s.node for s in self.fused.stores[k])]
+                nodes += [*stage.given.values(), *(s.node for s in self.fused.stores[k])]
         return not any(_uses(n, store.leaf) for n in nodes)
 
     def _prepare_blocks(self, o: Opened, wanted: set[str], name: str) -> None:
@@ -359,7 +359,7 @@ class Host:
         later = [(j, x) for j, x in enumerate(self.plan.stages) if j > k and isinstance(x, Sweep)]
         if not any(x.direction < 0 and not set(x.states) <= self.entered for _, x in later):
             return False
-        nodes = [n for j, x in later for n in (*stream_nodes(x), *(s.node for s in self.fused.stores[j]))]
+        nodes = [n for j, x in later for n in (*x.given.values(), *(s.node for s in self.fused.stores[j]))]
         return not any(_uses(n, s.leaf) for n in nodes for s in self.fused.stores[k])
 
     def _walk_held(self) -> None:
@@ -627,7 +627,7 @@ class Host:
             return None  # a kernel may have made it that stores nothing of it
         others = [x.node for j, stores in self.fused.stores.items() for x in stores if (j, x) != (k, s)]
         others += [*self.fused.values.values(), *(x for pair in self.fused.pairings.values() for x in pair)]
-        others += [x for stage in self.plan.sweeps for x in stream_nodes(stage)]
+        others += [x for stage in self.plan.sweeps for x in stage.given.values()]
         if any(y.op == "leaf" and y.attrs[:2] == before.attrs[:2] for y in walk(*others)):
             return None
         return before
@@ -973,7 +973,7 @@ class Host:
         wanted: set[str] = set()
         for j, stage in enumerate(self.plan.stages):
             if j > k and isinstance(stage, Sweep):
-                nodes = [*stream_nodes(stage), *(s.node for s in self.fused.stores[j])]
+                nodes = [*stage.given.values(), *(s.node for s in self.fused.stores[j])]
                 if any(_uses(n, x) for n in nodes):
                     wanted |= self._wanted_by(j)
         for name, node in self.fused.values.items():
@@ -1044,7 +1044,7 @@ def without(plan: Plan, value: str) -> Plan:
         x
         for s in stages
         if isinstance(s, Sweep)
-        for x in (*stream_nodes(s), *s.chunk.definitions.values(), *s.chunk.states.values())
+        for x in (*s.given.values(), *s.chunk.definitions.values(), *s.chunk.states.values())
     ]
     used = {y.attrs[:2] for y in walk(*made) if is_made(y)}
     for k, stage in enumerate(stages):

@@ -8,6 +8,7 @@ from pathlib import Path
 import jinja2
 
 from ..adjoint import gradient_name
+from ..gates import gate_plan
 from ..pipeline import Compiled
 from ..segments import feeds_back, linear_sweep
 from ..stages import Plan
@@ -28,7 +29,8 @@ def triton_source(c: Compiled, exchanges: bool = True, fine: Fine | None = None,
     `exchanges`: what enters a part of a sequence may come from elsewhere, where kernels find it. `fine`: how it stands between
     other ops, if it does. `unwanted`: a variable whose gradient nobody wants.
 
-    Raises `CannotPrint` for a chunk program that no kernel here computes: one triangular system for each channel.
+    Raises `CannotPrint` for a chunk program that no kernel here computes: one triangular system for each channel; `GateError`
+    where the plan that kernels walk isn't the recurrence's adjoint.
     """
     assert c.forward is not None and c.backward is not None
     if any(s.mix for sweep in c.forward.sweeps for s in sweep.group):
@@ -36,8 +38,12 @@ def triton_source(c: Compiled, exchanges: bool = True, fine: Fine | None = None,
     parts: list[str] = []
     printed: list[str] = []
     cuts = cuttable(c)
-    plan = c.backward if unwanted is None else without(c.backward, gradient_name(c.step.variable(unwanted)))
-    backward = Host(c, walked(c, plan), True, cuts, exchanges, fine)
+    left_out = None if unwanted is None else gradient_name(c.step.variable(unwanted))
+    given = c.backward if left_out is None else without(c.backward, left_out)
+    plan = walked(c, given)
+    if plan != c.backward:
+        gate_plan(c.adjoint, c.forward, plan, walks=True, unwanted=left_out)
+    backward = Host(c, plan, True, cuts, exchanges, fine)
     for host in (Host(c, c.forward, False, cuts, exchanges, fine, backward), backward):
         text = host.text()
         kernels = [kernel_text(x) for k in host.kernels for x in ((k, k.for_others()) if k.others else (k,))]

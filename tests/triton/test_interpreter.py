@@ -57,6 +57,12 @@ def test_kernels_of_recurrences_from_the_literature_agree_with_the_oracle():
     assert_small(interpret(LITERATURE, [SMALL | {"decay": "extreme"}], slice=16), 1e-4)
 
 
+def test_corrections_in_other_forms_than_the_catalogues():
+    names = ("two_scalars", "late_decay", "other_key", "residual", "both_sides")
+    assert_small(interpret(names, [SMALL | {"heads": 1, "decay": "extreme"}]), 1e-5)
+    assert_small(interpret(("other_key",), [], parts=True), 1e-5)
+
+
 def test_variables_may_be_called_what_kernels_call_their_own():
     assert_small(interpret(("awkward_names",), [SMALL], parts=True), 1e-5)
 
