@@ -135,13 +135,9 @@ def gate_form(a: Adjoint, form: NormalForm, backward: bool) -> GateResult:
     return compare(name, f"the read-write form of {program.name} is one step of it", a.forward, check, steps=1)
 
 
-def gate_plan(
-    a: Adjoint, forward: Plan, backward: Plan | None = None, walks: bool = False, unwanted: str | None = None
-) -> GateResult:
-    """The sweeps over chunks, for several ways to cut the sequence, compute what the step program does.
-
-    `walks`: they are as kernels walk them. `unwanted`: a value that the plan leaves out.
-    """
+def gate_plan(a: Adjoint, forward: Plan, backward: Plan | None = None, walks: bool = False) -> GateResult:
+    """The sweeps over chunks, for several ways to cut the sequence, compute what the step program does. `walks`: they are as
+    kernels walk them."""
 
     def check(point: Point) -> Compared:
         m, sizes, rng, steps = point.arithmetic, point.sizes, point.rng, point.steps
@@ -161,8 +157,6 @@ def gate_plan(
                 values, states, _ = run_plan(backward, own, {**initial, **last}, m, sizes, lengths, last)
             cut = f"(chunks of {lengths})"
             for name, node in program.outputs.items():
-                if name == unwanted:
-                    continue
                 yield (
                     f"{name} {cut}",
                     _broadcast(values[name], (backward or forward).form.values[name].axes, node.axes, sizes, steps),
@@ -172,9 +166,9 @@ def gate_plan(
                 yield f"the last state {name} {cut}", states[name], value
 
     name, program = ("plan adjoint", a.program) if backward is not None else ("plan", a.forward)
-    return compare(
-        f"{name} of kernels" if walks else name, f"the sweeps of {program.name} over chunks of any length compute it", a.forward, check, steps=5
-    )
+    name = f"{name} of kernels" if walks else name
+    what = f"the sweeps of {program.name} over chunks of any length compute it"
+    return compare(name, what, a.forward, check, steps=5)
 
 
 def gate_segments(a: Adjoint, forward: Plan, backward: Plan) -> GateResult:

@@ -38,11 +38,12 @@ def triton_source(c: Compiled, exchanges: bool = True, fine: Fine | None = None,
     parts: list[str] = []
     printed: list[str] = []
     cuts = cuttable(c)
-    left_out = None if unwanted is None else gradient_name(c.step.variable(unwanted))
-    given = c.backward if left_out is None else without(c.backward, left_out)
-    plan = walked(c, given)
-    if plan != c.backward:
-        gate_plan(c.adjoint, c.forward, plan, walks=True, unwanted=left_out)
+    whole = walked(c, c.backward)
+    if whole != c.backward:
+        gate_plan(c.adjoint, c.forward, whole, walks=True)
+    plan = whole
+    if unwanted is not None:  # the same, but for what nobody wants
+        plan = walked(c, without(c.backward, gradient_name(c.step.variable(unwanted))))
     backward = Host(c, plan, True, cuts, exchanges, fine)
     for host in (Host(c, c.forward, False, cuts, exchanges, fine, backward), backward):
         text = host.text()

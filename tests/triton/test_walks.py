@@ -61,7 +61,9 @@ def test_the_gate_refuses_walks_that_compute_something_else():
     doubled = {x: mul(2, node) for x, node in sweep.chunk.outputs.items()}
     wrong = replace(sweep, chunk=replace(sweep.chunk, outputs=doubled))
     with pytest.raises(GateError, match="the pairing of S"):
-        gate_plan(c.adjoint, c.forward, replace(plan, stages=(*plan.stages[:k], wrong, *plan.stages[k + 1 :])), walks=True)
+        gate_plan(
+            c.adjoint, c.forward, replace(plan, stages=(*plan.stages[:k], wrong, *plan.stages[k + 1 :])), walks=True
+        )
 
 
 def test_a_parts_matrix_is_kept_for_the_backward_pass_which_turns_it():

@@ -24,7 +24,9 @@ r.update(S, al * (S.prev + b * k * (v - S.prev.T * k).T))
 r.output("o", S.next.T * q)
 late_decay = r
 
-r = Recurrence("other_key", doc="What is written is corrected by a read with another key, with a coefficient of its own.")
+r = Recurrence(
+    "other_key", doc="What is written is corrected by a read with another key, with a coefficient of its own."
+)
 d, e = r.dims("d e")
 q, k, p = r.inputs("q k p", d)
 v = r.inputs("v", e)
