@@ -124,7 +124,13 @@ class Builder:
         return x
 
     def written(self, w: Write) -> Node:
-        return self.values[w.leaf] if w.leaf in self.values else self.stream(w.value)
+        if w.leaf in self.values:
+            return self.values[w.leaf]
+        if w.left.op == w.value.op == "const":  # a stream, as nothing is written beyond the sequence's end
+            x = leaf("stream", w.value.key[:12], (ROW,))
+            self.streams[x] = w.value
+            return x
+        return self.stream(w.value)
 
     def decay(self, s: StateForm) -> Node | None:
         if s.decay is None:

@@ -74,10 +74,11 @@ class Reader:
         return total(mul(self.snapshot(s, "prev"), self.snapshot(g, "prev")), *s.axes)
 
     def pairing(self, p: Pairing) -> Node:
-        """D <S_{t-1}, dS_t>, over the decay's axes."""
+        """D <S_{t-1}, dS_t>, over the decay's axes, with what both write before their decay."""
         s = self.form.state(p.state)
         assert s.decay is not None
-        product = mul(leaf("trajectory", s.name, s.axes), self.snapshot(self.form.state(f"d{s.name}"), "mid"))
+        before = "prev" if all(w.late for w in s.writes) else "mid"
+        product = mul(self.snapshot(s, before), self.snapshot(self.form.state(f"d{s.name}"), "mid"))
         return mul(self.spelled(s.decay), total(product, *(a for a in s.axes if a not in p.leaf.attrs[2])))
 
     def snapshot(self, s: StateForm, snapshot: str) -> Node:

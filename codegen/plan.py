@@ -23,7 +23,7 @@ from .unroll import scaled, unrolled
 def plan(form: NormalForm, finals: tuple[str, ...], saved: tuple[Node, ...] = ()) -> Plan:
     """Sweeps for all values of `form`, and the last value of the states in `finals`."""
     solved = form.write_leaves()
-    needed = _needed(form, saved)
+    needed = _needed(form, finals, saved)
     known: set[Node] = set(saved)
     pending_finals = list(finals)
     stages: list[Stage] = []
@@ -126,13 +126,15 @@ def _solvable(form: NormalForm, group: tuple[StateForm, ...], known: set[Node], 
     return True
 
 
-def _needed(form: NormalForm, saved: tuple[Node, ...]) -> set[Node]:
-    """Reads, solved writes and pairings that the values need, directly or not."""
+def _needed(form: NormalForm, finals: tuple[str, ...], saved: tuple[Node, ...]) -> set[Node]:
+    """Reads, solved writes and pairings that the values and the last states need, directly or not."""
     solved = form.write_leaves()
     pairings = {p.leaf: p for p in form.pairings}
     crosses = {x.leaf: x for x in form.crosses}
     seen: set[Node] = set()
     stack: list[Node] = list(form.values.values())
+    for s in map(form.state, finals):
+        stack += _made_of(s)
     while stack:
         for x in form.parts(stack.pop()):
             if x in seen:
@@ -156,9 +158,12 @@ def _needed(form: NormalForm, saved: tuple[Node, ...]) -> set[Node]:
                 states = [s for g in form.groups if solved[x][0] in g for s in g]
                 stack += [y for y in _outside(form, solved[x][1].right, {s.name for s in states})]
             for s in states:
-                stack += [w.left for w in s.writes] + [w.value for w in s.writes]
-                stack += scales(s)
+                stack += _made_of(s)
     return seen
+
+
+def _made_of(s: StateForm) -> list[Node]:
+    return [*(w.left for w in s.writes), *(w.value for w in s.writes), *scales(s)]
 
 
 def _outside(form: NormalForm, right: Node, own: set[str]) -> list[Node]:

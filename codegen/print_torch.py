@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from .adjoint import gradient_name
-from .ir import ROW, Node, dim_of, expand, leaf, total, walk
+from .ir import ROW, Node, dim_of, expand, leaf, leaves, total, walk
 from .log_decay import log_of
 from .pipeline import Compiled
 from .sequential.initial import initial_adjoints
@@ -197,7 +197,9 @@ class _Function:
         arguments = []
         for node in printer.streams.nodes:
             self.text_of.count([node])
-            arguments.append(self.text_of.value(node))
+            text = self.text_of.value(node)
+            number = all(x.attrs[0] == "constant" for x in leaves(node))
+            arguments.append(f"torch.full((1, 1, 1), {text}, dtype=dtype, device=device)" if number else text)
         forward_state = s.direction > 0
         firsts = [self.state_name(n) if forward_state else f"{n}_last" for n in s.states]
         results = [

@@ -119,7 +119,7 @@ class Notation:
             case "number":
                 return Piece(sympy.latex(sympy.sympify(x.attrs[0])) if self.tex else x.attrs[0], PRODUCT)
             case "size":
-                return Piece(x.attrs[0])
+                return Piece("C" if x.attrs[0] in (ROW, COL) else x.attrs[0])
             case "eye":
                 return Piece(r"\mathbf{I}" if self.tex else "I")
             case "expand":

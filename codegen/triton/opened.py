@@ -19,6 +19,7 @@ from ..ir import (
     dim_of,
     factors_of,
     leaf,
+    leaves,
     make,
     mul,
     rebuild,
@@ -29,7 +30,7 @@ from ..ir import (
     walk,
 )
 from ..stages import Border, Sweep
-from .tile import KEPT, STEPS, CannotPrint, at_row
+from .tile import KEPT, PER_STEP, STEPS, CannotPrint, at_row
 
 PREPARED = ("matrix", "scaled", "intra", "own")
 
@@ -249,6 +250,8 @@ class _Opening:
         return x.op == "leaf" and x.attrs[0] == "decay" and x.attrs[1] in self.own_decays.values()
 
     def parts(self, node: Node) -> Node:
+        if not any(x.attrs[0] in PER_STEP for x in leaves(node)):
+            return self.opaque(node)  # the same at each step, but nothing beyond the last one
         if node.op == "leaf":
             return self.single(node)
         if node.op != "mul":

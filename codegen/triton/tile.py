@@ -800,11 +800,11 @@ class Tiles:
         """A step-level quantity computed on the tile; zero where there is no step or no channel."""
         node = self.streams[x] if x in self.streams else self.decays[x]
         v = self.value(at_row(node))
-        if node.op == "leaf":
+        if node.op == "leaf" and ROW in v.axes:
             return v
-        oks = [Value(self.ok(a), (a,)).over(v.axes) for a in v.axes]
-        text = f"tl.where({' & '.join(oks)}, {v.over(v.axes)}, 0.0)" if oks else v.text
-        return self.assign("x", text, v.axes, note=self.note(node))
+        axes = self.ordered({ROW, *v.axes})  # also what is the same at each step
+        oks = " & ".join(Value(self.ok(a), (a,)).over(axes) for a in axes)
+        return self.assign("x", f"tl.where({oks}, {v.over(axes)}, 0.0)", axes, note=self.note(node))
 
 
 def is_state(x: Node) -> bool:

@@ -65,6 +65,11 @@ class _Reader:
             return True
         return False
 
+    def is_row(self) -> bool:
+        """Is here a row of ones?"""
+        found = self.here()
+        return found is not None and self.text.startswith("^T", found.end())
+
     def sum(self) -> np.ndarray:
         value = -self.product() if self.take("-") else self.product()
         while self.sees("+") or self.sees("-"):
@@ -79,9 +84,11 @@ class _Reader:
             if found["sign"] == "/":
                 self.next()
                 value = value / self.entrywise()
-            elif found["number"] == "1":  # behind a matrix: a vector of ones
+            elif found["number"] == "1" and not self.is_row():  # behind a matrix: a vector of ones
                 self.next()
                 value = value @ np.ones((value.shape[1], 1))
+            elif found["number"] == "1":
+                value = times(value, self.entrywise())
             elif found["name"] or found["sign"] in ("(", "<", "[") or (found["sign"] == "|" and not self.inside):
                 value = times(value, self.entrywise())
             else:
@@ -96,7 +103,7 @@ class _Reader:
 
     def atom(self) -> np.ndarray:
         found = self.next()
-        if found["number"] == "1" and (power := self.here()) is not None and power["power"] == "^T":
+        if found["number"] == "1" and self.text.startswith("^T", self.position):
             self.next()  # a row of ones
             return self.entrywise().sum(0, keepdims=True)
         if found["number"]:

@@ -63,6 +63,12 @@ def test_corrections_in_other_forms_than_the_catalogues():
     assert_small(interpret(("other_key",), [], parts=True), 1e-5)
 
 
+def test_nothing_is_written_beyond_the_last_step():
+    """What is written doesn't depend on the inputs, which are zero there."""
+    names = ("running_mean", "decayed_count", "steady_writes")
+    assert_small(interpret(names, [SMALL | {"heads": 1}], parts=True), 1e-5)
+
+
 def test_variables_may_be_called_what_kernels_call_their_own():
     assert_small(interpret(("awkward_names",), [SMALL], parts=True), 1e-5)
 

@@ -1,0 +1,39 @@
+"""States that gain the same at each step, whatever the inputs: numbers, constants, functions of parameters."""
+
+from chunkform.spec.language import Recurrence, diag, exp, ones
+
+r = Recurrence("running_mean", doc="What is read, divided by the number of steps.")
+d, e = r.dims("d e")
+q, k = r.inputs("q k", d)
+v = r.inputs("v", e)
+S, n = r.state("S", d, e), r.state("n")
+r.update(n, n.prev + 1)
+r.update(S, S.prev + k * v.T)
+r.output("o", S.next.T * q / n.next)
+running_mean = r
+
+r = Recurrence("decayed_count", doc="Counts that decay as the state does, for each channel.")
+d, e = r.dims("d e")
+q, k = r.inputs("q k", d)
+v = r.inputs("v", e)
+al = r.decay("al", d)
+S, n = r.state("S", d, e), r.state("n", d)
+r.update(n, diag(al) * n.prev + ones(d))
+r.update(S, diag(al) * S.prev + k * v.T)
+r.output("o", S.next.T * (q / n.next))
+decayed_count = r
+
+r = Recurrence("steady_writes", doc="A constant, and functions of parameters, are written at each step.")
+d, e = r.dims("d e")
+q, k = r.inputs("q k", d)
+v = r.inputs("v", e)
+lam = r.decay("lam")
+u, w = r.parameter("u"), r.parameter("w", d)
+c = r.constant("c", 0.5)
+S, l, m, n = r.state("S", d, e), r.state("l"), r.state("m", d), r.state("n")
+r.update(n, lam * n.prev + exp(u))
+r.update(m, lam * m.prev + exp(w))
+r.update(l, l.prev + c)
+r.update(S, lam * S.prev + c * ones(d) * ones(e).T + k * v.T)
+r.output("o", S.next.T * (q + m.next) / (1 + n.next**2 + l.next**2))
+steady_writes = r
