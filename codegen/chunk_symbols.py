@@ -45,7 +45,7 @@ class Symbols:
         found = next((s for s in CANDIDATES[kind] if not {s, s.lower(), s.upper()} & self.taken), None)
         if found is None:
             case = str.upper if CANDIDATES[kind][0].isupper() else str.lower
-            letters = [case(x) for x in "zyxwvutsrqponmlkjhgfedcba"]
+            letters = [case(x) for x in "zyxwvutsrqponmlkjhgfedba"]  # i is a step, C their number
             found = next((x for x in letters if x not in self.taken), f"{CANDIDATES[kind][0]}x{len(self.taken)}")
         self.taken.add(found)
         return found

@@ -65,6 +65,9 @@ class _Reader:
             return True
         return False
 
+    def opens(self, found: re.Match) -> bool:
+        return found["sign"] in ("(", "<", "[") or (found["sign"] == "|" and not self.inside)
+
     def is_row(self) -> bool:
         """Is here a row of ones?"""
         found = self.here()
@@ -87,9 +90,7 @@ class _Reader:
             elif found["number"] == "1" and not self.is_row():  # behind a matrix: a vector of ones
                 self.next()
                 value = value @ np.ones((value.shape[1], 1))
-            elif found["number"] == "1":
-                value = times(value, self.entrywise())
-            elif found["name"] or found["sign"] in ("(", "<", "[") or (found["sign"] == "|" and not self.inside):
+            elif found["name"] or found["number"] == "1" or self.opens(found):
                 value = times(value, self.entrywise())
             else:
                 break

@@ -17,7 +17,7 @@ from chunkform.codegen.pipeline import Compiled, compile_spec
 from chunkform.codegen.points import Point
 from chunkform.codegen.run_plan import run_plan
 from chunkform.codegen.run_steps import directional, inner, random_sequences, run_steps, stored
-from chunkform.spec.language import Recurrence, diag, dot, exp, hadamard, sigmoid, tanh
+from chunkform.spec.language import Recurrence, diag, dot, exp, hadamard, ones, sigmoid, tanh
 
 Draw = st.DrawFn
 
@@ -44,11 +44,11 @@ class Grammar:
 
     def key(self) -> Any:
         _, k, x = self.keys
-        return self.one(k, x, self.scalar() * k, hadamard(k, self.weight), 1 - self.al, tanh(x), k + x)
+        return self.one(k, x, self.scalar() * k, hadamard(k, self.weight), 1 - self.al, tanh(x), k + x, ones(self.d))
 
     def value(self) -> Any:
         v, u = self.values
-        return self.one(v, self.scalar() * u, hadamard(v, u), v - u, tanh(u))
+        return self.one(v, self.scalar() * u, hadamard(v, u), v - u, tanh(u), ones(self.e))
 
     def decayed(self, S: Any, vector: bool) -> Any:
         """The previous state, decayed in a way that keeps a decay to one axis."""
