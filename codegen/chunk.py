@@ -116,27 +116,28 @@ class Builder:
     # --- leaves -----------------------------------------------------------------------------------------------------
 
     def stream(self, node: Node) -> Node:
-        """A step-level quantity over the chunk's rows."""
-        if node.op == "const":
-            return node
+        """A step-level quantity over the chunk's rows, or a number."""
+        return node if node.op == "const" else self.ending(node)
+
+    def ending(self, node: Node) -> Node:
+        """A step-level quantity over the chunk's rows, which ends with the sequence even if it is a number."""
         x = leaf("stream", node.key[:12], (ROW, *node.axes))
         self.streams[x] = node
         return x
 
+    def left(self, w: Write) -> Node:
+        return self.ending(w.left) if w.leaf in self.values else self.stream(w.left)
+
     def written(self, w: Write) -> Node:
+        """What is written with `left`: one of the two is zero beyond the sequence's end."""
         if w.leaf in self.values:
             return self.values[w.leaf]
-        if w.left.op == w.value.op == "const":  # a stream, as nothing is written beyond the sequence's end
-            x = leaf("stream", w.value.key[:12], (ROW,))
-            self.streams[x] = w.value
-            return x
-        return self.stream(w.value)
+        return self.ending(w.value) if w.left.op == "const" else self.stream(w.value)
 
     def decay(self, s: StateForm) -> Node | None:
         if s.decay is None:
             return None
-        x = leaf("stream", s.decay.key[:12], (ROW, *s.decay.axes))  # also where it is a number
-        self.streams[x] = s.decay
+        x = self.ending(s.decay)
         self.decays.add(x)
         return x
 
@@ -170,7 +171,7 @@ class Builder:
     def weights(self, s: StateForm, side: str, vector: Node, snapshot: str, w: Write) -> Node:
         """What a read takes of each write of the chunk: over (ROW, COL), and the kept axis where the decay runs over it."""
         along = s.row if side == "row" else s.col
-        mine = self.stream(w.left) if side == "row" else self.written(w)
+        mine = self.left(w) if side == "row" else self.written(w)
         product = mul(vector, to_col(mine))
         mask = self.mask(s, snapshot, w)
         if along is not None and along in mask.axes:
@@ -191,7 +192,7 @@ class Builder:
         return add(*parts)
 
     def from_write(self, s: StateForm, side: str, vector: Node, snapshot: str, w: Write) -> Node:
-        other = self.written(w) if side == "row" else self.stream(w.left)
+        other = self.written(w) if side == "row" else self.left(w)
         return total(mul(self.weights(s, side, vector, snapshot, w), to_col(other)), COL)
 
     def read(self, s: StateForm, side: str, vector: Node, snapshot: str) -> Node:
@@ -200,7 +201,7 @@ class Builder:
 
     def state_out(self, s: StateForm) -> Node:
         parts = [
-            total(mul(self.stream(w.left), self.outgoing(s, w), self.written(w)), ROW)
+            total(mul(self.left(w), self.outgoing(s, w), self.written(w)), ROW)
             for of in self.sources(s)
             for w in of.writes
         ]

@@ -740,6 +740,8 @@ class Host:
             return f"{name}, *strides({name}, H)"
         if a.layout == "number":
             return f'constants["{x.attrs[1]}"]'
+        if a.layout == "size":
+            return size_name(x.attrs[0])
         if a.layout == "state":
             return self._passed_state(a.name, x.attrs[1], kernel, instead)
         if instead and a.name.endswith("_out"):

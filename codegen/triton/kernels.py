@@ -516,7 +516,7 @@ def _blocks(axis: str, o: Opened, tiles: Tiles, name_of: NameOf, parts: list[str
         mask = next(f for f in factors if f.op == "decay_mask")
         writes = [f for f in factors if COL in f.axes and f is not mask]
         reads = [f for f in factors if f not in writes and f is not mask]
-        r, w = (_over(inside, part, step, axis) for part, step in ((reads, ROW), (writes, COL)))
+        r, w = (inside.tile_of(tuple(part), axis).over(inside.ordered((ROW, axis))) for part in (reads, writes))
         inside.lines.append(f"# {inside.note(node)}")
         inside.lines.append(
             f"{total} = decayed_product({total}, {r}, {w}, {inside.end_of(mask, axis)}, {inside.halves(mask, axis)}, "
@@ -578,14 +578,6 @@ def _block_loop(axis: str) -> list[str]:
         f"    {index} = {index}_start + tl.arange(0, part_{index})",
         f"    {index}_ok = {index} < {width}",
     ]
-
-
-def _over(tiles: Tiles, factors: list[Node], step: str, axis: str) -> str:
-    if not factors:
-        return f"tl.full([C, part_{axis_name(axis)}], 1.0, tl.float32)"
-    v = tiles._product(tuple(factors))
-    text = v.over(tiles.ordered((step, axis)))
-    return text
 
 
 # --- parts of a kernel ------------------------------------------------------------------------------------------------

@@ -106,7 +106,7 @@ class Argument:
     """A tensor (or number) that a kernel is given. layout:
 
     step    [B, T, H, X] with strides            sums, tile   what `Store` says
-    head    [H, X]                               number       a float
+    head    [H, X]                               number, size a float, or the size of a dim
     chunked [B, H, T, X]                         matrix       [B, H, chunks, C, C]
     state   [B, H, *axes], or None
     """
@@ -264,8 +264,8 @@ class Tiles:
                 return Value(repr(float(c)), ())
             case "number":
                 return Value(repr(float(sympy.N(sympy.sympify(x.attrs[0])))), ())
-            case "size":
-                return Value(size_name(x.attrs[0]), ())
+            case "size":  # no tile here need have that axis
+                return Value(self.argument(f"{size_name(x.attrs[0])}_all", "size", x), ())
             case "add":
                 return self._add(x)
             case "mul":
@@ -521,14 +521,22 @@ class Tiles:
         if len(masks) > 1 or bound != COL or axis not in x.axes:
             raise CannotPrint(f"decays over three axes in {x!r}")
         p = p or self.reads_of_writes(factors, axis)
-        w = self._product(tuple(f for f in factors if f is not masks[0] and (axis in f.axes or f.axes == (COL,))))
-        w = replaced(w, axes=tuple(ROW if a == COL else a for a in w.axes))
+        w = self.tile_of(tuple(f for f in factors if f is not masks[0] and (axis in f.axes or f.axes == (COL,))), axis)
         inclusive = masks[0].attrs[2]
         text = (
             f"decayed_sum({p.over((ROW, COL))}, {w.over((ROW, axis))}, {self.halves(masks[0], axis)}, "
             f"C, {self.chunk}, LEVELS, {self.forward}, {inclusive}, {self.flat is not None and 'FLAT'}, EXACT, DT)"
         )
         return self.assign("p", text, (ROW, axis), note=self.note(x))
+
+    def tile_of(self, factors: tuple[Node, ...], axis: str) -> Value:
+        """A product of what the steps of a chunk have, over an axis, even if all of it is the same along that."""
+        v = self._product(factors) if factors else Value("1.0", ())
+        v = replaced(v, axes=tuple(ROW if a == COL else a for a in v.axes))
+        if axis in v.axes:
+            return v
+        axes = self.ordered((ROW, axis))
+        return self.assign("x", f"tl.where({self.inside(axes)}, {v.over(axes)}, 0.0)", axes)
 
     def reads_of_writes(self, factors: tuple[Node, ...], axis: str) -> Value:
         """What each read takes of each write, but for decays over `axis` and numbers of each write: so that it is rounded as it

@@ -65,7 +65,7 @@ def test_corrections_in_other_forms_than_the_catalogues():
 
 def test_nothing_is_written_beyond_the_last_step():
     """What is written doesn't depend on the inputs, which are zero there."""
-    names = ("running_mean", "decayed_count", "steady_writes")
+    names = ("running_mean", "decayed_count", "steady_writes", "moving_averages", "equal_keys")
     assert_small(interpret(names, [SMALL | {"heads": 1}], parts=True), 1e-5)
 
 

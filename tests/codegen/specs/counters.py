@@ -1,6 +1,6 @@
 """States that gain the same at each step, whatever the inputs: numbers, constants, functions of parameters."""
 
-from chunkform.spec.language import Recurrence, diag, exp, ones
+from chunkform.spec.language import Recurrence, diag, exp, ones, sigmoid
 
 r = Recurrence("running_mean", doc="What is read, divided by the number of steps.")
 d, e = r.dims("d e")
@@ -37,3 +37,27 @@ r.update(l, l.prev + c)
 r.update(S, lam * S.prev + c * ones(d) * ones(e).T + k * v.T)
 r.output("o", S.next.T * (q + m.next) / (1 + n.next**2 + l.next**2))
 steady_writes = r
+
+r = Recurrence(
+    "moving_averages",
+    doc="Values averaged over as many times as there are channels, and what they say already taken off.",
+)
+d, e = r.dims("d e")
+q = r.inputs("q", d)
+v = r.inputs("v", e)
+b = r.inputs("b")
+al = r.decay("al", d)
+S = r.state("S", d, e)
+r.update(S, diag(al) * S.prev + b * ones(d) * (v - S.prev.T * ones(d)).T)
+r.output("o", S.next.T * q)
+moving_averages = r
+
+r = Recurrence("equal_keys", doc="One key for all: each channel of it is one.")
+d, e = r.dims("d e")
+q = r.inputs("q", d)
+v = r.inputs("v", e)
+b, lam = r.inputs("b"), r.decay("lam")
+S = r.state("S", d, e)
+r.update(S, lam * S.prev + ones(d) * (v - sigmoid(b) * lam * S.prev.T * ones(d)).T)
+r.output("o", S.next.T * q)
+equal_keys = r
