@@ -23,7 +23,7 @@ from .formulas import (
     stored_axes,
     summed,
 )
-from .ir import ZERO, Node, add, dim_of, leaf, mul, rename
+from .ir import ZERO, Node, add, dim_of, leaf, mul, rename, replace, walk
 from .pipeline import Compiled
 from .shared_terms import shared_terms
 from .show import Notation
@@ -93,6 +93,26 @@ def adjoint_names(c: Compiled) -> dict[Node, Node]:
     return names
 
 
+def joined(a: Adjoint, x: Node) -> Node:
+    """x with sums over what a gradient is made of as sums over that gradient: with (P + Q) 1, and not P 1 + Q 1."""
+    for s in a.forward.states:
+        whole, carried = a.gradients[a.forward.updates[s.name]], leaf("state", f"d{s.name}", s.axes)
+        if whole is carried or turned_reads(a, s):
+            continue
+        gradient = leaf("gradient", f"d{s.name}", s.axes)
+        known = replace(x, {whole: gradient})
+        apart = [y for y in walk(known) if carried in y.args]
+        if apart and all(y.op == "sum" for y in apart):
+            x = replace(known, {carried: add(gradient, whole_less(a, s, -1))})
+    return x
+
+
+def whole_less(a: Adjoint, s: StateVar, sign: int) -> Node:
+    """What the step itself adds to a state's gradient, times a sign."""
+    carried = leaf("state", f"d{s.name}", s.axes)
+    return mul(sign, add(a.gradients[a.forward.updates[s.name]], mul(-1, carried)))
+
+
 def turned_reads(a: Adjoint, s: StateVar) -> bool:
     """Does the step read the new state transposed? Its gradient then has two parts that print can't join."""
     if len({dim_of(x) for x in s.axes}) == len(s.axes):
@@ -108,8 +128,8 @@ def adjoint_formulas(c: Compiled) -> Iterable[Formula]:
     names = adjoint_names(c)
     shared = shared_terms(
         [
-            *a.program.outputs.values(),
-            *a.program.updates.values(),
+            *(joined(a, x) for x in a.program.outputs.values()),
+            *(joined(a, x) for x in a.program.updates.values()),
             *(x for x in names if names[x].attrs[0] == "gradient"),
         ],
         names,
@@ -133,7 +153,7 @@ def adjoint_formulas(c: Compiled) -> Iterable[Formula]:
     for v in step.variables:
         if v.kind == "constant":
             continue
-        g = a.program.outputs[gradient_name(v)]
+        g = joined(a, a.program.outputs[gradient_name(v)])
         left = leaf("gradient", gradient_name(v), v.axes)
         if v.per_step:
             yield equation(c, left, g, names, v.axes)
@@ -148,10 +168,9 @@ def _state_gradient(c: Compiled, name: str, names: dict[Node, Node]) -> Formula:
     """dS_t: what comes from step t + 1, and what the outputs of step t add."""
     a = c.adjoint
     axes = a.forward.state(name).axes
-    carried = leaf("state", f"d{name}", axes)
     whole = a.gradients[a.forward.updates[name]]
-    rest = add(whole, mul(-1, carried))
-    update = a.program.updates[f"d{name}"]
+    rest = whole_less(a, a.forward.state(name), 1)
+    update = joined(a, a.program.updates[f"d{name}"])
     left = names[whole]
 
     def write(n: Notation) -> str:
@@ -172,5 +191,5 @@ def _boundary(c: Compiled, name: str, names: dict[Node, Node]) -> Formula:
     a = c.adjoint
     axes = a.forward.state(name).axes
     left = leaf("chunk", f"d{name}_0", axes)
-    update = a.program.updates[f"d{name}"]
+    update = joined(a, a.program.updates[f"d{name}"])
     return formula(c, lambda n: f"{n.text(left, axes)} = {n.text(update, axes)}", names, at=1)
