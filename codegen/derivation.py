@@ -103,14 +103,13 @@ def joined(a: Adjoint, x: Node) -> Node:
         known = replace(x, {whole: gradient})
         apart = [y for y in walk(known) if carried in y.args]
         if apart and all(y.op == "sum" for y in apart):
-            x = replace(known, {carried: add(gradient, whole_less(a, s, -1))})
+            x = replace(known, {carried: add(gradient, mul(-1, own_part(a, s)))})
     return x
 
 
-def whole_less(a: Adjoint, s: StateVar, sign: int) -> Node:
-    """What the step itself adds to a state's gradient, times a sign."""
-    carried = leaf("state", f"d{s.name}", s.axes)
-    return mul(sign, add(a.gradients[a.forward.updates[s.name]], mul(-1, carried)))
+def own_part(a: Adjoint, s: StateVar) -> Node:
+    """What a step itself adds to the gradient of the state after it."""
+    return add(a.gradients[a.forward.updates[s.name]], mul(-1, leaf("state", f"d{s.name}", s.axes)))
 
 
 def turned_reads(a: Adjoint, s: StateVar) -> bool:
@@ -169,7 +168,7 @@ def _state_gradient(c: Compiled, name: str, names: dict[Node, Node]) -> Formula:
     a = c.adjoint
     axes = a.forward.state(name).axes
     whole = a.gradients[a.forward.updates[name]]
-    rest = whole_less(a, a.forward.state(name), 1)
+    rest = own_part(a, a.forward.state(name))
     update = joined(a, a.program.updates[f"d{name}"])
     left = names[whole]
 
