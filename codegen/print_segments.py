@@ -117,10 +117,7 @@ class _States(_Function):
         """The map of this part, which `exchange` waits for."""
         printer = MapText(f"_{name}_chunks", m, self.c.step.dims)
         self.sweeps += [printer.text(), law_text(f"_{name}_law", m.affine), apply_text(f"_{name}_apply", m.affine)]
-        arguments = []
-        for node in printer.streams.nodes:
-            self.text_of.count([node])
-            arguments.append(self.text_of.value(node))
+        arguments = self.text_of.arguments(printer.streams.nodes)
         streams = f"({', '.join(arguments)}{',' if len(arguments) == 1 else ''})"
         sizes = ", ".join(f"size_{d}" for d in self.c.step.dims)
         self.lines.append(

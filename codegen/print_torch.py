@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from .adjoint import gradient_name
-from .ir import ROW, Node, dim_of, expand, leaf, leaves, total, walk
+from .ir import ROW, Node, dim_of, expand, leaf, total, walk
 from .log_decay import log_of
 from .pipeline import Compiled
 from .sequential.initial import initial_adjoints
@@ -194,12 +194,7 @@ class _Function:
         edges = self.edges(s)
         printer = SweepText(self, s, edges)
         self.sweeps.append(printer.text())
-        arguments = []
-        for node in printer.streams.nodes:
-            self.text_of.count([node])
-            text = self.text_of.value(node)
-            number = all(x.attrs[0] == "constant" for x in leaves(node))
-            arguments.append(f"torch.full((1, 1, 1), {text}, dtype=dtype, device=device)" if number else text)
+        arguments = self.text_of.arguments(printer.streams.nodes)
         forward_state = s.direction > 0
         firsts = [self.state_name(n) if forward_state else f"{n}_last" for n in s.states]
         results = [
@@ -271,10 +266,7 @@ class _Function:
     def _unroll(self, stage: Unroll) -> None:
         printer = UnrollText(f"_{self.kind}_unroll_{len(self.sweeps) + 1}", stage, self.c.step.dims)
         self.sweeps.append(printer.text())
-        arguments = []
-        for node in printer.streams.nodes:
-            self.text_of.count([node])
-            arguments.append(self.text_of.value(node))
+        arguments = self.text_of.arguments(printer.streams.nodes)
         edges = [f"{s.name}_edges" for s in (*stage.forward, *stage.backward)]
         sizes = [f"size_{d}" for d in self.c.step.dims]
         names = [x.attrs[1] for x in stage.outputs]

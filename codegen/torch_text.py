@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 import sympy
 
 from .functions import TABLE
-from .ir import Node, dim_of, factors_of, walk
+from .ir import Node, dim_of, factors_of, leaves, walk
 
 Leaf = Callable[[Node], str]
 
@@ -38,6 +38,17 @@ class TorchText:
             self.lines.append(f"{name} = {text}")
             self.names[x] = name
         return self.names[x]
+
+    def arguments(self, nodes: Iterable[Node]) -> list[str]:
+        """Texts of step-level quantities as tensors, [B, H, T, *axes] where none of the first three need be whole."""
+        texts = []
+        for x in nodes:
+            self.count([x])
+            number = all(y.attrs[0] == "constant" for y in leaves(x))
+            texts.append(
+                f"torch.full((1, 1, 1), {self.value(x)}, dtype=dtype, device=device)" if number else self.value(x)
+            )
+        return texts
 
     def aligned(self, x: Node, axes: tuple[str, ...]) -> str:
         text = self.value(x)

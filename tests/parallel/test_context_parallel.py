@@ -25,6 +25,7 @@ SPECS = Path(__file__).parent.parent / "codegen" / "specs"
 STRUCTURES = {  # what the catalogue has no example of
     "stacked": "stacked.py",  # what one state reads is written to another: a collective for each
     "gated_by_a_state": "several.py",  # a decay made of a state
+    "steady_writes": "counters.py",  # writes that are the same at each step
     "running_scale": "several.py",  # a state that starts from a number of the spec
     "momentum": "momentum.py",  # states that are added to each other, and feed back
     "ttt_linear": "ttt_linear.py",  # a matrix and a vector that share an error
