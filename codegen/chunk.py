@@ -126,6 +126,7 @@ class Builder:
         return x
 
     def left(self, w: Write) -> Node:
+        """What a write is on the side of the rows; see `written`."""
         return self.ending(w.left) if w.leaf in self.values else self.stream(w.left)
 
     def written(self, w: Write) -> Node:

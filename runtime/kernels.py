@@ -755,8 +755,10 @@ def chained_matrix(
 
 @functools.cache
 def shared_memory(device: torch.device) -> int:
-    """Bytes that a program may have on this device; 0 where there are no such limits."""
-    return torch.cuda.get_device_properties(device).shared_memory_per_block_optin if device.type == "cuda" else 0
+    """Bytes of shared memory that a program may have on this device, as Triton knows it; 0 where there is no GPU."""
+    if device.type != "cuda":
+        return 0
+    return triton.runtime.driver.active.utils.get_device_properties(device.index)["max_shared_mem"]
 
 
 def walked(
