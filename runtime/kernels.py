@@ -84,11 +84,11 @@ def inverse(t, C: tl.constexpr, LEVELS: tl.constexpr, DT: tl.constexpr):
     """
     i = tl.arange(0, C)
     x = tl.where(i[:, None] == i[None, :], 1.0, tl.where((i // 2)[:, None] == (i // 2)[None, :], t, 0.0))
-    for level in range(1, LEVELS):
+    for level in tl.static_range(1, LEVELS):
         block = i >> level
         corner = ((block >> 1)[:, None] == (block >> 1)[None, :]) & (block[:, None] != block[None, :])
-        left = tl.dot(x.to(DT), tl.where(corner, t, 0.0).to(DT), input_precision="tf32x3")
-        x += tl.dot(left.to(DT), x.to(DT), input_precision="tf32x3")
+        left = tl.dot(x.to(DT), t.to(DT), input_precision="tf32x3")
+        x += tl.where(corner, tl.dot(left.to(DT), x.to(DT), input_precision="tf32x3"), 0.0)
     return x
 
 
