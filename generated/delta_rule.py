@@ -489,6 +489,7 @@ def forward_prepare_1(
     D: tl.constexpr,
     block_d: tl.constexpr,
     CHUNK: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -499,29 +500,32 @@ def forward_prepare_1(
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
-    b, c, h = chunk_of(tl.program_id(0), H, chunks)
-    bh = b * H + h
-    t0, last = place_of(c, T, begins, stops, C)
-    if last < 0:
-        return
-    i_ok = i < last + 1
-    row = i if EVEN else tl.minimum(i, last)
-    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
-    step = (b * T + t0) * H + h
-    k_p += b * k_b + h // k_g * k_h
-    q_p += b * q_b + h // q_g * q_h
-    k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p = tl.dot(k.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k k^T
-    beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-    w = -beta[None, :] * (p * tl.where(i[:, None] > i[None, :], 1.0, 0.0))
-    x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
-    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # x
-    q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p2 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
-    tl.store(
-        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        (beta[None, :] * (p2 * tl.where(i[:, None] >= i[None, :], 1.0, 0.0))),
-    )  # ([order_{mask}]_{i,j} . (q k^T)) diag(beta)
+    k_p_all = k_p
+    q_p_all = q_p
+    for program in tl.range(tl.program_id(0), programs, tl.num_programs(0), num_stages=STAGES):
+        b, c, h = chunk_of(program, H, chunks)
+        bh = b * H + h
+        t0, last = place_of(c, T, begins, stops, C)
+        i_ok = i < last + 1
+        if begins is not None:
+            t0, last = tl.where(last < 0, 0, t0), tl.maximum(last, 0)
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
+        step = (b * T + t0) * H + h
+        k_p = k_p_all + b * k_b + h // k_g * k_h
+        q_p = q_p_all + b * q_b + h // q_g * q_h
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p = tl.dot(k.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k k^T
+        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
+        w = -beta[None, :] * (p * tl.where(i[:, None] > i[None, :], 1.0, 0.0))
+        x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
+        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # x
+        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p2 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
+        tl.store(
+            matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+            (beta[None, :] * (p2 * tl.where(i[:, None] >= i[None, :], 1.0, 0.0))),
+        )  # ([order_{mask}]_{i,j} . (q k^T)) diag(beta)
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -758,7 +762,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "320a8f0ed47a9df9")
+    config = choose(some.dtype, (D, E), "47225c2e2df0c24c")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -768,7 +772,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
         forward_prepare_1,
-        (lay.programs,),
+        (config.queues(lay.programs),),
         matrix1,
         k,
         *strides(k, H),
@@ -781,6 +785,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         D=D,
         block_d=config.padded(D),
         CHUNK=config.chunk,
+        STAGES=config.queued(config.padded(D) * (k.element_size() + q.element_size()), config.chunk),
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -788,7 +793,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         DT=DTYPES[some.dtype],
         num_warps=config.ahead,
         num_stages=1,
-        maxnreg=config.registers,
+        maxnreg=255,
     )
     if parts > 1 or exchange is not None:
         S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
@@ -954,6 +959,7 @@ def backward_prepare_1(
     block_d: tl.constexpr,
     block_e: tl.constexpr,
     CHUNK: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -966,44 +972,49 @@ def backward_prepare_1(
     d_ok = d < D
     e = tl.arange(0, block_e)
     e_ok = e < E
-    b, c, h = chunk_of(tl.program_id(0), H, chunks)
-    bh = b * H + h
-    t0, last = place_of(c, T, begins, stops, C)
-    if last < 0:
-        return
-    i_ok = i < last + 1
-    row = i if EVEN else tl.minimum(i, last)
-    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
-    step = (b * T + t0) * H + h
-    q_p += b * q_b + h // q_g * q_h
-    k_p += b * k_b + h // k_g * k_h
-    do_p += b * do_b + h // do_g * do_h
-    write1_p += b * write1_b + h // write1_g * write1_h
-    q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
-    tl.store(
-        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        (p * tl.where(i[:, None] >= i[None, :], 1.0, 0.0)),
-    )  # [order_{mask}]_{i,j} . (q k^T)
-    p2 = tl.dot(k.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k k^T
-    beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-    w = -beta[None, :] * (p2 * tl.where(i[:, None] < i[None, :], 1.0, 0.0))
-    x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
-    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # x
-    do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-    write1 = tl.load(
-        write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
-    )
-    p3 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
-    tl.store(
-        matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        (tl.where(i[:, None] >= i[None, :], 1.0, 0.0) * p3),
-    )  # [order_{mask}]_{i,j} . (do write1^T)
-    tl.store(
-        matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        (beta[None, :] * (tl.where(i[:, None] >= i[None, :], 1.0, 0.0) * p3)),
-    )  # ([order_{mask}]_{i,j} . (do write1^T)) diag(beta)
+    q_p_all = q_p
+    k_p_all = k_p
+    do_p_all = do_p
+    write1_p_all = write1_p
+    for program in tl.range(tl.program_id(0), programs, tl.num_programs(0), num_stages=STAGES):
+        b, c, h = chunk_of(program, H, chunks)
+        bh = b * H + h
+        t0, last = place_of(c, T, begins, stops, C)
+        i_ok = i < last + 1
+        if begins is not None:
+            t0, last = tl.where(last < 0, 0, t0), tl.maximum(last, 0)
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
+        step = (b * T + t0) * H + h
+        q_p = q_p_all + b * q_b + h // q_g * q_h
+        k_p = k_p_all + b * k_b + h // k_g * k_h
+        do_p = do_p_all + b * do_b + h // do_g * do_h
+        write1_p = write1_p_all + b * write1_b + h // write1_g * write1_h
+        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
+        tl.store(
+            matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+            (p * tl.where(i[:, None] >= i[None, :], 1.0, 0.0)),
+        )  # [order_{mask}]_{i,j} . (q k^T)
+        p2 = tl.dot(k.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k k^T
+        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
+        w = -beta[None, :] * (p2 * tl.where(i[:, None] < i[None, :], 1.0, 0.0))
+        x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
+        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # x
+        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        write1 = tl.load(
+            write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+        )
+        p3 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
+        tl.store(
+            matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+            (tl.where(i[:, None] >= i[None, :], 1.0, 0.0) * p3),
+        )  # [order_{mask}]_{i,j} . (do write1^T)
+        tl.store(
+            matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+            (beta[None, :] * (tl.where(i[:, None] >= i[None, :], 1.0, 0.0) * p3)),
+        )  # ([order_{mask}]_{i,j} . (do write1^T)) diag(beta)
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1184,6 +1195,7 @@ def backward_prepare_2(
     E: tl.constexpr,
     block_e: tl.constexpr,
     CHUNK: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1194,31 +1206,34 @@ def backward_prepare_2(
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
     e_ok = e < E
-    b, c, h = chunk_of(tl.program_id(0), H, chunks)
-    bh = b * H + h
-    t0, last = place_of(c, T, begins, stops, C)
-    if last < 0:
-        return
-    i_ok = i < last + 1
-    row = i if EVEN else tl.minimum(i, last)
-    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
-    step = (b * T + t0) * H + h
-    dv_p += b * dv_b + h // dv_g * dv_h
-    write1_p += b * write1_b + h // write1_g * write1_h
-    dv = tl.load(dv_p + t0 * dv_t + i[:, None] * dv_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-    write1 = tl.load(
-        write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
-    )
-    p = tl.dot(dv.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # dv write1^T
-    tl.store(
-        matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        (tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p),
-    )  # [order_{mask}]_{i,j} . (dv write1^T)
-    beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-    tl.store(
-        matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        (beta[None, :] * (tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p)),
-    )  # ([order_{mask}]_{i,j} . (dv write1^T)) diag(beta)
+    dv_p_all = dv_p
+    write1_p_all = write1_p
+    for program in tl.range(tl.program_id(0), programs, tl.num_programs(0), num_stages=STAGES):
+        b, c, h = chunk_of(program, H, chunks)
+        bh = b * H + h
+        t0, last = place_of(c, T, begins, stops, C)
+        i_ok = i < last + 1
+        if begins is not None:
+            t0, last = tl.where(last < 0, 0, t0), tl.maximum(last, 0)
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
+        step = (b * T + t0) * H + h
+        dv_p = dv_p_all + b * dv_b + h // dv_g * dv_h
+        write1_p = write1_p_all + b * write1_b + h // write1_g * write1_h
+        dv = tl.load(dv_p + t0 * dv_t + i[:, None] * dv_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        write1 = tl.load(
+            write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+        )
+        p = tl.dot(dv.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # dv write1^T
+        tl.store(
+            matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+            (tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p),
+        )  # [order_{mask}]_{i,j} . (dv write1^T)
+        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
+        tl.store(
+            matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+            (beta[None, :] * (tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p)),
+        )  # ([order_{mask}]_{i,j} . (dv write1^T)) diag(beta)
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1509,7 +1524,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "320a8f0ed47a9df9")
+    config = choose(some.dtype, (D, E), "47225c2e2df0c24c")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -1524,7 +1539,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     matrix4 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
         backward_prepare_1,
-        (lay.programs,),
+        (config.queues(lay.programs),),
         matrix2,
         q,
         *strides(q, H),
@@ -1545,6 +1560,11 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         block_d=config.padded(D),
         block_e=config.padded(E),
         CHUNK=config.chunk,
+        STAGES=config.queued(
+            config.padded(D) * (q.element_size() + k.element_size())
+            + config.padded(E) * (do.element_size() + write1.element_size()),
+            config.chunk,
+        ),
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -1552,7 +1572,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         DT=DTYPES[some.dtype],
         num_warps=config.ahead,
         num_stages=1,
-        maxnreg=config.registers,
+        maxnreg=255,
     )
     if parts > 1 or exchange is not None:
         dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
@@ -1656,7 +1676,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         matrix6 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
             backward_prepare_2,
-            (lay.programs,),
+            (config.queues(lay.programs),),
             matrix5,
             dv,
             *strides(dv, H),
@@ -1669,6 +1689,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             E=E,
             block_e=config.padded(E),
             CHUNK=config.chunk,
+            STAGES=config.queued(config.padded(E) * (dv.element_size() + write1.element_size()), config.chunk),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1676,7 +1697,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             DT=DTYPES[some.dtype],
             num_warps=config.ahead,
             num_stages=1,
-            maxnreg=config.registers,
+            maxnreg=255,
         )
     if needs & {"k", "q"}:
         dk_1 = some.new_empty((B, T, H, D), dtype=some.dtype)

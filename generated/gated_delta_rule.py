@@ -635,6 +635,7 @@ def forward_prepare_1(
     D: tl.constexpr,
     block_d: tl.constexpr,
     CHUNK: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -645,38 +646,41 @@ def forward_prepare_1(
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
-    b, c, h = chunk_of(tl.program_id(0), H, chunks)
-    bh = b * H + h
-    t0, last = place_of(c, T, begins, stops, C)
-    if last < 0:
-        return
-    i_ok = i < last + 1
-    row = i if EVEN else tl.minimum(i, last)
-    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
-    step = (b * T + t0) * H + h
-    k_p += b * k_b + h // k_g * k_h
-    q_p += b * q_b + h // q_g * q_h
-    alpha_a = tl.load(alpha_sums + at + row)
-    alpha_r = tl.load(alpha_resets + at + row) if EXACT else -1
-    seen = i[:, None] > i[None, :]
-    if EXACT:
-        seen = seen & (i[None, :] >= alpha_r[:, None])
-    m = power(alpha_a[:, None] - alpha_a[None, :], seen)  # decays from write to read
-    k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p = tl.dot(k.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k k^T
-    beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-    w = -beta[None, :] * (m * p)
-    x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
-    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # x
-    seen2 = i[:, None] >= i[None, :]
-    if EXACT:
-        seen2 = seen2 & (i[None, :] >= alpha_r[:, None])
-    m2 = power(alpha_a[:, None] - alpha_a[None, :], seen2)  # decays from write to read
-    q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p2 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
-    tl.store(
-        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta[None, :] * (m2 * p2))
-    )  # ((q k^T) . m) diag(beta)
+    k_p_all = k_p
+    q_p_all = q_p
+    for program in tl.range(tl.program_id(0), programs, tl.num_programs(0), num_stages=STAGES):
+        b, c, h = chunk_of(program, H, chunks)
+        bh = b * H + h
+        t0, last = place_of(c, T, begins, stops, C)
+        i_ok = i < last + 1
+        if begins is not None:
+            t0, last = tl.where(last < 0, 0, t0), tl.maximum(last, 0)
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
+        step = (b * T + t0) * H + h
+        k_p = k_p_all + b * k_b + h // k_g * k_h
+        q_p = q_p_all + b * q_b + h // q_g * q_h
+        alpha_a = tl.load(alpha_sums + at + row)
+        alpha_r = tl.load(alpha_resets + at + row) if EXACT else -1
+        seen = i[:, None] > i[None, :]
+        if EXACT:
+            seen = seen & (i[None, :] >= alpha_r[:, None])
+        m = power(alpha_a[:, None] - alpha_a[None, :], seen)  # decays from write to read
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p = tl.dot(k.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k k^T
+        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
+        w = -beta[None, :] * (m * p)
+        x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
+        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # x
+        seen2 = i[:, None] >= i[None, :]
+        if EXACT:
+            seen2 = seen2 & (i[None, :] >= alpha_r[:, None])
+        m2 = power(alpha_a[:, None] - alpha_a[None, :], seen2)  # decays from write to read
+        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p2 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
+        tl.store(
+            matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta[None, :] * (m2 * p2))
+        )  # ((q k^T) . m) diag(beta)
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -932,7 +936,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "164134c5c03d91e9")
+    config = choose(some.dtype, (D, E), "7ffe7b893b68bdb3")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -944,7 +948,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
         forward_prepare_1,
-        (lay.programs,),
+        (config.queues(lay.programs),),
         matrix1,
         alpha_sums,
         alpha_resets,
@@ -959,6 +963,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         D=D,
         block_d=config.padded(D),
         CHUNK=config.chunk,
+        STAGES=config.queued(config.padded(D) * (k.element_size() + q.element_size()), config.chunk),
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -966,7 +971,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         DT=DTYPES[some.dtype],
         num_warps=config.ahead,
         num_stages=1,
-        maxnreg=config.registers,
+        maxnreg=255,
     )
     if parts > 1 or exchange is not None:
         S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
@@ -1142,6 +1147,7 @@ def backward_prepare_1(
     block_d: tl.constexpr,
     block_e: tl.constexpr,
     CHUNK: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1154,54 +1160,59 @@ def backward_prepare_1(
     d_ok = d < D
     e = tl.arange(0, block_e)
     e_ok = e < E
-    b, c, h = chunk_of(tl.program_id(0), H, chunks)
-    bh = b * H + h
-    t0, last = place_of(c, T, begins, stops, C)
-    if last < 0:
-        return
-    i_ok = i < last + 1
-    row = i if EVEN else tl.minimum(i, last)
-    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
-    step = (b * T + t0) * H + h
-    q_p += b * q_b + h // q_g * q_h
-    k_p += b * k_b + h // k_g * k_h
-    do_p += b * do_b + h // do_g * do_h
-    write1_p += b * write1_b + h // write1_g * write1_h
-    alpha_a = tl.load(alpha_sums + at + row)
-    alpha_r = tl.load(alpha_resets + at + row) if EXACT else -1
-    seen = i[:, None] >= i[None, :]
-    if EXACT:
-        seen = seen & (i[None, :] >= alpha_r[:, None])
-    m = power(alpha_a[:, None] - alpha_a[None, :], seen)  # decays from write to read
-    q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
-    tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p))  # (q k^T) . m
-    p2 = tl.dot(k.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k k^T
-    beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-    seen2 = i[:, None] < i[None, :]
-    if EXACT:
-        seen2 = seen2 & (i[:, None] >= alpha_r[None, :])
-    m2 = power(alpha_a[None, :] - alpha_a[:, None], seen2)  # decays from write to read
-    w = -beta[None, :] * (p2 * m2)
-    x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
-    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # x
-    do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-    write1 = tl.load(
-        write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
-    )
-    p3 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
-    tl.store(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (p3 * m))  # (do write1^T) . m
-    tl.store(
-        matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta[None, :] * (p3 * m))
-    )  # ((do write1^T) . m) diag(beta)
-    pairs = beta[None, :] * (
-        p3 * m * p * tl.where(i[:, None] > i[None, :], 1.0, 0.0)
-    )  # ([order_{mask}]_{i,j} . (q k^T) . (do write1^T) . m) diag(beta)
-    sums = tl.sum(pairs, axis=1)
-    sums2 = sums - tl.sum(pairs, axis=0)
-    tl.store(own1_out + (step + i * H) * 2 + 0, sums2, mask=i_ok)  # S: own.late
-    tl.store(own2_out + (step + i * H) * 2 + 0, tl.zeros([C], tl.float32), mask=i_ok)  # S: own.early
+    q_p_all = q_p
+    k_p_all = k_p
+    do_p_all = do_p
+    write1_p_all = write1_p
+    for program in tl.range(tl.program_id(0), programs, tl.num_programs(0), num_stages=STAGES):
+        b, c, h = chunk_of(program, H, chunks)
+        bh = b * H + h
+        t0, last = place_of(c, T, begins, stops, C)
+        i_ok = i < last + 1
+        if begins is not None:
+            t0, last = tl.where(last < 0, 0, t0), tl.maximum(last, 0)
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
+        step = (b * T + t0) * H + h
+        q_p = q_p_all + b * q_b + h // q_g * q_h
+        k_p = k_p_all + b * k_b + h // k_g * k_h
+        do_p = do_p_all + b * do_b + h // do_g * do_h
+        write1_p = write1_p_all + b * write1_b + h // write1_g * write1_h
+        alpha_a = tl.load(alpha_sums + at + row)
+        alpha_r = tl.load(alpha_resets + at + row) if EXACT else -1
+        seen = i[:, None] >= i[None, :]
+        if EXACT:
+            seen = seen & (i[None, :] >= alpha_r[:, None])
+        m = power(alpha_a[:, None] - alpha_a[None, :], seen)  # decays from write to read
+        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
+        tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p))  # (q k^T) . m
+        p2 = tl.dot(k.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k k^T
+        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
+        seen2 = i[:, None] < i[None, :]
+        if EXACT:
+            seen2 = seen2 & (i[:, None] >= alpha_r[None, :])
+        m2 = power(alpha_a[None, :] - alpha_a[:, None], seen2)  # decays from write to read
+        w = -beta[None, :] * (p2 * m2)
+        x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
+        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # x
+        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        write1 = tl.load(
+            write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+        )
+        p3 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
+        tl.store(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (p3 * m))  # (do write1^T) . m
+        tl.store(
+            matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta[None, :] * (p3 * m))
+        )  # ((do write1^T) . m) diag(beta)
+        pairs = beta[None, :] * (
+            p3 * m * p * tl.where(i[:, None] > i[None, :], 1.0, 0.0)
+        )  # ([order_{mask}]_{i,j} . (q k^T) . (do write1^T) . m) diag(beta)
+        sums = tl.sum(pairs, axis=1)
+        sums2 = sums - tl.sum(pairs, axis=0)
+        tl.store(own1_out + (step + i * H) * 2 + 0, sums2, mask=i_ok)  # S: own.late
+        tl.store(own2_out + (step + i * H) * 2 + 0, tl.zeros([C], tl.float32), mask=i_ok)  # S: own.early
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1403,6 +1414,7 @@ def backward_prepare_2(
     block_e: tl.constexpr,
     block_d: tl.constexpr,
     CHUNK: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1415,49 +1427,53 @@ def backward_prepare_2(
     e_ok = e < E
     d = tl.arange(0, block_d)
     d_ok = d < D
-    b, c, h = chunk_of(tl.program_id(0), H, chunks)
-    bh = b * H + h
-    t0, last = place_of(c, T, begins, stops, C)
-    if last < 0:
-        return
-    i_ok = i < last + 1
-    row = i if EVEN else tl.minimum(i, last)
-    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
-    step = (b * T + t0) * H + h
-    dv_p += b * dv_b + h // dv_g * dv_h
-    write1_p += b * write1_b + h // write1_g * write1_h
-    k_p += b * k_b + h // k_g * k_h
-    alpha_a = tl.load(alpha_sums + at + row)
-    alpha_r = tl.load(alpha_resets + at + row) if EXACT else -1
-    alpha_a_before = tl.load(alpha_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-    alpha_r_before = tl.load(alpha_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
-    dv = tl.load(dv_p + t0 * dv_t + i[:, None] * dv_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-    write1 = tl.load(
-        write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
-    )
-    p = tl.dot(dv.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # dv write1^T
-    seen = i[:, None] > i[None, :]
-    if EXACT:
-        seen = seen & (i[None, :] >= alpha_r[:, None])
-    m = power(alpha_a[:, None] - alpha_a[None, :], seen)  # decays from write to read
-    tl.store(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (p * m))  # (dv write1^T) . m
-    seen2 = i[:, None] > i[None, :]
-    if EXACT:
-        seen2 = seen2 & (i[None, :] >= alpha_r_before[:, None])
-    m2 = power(alpha_a_before[:, None] - alpha_a[None, :], seen2)  # decays from write to read
-    beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-    tl.store(
-        matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta[None, :] * (p * m2))
-    )  # ((dv write1^T) . m) diag(beta)
-    k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p2 = tl.dot(k.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k k^T
-    pairs = -beta[None, :] * (
-        p * m * p2 * tl.where(i[:, None] > i[None, :], 1.0, 0.0)
-    )  # -([order_{mask}]_{i,j} . (k k^T) . (dv write1^T) . m) diag(beta)
-    sums = tl.sum(pairs, axis=1)
-    sums2 = -tl.sum(pairs, axis=0)
-    tl.store(own1_out + (step + i * H) * 2 + 1, sums2, mask=i_ok)  # S: own.late
-    tl.store(own2_out + (step + i * H) * 2 + 1, sums, mask=i_ok)  # S: own.early
+    dv_p_all = dv_p
+    write1_p_all = write1_p
+    k_p_all = k_p
+    for program in tl.range(tl.program_id(0), programs, tl.num_programs(0), num_stages=STAGES):
+        b, c, h = chunk_of(program, H, chunks)
+        bh = b * H + h
+        t0, last = place_of(c, T, begins, stops, C)
+        i_ok = i < last + 1
+        if begins is not None:
+            t0, last = tl.where(last < 0, 0, t0), tl.maximum(last, 0)
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
+        step = (b * T + t0) * H + h
+        dv_p = dv_p_all + b * dv_b + h // dv_g * dv_h
+        write1_p = write1_p_all + b * write1_b + h // write1_g * write1_h
+        k_p = k_p_all + b * k_b + h // k_g * k_h
+        alpha_a = tl.load(alpha_sums + at + row)
+        alpha_r = tl.load(alpha_resets + at + row) if EXACT else -1
+        alpha_a_before = tl.load(alpha_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
+        alpha_r_before = tl.load(alpha_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
+        dv = tl.load(dv_p + t0 * dv_t + i[:, None] * dv_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        write1 = tl.load(
+            write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+        )
+        p = tl.dot(dv.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # dv write1^T
+        seen = i[:, None] > i[None, :]
+        if EXACT:
+            seen = seen & (i[None, :] >= alpha_r[:, None])
+        m = power(alpha_a[:, None] - alpha_a[None, :], seen)  # decays from write to read
+        tl.store(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (p * m))  # (dv write1^T) . m
+        seen2 = i[:, None] > i[None, :]
+        if EXACT:
+            seen2 = seen2 & (i[None, :] >= alpha_r_before[:, None])
+        m2 = power(alpha_a_before[:, None] - alpha_a[None, :], seen2)  # decays from write to read
+        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
+        tl.store(
+            matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta[None, :] * (p * m2))
+        )  # ((dv write1^T) . m) diag(beta)
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p2 = tl.dot(k.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k k^T
+        pairs = -beta[None, :] * (
+            p * m * p2 * tl.where(i[:, None] > i[None, :], 1.0, 0.0)
+        )  # -([order_{mask}]_{i,j} . (k k^T) . (dv write1^T) . m) diag(beta)
+        sums = tl.sum(pairs, axis=1)
+        sums2 = -tl.sum(pairs, axis=0)
+        tl.store(own1_out + (step + i * H) * 2 + 1, sums2, mask=i_ok)  # S: own.late
+        tl.store(own2_out + (step + i * H) * 2 + 1, sums, mask=i_ok)  # S: own.early
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1937,7 +1953,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "164134c5c03d91e9")
+    config = choose(some.dtype, (D, E), "7ffe7b893b68bdb3")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -1956,7 +1972,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     matrix4 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
         backward_prepare_1,
-        (lay.programs,),
+        (config.queues(lay.programs),),
         matrix2,
         alpha_sums,
         alpha_resets,
@@ -1981,6 +1997,11 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         block_d=config.padded(D),
         block_e=config.padded(E),
         CHUNK=config.chunk,
+        STAGES=config.queued(
+            config.padded(D) * (q.element_size() + k.element_size())
+            + config.padded(E) * (do.element_size() + write1.element_size()),
+            config.chunk,
+        ),
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -1988,7 +2009,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         DT=DTYPES[some.dtype],
         num_warps=config.ahead,
         num_stages=1,
-        maxnreg=config.registers,
+        maxnreg=255,
     )
     if parts > 1 or exchange is not None:
         dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
@@ -2096,7 +2117,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         matrix6 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
             backward_prepare_2,
-            (lay.programs,),
+            (config.queues(lay.programs),),
             matrix5,
             dv,
             *strides(dv, H),
@@ -2117,6 +2138,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_e=config.padded(E),
             block_d=config.padded(D),
             CHUNK=config.chunk,
+            STAGES=config.queued(
+                config.padded(E) * (dv.element_size() + write1.element_size()) + config.padded(D) * k.element_size(),
+                config.chunk,
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -2124,7 +2149,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             DT=DTYPES[some.dtype],
             num_warps=config.ahead,
             num_stages=1,
-            maxnreg=config.registers,
+            maxnreg=255,
         )
     if needs & {"alpha", "k"}:
         dk_1 = some.new_empty((B, T, H, D), dtype=some.dtype)

@@ -491,6 +491,7 @@ def forward_prepare_1(
     N: tl.constexpr,
     block_n_: tl.constexpr,
     CHUNK: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -501,29 +502,32 @@ def forward_prepare_1(
     i = tl.arange(0, C)
     n_ = tl.arange(0, block_n_)
     n__ok = n_ < N
-    b, c, h = chunk_of(tl.program_id(0), H, chunks)
-    bh = b * H + h
-    t0, last = place_of(c, T, begins, stops, C)
-    if last < 0:
-        return
-    i_ok = i < last + 1
-    row = i if EVEN else tl.minimum(i, last)
-    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
-    step = (b * T + t0) * H + h
-    x_p += b * x_b + h // x_g * x_h
-    z_p += b * z_b + h // z_g * z_h
-    x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-    p = tl.dot(x.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x x^T
-    eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
-    w = -eta[None, :] * (p * tl.where(i[:, None] > i[None, :], 1.0, 0.0))
-    x2 = inverse(w, C, LEVELS, DT)  # (I - T)^-1
-    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2)  # x2
-    z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-    p2 = tl.dot(z.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # z x^T
-    tl.store(
-        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        (eta[None, :] * (tl.where(i[:, None] >= i[None, :], 1.0, 0.0) * p2)),
-    )  # ([order_{mask}]_{i,j} . (z x^T)) diag(eta)
+    x_p_all = x_p
+    z_p_all = z_p
+    for program in tl.range(tl.program_id(0), programs, tl.num_programs(0), num_stages=STAGES):
+        b, c, h = chunk_of(program, H, chunks)
+        bh = b * H + h
+        t0, last = place_of(c, T, begins, stops, C)
+        i_ok = i < last + 1
+        if begins is not None:
+            t0, last = tl.where(last < 0, 0, t0), tl.maximum(last, 0)
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
+        step = (b * T + t0) * H + h
+        x_p = x_p_all + b * x_b + h // x_g * x_h
+        z_p = z_p_all + b * z_b + h // z_g * z_h
+        x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
+        p = tl.dot(x.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x x^T
+        eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
+        w = -eta[None, :] * (p * tl.where(i[:, None] > i[None, :], 1.0, 0.0))
+        x2 = inverse(w, C, LEVELS, DT)  # (I - T)^-1
+        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2)  # x2
+        z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
+        p2 = tl.dot(z.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # z x^T
+        tl.store(
+            matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+            (eta[None, :] * (tl.where(i[:, None] >= i[None, :], 1.0, 0.0) * p2)),
+        )  # ([order_{mask}]_{i,j} . (z x^T)) diag(eta)
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -772,7 +776,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "666043e3e4678b31")
+    config = choose(some.dtype, (N, M), "23b57b749979093e")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(M, min(config.tile, config.padded(M))))
     W_first = whole(states.get("W"))
@@ -782,7 +786,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
         forward_prepare_1,
-        (lay.programs,),
+        (config.queues(lay.programs),),
         matrix1,
         x,
         *strides(x, H),
@@ -795,6 +799,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         N=N,
         block_n_=config.padded(N),
         CHUNK=config.chunk,
+        STAGES=config.queued(config.padded(N) * (x.element_size() + z.element_size()), config.chunk),
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -802,7 +807,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         DT=DTYPES[some.dtype],
         num_warps=config.ahead,
         num_stages=1,
-        maxnreg=config.registers,
+        maxnreg=255,
     )
     if parts > 1 or exchange is not None:
         W_ends = some.new_empty((B * parts, H, M, N), dtype=torch.float32)
@@ -968,6 +973,7 @@ def backward_prepare_1(
     block_n_: tl.constexpr,
     block_m_: tl.constexpr,
     CHUNK: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -980,44 +986,51 @@ def backward_prepare_1(
     n__ok = n_ < N
     m_ = tl.arange(0, block_m_)
     m__ok = m_ < M
-    b, c, h = chunk_of(tl.program_id(0), H, chunks)
-    bh = b * H + h
-    t0, last = place_of(c, T, begins, stops, C)
-    if last < 0:
-        return
-    i_ok = i < last + 1
-    row = i if EVEN else tl.minimum(i, last)
-    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
-    step = (b * T + t0) * H + h
-    z_p += b * z_b + h // z_g * z_h
-    x_p += b * x_b + h // x_g * x_h
-    do_p += b * do_b + h // do_g * do_h
-    write1_p += b * write1_b + h // write1_g * write1_h
-    z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-    x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-    p = tl.dot(z.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # z x^T
-    tl.store(
-        matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        (tl.where(i[:, None] >= i[None, :], 1.0, 0.0) * p),
-    )  # [order_{mask}]_{i,j} . (z x^T)
-    p2 = tl.dot(x.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x x^T
-    eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
-    w = -eta[None, :] * (p2 * tl.where(i[:, None] < i[None, :], 1.0, 0.0))
-    x2 = inverse(w, C, LEVELS, DT)  # (I - T)^-1
-    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2)  # x2
-    do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
-    write1 = tl.load(
-        write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
-    )
-    p3 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
-    tl.store(
-        matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        (p3 * tl.where(i[:, None] >= i[None, :], 1.0, 0.0)),
-    )  # [order_{mask}]_{i,j} . (do write1^T)
-    tl.store(
-        matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        (eta[None, :] * (p3 * tl.where(i[:, None] >= i[None, :], 1.0, 0.0))),
-    )  # ([order_{mask}]_{i,j} . (do write1^T)) diag(eta)
+    z_p_all = z_p
+    x_p_all = x_p
+    do_p_all = do_p
+    write1_p_all = write1_p
+    for program in tl.range(tl.program_id(0), programs, tl.num_programs(0), num_stages=STAGES):
+        b, c, h = chunk_of(program, H, chunks)
+        bh = b * H + h
+        t0, last = place_of(c, T, begins, stops, C)
+        i_ok = i < last + 1
+        if begins is not None:
+            t0, last = tl.where(last < 0, 0, t0), tl.maximum(last, 0)
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
+        step = (b * T + t0) * H + h
+        z_p = z_p_all + b * z_b + h // z_g * z_h
+        x_p = x_p_all + b * x_b + h // x_g * x_h
+        do_p = do_p_all + b * do_b + h // do_g * do_h
+        write1_p = write1_p_all + b * write1_b + h // write1_g * write1_h
+        z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
+        x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
+        p = tl.dot(z.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # z x^T
+        tl.store(
+            matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+            (tl.where(i[:, None] >= i[None, :], 1.0, 0.0) * p),
+        )  # [order_{mask}]_{i,j} . (z x^T)
+        p2 = tl.dot(x.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x x^T
+        eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
+        w = -eta[None, :] * (p2 * tl.where(i[:, None] < i[None, :], 1.0, 0.0))
+        x2 = inverse(w, C, LEVELS, DT)  # (I - T)^-1
+        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2)  # x2
+        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
+        write1 = tl.load(
+            write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :],
+            mask=i_ok[:, None] & m__ok[None, :],
+            other=0.0,
+        )
+        p3 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
+        tl.store(
+            matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+            (p3 * tl.where(i[:, None] >= i[None, :], 1.0, 0.0)),
+        )  # [order_{mask}]_{i,j} . (do write1^T)
+        tl.store(
+            matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+            (eta[None, :] * (p3 * tl.where(i[:, None] >= i[None, :], 1.0, 0.0))),
+        )  # ([order_{mask}]_{i,j} . (do write1^T)) diag(eta)
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1177,6 +1190,7 @@ def backward_prepare_2(
     M: tl.constexpr,
     block_m_: tl.constexpr,
     CHUNK: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1187,31 +1201,36 @@ def backward_prepare_2(
     i = tl.arange(0, C)
     m_ = tl.arange(0, block_m_)
     m__ok = m_ < M
-    b, c, h = chunk_of(tl.program_id(0), H, chunks)
-    bh = b * H + h
-    t0, last = place_of(c, T, begins, stops, C)
-    if last < 0:
-        return
-    i_ok = i < last + 1
-    row = i if EVEN else tl.minimum(i, last)
-    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
-    step = (b * T + t0) * H + h
-    dy_p += b * dy_b + h // dy_g * dy_h
-    write1_p += b * write1_b + h // write1_g * write1_h
-    dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
-    write1 = tl.load(
-        write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0
-    )
-    p = tl.dot(dy.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # dy write1^T
-    tl.store(
-        matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        (p * tl.where(i[:, None] > i[None, :], 1.0, 0.0)),
-    )  # [order_{mask}]_{i,j} . (dy write1^T)
-    eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
-    tl.store(
-        matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-        (eta[None, :] * (p * tl.where(i[:, None] > i[None, :], 1.0, 0.0))),
-    )  # ([order_{mask}]_{i,j} . (dy write1^T)) diag(eta)
+    dy_p_all = dy_p
+    write1_p_all = write1_p
+    for program in tl.range(tl.program_id(0), programs, tl.num_programs(0), num_stages=STAGES):
+        b, c, h = chunk_of(program, H, chunks)
+        bh = b * H + h
+        t0, last = place_of(c, T, begins, stops, C)
+        i_ok = i < last + 1
+        if begins is not None:
+            t0, last = tl.where(last < 0, 0, t0), tl.maximum(last, 0)
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
+        step = (b * T + t0) * H + h
+        dy_p = dy_p_all + b * dy_b + h // dy_g * dy_h
+        write1_p = write1_p_all + b * write1_b + h // write1_g * write1_h
+        dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + m_[None, :], mask=i_ok[:, None] & m__ok[None, :], other=0.0)
+        write1 = tl.load(
+            write1_p + t0 * write1_t + i[:, None] * write1_t + m_[None, :],
+            mask=i_ok[:, None] & m__ok[None, :],
+            other=0.0,
+        )
+        p = tl.dot(dy.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # dy write1^T
+        tl.store(
+            matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+            (p * tl.where(i[:, None] > i[None, :], 1.0, 0.0)),
+        )  # [order_{mask}]_{i,j} . (dy write1^T)
+        eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
+        tl.store(
+            matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+            (eta[None, :] * (p * tl.where(i[:, None] > i[None, :], 1.0, 0.0))),
+        )  # ([order_{mask}]_{i,j} . (dy write1^T)) diag(eta)
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1518,7 +1537,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "666043e3e4678b31")
+    config = choose(some.dtype, (N, M), "23b57b749979093e")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(N, min(config.tile, config.padded(N))))
     W_first = whole(states.get("W"))
@@ -1533,7 +1552,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     matrix4 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
         backward_prepare_1,
-        (lay.programs,),
+        (config.queues(lay.programs),),
         matrix2,
         z,
         *strides(z, H),
@@ -1554,6 +1573,11 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         block_n_=config.padded(N),
         block_m_=config.padded(M),
         CHUNK=config.chunk,
+        STAGES=config.queued(
+            config.padded(N) * (z.element_size() + x.element_size())
+            + config.padded(M) * (do.element_size() + write1.element_size()),
+            config.chunk,
+        ),
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -1561,7 +1585,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         DT=DTYPES[some.dtype],
         num_warps=config.ahead,
         num_stages=1,
-        maxnreg=config.registers,
+        maxnreg=255,
     )
     if parts > 1 or exchange is not None:
         dW_ends = some.new_empty((B * parts, H, M, N), dtype=torch.float32)
@@ -1658,7 +1682,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         matrix6 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
             backward_prepare_2,
-            (lay.programs,),
+            (config.queues(lay.programs),),
             matrix5,
             dy,
             *strides(dy, H),
@@ -1671,6 +1695,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             M=M,
             block_m_=config.padded(M),
             CHUNK=config.chunk,
+            STAGES=config.queued(config.padded(M) * (dy.element_size() + write1.element_size()), config.chunk),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1678,7 +1703,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             DT=DTYPES[some.dtype],
             num_warps=config.ahead,
             num_stages=1,
-            maxnreg=config.registers,
+            maxnreg=255,
         )
     if needs & {"eta", "x", "z"}:
         dx_1 = some.new_empty((B, T, H, N), dtype=some.dtype)

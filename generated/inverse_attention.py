@@ -566,6 +566,7 @@ def forward_prepare_1(
     D: tl.constexpr,
     block_d: tl.constexpr,
     CHUNK: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -576,31 +577,34 @@ def forward_prepare_1(
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
-    b, c, h = chunk_of(tl.program_id(0), H, chunks)
-    bh = b * H + h
-    t0, last = place_of(c, T, begins, stops, C)
-    if last < 0:
-        return
-    i_ok = i < last + 1
-    row = i if EVEN else tl.minimum(i, last)
-    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
-    step = (b * T + t0) * H + h
-    q_p += b * q_b + h // q_g * q_h
-    k_p += b * k_b + h // k_g * k_h
-    lam_a = tl.load(lam_sums + at + row)
-    lam_r = tl.load(lam_resets + at + row) if EXACT else -1
-    lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
-    x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
-    q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
-    seen = i[:, None] > i[None, :]
-    if EXACT:
-        seen = seen & (i[None, :] >= lam_r[:, None])
-    m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
-    w = -x[None, :] * (p * m)
-    x2 = inverse(w, C, LEVELS, DT)  # (I - T)^-1
-    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2)  # x2
+    q_p_all = q_p
+    k_p_all = k_p
+    for program in tl.range(tl.program_id(0), programs, tl.num_programs(0), num_stages=STAGES):
+        b, c, h = chunk_of(program, H, chunks)
+        bh = b * H + h
+        t0, last = place_of(c, T, begins, stops, C)
+        i_ok = i < last + 1
+        if begins is not None:
+            t0, last = tl.where(last < 0, 0, t0), tl.maximum(last, 0)
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
+        step = (b * T + t0) * H + h
+        q_p = q_p_all + b * q_b + h // q_g * q_h
+        k_p = k_p_all + b * k_b + h // k_g * k_h
+        lam_a = tl.load(lam_sums + at + row)
+        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
+        x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
+        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
+        seen = i[:, None] > i[None, :]
+        if EXACT:
+            seen = seen & (i[None, :] >= lam_r[:, None])
+        m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+        w = -x[None, :] * (p * m)
+        x2 = inverse(w, C, LEVELS, DT)  # (I - T)^-1
+        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2)  # x2
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -861,7 +865,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], o.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = o.shape[-1]
-    config = choose(some.dtype, (D, E), "07c92c3c84eb7d52")
+    config = choose(some.dtype, (D, E), "ce507ee810ca893d")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     s_first = whole(states.get("s"))
@@ -872,7 +876,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
         forward_prepare_1,
-        (lay.programs,),
+        (config.queues(lay.programs),),
         matrix1,
         lam_by_head,
         q,
@@ -886,6 +890,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         D=D,
         block_d=config.padded(D),
         CHUNK=config.chunk,
+        STAGES=config.queued(config.padded(D) * (q.element_size() + k.element_size()), config.chunk),
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -893,7 +898,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         DT=DTYPES[some.dtype],
         num_warps=config.ahead,
         num_stages=1,
-        maxnreg=config.registers,
+        maxnreg=255,
     )
     if parts > 1 or exchange is not None:
         s_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
@@ -1052,6 +1057,7 @@ def backward_prepare_1(
     D: tl.constexpr,
     block_d: tl.constexpr,
     CHUNK: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1062,31 +1068,34 @@ def backward_prepare_1(
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
-    b, c, h = chunk_of(tl.program_id(0), H, chunks)
-    bh = b * H + h
-    t0, last = place_of(c, T, begins, stops, C)
-    if last < 0:
-        return
-    i_ok = i < last + 1
-    row = i if EVEN else tl.minimum(i, last)
-    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
-    step = (b * T + t0) * H + h
-    k_p += b * k_b + h // k_g * k_h
-    q_p += b * q_b + h // q_g * q_h
-    lam_a = tl.load(lam_sums + at + row)
-    lam_r = tl.load(lam_resets + at + row) if EXACT else -1
-    k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k q^T
-    seen = i[:, None] < i[None, :]
-    if EXACT:
-        seen = seen & (i[:, None] >= lam_r[None, :])
-    m = power(lam_a[None, :] - lam_a[:, None], seen)  # decays from write to read
-    lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
-    x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
-    w = -x[:, None] * (p * m)
-    x2 = inverse(w, C, LEVELS, DT)  # (I - T)^-1
-    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2)  # x2
+    k_p_all = k_p
+    q_p_all = q_p
+    for program in tl.range(tl.program_id(0), programs, tl.num_programs(0), num_stages=STAGES):
+        b, c, h = chunk_of(program, H, chunks)
+        bh = b * H + h
+        t0, last = place_of(c, T, begins, stops, C)
+        i_ok = i < last + 1
+        if begins is not None:
+            t0, last = tl.where(last < 0, 0, t0), tl.maximum(last, 0)
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
+        step = (b * T + t0) * H + h
+        k_p = k_p_all + b * k_b + h // k_g * k_h
+        q_p = q_p_all + b * q_b + h // q_g * q_h
+        lam_a = tl.load(lam_sums + at + row)
+        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k q^T
+        seen = i[:, None] < i[None, :]
+        if EXACT:
+            seen = seen & (i[:, None] >= lam_r[None, :])
+        m = power(lam_a[None, :] - lam_a[:, None], seen)  # decays from write to read
+        lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
+        x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
+        w = -x[:, None] * (p * m)
+        x2 = inverse(w, C, LEVELS, DT)  # (I - T)^-1
+        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2)  # x2
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1250,6 +1259,7 @@ def backward_prepare_2(
     E: tl.constexpr,
     block_e: tl.constexpr,
     CHUNK: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1260,40 +1270,43 @@ def backward_prepare_2(
     i = tl.arange(0, C)
     e = tl.arange(0, block_e)
     e_ok = e < E
-    b, c, h = chunk_of(tl.program_id(0), H, chunks)
-    bh = b * H + h
-    t0, last = place_of(c, T, begins, stops, C)
-    if last < 0:
-        return
-    i_ok = i < last + 1
-    row = i if EVEN else tl.minimum(i, last)
-    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
-    step = (b * T + t0) * H + h
-    do_p += b * do_b + h // do_g * do_h
-    write1_p += b * write1_b + h // write1_g * write1_h
-    lam_a = tl.load(lam_sums + at + row)
-    lam_r = tl.load(lam_resets + at + row) if EXACT else -1
-    lam_a_before = tl.load(lam_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-    lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
-    do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-    write1 = tl.load(
-        write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
-    )
-    p = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
-    seen = i[:, None] > i[None, :]
-    if EXACT:
-        seen = seen & (i[None, :] >= lam_r[:, None])
-    m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
-    tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (p * m))  # (do write1^T) . m
-    seen2 = i[:, None] > i[None, :]
-    if EXACT:
-        seen2 = seen2 & (i[None, :] >= lam_r_before[:, None])
-    m2 = power(lam_a_before[:, None] - lam_a[None, :], seen2)  # decays from write to read
-    lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
-    x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
-    tl.store(
-        matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (x[None, :] * (m2 * p))
-    )  # ((do write1^T) . m) diag((1 - lam))
+    do_p_all = do_p
+    write1_p_all = write1_p
+    for program in tl.range(tl.program_id(0), programs, tl.num_programs(0), num_stages=STAGES):
+        b, c, h = chunk_of(program, H, chunks)
+        bh = b * H + h
+        t0, last = place_of(c, T, begins, stops, C)
+        i_ok = i < last + 1
+        if begins is not None:
+            t0, last = tl.where(last < 0, 0, t0), tl.maximum(last, 0)
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
+        step = (b * T + t0) * H + h
+        do_p = do_p_all + b * do_b + h // do_g * do_h
+        write1_p = write1_p_all + b * write1_b + h // write1_g * write1_h
+        lam_a = tl.load(lam_sums + at + row)
+        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        lam_a_before = tl.load(lam_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
+        lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
+        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        write1 = tl.load(
+            write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+        )
+        p = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
+        seen = i[:, None] > i[None, :]
+        if EXACT:
+            seen = seen & (i[None, :] >= lam_r[:, None])
+        m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+        tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (p * m))  # (do write1^T) . m
+        seen2 = i[:, None] > i[None, :]
+        if EXACT:
+            seen2 = seen2 & (i[None, :] >= lam_r_before[:, None])
+        m2 = power(lam_a_before[:, None] - lam_a[None, :], seen2)  # decays from write to read
+        lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
+        x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
+        tl.store(
+            matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (x[None, :] * (m2 * p))
+        )  # ((do write1^T) . m) diag((1 - lam))
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1495,6 +1508,7 @@ def backward_prepare_3(
     block_e: tl.constexpr,
     block_d: tl.constexpr,
     CHUNK: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1507,42 +1521,47 @@ def backward_prepare_3(
     e_ok = e < E
     d = tl.arange(0, block_d)
     d_ok = d < D
-    b, c, h = chunk_of(tl.program_id(0), H, chunks)
-    bh = b * H + h
-    t0, last = place_of(c, T, begins, stops, C)
-    if last < 0:
-        return
-    i_ok = i < last + 1
-    row = i if EVEN else tl.minimum(i, last)
-    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
-    step = (b * T + t0) * H + h
-    q_p += b * q_b + h // q_g * q_h
-    k_p += b * k_b + h // k_g * k_h
-    do_p += b * do_b + h // do_g * do_h
-    write1_p += b * write1_b + h // write1_g * write1_h
-    lam_a = tl.load(lam_sums + at + row)
-    lam_r = tl.load(lam_resets + at + row) if EXACT else -1
-    lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
-    x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
-    q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
-    do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-    write1 = tl.load(
-        write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
-    )
-    p2 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
-    seen = i[:, None] > i[None, :]
-    if EXACT:
-        seen = seen & (i[None, :] >= lam_r[:, None])
-    m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
-    pairs = -x[None, :] * (
-        p * p2 * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * m
-    )  # -([order_{mask}]_{i,j} . (q k^T) . (do write1^T) . m) diag((1 - lam))
-    sums = tl.sum(pairs, axis=1)
-    sums2 = -tl.sum(pairs, axis=0)
-    tl.store(own1_out + step + i * H, sums2, mask=i_ok)  # s: own.late
-    tl.store(own2_out + step + i * H, sums, mask=i_ok)  # s: own.early
+    q_p_all = q_p
+    k_p_all = k_p
+    do_p_all = do_p
+    write1_p_all = write1_p
+    for program in tl.range(tl.program_id(0), programs, tl.num_programs(0), num_stages=STAGES):
+        b, c, h = chunk_of(program, H, chunks)
+        bh = b * H + h
+        t0, last = place_of(c, T, begins, stops, C)
+        i_ok = i < last + 1
+        if begins is not None:
+            t0, last = tl.where(last < 0, 0, t0), tl.maximum(last, 0)
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
+        step = (b * T + t0) * H + h
+        q_p = q_p_all + b * q_b + h // q_g * q_h
+        k_p = k_p_all + b * k_b + h // k_g * k_h
+        do_p = do_p_all + b * do_b + h // do_g * do_h
+        write1_p = write1_p_all + b * write1_b + h // write1_g * write1_h
+        lam_a = tl.load(lam_sums + at + row)
+        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
+        x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
+        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
+        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        write1 = tl.load(
+            write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
+        )
+        p2 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
+        seen = i[:, None] > i[None, :]
+        if EXACT:
+            seen = seen & (i[None, :] >= lam_r[:, None])
+        m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+        pairs = -x[None, :] * (
+            p * p2 * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * m
+        )  # -([order_{mask}]_{i,j} . (q k^T) . (do write1^T) . m) diag((1 - lam))
+        sums = tl.sum(pairs, axis=1)
+        sums2 = -tl.sum(pairs, axis=0)
+        tl.store(own1_out + step + i * H, sums2, mask=i_ok)  # s: own.late
+        tl.store(own2_out + step + i * H, sums, mask=i_ok)  # s: own.early
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1712,7 +1731,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], o.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = o.shape[-1]
-    config = choose(some.dtype, (D, E), "07c92c3c84eb7d52")
+    config = choose(some.dtype, (D, E), "ce507ee810ca893d")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     s_first = whole(states.get("s"))
@@ -1726,7 +1745,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
         backward_prepare_1,
-        (lay.programs,),
+        (config.queues(lay.programs),),
         matrix1,
         k,
         *strides(k, H),
@@ -1740,6 +1759,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         D=D,
         block_d=config.padded(D),
         CHUNK=config.chunk,
+        STAGES=config.queued(config.padded(D) * (k.element_size() + q.element_size()), config.chunk),
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -1747,7 +1767,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         DT=DTYPES[some.dtype],
         num_warps=config.ahead,
         num_stages=1,
-        maxnreg=config.registers,
+        maxnreg=255,
     )
     if parts > 1 or exchange is not None:
         ds_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
@@ -1844,7 +1864,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
             backward_prepare_2,
-            (lay.programs,),
+            (config.queues(lay.programs),),
             matrix2,
             do,
             *strides(do, H),
@@ -1859,6 +1879,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             E=E,
             block_e=config.padded(E),
             CHUNK=config.chunk,
+            STAGES=config.queued(config.padded(E) * (do.element_size() + write1.element_size()), config.chunk),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1866,7 +1887,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             DT=DTYPES[some.dtype],
             num_warps=config.ahead,
             num_stages=1,
-            maxnreg=config.registers,
+            maxnreg=255,
         )
     if needs & {"k", "lam"}:
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
@@ -1923,7 +1944,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         own2 = some.new_empty((B, T, H, 1), dtype=torch.float32)
         launch(
             backward_prepare_3,
-            (lay.programs,),
+            (config.queues(lay.programs),),
             lam_by_head,
             q,
             *strides(q, H),
@@ -1944,6 +1965,11 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_e=config.padded(E),
             block_d=config.padded(D),
             CHUNK=config.chunk,
+            STAGES=config.queued(
+                config.padded(D) * (q.element_size() + k.element_size())
+                + config.padded(E) * (do.element_size() + write1.element_size()),
+                config.chunk,
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1951,7 +1977,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             DT=DTYPES[some.dtype],
             num_warps=config.ahead,
             num_stages=1,
-            maxnreg=config.registers,
+            maxnreg=255,
         )
     if needs & {"lam", "q"}:
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)

@@ -594,7 +594,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "bfa3a66903b5c713")
+    config = choose(some.dtype, (D, E), "eb654c498554c56f")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -734,6 +734,7 @@ def backward_prepare_1(
     block_e: tl.constexpr,
     block_d: tl.constexpr,
     CHUNK: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -746,37 +747,44 @@ def backward_prepare_1(
     e_ok = e < E
     d = tl.arange(0, block_d)
     d_ok = d < D
-    b, c, h = chunk_of(tl.program_id(0), H, chunks)
-    bh = b * H + h
-    t0, last = place_of(c, T, begins, stops, C)
-    if last < 0:
-        return
-    i_ok = i < last + 1
-    row = i if EVEN else tl.minimum(i, last)
-    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
-    step = (b * T + t0) * H + h
-    do_p += b * do_b + h // do_g * do_h
-    v_p += b * v_b + h // v_g * v_h
-    q_p += b * q_b + h // q_g * q_h
-    k_p += b * k_b + h // k_g * k_h
-    lam_a = tl.load(lam_sums + at + row)
-    lam_r = tl.load(lam_resets + at + row) if EXACT else -1
-    do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-    v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-    p = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do v^T
-    seen = i[:, None] >= i[None, :]
-    if EXACT:
-        seen = seen & (i[None, :] >= lam_r[:, None])
-    m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
-    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (p * m))  # (do v^T) . m
-    q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p2 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
-    tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (p2 * m))  # (q k^T) . m
-    pairs = p * p2 * m * tl.where(i[:, None] > i[None, :], 1.0, 0.0)  # [order_{mask}]_{i,j} . (q k^T) . (do v^T) . m
-    sums = tl.sum(pairs, axis=1)
-    sums2 = sums - tl.sum(pairs, axis=0)
-    tl.store(own1_out + step + i * H, sums2, mask=i_ok)  # S: own.late
+    do_p_all = do_p
+    v_p_all = v_p
+    q_p_all = q_p
+    k_p_all = k_p
+    for program in tl.range(tl.program_id(0), programs, tl.num_programs(0), num_stages=STAGES):
+        b, c, h = chunk_of(program, H, chunks)
+        bh = b * H + h
+        t0, last = place_of(c, T, begins, stops, C)
+        i_ok = i < last + 1
+        if begins is not None:
+            t0, last = tl.where(last < 0, 0, t0), tl.maximum(last, 0)
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
+        step = (b * T + t0) * H + h
+        do_p = do_p_all + b * do_b + h // do_g * do_h
+        v_p = v_p_all + b * v_b + h // v_g * v_h
+        q_p = q_p_all + b * q_b + h // q_g * q_h
+        k_p = k_p_all + b * k_b + h // k_g * k_h
+        lam_a = tl.load(lam_sums + at + row)
+        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        p = tl.dot(do.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # do v^T
+        seen = i[:, None] >= i[None, :]
+        if EXACT:
+            seen = seen & (i[None, :] >= lam_r[:, None])
+        m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (p * m))  # (do v^T) . m
+        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p2 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
+        tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (p2 * m))  # (q k^T) . m
+        pairs = (
+            p * p2 * m * tl.where(i[:, None] > i[None, :], 1.0, 0.0)
+        )  # [order_{mask}]_{i,j} . (q k^T) . (do v^T) . m
+        sums = tl.sum(pairs, axis=1)
+        sums2 = sums - tl.sum(pairs, axis=0)
+        tl.store(own1_out + step + i * H, sums2, mask=i_ok)  # S: own.late
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1198,7 +1206,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "bfa3a66903b5c713")
+    config = choose(some.dtype, (D, E), "eb654c498554c56f")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -1212,7 +1220,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
         backward_prepare_1,
-        (lay.programs,),
+        (config.queues(lay.programs),),
         matrix1,
         do,
         *strides(do, H),
@@ -1233,6 +1241,11 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         block_e=config.padded(E),
         block_d=config.padded(D),
         CHUNK=config.chunk,
+        STAGES=config.queued(
+            config.padded(E) * (do.element_size() + v.element_size())
+            + config.padded(D) * (q.element_size() + k.element_size()),
+            config.chunk,
+        ),
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -1240,7 +1253,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         DT=DTYPES[some.dtype],
         num_warps=config.ahead,
         num_stages=1,
-        maxnreg=config.registers,
+        maxnreg=255,
     )
     if needs & {"S", "k", "lam", "v"}:
         if parts > 1 or exchange is not None:

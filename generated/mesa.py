@@ -529,7 +529,7 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
     B, T = u.shape[:2]
     H = max(u.shape[2], lam.shape[2], lam_0.shape[0], p.shape[2], 0)
     D = u.shape[-1]
-    config = choose(some.dtype, (D,), "9a64ec62c45ef276")
+    config = choose(some.dtype, (D,), "2dcfc3dff029ad33")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -649,6 +649,7 @@ def x_system_backward_prepare_1(
     D: tl.constexpr,
     block_d: tl.constexpr,
     CHUNK: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -659,33 +660,39 @@ def x_system_backward_prepare_1(
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
-    b, c, h = chunk_of(tl.program_id(0), H, chunks)
-    bh = b * H + h
-    t0, last = place_of(c, T, begins, stops, C)
-    if last < 0:
-        return
-    i_ok = i < last + 1
-    row = i if EVEN else tl.minimum(i, last)
-    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
-    step = (b * T + t0) * H + h
-    dy_p += b * dy_b + h // dy_g * dy_h
-    u_p += b * u_b + h // u_g * u_h
-    p_p += b * p_b + h // p_g * p_h
-    lam_a = tl.load(lam_sums + at + row)
-    lam_r = tl.load(lam_resets + at + row) if EXACT else -1
-    seen = i[:, None] >= i[None, :]
-    if EXACT:
-        seen = seen & (i[None, :] >= lam_r[:, None])
-    m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
-    dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p = tl.dot(dy.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # dy u^T
-    p2 = tl.load(p_p + t0 * p_t + i[:, None] * p_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p3 = tl.dot(p2.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # p u^T
-    pairs = m * p * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p3  # [order_{mask}]_{i,j} . (p u^T) . (dy u^T) . m
-    sums = tl.sum(pairs, axis=1)
-    sums2 = sums - tl.sum(pairs, axis=0)
-    tl.store(own1_out + step + i * H, sums2, mask=i_ok)  # H: own.late
+    dy_p_all = dy_p
+    u_p_all = u_p
+    p_p_all = p_p
+    for program in tl.range(tl.program_id(0), programs, tl.num_programs(0), num_stages=STAGES):
+        b, c, h = chunk_of(program, H, chunks)
+        bh = b * H + h
+        t0, last = place_of(c, T, begins, stops, C)
+        i_ok = i < last + 1
+        if begins is not None:
+            t0, last = tl.where(last < 0, 0, t0), tl.maximum(last, 0)
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
+        step = (b * T + t0) * H + h
+        dy_p = dy_p_all + b * dy_b + h // dy_g * dy_h
+        u_p = u_p_all + b * u_b + h // u_g * u_h
+        p_p = p_p_all + b * p_b + h // p_g * p_h
+        lam_a = tl.load(lam_sums + at + row)
+        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        seen = i[:, None] >= i[None, :]
+        if EXACT:
+            seen = seen & (i[None, :] >= lam_r[:, None])
+        m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+        dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p = tl.dot(dy.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # dy u^T
+        p2 = tl.load(p_p + t0 * p_t + i[:, None] * p_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p3 = tl.dot(p2.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # p u^T
+        pairs = (
+            m * p * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p3
+        )  # [order_{mask}]_{i,j} . (p u^T) . (dy u^T) . m
+        sums = tl.sum(pairs, axis=1)
+        sums2 = sums - tl.sum(pairs, axis=0)
+        tl.store(own1_out + step + i * H, sums2, mask=i_ok)  # H: own.late
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -849,6 +856,7 @@ def x_system_backward_prepare_2(
     D: tl.constexpr,
     block_d: tl.constexpr,
     CHUNK: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -859,27 +867,30 @@ def x_system_backward_prepare_2(
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
-    b, c, h = chunk_of(tl.program_id(0), H, chunks)
-    bh = b * H + h
-    t0, last = place_of(c, T, begins, stops, C)
-    if last < 0:
-        return
-    i_ok = i < last + 1
-    row = i if EVEN else tl.minimum(i, last)
-    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
-    step = (b * T + t0) * H + h
-    dy_p += b * dy_b + h // dy_g * dy_h
-    u_p += b * u_b + h // u_g * u_h
-    lam_a = tl.load(lam_sums + at + row)
-    lam_r = tl.load(lam_resets + at + row) if EXACT else -1
-    seen = i[:, None] >= i[None, :]
-    if EXACT:
-        seen = seen & (i[None, :] >= lam_r[:, None])
-    m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
-    dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p = tl.dot(dy.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # dy u^T
-    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p))  # (dy u^T) . m
+    dy_p_all = dy_p
+    u_p_all = u_p
+    for program in tl.range(tl.program_id(0), programs, tl.num_programs(0), num_stages=STAGES):
+        b, c, h = chunk_of(program, H, chunks)
+        bh = b * H + h
+        t0, last = place_of(c, T, begins, stops, C)
+        i_ok = i < last + 1
+        if begins is not None:
+            t0, last = tl.where(last < 0, 0, t0), tl.maximum(last, 0)
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
+        step = (b * T + t0) * H + h
+        dy_p = dy_p_all + b * dy_b + h // dy_g * dy_h
+        u_p = u_p_all + b * u_b + h // u_g * u_h
+        lam_a = tl.load(lam_sums + at + row)
+        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        seen = i[:, None] >= i[None, :]
+        if EXACT:
+            seen = seen & (i[None, :] >= lam_r[:, None])
+        m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+        dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p = tl.dot(dy.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # dy u^T
+        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p))  # (dy u^T) . m
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1060,6 +1071,7 @@ def x_system_backward_prepare_3(
     D: tl.constexpr,
     block_d: tl.constexpr,
     CHUNK: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1070,27 +1082,30 @@ def x_system_backward_prepare_3(
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
-    b, c, h = chunk_of(tl.program_id(0), H, chunks)
-    bh = b * H + h
-    t0, last = place_of(c, T, begins, stops, C)
-    if last < 0:
-        return
-    i_ok = i < last + 1
-    row = i if EVEN else tl.minimum(i, last)
-    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
-    step = (b * T + t0) * H + h
-    p_p += b * p_b + h // p_g * p_h
-    u_p += b * u_b + h // u_g * u_h
-    lam_a = tl.load(lam_sums + at + row)
-    lam_r = tl.load(lam_resets + at + row) if EXACT else -1
-    seen = i[:, None] >= i[None, :]
-    if EXACT:
-        seen = seen & (i[None, :] >= lam_r[:, None])
-    m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
-    p = tl.load(p_p + t0 * p_t + i[:, None] * p_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p2 = tl.dot(p.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # p u^T
-    tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p2))  # (p u^T) . m
+    p_p_all = p_p
+    u_p_all = u_p
+    for program in tl.range(tl.program_id(0), programs, tl.num_programs(0), num_stages=STAGES):
+        b, c, h = chunk_of(program, H, chunks)
+        bh = b * H + h
+        t0, last = place_of(c, T, begins, stops, C)
+        i_ok = i < last + 1
+        if begins is not None:
+            t0, last = tl.where(last < 0, 0, t0), tl.maximum(last, 0)
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
+        step = (b * T + t0) * H + h
+        p_p = p_p_all + b * p_b + h // p_g * p_h
+        u_p = u_p_all + b * u_b + h // u_g * u_h
+        lam_a = tl.load(lam_sums + at + row)
+        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        seen = i[:, None] >= i[None, :]
+        if EXACT:
+            seen = seen & (i[None, :] >= lam_r[:, None])
+        m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+        p = tl.load(p_p + t0 * p_t + i[:, None] * p_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p2 = tl.dot(p.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # p u^T
+        tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p2))  # (p u^T) . m
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1230,7 +1245,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     B, T = u.shape[:2]
     H = max(u.shape[2], lam.shape[2], lam_0.shape[0], p.shape[2], 0)
     D = u.shape[-1]
-    config = choose(some.dtype, (D,), "9a64ec62c45ef276")
+    config = choose(some.dtype, (D,), "2dcfc3dff029ad33")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -1251,7 +1266,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
         own1 = some.new_empty((B, T, H, 1), dtype=torch.float32)
         launch(
             x_system_backward_prepare_1,
-            (lay.programs,),
+            (config.queues(lay.programs),),
             lam_sums,
             lam_resets,
             dy,
@@ -1266,6 +1281,9 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             D=D,
             block_d=config.padded(D),
             CHUNK=config.chunk,
+            STAGES=config.queued(
+                config.padded(D) * (dy.element_size() + u.element_size() + p.element_size()), config.chunk
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1273,13 +1291,13 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             DT=DTYPES[some.dtype],
             num_warps=config.ahead,
             num_stages=1,
-            maxnreg=config.registers,
+            maxnreg=255,
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
             x_system_backward_prepare_2,
-            (lay.programs,),
+            (config.queues(lay.programs),),
             matrix1,
             lam_sums,
             lam_resets,
@@ -1292,6 +1310,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             D=D,
             block_d=config.padded(D),
             CHUNK=config.chunk,
+            STAGES=config.queued(config.padded(D) * (dy.element_size() + u.element_size()), config.chunk),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1299,7 +1318,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             DT=DTYPES[some.dtype],
             num_warps=config.ahead,
             num_stages=1,
-            maxnreg=config.registers,
+            maxnreg=255,
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         if parts > 1:
@@ -1435,7 +1454,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
         matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
             x_system_backward_prepare_3,
-            (lay.programs,),
+            (config.queues(lay.programs),),
             matrix2,
             lam_sums,
             lam_resets,
@@ -1448,6 +1467,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             D=D,
             block_d=config.padded(D),
             CHUNK=config.chunk,
+            STAGES=config.queued(config.padded(D) * (p.element_size() + u.element_size()), config.chunk),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1455,7 +1475,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             DT=DTYPES[some.dtype],
             num_warps=config.ahead,
             num_stages=1,
-            maxnreg=config.registers,
+            maxnreg=255,
         )
     if needs & {"u"}:
         du = some.new_empty((B, T, H, D), dtype=some.dtype)

@@ -872,7 +872,7 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
     B, T = k.shape[:2]
     H = max(k.shape[2], beta.shape[2], lam.shape[2], lamb.shape[0], p.shape[2], 0)
     D = k.shape[-1]
-    config = choose(some.dtype, (D,), "217e6094d6ca0e47")
+    config = choose(some.dtype, (D,), "74e9015aef0eed96")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -992,6 +992,7 @@ def x_system_backward_prepare_1(
     D: tl.constexpr,
     block_d: tl.constexpr,
     CHUNK: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1002,36 +1003,40 @@ def x_system_backward_prepare_1(
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
-    b, c, h = chunk_of(tl.program_id(0), H, chunks)
-    bh = b * H + h
-    t0, last = place_of(c, T, begins, stops, C)
-    if last < 0:
-        return
-    i_ok = i < last + 1
-    row = i if EVEN else tl.minimum(i, last)
-    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
-    step = (b * T + t0) * H + h
-    p_p += b * p_b + h // p_g * p_h
-    k_p += b * k_b + h // k_g * k_h
-    dy_p += b * dy_b + h // dy_g * dy_h
-    lam_a = tl.load(lam_sums + at + row)
-    lam_r = tl.load(lam_resets + at + row) if EXACT else -1
-    seen = i[:, None] >= i[None, :]
-    if EXACT:
-        seen = seen & (i[None, :] >= lam_r[:, None])
-    m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
-    p = tl.load(p_p + t0 * p_t + i[:, None] * p_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p2 = tl.dot(p.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # p k^T
-    beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-    dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p3 = tl.dot(dy.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # dy k^T
-    pairs = beta[None, :] * (
-        m * p2 * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p3
-    )  # ([order_{mask}]_{i,j} . (p k^T) . (dy k^T) . m) diag(beta)
-    sums = tl.sum(pairs, axis=1)
-    sums2 = sums - tl.sum(pairs, axis=0)
-    tl.store(own1_out + step + i * H, sums2, mask=i_ok)  # H: own.late
+    p_p_all = p_p
+    k_p_all = k_p
+    dy_p_all = dy_p
+    for program in tl.range(tl.program_id(0), programs, tl.num_programs(0), num_stages=STAGES):
+        b, c, h = chunk_of(program, H, chunks)
+        bh = b * H + h
+        t0, last = place_of(c, T, begins, stops, C)
+        i_ok = i < last + 1
+        if begins is not None:
+            t0, last = tl.where(last < 0, 0, t0), tl.maximum(last, 0)
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
+        step = (b * T + t0) * H + h
+        p_p = p_p_all + b * p_b + h // p_g * p_h
+        k_p = k_p_all + b * k_b + h // k_g * k_h
+        dy_p = dy_p_all + b * dy_b + h // dy_g * dy_h
+        lam_a = tl.load(lam_sums + at + row)
+        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        seen = i[:, None] >= i[None, :]
+        if EXACT:
+            seen = seen & (i[None, :] >= lam_r[:, None])
+        m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+        p = tl.load(p_p + t0 * p_t + i[:, None] * p_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p2 = tl.dot(p.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # p k^T
+        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
+        dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p3 = tl.dot(dy.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # dy k^T
+        pairs = beta[None, :] * (
+            m * p2 * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p3
+        )  # ([order_{mask}]_{i,j} . (p k^T) . (dy k^T) . m) diag(beta)
+        sums = tl.sum(pairs, axis=1)
+        sums2 = sums - tl.sum(pairs, axis=0)
+        tl.store(own1_out + step + i * H, sums2, mask=i_ok)  # H: own.late
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1198,6 +1203,7 @@ def x_system_backward_prepare_2(
     D: tl.constexpr,
     block_d: tl.constexpr,
     CHUNK: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1208,27 +1214,30 @@ def x_system_backward_prepare_2(
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
-    b, c, h = chunk_of(tl.program_id(0), H, chunks)
-    bh = b * H + h
-    t0, last = place_of(c, T, begins, stops, C)
-    if last < 0:
-        return
-    i_ok = i < last + 1
-    row = i if EVEN else tl.minimum(i, last)
-    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
-    step = (b * T + t0) * H + h
-    dy_p += b * dy_b + h // dy_g * dy_h
-    k_p += b * k_b + h // k_g * k_h
-    lam_a = tl.load(lam_sums + at + row)
-    lam_r = tl.load(lam_resets + at + row) if EXACT else -1
-    seen = i[:, None] >= i[None, :]
-    if EXACT:
-        seen = seen & (i[None, :] >= lam_r[:, None])
-    m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
-    dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p = tl.dot(dy.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # dy k^T
-    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p))  # (dy k^T) . m
+    dy_p_all = dy_p
+    k_p_all = k_p
+    for program in tl.range(tl.program_id(0), programs, tl.num_programs(0), num_stages=STAGES):
+        b, c, h = chunk_of(program, H, chunks)
+        bh = b * H + h
+        t0, last = place_of(c, T, begins, stops, C)
+        i_ok = i < last + 1
+        if begins is not None:
+            t0, last = tl.where(last < 0, 0, t0), tl.maximum(last, 0)
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
+        step = (b * T + t0) * H + h
+        dy_p = dy_p_all + b * dy_b + h // dy_g * dy_h
+        k_p = k_p_all + b * k_b + h // k_g * k_h
+        lam_a = tl.load(lam_sums + at + row)
+        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        seen = i[:, None] >= i[None, :]
+        if EXACT:
+            seen = seen & (i[None, :] >= lam_r[:, None])
+        m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+        dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p = tl.dot(dy.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # dy k^T
+        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p))  # (dy k^T) . m
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1393,6 +1402,7 @@ def x_system_backward_prepare_3(
     D: tl.constexpr,
     block_d: tl.constexpr,
     CHUNK: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1403,27 +1413,30 @@ def x_system_backward_prepare_3(
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
-    b, c, h = chunk_of(tl.program_id(0), H, chunks)
-    bh = b * H + h
-    t0, last = place_of(c, T, begins, stops, C)
-    if last < 0:
-        return
-    i_ok = i < last + 1
-    row = i if EVEN else tl.minimum(i, last)
-    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
-    step = (b * T + t0) * H + h
-    p_p += b * p_b + h // p_g * p_h
-    k_p += b * k_b + h // k_g * k_h
-    lam_a = tl.load(lam_sums + at + row)
-    lam_r = tl.load(lam_resets + at + row) if EXACT else -1
-    seen = i[:, None] >= i[None, :]
-    if EXACT:
-        seen = seen & (i[None, :] >= lam_r[:, None])
-    m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
-    p = tl.load(p_p + t0 * p_t + i[:, None] * p_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p2 = tl.dot(p.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # p k^T
-    tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p2))  # (p k^T) . m
+    p_p_all = p_p
+    k_p_all = k_p
+    for program in tl.range(tl.program_id(0), programs, tl.num_programs(0), num_stages=STAGES):
+        b, c, h = chunk_of(program, H, chunks)
+        bh = b * H + h
+        t0, last = place_of(c, T, begins, stops, C)
+        i_ok = i < last + 1
+        if begins is not None:
+            t0, last = tl.where(last < 0, 0, t0), tl.maximum(last, 0)
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
+        step = (b * T + t0) * H + h
+        p_p = p_p_all + b * p_b + h // p_g * p_h
+        k_p = k_p_all + b * k_b + h // k_g * k_h
+        lam_a = tl.load(lam_sums + at + row)
+        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        seen = i[:, None] >= i[None, :]
+        if EXACT:
+            seen = seen & (i[None, :] >= lam_r[:, None])
+        m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+        p = tl.load(p_p + t0 * p_t + i[:, None] * p_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p2 = tl.dot(p.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # p k^T
+        tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p2))  # (p k^T) . m
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1606,7 +1619,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     B, T = k.shape[:2]
     H = max(k.shape[2], beta.shape[2], lam.shape[2], lamb.shape[0], p.shape[2], 0)
     D = k.shape[-1]
-    config = choose(some.dtype, (D,), "217e6094d6ca0e47")
+    config = choose(some.dtype, (D,), "74e9015aef0eed96")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -1620,7 +1633,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
         own1 = some.new_empty((B, T, H, 1), dtype=torch.float32)
         launch(
             x_system_backward_prepare_1,
-            (lay.programs,),
+            (config.queues(lay.programs),),
             lam_sums,
             lam_resets,
             p,
@@ -1636,6 +1649,9 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             D=D,
             block_d=config.padded(D),
             CHUNK=config.chunk,
+            STAGES=config.queued(
+                config.padded(D) * (p.element_size() + k.element_size() + dy.element_size()), config.chunk
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1643,13 +1659,13 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             DT=DTYPES[some.dtype],
             num_warps=config.ahead,
             num_stages=1,
-            maxnreg=config.registers,
+            maxnreg=255,
         )
     if needs & {"H", "beta", "k", "lam"}:
         matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
         launch(
             x_system_backward_prepare_2,
-            (lay.programs,),
+            (config.queues(lay.programs),),
             matrix1,
             lam_sums,
             lam_resets,
@@ -1662,6 +1678,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             D=D,
             block_d=config.padded(D),
             CHUNK=config.chunk,
+            STAGES=config.queued(config.padded(D) * (dy.element_size() + k.element_size()), config.chunk),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1669,7 +1686,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             DT=DTYPES[some.dtype],
             num_warps=config.ahead,
             num_stages=1,
-            maxnreg=config.registers,
+            maxnreg=255,
         )
     if needs & {"H", "beta", "k", "lam"}:
         if parts > 1:
@@ -1801,7 +1818,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
         matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
         launch(
             x_system_backward_prepare_3,
-            (lay.programs,),
+            (config.queues(lay.programs),),
             matrix2,
             lam_sums,
             lam_resets,
@@ -1814,6 +1831,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             D=D,
             block_d=config.padded(D),
             CHUNK=config.chunk,
+            STAGES=config.queued(config.padded(D) * (p.element_size() + k.element_size()), config.chunk),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1821,7 +1839,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             DT=DTYPES[some.dtype],
             num_warps=config.ahead,
             num_stages=1,
-            maxnreg=config.registers,
+            maxnreg=255,
         )
     if needs & {"beta", "k", "lam"}:
         dk = dk_1  # in place
@@ -2390,7 +2408,7 @@ def triton_o_forward(given, states, constants, packed=None, needs_backward=True)
     H = max(k.shape[2], v.shape[2], beta.shape[2], lam.shape[2], x.shape[2], 0)
     D = k.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "7fe99684dc18507e")
+    config = choose(some.dtype, (D, E), "d1343f29e3c314cb")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -2524,6 +2542,7 @@ def o_backward_prepare_1(
     block_e: tl.constexpr,
     block_d: tl.constexpr,
     CHUNK: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -2536,46 +2555,51 @@ def o_backward_prepare_1(
     e_ok = e < E
     d = tl.arange(0, block_d)
     d_ok = d < D
-    b, c, h = chunk_of(tl.program_id(0), H, chunks)
-    bh = b * H + h
-    t0, last = place_of(c, T, begins, stops, C)
-    if last < 0:
-        return
-    i_ok = i < last + 1
-    row = i if EVEN else tl.minimum(i, last)
-    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
-    step = (b * T + t0) * H + h
-    dy_p += b * dy_b + h // dy_g * dy_h
-    v_p += b * v_b + h // v_g * v_h
-    x_p += b * x_b + h // x_g * x_h
-    k_p += b * k_b + h // k_g * k_h
-    lam_a = tl.load(lam_sums + at + row)
-    lam_r = tl.load(lam_resets + at + row) if EXACT else -1
-    seen = i[:, None] >= i[None, :]
-    if EXACT:
-        seen = seen & (i[None, :] >= lam_r[:, None])
-    m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
-    beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-    dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-    v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
-    p = tl.dot(dy.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # dy v^T
-    tl.store(
-        matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta[None, :] * (m * p))
-    )  # ((dy v^T) . m) diag(beta)
-    x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    rounded, rest = rounded_and_rest(x, DT)
-    p2 = tl.dot(rounded.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # x k^T
-    if not EXACT:
-        p2 = tl.dot(rest.to(DT), tl.trans(k.to(DT)), p2)
-    tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p2))  # (x k^T) . m
-    tl.store(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p))  # (dy v^T) . m
-    pairs = beta[None, :] * (
-        m * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p * p2
-    )  # ([order_{mask}]_{i,j} . (x k^T) . (dy v^T) . m) diag(beta)
-    sums = tl.sum(pairs, axis=1)
-    sums2 = sums - tl.sum(pairs, axis=0)
-    tl.store(own1_out + step + i * H, sums2, mask=i_ok)  # S: own.late
+    dy_p_all = dy_p
+    v_p_all = v_p
+    x_p_all = x_p
+    k_p_all = k_p
+    for program in tl.range(tl.program_id(0), programs, tl.num_programs(0), num_stages=STAGES):
+        b, c, h = chunk_of(program, H, chunks)
+        bh = b * H + h
+        t0, last = place_of(c, T, begins, stops, C)
+        i_ok = i < last + 1
+        if begins is not None:
+            t0, last = tl.where(last < 0, 0, t0), tl.maximum(last, 0)
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
+        step = (b * T + t0) * H + h
+        dy_p = dy_p_all + b * dy_b + h // dy_g * dy_h
+        v_p = v_p_all + b * v_b + h // v_g * v_h
+        x_p = x_p_all + b * x_b + h // x_g * x_h
+        k_p = k_p_all + b * k_b + h // k_g * k_h
+        lam_a = tl.load(lam_sums + at + row)
+        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        seen = i[:, None] >= i[None, :]
+        if EXACT:
+            seen = seen & (i[None, :] >= lam_r[:, None])
+        m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
+        dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        v = tl.load(v_p + t0 * v_t + i[:, None] * v_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
+        p = tl.dot(dy.to(DT), tl.trans(v.to(DT)), input_precision="tf32x3")  # dy v^T
+        tl.store(
+            matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta[None, :] * (m * p))
+        )  # ((dy v^T) . m) diag(beta)
+        x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        rounded, rest = rounded_and_rest(x, DT)
+        p2 = tl.dot(rounded.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # x k^T
+        if not EXACT:
+            p2 = tl.dot(rest.to(DT), tl.trans(k.to(DT)), p2)
+        tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p2))  # (x k^T) . m
+        tl.store(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p))  # (dy v^T) . m
+        pairs = beta[None, :] * (
+            m * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p * p2
+        )  # ([order_{mask}]_{i,j} . (x k^T) . (dy v^T) . m) diag(beta)
+        sums = tl.sum(pairs, axis=1)
+        sums2 = sums - tl.sum(pairs, axis=0)
+        tl.store(own1_out + step + i * H, sums2, mask=i_ok)  # S: own.late
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -3047,7 +3071,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
     H = max(k.shape[2], v.shape[2], beta.shape[2], lam.shape[2], x.shape[2], 0)
     D = k.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "7fe99684dc18507e")
+    config = choose(some.dtype, (D, E), "d1343f29e3c314cb")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -3063,7 +3087,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
     matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
     launch(
         o_backward_prepare_1,
-        (lay.programs,),
+        (config.queues(lay.programs),),
         matrix1,
         lam_sums,
         lam_resets,
@@ -3086,6 +3110,11 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
         block_e=config.padded(E),
         block_d=config.padded(D),
         CHUNK=config.chunk,
+        STAGES=config.queued(
+            config.padded(E) * (dy.element_size() + v.element_size())
+            + config.padded(D) * (x.element_size() + k.element_size()),
+            config.chunk,
+        ),
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -3093,7 +3122,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
         DT=DTYPES[some.dtype],
         num_warps=config.ahead,
         num_stages=1,
-        maxnreg=config.registers,
+        maxnreg=255,
     )
     if needs & {"S", "beta", "k", "lam", "v"}:
         if parts > 1:

@@ -810,7 +810,7 @@ def triton_o2_forward(given, states, constants, packed=None, needs_backward=True
     B, T = q.shape[:2]
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], 0)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "6ae5e0d437653f31")
+    config = choose(some.dtype, (D,), "20c7cfc3597999fc")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -935,6 +935,7 @@ def o2_backward_prepare_1(
     D: tl.constexpr,
     block_d: tl.constexpr,
     CHUNK: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -945,36 +946,40 @@ def o2_backward_prepare_1(
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
-    b, c, h = chunk_of(tl.program_id(0), H, chunks)
-    bh = b * H + h
-    t0, last = place_of(c, T, begins, stops, C)
-    if last < 0:
-        return
-    i_ok = i < last + 1
-    row = i if EVEN else tl.minimum(i, last)
-    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
-    step = (b * T + t0) * H + h
-    dy_p += b * dy_b + h // dy_g * dy_h
-    u_p += b * u_b + h // u_g * u_h
-    q_p += b * q_b + h // q_g * q_h
-    lam_a = tl.load(lam_sums + at + row)
-    lam_r = tl.load(lam_resets + at + row) if EXACT else -1
-    seen = i[:, None] >= i[None, :]
-    if EXACT:
-        seen = seen & (i[None, :] >= lam_r[:, None])
-    m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
-    dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p = tl.dot(dy.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # dy u^T
-    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p))  # (dy u^T) . m
-    q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p2 = tl.dot(q.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # q u^T
-    pairs = -(
-        p2 * m * p * tl.where(i[:, None] > i[None, :], 1.0, 0.0)
-    )  # -[order_{mask}]_{i,j} . (q u^T) . (dy u^T) . m
-    sums = tl.sum(pairs, axis=1)
-    sums2 = sums - tl.sum(pairs, axis=0)
-    tl.store(own1_out + step + i * H, sums2, mask=i_ok)  # H: own.late
+    dy_p_all = dy_p
+    u_p_all = u_p
+    q_p_all = q_p
+    for program in tl.range(tl.program_id(0), programs, tl.num_programs(0), num_stages=STAGES):
+        b, c, h = chunk_of(program, H, chunks)
+        bh = b * H + h
+        t0, last = place_of(c, T, begins, stops, C)
+        i_ok = i < last + 1
+        if begins is not None:
+            t0, last = tl.where(last < 0, 0, t0), tl.maximum(last, 0)
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
+        step = (b * T + t0) * H + h
+        dy_p = dy_p_all + b * dy_b + h // dy_g * dy_h
+        u_p = u_p_all + b * u_b + h // u_g * u_h
+        q_p = q_p_all + b * q_b + h // q_g * q_h
+        lam_a = tl.load(lam_sums + at + row)
+        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        seen = i[:, None] >= i[None, :]
+        if EXACT:
+            seen = seen & (i[None, :] >= lam_r[:, None])
+        m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+        dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p = tl.dot(dy.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # dy u^T
+        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p))  # (dy u^T) . m
+        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p2 = tl.dot(q.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # q u^T
+        pairs = -(
+            p2 * m * p * tl.where(i[:, None] > i[None, :], 1.0, 0.0)
+        )  # -[order_{mask}]_{i,j} . (q u^T) . (dy u^T) . m
+        sums = tl.sum(pairs, axis=1)
+        sums2 = sums - tl.sum(pairs, axis=0)
+        tl.store(own1_out + step + i * H, sums2, mask=i_ok)  # H: own.late
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1147,6 +1152,7 @@ def o2_backward_prepare_2(
     D: tl.constexpr,
     block_d: tl.constexpr,
     CHUNK: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1157,27 +1163,30 @@ def o2_backward_prepare_2(
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
-    b, c, h = chunk_of(tl.program_id(0), H, chunks)
-    bh = b * H + h
-    t0, last = place_of(c, T, begins, stops, C)
-    if last < 0:
-        return
-    i_ok = i < last + 1
-    row = i if EVEN else tl.minimum(i, last)
-    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
-    step = (b * T + t0) * H + h
-    dy_p += b * dy_b + h // dy_g * dy_h
-    u_p += b * u_b + h // u_g * u_h
-    lam_a = tl.load(lam_sums + at + row)
-    lam_r = tl.load(lam_resets + at + row) if EXACT else -1
-    seen = i[:, None] >= i[None, :]
-    if EXACT:
-        seen = seen & (i[None, :] >= lam_r[:, None])
-    m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
-    dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p = tl.dot(dy.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # dy u^T
-    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p))  # (dy u^T) . m
+    dy_p_all = dy_p
+    u_p_all = u_p
+    for program in tl.range(tl.program_id(0), programs, tl.num_programs(0), num_stages=STAGES):
+        b, c, h = chunk_of(program, H, chunks)
+        bh = b * H + h
+        t0, last = place_of(c, T, begins, stops, C)
+        i_ok = i < last + 1
+        if begins is not None:
+            t0, last = tl.where(last < 0, 0, t0), tl.maximum(last, 0)
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
+        step = (b * T + t0) * H + h
+        dy_p = dy_p_all + b * dy_b + h // dy_g * dy_h
+        u_p = u_p_all + b * u_b + h // u_g * u_h
+        lam_a = tl.load(lam_sums + at + row)
+        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        seen = i[:, None] >= i[None, :]
+        if EXACT:
+            seen = seen & (i[None, :] >= lam_r[:, None])
+        m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+        dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p = tl.dot(dy.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # dy u^T
+        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p))  # (dy u^T) . m
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1357,6 +1366,7 @@ def o2_backward_prepare_3(
     D: tl.constexpr,
     block_d: tl.constexpr,
     CHUNK: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1367,27 +1377,30 @@ def o2_backward_prepare_3(
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
-    b, c, h = chunk_of(tl.program_id(0), H, chunks)
-    bh = b * H + h
-    t0, last = place_of(c, T, begins, stops, C)
-    if last < 0:
-        return
-    i_ok = i < last + 1
-    row = i if EVEN else tl.minimum(i, last)
-    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
-    step = (b * T + t0) * H + h
-    q_p += b * q_b + h // q_g * q_h
-    u_p += b * u_b + h // u_g * u_h
-    lam_a = tl.load(lam_sums + at + row)
-    lam_r = tl.load(lam_resets + at + row) if EXACT else -1
-    q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p = tl.dot(q.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # q u^T
-    seen = i[:, None] >= i[None, :]
-    if EXACT:
-        seen = seen & (i[None, :] >= lam_r[:, None])
-    m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
-    tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (p * m))  # (q u^T) . m
+    q_p_all = q_p
+    u_p_all = u_p
+    for program in tl.range(tl.program_id(0), programs, tl.num_programs(0), num_stages=STAGES):
+        b, c, h = chunk_of(program, H, chunks)
+        bh = b * H + h
+        t0, last = place_of(c, T, begins, stops, C)
+        i_ok = i < last + 1
+        if begins is not None:
+            t0, last = tl.where(last < 0, 0, t0), tl.maximum(last, 0)
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
+        step = (b * T + t0) * H + h
+        q_p = q_p_all + b * q_b + h // q_g * q_h
+        u_p = u_p_all + b * u_b + h // u_g * u_h
+        lam_a = tl.load(lam_sums + at + row)
+        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p = tl.dot(q.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # q u^T
+        seen = i[:, None] >= i[None, :]
+        if EXACT:
+            seen = seen & (i[None, :] >= lam_r[:, None])
+        m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+        tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (p * m))  # (q u^T) . m
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1528,7 +1541,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
     B, T = q.shape[:2]
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], 0)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "6ae5e0d437653f31")
+    config = choose(some.dtype, (D,), "20c7cfc3597999fc")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -1550,7 +1563,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
         matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
             o2_backward_prepare_1,
-            (lay.programs,),
+            (config.queues(lay.programs),),
             matrix1,
             lam_sums,
             lam_resets,
@@ -1566,6 +1579,9 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             D=D,
             block_d=config.padded(D),
             CHUNK=config.chunk,
+            STAGES=config.queued(
+                config.padded(D) * (dy.element_size() + u.element_size() + q.element_size()), config.chunk
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1573,13 +1589,13 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             DT=DTYPES[some.dtype],
             num_warps=config.ahead,
             num_stages=1,
-            maxnreg=config.registers,
+            maxnreg=255,
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
             o2_backward_prepare_2,
-            (lay.programs,),
+            (config.queues(lay.programs),),
             matrix1,
             lam_sums,
             lam_resets,
@@ -1592,6 +1608,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             D=D,
             block_d=config.padded(D),
             CHUNK=config.chunk,
+            STAGES=config.queued(config.padded(D) * (dy.element_size() + u.element_size()), config.chunk),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1599,7 +1616,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             DT=DTYPES[some.dtype],
             num_warps=config.ahead,
             num_stages=1,
-            maxnreg=config.registers,
+            maxnreg=255,
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         if parts > 1:
@@ -1739,7 +1756,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
         matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
             o2_backward_prepare_3,
-            (lay.programs,),
+            (config.queues(lay.programs),),
             matrix2,
             q,
             *strides(q, H),
@@ -1752,6 +1769,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             D=D,
             block_d=config.padded(D),
             CHUNK=config.chunk,
+            STAGES=config.queued(config.padded(D) * (q.element_size() + u.element_size()), config.chunk),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1759,7 +1777,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             DT=DTYPES[some.dtype],
             num_warps=config.ahead,
             num_stages=1,
-            maxnreg=config.registers,
+            maxnreg=255,
         )
     if needs & {"u"}:
         du = some.new_empty((B, T, H, D), dtype=some.dtype)
@@ -1978,7 +1996,7 @@ def triton_o3_forward(given, states, constants, packed=None, needs_backward=True
     B, T = q.shape[:2]
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], x.shape[2], 0)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "7b32a47f6ebfe1a2")
+    config = choose(some.dtype, (D,), "a8eab9046418cac7")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -2107,6 +2125,7 @@ def o3_backward_prepare_1(
     D: tl.constexpr,
     block_d: tl.constexpr,
     CHUNK: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -2117,36 +2136,40 @@ def o3_backward_prepare_1(
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
-    b, c, h = chunk_of(tl.program_id(0), H, chunks)
-    bh = b * H + h
-    t0, last = place_of(c, T, begins, stops, C)
-    if last < 0:
-        return
-    i_ok = i < last + 1
-    row = i if EVEN else tl.minimum(i, last)
-    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
-    step = (b * T + t0) * H + h
-    dy_p += b * dy_b + h // dy_g * dy_h
-    u_p += b * u_b + h // u_g * u_h
-    x_p += b * x_b + h // x_g * x_h
-    lam_a = tl.load(lam_sums + at + row)
-    lam_r = tl.load(lam_resets + at + row) if EXACT else -1
-    seen = i[:, None] >= i[None, :]
-    if EXACT:
-        seen = seen & (i[None, :] >= lam_r[:, None])
-    m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
-    dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p = tl.dot(dy.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # dy u^T
-    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p))  # (dy u^T) . m
-    x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p2 = tl.dot(x.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # x u^T
-    pairs = -(
-        m * p * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p2
-    )  # -[order_{mask}]_{i,j} . (x u^T) . (dy u^T) . m
-    sums = tl.sum(pairs, axis=1)
-    sums2 = sums - tl.sum(pairs, axis=0)
-    tl.store(own1_out + step + i * H, sums2, mask=i_ok)  # H: own.late
+    dy_p_all = dy_p
+    u_p_all = u_p
+    x_p_all = x_p
+    for program in tl.range(tl.program_id(0), programs, tl.num_programs(0), num_stages=STAGES):
+        b, c, h = chunk_of(program, H, chunks)
+        bh = b * H + h
+        t0, last = place_of(c, T, begins, stops, C)
+        i_ok = i < last + 1
+        if begins is not None:
+            t0, last = tl.where(last < 0, 0, t0), tl.maximum(last, 0)
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
+        step = (b * T + t0) * H + h
+        dy_p = dy_p_all + b * dy_b + h // dy_g * dy_h
+        u_p = u_p_all + b * u_b + h // u_g * u_h
+        x_p = x_p_all + b * x_b + h // x_g * x_h
+        lam_a = tl.load(lam_sums + at + row)
+        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        seen = i[:, None] >= i[None, :]
+        if EXACT:
+            seen = seen & (i[None, :] >= lam_r[:, None])
+        m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+        dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p = tl.dot(dy.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # dy u^T
+        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p))  # (dy u^T) . m
+        x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p2 = tl.dot(x.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # x u^T
+        pairs = -(
+            m * p * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p2
+        )  # -[order_{mask}]_{i,j} . (x u^T) . (dy u^T) . m
+        sums = tl.sum(pairs, axis=1)
+        sums2 = sums - tl.sum(pairs, axis=0)
+        tl.store(own1_out + step + i * H, sums2, mask=i_ok)  # H: own.late
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -2319,6 +2342,7 @@ def o3_backward_prepare_2(
     D: tl.constexpr,
     block_d: tl.constexpr,
     CHUNK: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -2329,27 +2353,30 @@ def o3_backward_prepare_2(
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
-    b, c, h = chunk_of(tl.program_id(0), H, chunks)
-    bh = b * H + h
-    t0, last = place_of(c, T, begins, stops, C)
-    if last < 0:
-        return
-    i_ok = i < last + 1
-    row = i if EVEN else tl.minimum(i, last)
-    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
-    step = (b * T + t0) * H + h
-    dy_p += b * dy_b + h // dy_g * dy_h
-    u_p += b * u_b + h // u_g * u_h
-    lam_a = tl.load(lam_sums + at + row)
-    lam_r = tl.load(lam_resets + at + row) if EXACT else -1
-    seen = i[:, None] >= i[None, :]
-    if EXACT:
-        seen = seen & (i[None, :] >= lam_r[:, None])
-    m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
-    dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p = tl.dot(dy.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # dy u^T
-    tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p))  # (dy u^T) . m
+    dy_p_all = dy_p
+    u_p_all = u_p
+    for program in tl.range(tl.program_id(0), programs, tl.num_programs(0), num_stages=STAGES):
+        b, c, h = chunk_of(program, H, chunks)
+        bh = b * H + h
+        t0, last = place_of(c, T, begins, stops, C)
+        i_ok = i < last + 1
+        if begins is not None:
+            t0, last = tl.where(last < 0, 0, t0), tl.maximum(last, 0)
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
+        step = (b * T + t0) * H + h
+        dy_p = dy_p_all + b * dy_b + h // dy_g * dy_h
+        u_p = u_p_all + b * u_b + h // u_g * u_h
+        lam_a = tl.load(lam_sums + at + row)
+        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        seen = i[:, None] >= i[None, :]
+        if EXACT:
+            seen = seen & (i[None, :] >= lam_r[:, None])
+        m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+        dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p = tl.dot(dy.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # dy u^T
+        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p))  # (dy u^T) . m
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -2529,6 +2556,7 @@ def o3_backward_prepare_3(
     D: tl.constexpr,
     block_d: tl.constexpr,
     CHUNK: tl.constexpr,
+    STAGES: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -2539,27 +2567,30 @@ def o3_backward_prepare_3(
     i = tl.arange(0, C)
     d = tl.arange(0, block_d)
     d_ok = d < D
-    b, c, h = chunk_of(tl.program_id(0), H, chunks)
-    bh = b * H + h
-    t0, last = place_of(c, T, begins, stops, C)
-    if last < 0:
-        return
-    i_ok = i < last + 1
-    row = i if EVEN else tl.minimum(i, last)
-    at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
-    step = (b * T + t0) * H + h
-    x_p += b * x_b + h // x_g * x_h
-    u_p += b * u_b + h // u_g * u_h
-    lam_a = tl.load(lam_sums + at + row)
-    lam_r = tl.load(lam_resets + at + row) if EXACT else -1
-    seen = i[:, None] >= i[None, :]
-    if EXACT:
-        seen = seen & (i[None, :] >= lam_r[:, None])
-    m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
-    x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-    p = tl.dot(x.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # x u^T
-    tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p))  # (x u^T) . m
+    x_p_all = x_p
+    u_p_all = u_p
+    for program in tl.range(tl.program_id(0), programs, tl.num_programs(0), num_stages=STAGES):
+        b, c, h = chunk_of(program, H, chunks)
+        bh = b * H + h
+        t0, last = place_of(c, T, begins, stops, C)
+        i_ok = i < last + 1
+        if begins is not None:
+            t0, last = tl.where(last < 0, 0, t0), tl.maximum(last, 0)
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
+        step = (b * T + t0) * H + h
+        x_p = x_p_all + b * x_b + h // x_g * x_h
+        u_p = u_p_all + b * u_b + h // u_g * u_h
+        lam_a = tl.load(lam_sums + at + row)
+        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        seen = i[:, None] >= i[None, :]
+        if EXACT:
+            seen = seen & (i[None, :] >= lam_r[:, None])
+        m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+        x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        u = tl.load(u_p + t0 * u_t + i[:, None] * u_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
+        p = tl.dot(x.to(DT), tl.trans(u.to(DT)), input_precision="tf32x3")  # x u^T
+        tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p))  # (x u^T) . m
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -2701,7 +2732,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
     B, T = q.shape[:2]
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], x.shape[2], 0)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "7b32a47f6ebfe1a2")
+    config = choose(some.dtype, (D,), "a8eab9046418cac7")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -2723,7 +2754,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
         matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
             o3_backward_prepare_1,
-            (lay.programs,),
+            (config.queues(lay.programs),),
             matrix1,
             lam_sums,
             lam_resets,
@@ -2739,6 +2770,9 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             D=D,
             block_d=config.padded(D),
             CHUNK=config.chunk,
+            STAGES=config.queued(
+                config.padded(D) * (dy.element_size() + u.element_size() + x.element_size()), config.chunk
+            ),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -2746,13 +2780,13 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             DT=DTYPES[some.dtype],
             num_warps=config.ahead,
             num_stages=1,
-            maxnreg=config.registers,
+            maxnreg=255,
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
             o3_backward_prepare_2,
-            (lay.programs,),
+            (config.queues(lay.programs),),
             matrix1,
             lam_sums,
             lam_resets,
@@ -2765,6 +2799,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             D=D,
             block_d=config.padded(D),
             CHUNK=config.chunk,
+            STAGES=config.queued(config.padded(D) * (dy.element_size() + u.element_size()), config.chunk),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -2772,7 +2807,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             DT=DTYPES[some.dtype],
             num_warps=config.ahead,
             num_stages=1,
-            maxnreg=config.registers,
+            maxnreg=255,
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         if parts > 1:
@@ -2912,7 +2947,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
         matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
             o3_backward_prepare_3,
-            (lay.programs,),
+            (config.queues(lay.programs),),
             matrix2,
             lam_sums,
             lam_resets,
@@ -2925,6 +2960,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             D=D,
             block_d=config.padded(D),
             CHUNK=config.chunk,
+            STAGES=config.queued(config.padded(D) * (x.element_size() + u.element_size()), config.chunk),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -2932,7 +2968,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             DT=DTYPES[some.dtype],
             num_warps=config.ahead,
             num_stages=1,
-            maxnreg=config.registers,
+            maxnreg=255,
         )
     if needs & {"u"}:
         du = some.new_empty((B, T, H, D), dtype=some.dtype)

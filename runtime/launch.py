@@ -25,7 +25,15 @@ def cdiv(a: int, b: int) -> int:
 BUFFERS = (
     104 * 1024
 )  # bytes that a program may fill with what comes ahead, on GPUs with 228 KiB of shared memory for two
+QUEUES, QUEUE = 4, 48 * 1024  # programs of a multiprocessor that take chunks one after the other, and bytes of each
 DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
+
+
+def processors() -> int:
+    """Multiprocessors of the current GPU; 1 where no GPU is in use."""
+    if not torch.cuda.is_initialized():
+        return 1
+    return torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
 
 
 @dataclass(frozen=True)
@@ -63,6 +71,16 @@ class Config:
             if self.chunk * (n * whole + (n - 1) * others) <= BUFFERS:
                 return n
         return min(2, self.stages)
+
+    def queued(self, loaded: int, chunk: int) -> int:
+        """How many chunks are under way at once in a program that takes one after the other, of so many bytes for each step."""
+        if self.exact:
+            return 1
+        return 3 if 2 * chunk * loaded <= QUEUE else 2
+
+    def queues(self, programs: int) -> int:
+        """How many programs take so many chunks one after the other."""
+        return programs if self.exact else min(programs, QUEUES * processors())
 
     @property
     def read_tile(self) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from .launch import cdiv
+from .launch import cdiv, processors
 from .packed import BLOCK
 
 PARTS = 2048  # at most so many parts for all batch entries together
@@ -88,8 +88,3 @@ def parts_for(p: Places, programs: int) -> int:
         return 1
     longest = p.steps // (SHORTEST * 64)
     return max(1, min(wanted // max(1, programs), longest, PARTS // max(1, p.batch)))
-
-
-def processors() -> int:
-    """Multiprocessors of the current GPU."""
-    return torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count

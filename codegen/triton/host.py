@@ -685,6 +685,8 @@ class Host:
         lay, chunk, levels = ("blocks", "BLOCK", "LEVELS") if block else ("lay", "config.chunk", "config.levels")
         grid = "lay.sequences * parts * H" if kernel.walks else f"{lay}.programs"
         grid = f"cdiv({grid}, GROUP)" if flat is False else grid
+        if kernel.queues:
+            grid = f"config.queues({grid})"
         if kernel.tiled is not None:
             grid += f" * cdiv({size_name(dim_of(kernel.tiled))}, {self._block(kernel, kernel.tiled)})"
         name = others_name(kernel.name) if flat is False else kernel.name
@@ -701,6 +703,8 @@ class Host:
             words.append(f"STAGES=config.stages_for({self._loaded(kernel, instead)})")
         words += ["BLOCK=BLOCK"] if kernel.borders else []
         words += [] if kernel.walks else ["CHUNK=config.chunk"]
+        if kernel.queues:
+            words.append(f"STAGES=config.queued({self._loaded(kernel, instead).removesuffix(', 0')}, {chunk})")
         words += [f"C={chunk}", f"LEVELS={levels}", f"EVEN={lay}.even"]
         words += ["EXACT=config.exact", "DT=DTYPES[some.dtype]"]
         warps = "config.warps" if kernel.walks else "config.ahead"
@@ -709,6 +713,7 @@ class Host:
             warps = f"config.read_warps({', '.join(wholes)})" if kernel.reads and wholes else "4"
         # told nothing, the assembler gives a long kernel of float32 products 32 registers, and spills the rest
         most = "config.registers" if kernel.few and not block else "255 if config.exact else None"
+        most = "255" if kernel.queues else most  # as many as there are for each of 4 programs with 2 warps
         most = "" if kernel.walks else f" maxnreg={most},"
         places = "*lay.walked, parts, lay.length(parts)" if kernel.walks else f"*{lay}.at_once, {lay}.programs"
         places += ", blocks.chunks" if kernel.borders else ""

@@ -18,8 +18,9 @@ NameOf = Callable[[Node], str]
 # KiB of a chunk's tiles that a walk which makes several reads loads at most, for dims of 128 in 16 bits: one that loads more is
 # slower than one walk for each read, whose loads fit on a multiprocessor chunks ahead for two programs.
 MOST = 36
-# Tensors of whose tiles a kernel ahead of a walk loads at most so many, so that it can do with few registers: then more programs
-# fit on a multiprocessor, which takes 0.7 to 1.02 of the time. With more of them it spills.
+# Tensors of whose tiles a kernel ahead of a walk loads at most so many for its programs to take one chunk after the other, with
+# the tiles of those ahead under way, which takes 0.75 to 1.01 of the time; or, where it has loops or decays of its own, to do
+# with few registers: then more programs fit on a multiprocessor, which takes 0.7 to 1.02 of the time. With more it spills.
 FEW = 4
 # Reads, of axes that are at most so wide, that a kernel has registers for beside a product for sums over later steps.
 READS, WIDE = 2, 128
@@ -48,6 +49,7 @@ class Kernel:
     inside: frozenset[str] = frozenset()  # decays of which a walk loads sums inside chunks
     replaces: tuple[str, ...] = ()  # decays whose sums it may replace: each program loads what it has of them alone
     few: bool = False  # can a kernel ahead of a walk do with few registers?
+    queues: bool = False  # does a program of a kernel ahead of a walk take one chunk after the other?
 
     def signature(self) -> list[str]:
         """The parameters, a few to a line."""
@@ -61,6 +63,7 @@ class Kernel:
         words = [*sizes, *(block_name(x) for x in self.axes), *(f"part_{axis_name(x)}" for x in self.parts)]
         words += ["FLAT", "GROUP"] if self.others else []
         words += ["YIELD", "WARPS", "STAGES"] if self.walks else ["CHUNK"]
+        words += ["STAGES"] if self.queues else []
         words += ["BLOCK"] if self.borders else []
         words += ["C", "LEVELS", "EVEN", "EXACT", "DT"]
         lines.append(", ".join(f"{w}: tl.constexpr" for w in words) + ",")
@@ -434,8 +437,15 @@ def prepare_kernel(
         sums += _intra_blocks(axis, o, tiles, name_of, parts)
     text = "\n".join(tiles.lines)
     axes = tuple(a for a in (*o.full, *o.tile) if f"{axis_name(a)}_ok" in text)
-    printed, others = _at_once(axes, None, tiles, [*lines, *tiles.lines, *sums], bool(making))
     arguments = tuple(tiles.arguments.values())
+    wide = sum(map(_wide, arguments))
+    body = [*lines, *tiles.lines, *sums]
+    queues = not parts and not tiles.flat and 0 < wide <= FEW
+    others: tuple[str, ...] = ()
+    if queues:
+        printed = _queued(axes, tiles, body)
+    else:
+        printed, others = _at_once(axes, None, tiles, body, bool(making))
     return Kernel(
         name,
         printed,
@@ -446,7 +456,9 @@ def prepare_kernel(
         False,
         tuple(parts),
         others=others,
-        few=bool(parts) or sum(map(_wide, arguments)) <= FEW,
+        loads=tuple(x for x in _loads(tiles) if x[1] is not None) if queues else (),
+        few=bool(parts) or (not queues and wide <= FEW),
+        queues=queues,
     )
 
 
@@ -494,6 +506,32 @@ def _at_once(
         *(f"            {x}" for x in body),
     ]
     return lines, tuple(others)
+
+
+def _queued(axes: tuple[str, ...], tiles: Tiles, body: list[str]) -> dict[str, list[str]]:
+    """The lines of a kernel whose programs take one chunk after the other. A place that no chunk has begins at
+    the first step, and has no row that counts: only what a loop has outside branches is loaded ahead."""
+    start, *steps = _chunk_header(1, walks=False)
+    pointers = [x.split(" += ") for x in _bases(tiles)]
+    loop = [
+        "b, c, h = chunk_of(program, H, chunks)",
+        "bh = b * H + h",
+        start,
+        "i_ok = i < last + 1",
+        "if begins is not None:",
+        "    t0, last = tl.where(last < 0, 0, t0), tl.maximum(last, 0)",
+        *(x for x in steps if not x.startswith("i_ok")),
+        *(f"{x} = {x}_all + {place}" for x, place in pointers),
+        *tiles.head,
+        *body,
+    ]
+    setup = [
+        *_header(axes, None, False),
+        *(f"{x}_all = {x}" for x, _ in pointers),
+        "for program in tl.range(tl.program_id(0), programs, tl.num_programs(0), num_stages=STAGES):",
+        *(f"    {x}" for x in loop),
+    ]
+    return {"setup": setup, "loop": [], "after": []}
 
 
 def _blocks(axis: str, o: Opened, tiles: Tiles, name_of: NameOf, parts: list[str], making: frozenset[str]) -> list[str]:

@@ -50,17 +50,16 @@ def test_what_is_only_used_in_one_sum_is_stored_as_one():
 
 
 @pytest.mark.parametrize(
-    ("name", "many"),
-    [("gated_delta_rule", []), ("lightning_attention", []), ("gated_linear_attention", [])],
+    ("name", "queues"), [("gated_delta_rule", True), ("lightning_attention", True), ("gated_linear_attention", False)]
 )
-def test_kernels_ahead_have_few_registers_unless_they_load_many_tensors(name, many):
+def test_kernels_ahead_take_one_chunk_after_the_other_or_have_few_registers(name, queues):
     c = compile_spec(find(name)[0])
     host = Host(c, walked(c, c.backward), True, True)
     text = host.text()
     ahead = [k for k in host.kernels if not k.walks and not k.reads]
-    assert ahead and [k.name for k in ahead if not k.few] == many
-    launches = sum(1 + bool(k.others) for k in ahead if k.few)
-    assert text.count("maxnreg=config.registers") == launches
+    assert ahead and all((k.queues, k.few) == (queues, not queues) for k in ahead)
+    assert text.count("(config.queues(lay.programs),)") == queues * len(ahead)
+    assert text.count("maxnreg=config.registers") == (not queues) * sum(1 + bool(k.others) for k in ahead)
 
 
 def test_a_walk_that_loads_too_much_is_cut_in_one_for_each_read():
