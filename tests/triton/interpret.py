@@ -43,7 +43,7 @@ def main(job: dict) -> list[dict]:
     if job.get("blocks"):
         rows += blocks()
     if job.get("parts"):
-        rows += [row for name in job["names"] for row in parts(name)]
+        rows += [row for name in job["names"] for row in parts(name, *job["parts"])]
     if job.get("decays"):
         rows += [row for name in job["names"] for row in decays(name)]
     if job.get("widened"):
@@ -118,13 +118,13 @@ def sliced(name: str, width: int) -> None:
     m.choose = lambda *a: replace(usual(*a), slice=width)
 
 
-def parts(name: str) -> list[dict]:
-    """Sequences that programs share, and packed ones that differ from those alone."""
+def parts(name: str, steps: int, lengths: list[int]) -> list[dict]:
+    """Two sequences that programs share, and packed ones, of such lengths, that differ from those alone."""
     m = module(name)
     whole, m.parts_for = m.parts_for, lambda places, programs: 3
-    rows = [asdict(e) for e in errors(name, Case(batch=2, steps=150, heads=1, width=17), torch.float32)]
+    rows = [asdict(e) for e in errors(name, Case(batch=2, steps=steps, heads=1, width=17), torch.float32)]
     m.parts_for = whole
-    difference = packed_difference(name, (37, 0, 41, 1, 64))
+    difference = packed_difference(name, tuple(lengths))
     return [*rows, {"recurrence": name, "quantity": "packed", "error": difference, "dtype": "float32", "rounding": 0}]
 
 
@@ -148,7 +148,7 @@ def decays(name: str) -> list[dict]:
     """Gradients of decays, which are sums over all later steps, in float16 over sequences that programs share."""
     c, m = compiled(name), module(name)
     whole, m.parts_for = m.parts_for, lambda places, programs: 3
-    rows = errors(name, Case(batch=1, steps=300, heads=8, width=16), torch.float16)
+    rows = errors(name, Case(batch=1, steps=300, heads=4, width=16), torch.float16)
     m.parts_for = whole
     return [asdict(e) for e in rows if e.quantity in {f"d{v.name}" for v in c.step.variables if v.is_decay}]
 
