@@ -61,11 +61,22 @@ from chunkform.runtime.decode import Step, StepKernel
 from chunkform.runtime.kernels import border_sums, chained, chunk_of, cumulate, part_of, place_of, power
 from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, spread, steps, strides, whole
 from chunkform.runtime.op import Argument, Backend, Op, Signature
-from chunkform.runtime.packed import backward_by_length, forward_by_length
+from chunkform.runtime.packed import BLOCK, backward_by_length, forward_by_length
 from chunkform.runtime.parts import map_of_all
-from chunkform.runtime.places import parts_for, places
+from chunkform.runtime.places import LEVELS, parts_for, places
 from chunkform.runtime.rounding import rounded_and_rest, rounded_to
 from chunkform.runtime.segments import PIECE, Segment, in_pieces, over_chunks
+from chunkform.runtime.together import (
+    aligned,
+    block_pairing,
+    over_rows,
+    paired_states,
+    rows_of,
+    stages_of,
+    store_sums,
+    together,
+    warps_of,
+)
 from chunkform.runtime.torch_form import (
     CHUNK,
     dtype_of,
@@ -456,6 +467,7 @@ def torch_backward_states(given, states, constants, saved, cotangents, final_cot
 def forward_sweep_1(
     S_first,
     S_last,
+    S_borders,
     lam_sums,
     lam_resets,
     q_p,
@@ -480,6 +492,7 @@ def forward_sweep_1(
     starts,
     parts,
     length,
+    blocks,
     D: tl.constexpr,
     E: tl.constexpr,
     block_d: tl.constexpr,
@@ -487,6 +500,8 @@ def forward_sweep_1(
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
     STAGES: tl.constexpr,
+    BLOCK: tl.constexpr,
+    ROWS: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -519,6 +534,7 @@ def forward_sweep_1(
         S = S + (S_slice,)
         d = d + (d_slice,)
         d_ok = d_ok + (d_ok_slice,)
+    first_block = (begin // BLOCK + (0 if starts is None else sh // H)).to(tl.int32)
     q_p += b * q_b + h // q_g * q_h
     v_p += b * v_b + h // v_g * v_h
     k_p += b * k_b + h // k_g * k_h
@@ -535,7 +551,6 @@ def forward_sweep_1(
         lam_r = tl.load(lam_resets + at + row) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
-        since = power(lam_a, lam_r < 0)
         p = tl.zeros([block_e, C], tl.float32)
         p2 = tl.zeros([C, C], tl.float32)
         v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
@@ -544,6 +559,15 @@ def forward_sweep_1(
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
         S_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
+            if S_borders is not None:
+                if n % (BLOCK // C) == 0:
+                    tl.store(
+                        S_borders
+                        + (((b * blocks + first_block + n // (BLOCK // C)) * ROWS + e[:, None]) * H + h) * D
+                        + d[n_d][None, :],
+                        S[n_d],
+                        mask=d_ok[n_d][None, :],
+                    )
             q = tl.load(
                 q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
@@ -559,6 +583,7 @@ def forward_sweep_1(
             S_slice2 = p4  # kept S + k^T diag(until) v
             S_next = S_next + (S_slice2,)
         S = S_next
+        since = power(lam_a, lam_r < 0)
         seen = i[:, None] >= i[None, :]
         if EXACT:
             seen = seen & (i[None, :] >= lam_r[:, None])
@@ -594,8 +619,10 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "eb654c498554c56f")
+    config = choose(some.dtype, (D, E), "19c4828b2f965edf")
     lay = places(packed, (B, T, H), config.chunk)
+    blocks = places(packed, (B, T, H), BLOCK)
+    jointly = needs_backward and together(config, (D, E), q, k, v)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     S_starts = S_first
@@ -608,6 +635,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
             None,
             S_ends,
+            None,
             lam_sums,
             lam_resets,
             q,
@@ -620,6 +648,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             *lay.walked,
             parts,
             lay.length(parts),
+            blocks.chunks,
             D=D,
             E=E,
             block_d=min(config.slice, config.padded(D)),
@@ -630,6 +659,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
                 config.padded(D) * (q.element_size() + k.element_size()),
                 min(config.tile, config.padded(E)) * v.element_size(),
             ),
+            BLOCK=BLOCK,
+            ROWS=config.padded(E),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -653,12 +684,14 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             S_starts = chained(S_first, S_ends, lay, parts, True, (lam_sums, lam_resets), None, config.exact)
     S_ends = None
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
+    S_borders = some.new_empty((B, blocks.chunks * config.padded(E), H, D), dtype=some.dtype) if jointly else None
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
     launch(
         forward_sweep_1,
         (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
         S_starts,
         S_last,
+        S_borders,
         lam_sums,
         lam_resets,
         q,
@@ -671,6 +704,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         *lay.walked,
         parts,
         lay.length(parts),
+        blocks.chunks,
         D=D,
         E=E,
         block_d=min(config.slice, config.padded(D)),
@@ -681,6 +715,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             config.padded(D) * (q.element_size() + k.element_size()),
             min(config.tile, config.padded(E)) * v.element_size(),
         ),
+        BLOCK=BLOCK,
+        ROWS=config.padded(E),
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -691,9 +727,476 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     )
     lam_resets = lam_sums = None
     saved = {}
+    if jointly:
+        saved |= {"S borders": S_borders}
+    S_borders = None
     if parts > 1:
         saved |= {"S starts": S_starts}
     return {"o": o}, {"S": S_last}, saved
+
+
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+def backward_whole_ends(
+    dS_first,
+    dS_last,
+    lam_sums,
+    lam_resets,
+    do_p,
+    do_b,
+    do_t,
+    do_h,
+    do_g,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    q_g,
+    T,
+    H,
+    chunks,
+    starts,
+    parts,
+    length,
+    D: tl.constexpr,
+    E: tl.constexpr,
+    block_d: tl.constexpr,
+    block_e: tl.constexpr,
+    YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """A walk backwards over chunks, carrying a tile of dS."""
+    tile = tl.program_id(0) % tl.cdiv(E, block_e)
+    sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
+    i = tl.arange(0, C)
+    e = tile * block_e + tl.arange(0, block_e)
+    e_ok = e < E
+    d = ()
+    dS = ()
+    d_ok = ()
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        d_slice = n_d * block_d + tl.arange(0, block_d)
+        d_ok_slice = d_slice < D
+        dS_slice = tl.zeros([block_e, block_d], tl.float32)
+        if dS_first is not None:
+            dS_slice += tl.load(
+                dS_first + sh * D * E + d_slice[None, :] * E + e[:, None],
+                mask=d_ok_slice[None, :] & e_ok[:, None],
+                other=0.0,
+            )
+        d = d + (d_slice,)
+        dS = dS + (dS_slice,)
+        d_ok = d_ok + (d_ok_slice,)
+    do_p += b * do_b + h // do_g * do_h
+    q_p += b * q_b + h // q_g * q_h
+    for n in tl.range(0, count, num_stages=STAGES):
+        c = count - 1 - n
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
+        step = (b * T + t0) * H + h
+        lam_a_end = tl.load(lam_sums + at + last)
+        lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
+        lam_a = tl.load(lam_sums + at + row)
+        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        kept = power(lam_a_end, lam_r_end < 0)
+        do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
+        do_each = tl.where(e_ok[:, None] & i_ok[None, :], do, 0.0)
+        until = power(lam_a, lam_r < 0)
+        dS_next = ()
+        for n_d in tl.static_range((D + block_d - 1) // block_d):
+            q = tl.load(
+                q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
+            )
+            p = tl.dot(
+                (until[None, :] * do_each.to(tl.float32)).to(DT), q.to(DT), (kept * dS[n_d]), input_precision="tf32x3"
+            )  # ... + q^T diag(until) do
+            dS_slice2 = p  # kept dS + q^T diag(until) do
+            dS_next = dS_next + (dS_slice2,)
+        dS = dS_next
+    for n_d in tl.static_range((D + block_d - 1) // block_d):
+        if YIELD:
+            if dS_last is not None:
+                if part == 0:
+                    tl.store(
+                        dS_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
+                        dS[n_d],
+                        mask=d_ok[n_d][None, :] & e_ok[:, None],
+                    )
+        else:
+            tl.store(
+                dS_last + sh * D * E + d[n_d][None, :] * E + e[:, None],
+                dS[n_d],
+                mask=d_ok[n_d][None, :] & e_ok[:, None],
+            )
+
+
+@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
+def backward_whole(
+    S_borders,
+    lam_sums,
+    lam_resets,
+    S_spans_out,
+    do_p,
+    do_b,
+    do_t,
+    do_h,
+    do_g,
+    q_p,
+    q_b,
+    q_t,
+    q_h,
+    q_g,
+    v_p,
+    v_b,
+    v_t,
+    v_h,
+    v_g,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    k_g,
+    S_own_late__out,
+    S_in_late__out,
+    dq_p,
+    dq_b,
+    dq_t,
+    dq_h,
+    dq_g,
+    dv_p,
+    dv_b,
+    dv_t,
+    dv_h,
+    dv_g,
+    S_out_late__out,
+    dk_p,
+    dk_b,
+    dk_t,
+    dk_h,
+    dk_g,
+    dS_first,
+    dS_last,
+    T,
+    H,
+    chunks,
+    starts,
+    parts,
+    length,
+    D: tl.constexpr,
+    E: tl.constexpr,
+    block_d: tl.constexpr,
+    block_e: tl.constexpr,
+    YIELD: tl.constexpr,
+    WARPS: tl.constexpr,
+    STAGES: tl.constexpr,
+    C: tl.constexpr,
+    LEVELS: tl.constexpr,
+    EVEN: tl.constexpr,
+    EXACT: tl.constexpr,
+    DT: tl.constexpr,
+):
+    """All of the backward pass on one walk backwards over blocks, carrying dS."""
+    sh = tl.program_id(0).to(tl.int64)
+    h = sh % H
+    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
+    bh = b * H + h
+    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
+    i = tl.arange(0, C)
+    d = tl.arange(0, block_d)
+    d_ok = d < D
+    e = tl.arange(0, block_e)
+    e_ok = e < E
+    dS = tl.zeros([block_e, block_d], tl.float32)
+    if dS_first is not None:
+        dS += tl.load(
+            dS_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0
+        )
+    do_p += b * do_b + h // do_g * do_h
+    q_p += b * q_b + h // q_g * q_h
+    v_p += b * v_b + h // v_g * v_h
+    k_p += b * k_b + h // k_g * k_h
+    dq_p += b * dq_b + h // dq_g * dq_h
+    dv_p += b * dv_b + h // dv_g * dv_h
+    dk_p += b * dk_b + h // dk_g * dk_h
+    do_rows = rows_of(do_p, E, do_t, stop, C, block_e)
+    q_rows = rows_of(q_p, D, q_t, stop, C, block_d)
+    v_rows = rows_of(v_p, E, v_t, stop, C, block_e)
+    k_rows = rows_of(k_p, D, k_t, stop, C, block_d)
+    dq_rows = rows_of(dq_p, D, dq_t, stop, C, block_d)
+    dv_rows = rows_of(dv_p, E, dv_t, stop, C, block_e)
+    dk_rows = rows_of(dk_p, D, dk_t, stop, C, block_d)
+    S_rows = rows_of(S_borders + (b * chunks * block_e * H + h) * D, D, H * D, chunks * block_e, block_e, block_d)
+    for n in tl.range(0, count, num_stages=STAGES):
+        c = count - 1 - n
+        t0 = begin + tl.cast(c, tl.int64) * C
+        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
+        c += first
+        i_ok = i < last + 1
+        row = i if EVEN else tl.minimum(i, last)
+        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
+        step = (b * T + t0) * H + h
+        first_row = t0.to(tl.int32)
+        S = S_rows.load([c * block_e, 0])
+        lam_a_end = tl.load(lam_sums + at + last)
+        lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
+        kept = power(lam_a_end, lam_r_end < 0)
+        tl.store(
+            S_spans_out + (bh * chunks + c) * WARPS + tl.arange(0, WARPS), kept * paired_states(S, dS, WARPS)
+        )  # the decays of the block times <S, dS>
+        do = do_rows.load([first_row, 0])
+        q = q_rows.load([first_row, 0])
+        lam_a = tl.load(lam_sums + at + row)
+        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
+        until = power(lam_a, lam_r < 0)
+        w = (until[:, None] * q.to(tl.float32)).to(DT)
+        v = v_rows.load([first_row, 0])
+        p = tl.zeros([C, C], tl.float32)
+        if count > 0:
+            p = tl.dot(do.to(DT), tl.trans(v.to(DT)), p, input_precision="tf32x3")  # do v^T
+        k = k_rows.load([first_row, 0])
+        p2 = tl.zeros([C, C], tl.float32)
+        if count > 0:
+            p2 = tl.dot(q.to(DT), tl.trans(k.to(DT)), p2, input_precision="tf32x3")  # q k^T
+        seen = i[:, None] >= i[None, :]
+        if EXACT:
+            seen = seen & (i[None, :] >= lam_r[:, None])
+        m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+        pairs = tl.where(i[:, None] > i[None, :], (p * p2 * m), 0.0)  # [order_{mask}]_{i,j} . (q k^T) . (do v^T) . m
+        sums = tl.sum(pairs, axis=1)
+        sums2 = sums - tl.sum(pairs, axis=0)
+        t = (p * m).to(DT)  # (do v^T) . m
+        t2 = (p2 * m).to(DT)  # (q k^T) . m
+        tl.store(S_own_late__out + step + i * H, sums2, mask=i_ok)  # S.own.late
+        p3 = tl.dot(tl.trans(S.to(DT)), tl.trans(do.to(DT)), input_precision="tf32x3")  # do S^T
+        lam_a2 = tl.load(lam_sums + at + row)
+        lam_r2 = tl.load(lam_resets + at + row) if EXACT else -1
+        since = power(lam_a2, lam_r2 < 0)
+        sums3 = over_rows(tl.trans(q).to(tl.float32) * (since[None, :] * p3), count, DT)
+        store_sums(S_in_late__out + step + i * H, sums3, i_ok)  # S: in.late
+        p4 = tl.dot(
+            tl.trans(k.to(DT)), tl.trans(t.to(DT)), (since[None, :] * p3), input_precision="tf32x3"
+        )  # ... + matrix1 k
+        p4_rounded = p4.to(dq_rows.dtype)
+        dq_rows.store([first_row, 0], tl.trans(p4_rounded))  # dq
+        lam_a3 = tl.load(lam_sums + at + row)
+        lam_r3 = tl.load(lam_resets + at + row) if EXACT else -1
+        lam_a_end2 = tl.load(lam_sums + at + last)
+        lam_r_end2 = tl.load(lam_resets + at + last) if EXACT else -1
+        since2 = power(lam_a_end2 - lam_a3, lam_r_end2 < i + 1)
+        p5 = tl.dot(dS.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k dS
+        p6 = tl.dot(
+            tl.trans(do.to(DT)), t2.to(DT), (since2[None, :] * p5), input_precision="tf32x3"
+        )  # ... + matrix2 do
+        p6_rounded = p6.to(dv_rows.dtype)
+        dv_rows.store([first_row, 0], tl.trans(p6_rounded))  # dv
+        lam_a4 = tl.load(lam_sums + at + row)
+        lam_r4 = tl.load(lam_resets + at + row) if EXACT else -1
+        lam_a_end3 = tl.load(lam_sums + at + last)
+        lam_r_end3 = tl.load(lam_resets + at + last) if EXACT else -1
+        since3 = power(lam_a_end3 - lam_a4, lam_r_end3 < i + 1)
+        p7 = tl.dot(tl.trans(dS.to(DT)), tl.trans(v.to(DT)), input_precision="tf32x3")  # v dS^T
+        sums4 = over_rows((-tl.trans(k.to(tl.float32))) * (since3[None, :] * p7), count, DT)
+        store_sums(S_out_late__out + step + i * H, sums4, i_ok)  # S: out.late
+        p8 = tl.dot(tl.trans(q.to(DT)), t.to(DT), (since3[None, :] * p7), input_precision="tf32x3")  # ... + matrix1 q
+        p8_rounded = p8.to(dk_rows.dtype)
+        dk_rows.store([first_row, 0], tl.trans(p8_rounded))  # dk
+        # the gradient before the block
+        lam_a_end4 = tl.load(lam_sums + at + last)
+        lam_r_end4 = tl.load(lam_resets + at + last) if EXACT else -1
+        kept2 = power(lam_a_end4, lam_r_end4 < 0)
+        p9 = tl.dot(tl.trans(do.to(DT)), w.to(DT), (kept2 * dS), input_precision="tf32x3")  # ... + q^T diag(until) do
+        dS = p9  # kept dS + q^T diag(until) do
+    if YIELD:
+        if dS_last is not None:
+            if part == 0:
+                tl.store(
+                    dS_last + (sh // H // parts * H + h) * D * E + d[None, :] * E + e[:, None],
+                    dS,
+                    mask=d_ok[None, :] & e_ok[:, None],
+                )
+    else:
+        tl.store(dS_last + sh * D * E + d[None, :] * E + e[:, None], dS, mask=d_ok[None, :] & e_ok[:, None])
+
+
+def triton_backward_whole(
+    given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None
+):
+    """Gradients, on one walk over the sequences."""
+    q = steps(given["q"])
+    k = steps(given["k"])
+    v = steps(given["v"])
+    lam = steps(given["lam"])
+    some = q
+    B, T = q.shape[:2]
+    H = max(q.shape[2], k.shape[2], v.shape[2], lam.shape[2], 0)
+    D = q.shape[-1]
+    E = v.shape[-1]
+    config = choose(some.dtype, (D, E), "19c4828b2f965edf")
+    lay = places(packed, (B, T, H), config.chunk)
+    blocks = places(packed, (B, T, H), BLOCK)
+    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
+    S_first = whole(states.get("S"))
+    dS_first = dS_starts = whole(final_cotangents.get("S"))
+    do = cotangent(cotangents.get("o"), some, (B, T, H, E))
+    S_borders = saved["S borders"]
+    block_lam_sums, block_lam_resets, block_lam_extents = cumulate(lam, blocks, config.exact)
+    block_lam_extents = None
+    do = aligned(do)
+    q = aligned(q)
+    v = aligned(v)
+    k = aligned(k)
+    if parts > 1 or exchange is not None:
+        lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
+    lam_extents = None
+    if parts > 1 or exchange is not None:
+        dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
+        launch(
+            backward_whole_ends,
+            (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
+            None,
+            dS_ends,
+            lam_sums,
+            lam_resets,
+            do,
+            *strides(do, H),
+            q,
+            *strides(q, H),
+            *lay.walked,
+            parts,
+            lay.length(parts),
+            D=D,
+            E=E,
+            block_d=min(config.slice, config.padded(D)),
+            block_e=min(config.tile, config.padded(E)),
+            YIELD=False,
+            WARPS=config.warps,
+            STAGES=config.stages_for(
+                config.padded(D) * q.element_size(), min(config.tile, config.padded(E)) * do.element_size()
+            ),
+            C=config.chunk,
+            LEVELS=config.levels,
+            EVEN=lay.even,
+            EXACT=config.exact,
+            DT=DTYPES[some.dtype],
+            num_warps=config.warps,
+            num_stages=2,
+        )
+        if exchange is not None:  # other parts of the sequence are elsewhere
+            dS_coming = exchange.begin(
+                (
+                    map_of_all(
+                        "S",
+                        dS_first,
+                        dS_ends,
+                        lay,
+                        parts,
+                        False,
+                        decay=(lam_sums, lam_resets),
+                        axis=0,
+                        exact=config.exact,
+                    ),
+                )
+            )
+    if parts > 1 or exchange is not None:
+        if exchange is not None:
+            ((dS_first, dS_starts),) = dS_coming()
+        else:
+            dS_starts = chained(dS_first, dS_ends, lay, parts, False, (lam_sums, lam_resets), None, config.exact)
+    dS_ends = lam_resets = lam_sums = None
+    dq = some.new_empty((B, T, H, D), dtype=some.dtype)
+    dv = some.new_empty((B, T, H, E), dtype=some.dtype)
+    dk = some.new_empty((B, T, H, D), dtype=some.dtype)
+    S_spans = some.new_empty((B, H, blocks.chunks, warps_of((config.padded(D), config.padded(E)))), dtype=torch.float32)
+    S_own_late_ = some.new_empty((B, T, H, 1), dtype=torch.float32)
+    S_in_late_ = some.new_empty((B, T, H, 1), dtype=torch.float32)
+    S_out_late_ = some.new_empty((B, T, H, 1), dtype=torch.float32)
+    dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
+    launch(
+        backward_whole,
+        (lay.sequences * parts * H,),
+        S_borders,
+        block_lam_sums,
+        block_lam_resets,
+        S_spans,
+        do,
+        *strides(do, H),
+        q,
+        *strides(q, H),
+        v,
+        *strides(v, H),
+        k,
+        *strides(k, H),
+        S_own_late_,
+        S_in_late_,
+        dq,
+        *strides(dq, H),
+        dv,
+        *strides(dv, H),
+        S_out_late_,
+        dk,
+        *strides(dk, H),
+        dS_starts,
+        dS_last,
+        *blocks.walked,
+        parts,
+        blocks.length(parts),
+        D=D,
+        E=E,
+        block_d=config.padded(D),
+        block_e=config.padded(E),
+        YIELD=True,
+        WARPS=warps_of((config.padded(D), config.padded(E))),
+        STAGES=stages_of(
+            config.padded(E) * (do.element_size() + v.element_size())
+            + config.padded(D) * (q.element_size() + k.element_size()),
+            2 * config.padded(D) * config.padded(E),
+        ),
+        C=BLOCK,
+        LEVELS=LEVELS,
+        EVEN=blocks.even,
+        EXACT=config.exact,
+        DT=DTYPES[some.dtype],
+        num_warps=warps_of((config.padded(D), config.padded(E))),
+        num_stages=2,
+    )
+    block_lam_resets = block_lam_sums = None
+    gradients, initial = {}, {}
+    S_pairing = block_pairing(
+        S_spans,
+        blocks,
+        in_late=S_in_late_,
+        own_late=S_own_late_,
+        out_late=S_out_late_,
+    )
+    S_in_late_ = S_out_late_ = S_own_late_ = S_spans = None
+    if "q" in needs:
+        gradients["q"] = dq.to(given["q"].dtype)
+    dq = None
+    if "k" in needs:
+        gradients["k"] = dk.to(given["k"].dtype)
+    dk = None
+    if "v" in needs:
+        gradients["v"] = dv.to(given["v"].dtype)
+    dv = None
+    if "lam" in needs:
+        gradients["lam"] = spread(S_pairing, (B, T, H), some).to(given["lam"].dtype)
+    if "S" in needs:
+        initial["S"] = dS_last
+    dS_last = None
+    return gradients, initial
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -1197,6 +1700,10 @@ def backward_sweep_3(
 
 def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None):
     """Gradients."""
+    if "S borders" in saved:
+        return triton_backward_whole(
+            given, states, constants, saved, cotangents, final_cotangents, needs, packed, exchange
+        )
     q = steps(given["q"])
     k = steps(given["k"])
     v = steps(given["v"])
@@ -1206,7 +1713,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "eb654c498554c56f")
+    config = choose(some.dtype, (D, E), "19c4828b2f965edf")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))

@@ -225,9 +225,10 @@ def parameters(x: Launch) -> list[tuple[str, Any]]:
     """What a compiled kernel takes, in order: (format, value), with a `Part` for a tensor."""
     m = x.compiled.metadata
     found: list[tuple[str, Any]] = []
-    plain = {"num_ctas": 1, "launch_cooperative_grid": False, "launch_pdl": False, "global_scratch_size": 0}
-    plain |= {"profile_scratch_size": 0}
+    plain = {"num_ctas": 1, "launch_cooperative_grid": False, "launch_pdl": False, "profile_scratch_size": 0}
     if any(getattr(m, n, value) != value for n, value in plain.items()):
+        raise Unknown
+    if len(x.scratch) != (getattr(m, "global_scratch_size", 0) > 0):
         raise Unknown
     values = dict(zip(x.kernel.arg_names, x.args, strict=False)) | x.options
     for name, kind in x.compiled.src.signature.items():
@@ -241,7 +242,7 @@ def parameters(x: Launch) -> list[tuple[str, Any]]:
         else:
             raise Unknown
     check(x.compiled.function, [struct.calcsize(kind) for kind, _ in found])
-    return [*found, ("@Q", 0), ("@Q", 0)]  # room for scratch memory, which isn't used
+    return [*found, ("@Q", x.scratch[0] if x.scratch else 0), ("@Q", 0)]  # room for scratch memory, of the two kinds
 
 
 def check(function: int, sizes: list[int]) -> None:

@@ -10,8 +10,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+import triton
 import triton.language as tl
 from torch.utils._python_dispatch import _disable_current_modes
+from triton.runtime.errors import OutOfResources
 
 from .tuned import lookup
 from .watch import watching
@@ -209,36 +211,72 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> No
         watching.instead(kernel, grid, args, options)
         return
     device = next(x.device for x in args if isinstance(x, torch.Tensor))
-    compiled = None
+    compiled, scratch = None, []
     if device.type != "cuda":
         with _disable_current_modes():  # the interpreter's own work isn't the pass's
             kernel[grid](*args, **options)
     elif device.index == torch.cuda.current_device():
-        compiled = _launch(kernel, grid, args, options, device.index)
+        compiled, scratch = _launch(kernel, grid, args, options, device.index)
     else:
         with torch.cuda.device(device):
-            compiled = _launch(kernel, grid, args, options, device.index)
+            compiled, scratch = _launch(kernel, grid, args, options, device.index)
     if watching.note is not None:
-        watching.note(kernel, compiled, grid, args, options)
+        watching.note(kernel, compiled, grid, args, options, scratch)
 
 
 _COMPILED: dict[tuple[Any, ...], tuple[Any, list[str]]] = {}
 
 
-def _launch(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], options: dict[str, Any], device: int) -> Any:
-    """The compiled kernel that was launched.
+@contextmanager
+def _scratch(device: int) -> Iterator[list[torch.Tensor]]:
+    """Meanwhile Triton gets the memory from torch in which a kernel's programs describe tiles to the copy engine: these tensors.
+    What a user has set for kernels of their own comes back afterwards."""
+    allocator = triton.runtime._allocation._allocator
+    taken: list[torch.Tensor] = []
+
+    def allocate(size: int, alignment: int, stream: Any) -> torch.Tensor:
+        taken.append(torch.empty(size, dtype=torch.int8, device=torch.device("cuda", device)))
+        return taken[-1]
+
+    before = allocator.get()
+    allocator.set(allocate)
+    try:
+        yield taken
+    finally:
+        allocator.set(before)
+
+
+def _launch(
+    kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], options: dict[str, Any], device: int
+) -> tuple[Any, list[torch.Tensor]]:
+    """The compiled kernel that was launched, and the memory that it took for itself.
 
     Triton finds it for the arguments anew at each launch, which costs more than the launch; this remembers it, by what Triton
     specialises: dtypes, pointers and integers that 16 divides, integers that are 1 or wide, and None."""
     key = _key(kernel, args, options, device)
     found = _COMPILED.get(key)
     if found is None:
-        compiled = kernel[grid](*args, **options)
+        with _scratch(device) as taken:
+            compiled = _fitting(kernel, grid, args, options)
         _COMPILED[key] = compiled, [n for n in kernel.arg_names[len(args) :]]
-        return compiled
+        return compiled, taken
     compiled, names = found
-    compiled[(*grid, 1, 1)[:3]](*args, *(options[n] for n in names))
-    return compiled
+    if not compiled.metadata.global_scratch_size:
+        compiled[(*grid, 1, 1)[:3]](*args, *(options[n] for n in names))
+        return compiled, []
+    with _scratch(device) as taken:
+        compiled[(*grid, 1, 1)[:3]](*args, *(options[n] for n in names))
+    return compiled, taken
+
+
+def _fitting(kernel: Any, grid: tuple[int, ...], args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    """Launch a kernel, with fewer STAGES where shared memory doesn't hold what these have under way."""
+    try:
+        return kernel[grid](*args, **options)
+    except OutOfResources:
+        if options.get("STAGES", 1) < 2:
+            raise
+        return _fitting(kernel, grid, args, options | {"STAGES": options["STAGES"] - 1})
 
 
 def _key(kernel: Any, args: tuple[Any, ...], options: dict[str, Any], device: int) -> tuple[Any, ...]:

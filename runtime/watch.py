@@ -15,8 +15,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 
 class _Watching(threading.local):
-    """Who wants to hear of what this thread does: `note` of launches, called with a kernel, it compiled, grid, arguments and
-    options, `instead` in the place of launches, and `act` in the place of `act` below."""
+    """Who wants to hear of what this thread does: `note` of launches, called with a kernel, it compiled, grid, arguments, options
+    and the memory that it took, `instead` in the place of launches, and `act` in the place of `act` below."""
 
     note: Callable[..., None] | None = None
     instead: Callable[..., None] | None = None
@@ -58,17 +58,19 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A kernel's launch, with `Part`s for tensors. `compiled` is None where the interpreter runs it."""
+    """A kernel's launch, with `Part`s for tensors. `compiled` is None where the interpreter runs it. `scratch` is the memory that
+    it takes for itself."""
 
     kernel: Any
     compiled: Any
     grid: tuple[int, ...]
     args: tuple[Any, ...]
     options: dict[str, Any]
+    scratch: tuple[Part, ...] = ()
 
     @property
     def slots(self) -> set[int]:
-        return {x.slot for x in self.args if type(x) is Part}
+        return {x.slot for x in (*self.args, *self.scratch) if type(x) is Part}
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +150,18 @@ class Watch(TorchDispatchMode):
                 self.refused = True
         return found
 
-    def launched(self, kernel: Any, compiled: Any, grid: tuple[int, ...], args: Any, options: dict[str, Any]) -> None:
+    def launched(
+        self,
+        kernel: Any,
+        compiled: Any,
+        grid: tuple[int, ...],
+        args: Any,
+        options: dict[str, Any],
+        scratch: Sequence[Tensor] = (),
+    ) -> None:
         try:
-            self.steps.append(Launch(kernel, compiled, grid, tuple(self.seen(x) for x in args), options))
+            own, taken = tuple(self.seen(x) for x in args), tuple(self.seen(x) for x in scratch)
+            self.steps.append(Launch(kernel, compiled, grid, own, options, taken))
         except Unknown:
             self.refused = True
 

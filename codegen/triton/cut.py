@@ -42,12 +42,13 @@ def _over(border: Border, read: Node) -> Border:
     sum."""
     if border.totals:
         return replace(border, reads={}, own=())
-    return replace(border, reads={n: x for n, x in border.reads.items() if _products(x) <= _products(read)}, own=())
+    return replace(border, reads={n: x for n, x in border.reads.items() if products_of(x) <= products_of(read)}, own=())
 
 
 def _without(border: Border, made: Border) -> Border:
     return replace(border, reads={n: x for n, x in border.reads.items() if n not in made.reads})
 
 
-def _products(x: Node) -> set[Node]:
+def products_of(x: Node) -> set[Node]:
+    """The products with states that a node is made of."""
     return {y for y in walk(x) if y.op == "sum" and any(map(is_state, walk(y)))}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +23,7 @@ from .kernels import Kernel, Piece, made_ahead, others_name, prepare_kernel, rea
 from .names import Names
 from .opened import Opened, Own, opened
 from .tile import PER_STEP, Argument, Fine, axis_name, block_name, size_name
+from .together import Together
 
 TERMS = 3  # that `total` adds
 HASH = "hash of the kernels"  # stands for it in the text that it is of
@@ -39,8 +41,11 @@ class Host:
         exchanges: bool = True,
         fine: Fine | None = None,
         later: Host | None = None,
+        whole: Together | None = None,
     ) -> None:
-        """`later` is the host of the backward pass, where this one is of the forward pass."""
+        """`later` is the host of the backward pass, where this one is of the forward pass; `whole` the backward pass as one walk,
+        if it may be one."""
+        self.whole = whole
         self.c, self.plan, self.backward, self.fine = c, plan, backward, fine
         self.kind = "backward" if backward else "forward"
         self.names = Names(c)
@@ -82,6 +87,14 @@ class Host:
             self.names(leaf("state", s.name))
 
     def text(self) -> str:
+        if self.whole is not None and self.backward:
+            rest = "".join(f", {x}" for x in ("packed", *(["exchange"] if self.exchanges else [])))
+            self.lines += [
+                f'if "{self.whole.state.name} borders" in saved:',
+                "    return triton_backward_whole(",
+                f"        given, states, constants, saved, cotangents, final_cotangents, needs{rest}",
+                "    )",
+            ]
         self._open()
         for k, sweep in self.blocks.walks.items():
             self._read(self._read_by(k))
@@ -102,8 +115,11 @@ class Host:
                 f"(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None{exchange})",
                 "Gradients.",
             )
+        return self._function(f"triton_{self.kind}", head, doc)
+
+    def _function(self, name: str, head: str, doc: str) -> str:
         body = "\n".join(f"    {x}" for x in freed(self.lines))
-        return f'def triton_{self.kind}{head}:\n    """{doc}"""\n{body}\n'
+        return f'def {name}{head}:\n    """{doc}"""\n{body}\n'
 
     # --- inputs -----------------------------------------------------------------------------------------------------
 
@@ -134,8 +150,11 @@ class Host:
         sizes = ", ".join(size_name(d) for d in p.dims) + ("," if len(p.dims) == 1 else "")
         add(f'config = choose(some.dtype, ({sizes}), "{HASH}")')
         add("lay = places(packed, (B, T, H), config.chunk)")
-        if self.pieces or self.blocks.stored:
+        if self.pieces or self.blocks.stored or self._takes_blocks:
             add("blocks = places(packed, (B, T, H), BLOCK)")
+        if self.whole is not None and not self.backward:
+            wide = [self.names(v.leaf) for v in p.variables if v.kind == "input" and v.per_step and v.axes]
+            add(f"jointly = needs_backward and together(config, ({sizes}), {', '.join(wide)})")
         if self.cuts:
             tiles = max((self._tile_count(o) for o in self.opened.values()), key=lambda x: (x != "1", x))
             add(f"parts = parts_for(lay, B * H * {tiles})")
@@ -162,6 +181,10 @@ class Host:
                 x = leaf("cotangent", f"d{name}", axes)
                 shape = ", ".join(["B", "T", "H", *(size_name(dim_of(a)) for a in axes)])
                 add(f'{self.names(x)} = cotangent(cotangents.get("{name}"), some, ({shape}))')
+
+    @property
+    def _takes_blocks(self) -> bool:
+        return self.whole is not None and not self.backward
 
     def _first_state(self, s: StateVar) -> None:
         name = self.names(leaf("state", s.name))
@@ -205,7 +228,8 @@ class Host:
         wanted = self._wanted_by(k) if self.backward else self._everything()
         first = not set(sweep.states) <= self.entered and not (self.backward and sweep.direction > 0)
         group = wanted
-        borders = bool(set(sweep.states) & self.blocks.stored) and not set(sweep.states) <= self.bordered
+        stored = self.blocks.stored if self.whole is None or self.backward else {self.whole.state.name}
+        borders = bool(set(sweep.states) & stored) and not set(sweep.states) <= self.bordered
         if (first or borders) and self.backward:
             again = [
                 j for j, x in enumerate(self.plan.stages) if isinstance(x, Sweep) and set(x.states) & set(sweep.states)
@@ -226,6 +250,7 @@ class Host:
             each=each,
             fine=self.fine,
             borders=borders,
+            rows=None if self.whole is None else self.whole.rows,
         )
         if kernel.heavy:
             self.heavy.add(k)
@@ -245,8 +270,11 @@ class Host:
             for state in sweep.group:
                 shape = ", ".join(["B", "H", "blocks.chunks", *(size_name(dim_of(a)) for a in state.axes)])
                 dtype = "some.dtype" if self.fine is None else "torch.float32"
-                text = f"some.new_empty(({shape}), dtype={dtype})"
                 alone = "" if self.backward else " if needs_backward else None"
+                if self.whole is not None:
+                    rows, columns = (size_name(dim_of(a)) for a in (self.whole.rows, self.whole.columns))
+                    shape, alone = f"B, blocks.chunks * config.padded({rows}), H, {columns}", " if jointly else None"
+                text = f"some.new_empty(({shape}), dtype={dtype})"
                 lines.append(f"{self.names(leaf('state', state.name))}_borders = {text}{alone}")
         for x in self._border_sums(o):
             shape = f"B, H, lay.chunks, {size_name(dim_of(x.axes[0]))}" if x.axes else f"B, T, H, {self._sums_of(k)}"
@@ -293,7 +321,7 @@ class Host:
                 self.fine,
             )
             for k in same:
-                self._prepare_blocks(self.pieces[k], wanted, f"{self.kind}_prepare_read_{k + 1}")
+                self._prepare_blocks(self.pieces[k], made_ahead(self.pieces[k]), wanted, f"{self.kind}_prepare_read_{k + 1}")
             self._inputs(kernel, "block_")
             self.kernels.append(kernel)
             lines = [self._allocated(k, s) for k in same for s in self._stores_at(k) if s.leaf not in inside]
@@ -337,9 +365,8 @@ class Host:
                 nodes += [*stage.given.values(), *(s.node for s in self.fused.stores[k])]
         return not any(_uses(n, store.leaf) for n in nodes)
 
-    def _prepare_blocks(self, o: Opened, wanted: set[str], name: str) -> None:
-        """The kernel ahead of one that reads states at the borders of blocks, for what that one doesn't make itself."""
-        ahead = made_ahead(o)
+    def _prepare_blocks(self, o: Opened, ahead: Mapping[Node, Node], wanted: set[str], name: str) -> None:
+        """The kernel ahead of one that takes blocks, for what that one doesn't make itself."""
         if not ahead:
             return
         some = replace(o, matrices={x: n for x, n in o.matrices.items() if x in ahead}, intra={}, own=[])
@@ -672,7 +699,7 @@ class Host:
         if axis == kernel.tiled:
             return self._tile(axis, kernel.reads)
         whole = f"config.padded({size_name(dim_of(axis))})"
-        return f"min(config.slice, {whole})" if kernel.walks else whole
+        return f"min(config.slice, {whole})" if kernel.walks and not kernel.whole else whole
 
     def _launch(self, kernel: Kernel, instead: str = "", block: str = "") -> list[str]:
         """The launch of a kernel; of a walk, `instead` of what it yields, for the states after each part, into `.._{instead}`.
@@ -698,24 +725,33 @@ class Host:
         part = "BLOCK" if block else "config.block"
         words += [f"part_{axis_name(a)}=min({part}, config.padded({size_name(dim_of(a))}))" for a in kernel.parts]
         words += [f"FLAT={flat}", "GROUP=GROUP"] if kernel.others else []
-        if kernel.walks:
+        if kernel.whole:
+            widths = [f"config.padded({size_name(dim_of(a))})" for a in kernel.axes]
+            warps = f"warps_of(({', '.join(widths)}))"
+            loaded, _ = self._loaded(kernel, instead).rsplit(", ", 1)
+            words += ["YIELD=True", f"WARPS={warps}", f"STAGES=stages_of({loaded}, 2 * {' * '.join(widths)})"]
+        elif kernel.walks:
             words += [f"YIELD={not instead}", "WARPS=config.warps"]
             words.append(f"STAGES=config.stages_for({self._loaded(kernel, instead)})")
         words += ["BLOCK=BLOCK"] if kernel.borders else []
+        if kernel.rows:
+            assert self.whole is not None
+            words.append(f"ROWS=config.padded({size_name(dim_of(self.whole.rows))})")
         words += [] if kernel.walks else ["CHUNK=config.chunk"]
         if kernel.queues:
             words.append(f"STAGES=config.queued({self._loaded(kernel, instead).removesuffix(', 0')}, {chunk})")
         words += [f"C={chunk}", f"LEVELS={levels}", f"EVEN={lay}.even"]
         words += ["EXACT=config.exact", "DT=DTYPES[some.dtype]"]
-        warps = "config.warps" if kernel.walks else "config.ahead"
-        if block:
+        if not kernel.whole:
+            warps = "config.warps" if kernel.walks else "config.ahead"
+        if block and not kernel.whole:
             wholes = [f"config.padded({size_name(dim_of(a))})" for a in kernel.axes if a != kernel.tiled]
             warps = f"config.read_warps({', '.join(wholes)})" if kernel.reads and wholes else "4"
         # told nothing, the assembler gives a long kernel of float32 products 32 registers, and spills the rest
         most = "config.registers" if kernel.few and not block else "255 if config.exact else None"
         most = "255" if kernel.queues else most  # as many as there are for each of 4 programs with 2 warps
         most = "" if kernel.walks else f" maxnreg={most},"
-        places = "*lay.walked, parts, lay.length(parts)" if kernel.walks else f"*{lay}.at_once, {lay}.programs"
+        places = f"*{lay}.walked, parts, {lay}.length(parts)" if kernel.walks else f"*{lay}.at_once, {lay}.programs"
         places += ", blocks.chunks" if kernel.borders else ""
         stages = 2 if kernel.walks else 1
         return [*lines, f"    {places}, {', '.join(words)}, num_warps={warps}, num_stages={stages},{most}", ")"]
@@ -779,6 +815,9 @@ class Host:
         borders = [s.name for s in self.c.step.states if s.name in self.blocks.stored]
         starts = [s.name for s in self.c.step.states if s.name in self.kept_starts]
         self.lines.append(f"saved = {{{saved}}}")
+        if self.whole is not None:
+            kept = self.names(leaf("state", self.whole.state.name))
+            self.lines += ["if jointly:", f'    saved |= {{"{self.whole.state.name} borders": {kept}_borders}}']
         if borders:
             named = ", ".join(f'"{n} borders": {self.names(leaf("state", n))}_borders' for n in borders)
             self.lines += ["if needs_backward:", f"    saved |= {{{named}}}"]

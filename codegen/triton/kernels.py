@@ -50,6 +50,8 @@ class Kernel:
     replaces: tuple[str, ...] = ()  # decays whose sums it may replace: each program loads what it has of them alone
     few: bool = False  # can a kernel ahead of a walk do with few registers?
     queues: bool = False  # does a program of a kernel ahead of a walk take one chunk after the other?
+    whole: bool = False  # does a walk take blocks of steps, with states whole?
+    rows: bool = False  # are the states that it stores at the borders of blocks for a walk that has them whole?
 
     def signature(self) -> list[str]:
         """The parameters, a few to a line."""
@@ -65,6 +67,7 @@ class Kernel:
         words += ["YIELD", "WARPS", "STAGES"] if self.walks else ["CHUNK"]
         words += ["STAGES"] if self.queues else []
         words += ["BLOCK"] if self.borders else []
+        words += ["ROWS"] if self.rows else []
         words += ["C", "LEVELS", "EVEN", "EXACT", "DT"]
         lines.append(", ".join(f"{w}: tl.constexpr" for w in words) + ",")
         return lines
@@ -133,19 +136,20 @@ def sweep_kernel(
     each: bool = False,
     fine: Fine | None = None,
     borders: bool = False,
+    rows: str | None = None,
 ) -> Kernel:
     """The walk over sequences or parts of them in chunks, with the states in registers.
 
     Where not YIELD, it makes nothing but the states after each part, from zero states, or the `identity`. `ends` says that it is
     launched so. Otherwise it yields last states of whole sequences, or, with `each`, of each part; and, with `borders`, the
-    states as each block of BLOCK steps finds them.
+    states as each block of BLOCK steps finds them; with `rows`, laid out for a walk that has them whole, with this axis in rows.
     """
     tiled = o.tile[0] if len(o.tile) == 1 else None
     tiles = Tiles(o.full, o.tile, o.direction, o.decays, o.streams, o.definitions, name_of, walks=True)
     tiles.precise, tiles.fine = bool(o.sums) or (fine is not None and fine.states and o.direction < 0), fine
     tiles.parted, tiles.wide = fine is not None or any(x.totals for x in o.sums), o.wide
     axes = (*o.full, *o.tile)
-    setup = _header(axes, tiled, walks=True)
+    setup = header(axes, tiled, walks=True)
     after: list[str] = []
     carried = {s.name: name_of(leaf("state", s.name)) for s in sweep.group}
     tiles.names |= set(carried.values())
@@ -153,12 +157,12 @@ def sweep_kernel(
     for s in group:
         own, state = tiles.ordered(s.axes), carried[s.name]
         tiles.memo[leaf("state in", s.name, s.axes)] = Value(state, own)
-        setup += _load_state(s, state, own, tiles, identity)
+        setup += load_state(s, state, own, tiles, identity)
         if ends or s.name in sweep.finals:
             tiles.argument(f"{state}_last", "state", leaf("last", s.name, s.axes), s.axes)
-            after += _store_state(s, state, own, o.direction, each)
+            after += store_state(s, state, own, o.direction, each)
     if borders:
-        tiles.lines += _store_borders(group, carried, tiles, o.direction)
+        tiles.lines += _store_borders(group, carried, tiles, o.direction, rows)
         setup.append("first_block = (begin // BLOCK + (0 if starts is None else sh // H)).to(tl.int32)")
     sums = [line for x in o.sums for line in _store_sums(x, tiles, tiled, name_of)]
     for x, node in o.outputs.items():
@@ -180,11 +184,11 @@ def sweep_kernel(
         after_all = [tiles.fresh(f"{n}_next") for n, _, _ in new]
         tiles.lines += [f"{x} = {text}  # {note}" for x, (_, text, note) in zip(after_all, new, strict=True)]
         tiles.lines += [f"{n} = {x}" for x, (n, _, _) in zip(after_all, new, strict=True)]
-    setup += _bases(tiles)
+    setup += bases(tiles)
     way = "forwards" if o.direction > 0 else "backwards"
     states = ", ".join(sweep.states)
     doc = f"A walk {way} over chunks, carrying a tile of {states}."
-    loop = tiles.used([*_chunk_header(o.direction), *tiles.head, *tiles.lines])
+    loop = tiles.used([*chunk_header(o.direction), *tiles.head, *tiles.lines])
     counters = {counter(a): count_of(a) for a in o.full}
     whole = {carried[s.name]: counter(a) for s in group for a in s.axes if a in o.full}
     lines = sliced({"setup": setup, "loop": loop, "after": after}, counters, whole, tiles.fresh)
@@ -200,6 +204,7 @@ def sweep_kernel(
         True,
         finals=sweep.finals,
         borders=stored,
+        rows=borders and rows is not None,
         loads=_loads(tiles),
         inside=frozenset(key[0] for key in tiles.loads if key[1:2] == ("a",) and key[2] != "_end"),
         heavy=len(o.outputs) > 1 and not sweep.solve and _heavy(tiles, tiled),
@@ -352,7 +357,7 @@ def _paired(sums: Sums, tiles: Tiles, tiled: str | None) -> list[str]:
             text = f"tl.sum({v.text}, axis={v.axes.index(ROW)})"
             terms.append(f"-{tiles.assign('sums', text, (axis,), note='out').text}")
         return terms
-    found = {slot: [text] for slot, text in _own_sums(sums.own, tiles, tiled).items()}
+    found = {slot: [text] for slot, text in own_sums(sums.own, tiles, tiled).items()}
     for slot, node in sums.reads.items():
         v = tiles.value(node)
         text = v.text
@@ -426,7 +431,7 @@ def prepare_kernel(
         at = f"{target} + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :]"
         tiles.lines.append(f"tl.store({at}, {v.over((ROW, COL))})  # {tiles.note(node)}")
     for own in o.own:
-        found = _own_sums(own.terms, tiles, None)
+        found = own_sums(own.terms, tiles, None)
         place = "step + i * H" if own.count == 1 else f"(step + i * H) * {own.count} + {own.place}"
         for slot, x in own.ahead.items():
             target = tiles.argument(f"{name_of(x)}_out", "sums", x)
@@ -467,7 +472,7 @@ def _at_once(
 ) -> tuple[dict[str, list[str]], tuple[str, ...]]:
     """The lines of a kernel that takes all chunks at once, and, where decays split it in two, of the kernel for chunks that
     aren't flat: few are not, so that a program looks at GROUP of them, and mostly finds none."""
-    start, bases = _chunk_header(1, walks=False), _bases(tiles)
+    start, places = chunk_header(1, walks=False), bases(tiles)
     body = [*tiles.head, *body]
     own = "tl.program_id(0)" if tiled is None else f"(tl.program_id(0) // {_tiles_of(tiled)})"
     chunk = [f"b, c, h = chunk_of({own}, H, chunks)", "bh = b * H + h"]
@@ -479,16 +484,16 @@ def _at_once(
     flat = [*extent, "if not is_flat(extent, DT):", "    return"] if extent else []
     if makes:
         flat = ["SUMS: tl.constexpr = not EXACT", "if EXACT:", *(f"    {x}" for x in flat)]
-    lines = {"setup": [*_header(axes, tiled, False), *chunk, *steps, *bases, *flat, *body], "loop": [], "after": []}
+    lines = {"setup": [*header(axes, tiled, False), *chunk, *steps, *places, *flat, *body], "loop": [], "after": []}
     if not extent:
         return lines, ()
     steep = [
         f"steep({decay}_extents, group, T, H, chunks, begins, stops, programs, GROUP, C, CHUNK, DT)"
         for decay in tiles.flat or ()
     ]
-    pointers = [x.split(" += ") for x in bases]
+    pointers = [x.split(" += ") for x in places]
     others = [
-        *_header(axes, tiled, False),
+        *header(axes, tiled, False),
         *(["SUMS: tl.constexpr = False"] if makes else []),
         f"group = {own} * GROUP",
         f"if {' + '.join(steep)} == 0:",
@@ -511,8 +516,8 @@ def _at_once(
 def _queued(axes: tuple[str, ...], tiles: Tiles, body: list[str]) -> dict[str, list[str]]:
     """The lines of a kernel whose programs take one chunk after the other. A place that no chunk has begins at
     the first step, and has no row that counts: only what a loop has outside branches is loaded ahead."""
-    start, *steps = _chunk_header(1, walks=False)
-    pointers = [x.split(" += ") for x in _bases(tiles)]
+    start, *steps = chunk_header(1, walks=False)
+    pointers = [x.split(" += ") for x in bases(tiles)]
     loop = [
         "b, c, h = chunk_of(program, H, chunks)",
         "bh = b * H + h",
@@ -526,7 +531,7 @@ def _queued(axes: tuple[str, ...], tiles: Tiles, body: list[str]) -> dict[str, l
         *body,
     ]
     setup = [
-        *_header(axes, None, False),
+        *header(axes, None, False),
         *(f"{x}_all = {x}" for x, _ in pointers),
         "for program in tl.range(tl.program_id(0), programs, tl.num_programs(0), num_stages=STAGES):",
         *(f"    {x}" for x in loop),
@@ -621,7 +626,7 @@ def _block_loop(axis: str) -> list[str]:
 # --- parts of a kernel ------------------------------------------------------------------------------------------------
 
 
-def _header(axes: tuple[str, ...], tiled: str | None, walks: bool) -> list[str]:
+def header(axes: tuple[str, ...], tiled: str | None, walks: bool, sliced: bool = True) -> list[str]:
     lines, place = [], "tl.program_id(0)"
     if tiled is not None:
         lines.append(f"tile = {place} % {_tiles_of(tiled)}")
@@ -636,7 +641,8 @@ def _header(axes: tuple[str, ...], tiled: str | None, walks: bool) -> list[str]:
         ]
     lines.append("i = tl.arange(0, C)")
     for a in axes:
-        start = f"{'tile' if a == tiled else counter(a)} * {block_name(a)} + " if walks or a == tiled else ""
+        part = "tile" if a == tiled else counter(a) if walks and sliced else ""
+        start = f"{part} * {block_name(a)} + " if part else ""
         lines += [
             f"{axis_name(a)} = {start}tl.arange(0, {block_name(a)})",
             f"{axis_name(a)}_ok = {axis_name(a)} < {size_name(dim_of(a))}",
@@ -644,7 +650,7 @@ def _header(axes: tuple[str, ...], tiled: str | None, walks: bool) -> list[str]:
     return lines
 
 
-def _bases(tiles: Tiles) -> list[str]:
+def bases(tiles: Tiles) -> list[str]:
     """The tensors' places for this batch entry and head."""
     lines = []
     for a in tiles.arguments.values():
@@ -654,7 +660,7 @@ def _bases(tiles: Tiles) -> list[str]:
     return lines
 
 
-def _chunk_header(direction: int, walks: bool = True) -> list[str]:
+def chunk_header(direction: int, walks: bool = True) -> list[str]:
     if walks:
         lines = [
             f"c = {'n' if direction > 0 else 'count - 1 - n'}",
@@ -687,7 +693,7 @@ def _state_place(s: StateForm, own: tuple[str, ...], which: str = "sh") -> tuple
     return " + ".join(terms), mask
 
 
-def _store_state(s: StateForm, state: str, own: tuple[str, ...], direction: int, each: bool) -> list[str]:
+def store_state(s: StateForm, state: str, own: tuple[str, ...], direction: int, each: bool) -> list[str]:
     """The state after the last step: of the whole sequence, or, with `each` or where not YIELD, of every part."""
     where, mask = _state_place(s, own)
     if each:
@@ -704,8 +710,10 @@ def _store_state(s: StateForm, state: str, own: tuple[str, ...], direction: int,
     ]
 
 
-def _store_borders(group: list[StateForm], carried: dict[str, str], tiles: Tiles, direction: int) -> list[str]:
-    """The states as a block finds them."""
+def _store_borders(
+    group: list[StateForm], carried: dict[str, str], tiles: Tiles, direction: int, rows: str | None
+) -> list[str]:
+    """The states as a block finds them: [B, H, blocks, *axes]; or, with an axis in `rows`, in those of [B, blocks * ROWS, H, X]."""
     number, at = ("n", "n % (BLOCK // C) == 0")
     if direction < 0:
         number, at = "(count - 1 - n)", "(n == 0) | ((count - n) % (BLOCK // C) == 0)"
@@ -713,7 +721,11 @@ def _store_borders(group: list[StateForm], carried: dict[str, str], tiles: Tiles
     for s in group:
         state, own = carried[s.name], tiles.ordered(s.axes)
         target = tiles.argument(f"{state}_borders", "border", leaf("border", s.name, s.axes), s.axes)
-        where, mask = _state_place(s, own, f"(bh * blocks + first_block + {number} // (BLOCK // C))")
+        block = f"first_block + {number} // (BLOCK // C)"
+        if rows is None:
+            where, mask = _state_place(s, own, f"(bh * blocks + {block})")
+        else:
+            where, mask = _row_place(rows, own, f"(b * blocks + {block})")
         lines += [f"if {target} is not None:", f"    if {at}:"]
         lines.append(f"        tl.store({target} + {where}, {state}{mask})")
     return lines
@@ -723,7 +735,15 @@ def same_size(a: str, b: str) -> bool:
     return size_name(dim_of(a)) == size_name(dim_of(b))
 
 
-def _load_state(s: StateForm, state: str, own: tuple[str, ...], tiles: Tiles, identity: bool) -> list[str]:
+def _row_place(rows: str, own: tuple[str, ...], which: str) -> tuple[str, str]:
+    """(offset, mask) of a state tile in [.., ROWS, H, X]: rows beyond the axis are zero, and are stored as well."""
+    (columns,) = (a for a in own if a != rows)
+    r, c = (f"{axis_name(a)}{'[:, None]' if own.index(a) == 0 else '[None, :]'}" for a in (rows, columns))
+    width, ok = size_name(dim_of(columns)), c.replace(axis_name(columns), f"{axis_name(columns)}_ok", 1)
+    return f"(({which} * ROWS + {r}) * H + h) * {width} + {c}", f", mask={ok}"
+
+
+def load_state(s: StateForm, state: str, own: tuple[str, ...], tiles: Tiles, identity: bool) -> list[str]:
     if identity:
         row, column = (f"{axis_name(a)}[{place}]" for a, place in zip(own, (":, None", "None, :"), strict=True))
         return [f"{state} = tl.where({row} == {column}, 1.0, 0.0)"]
@@ -739,7 +759,7 @@ def _load_state(s: StateForm, state: str, own: tuple[str, ...], tiles: Tiles, id
     ]
 
 
-def _own_sums(terms: list[tuple[Node, str, str]], tiles: Tiles, tiled: str | None) -> dict[str, str]:
+def own_sums(terms: list[tuple[Node, str, str]], tiles: Tiles, tiled: str | None) -> dict[str, str]:
     """By slot, the row sums of the matrices of pairs inside the chunk less their column sums."""
     out: dict[str, str] = {}
     for node, rows, columns in terms:

@@ -22,11 +22,14 @@ IMPORTS = {
     "chunkform.runtime.packed": "BLOCK",
     "chunkform.runtime.places": "GROUP LEVELS parts_for places",
     "chunkform.runtime.rounding": "rounded_and_rest rounded_to",
+    "chunkform.runtime.together": (
+        "aligned block_pairing over_rows paired_states rows_of stages_of store_sums together warps_of"
+    ),
     "chunkform.runtime.total": "pair total",
 }
 # what is called by name in kernels and in the functions that launch them
 RESERVED = frozenset(
-    "B T H C DT BLOCK CHUNK GROUP LEVELS blocks first_block needs_backward EVEN EXACT FLAT STAGES SUMS WARPS YIELD "
+    "B T H C DT BLOCK CHUNK GROUP LEVELS ROWS blocks first_block first_row jointly needs_backward EVEN EXACT FLAT STAGES SUMS WARPS YIELD "
     "tl triton torch i c h b n group programs bh sh t0 at row step last chunks tile flat extent part first begin stop "
     "count given states constants saved needs cotangents final_cotangents packed lay parts config dtype some length "
     "begins stops starts start late early gradients initial outputs finals".split()

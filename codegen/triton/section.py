@@ -19,6 +19,8 @@ from .host import HASH, Host, without
 from .kernels import Kernel
 from .reused import reused
 from .tile import CannotPrint, Fine
+from .together import together
+from .together_host import WholeHost
 
 TEMPLATES = Path(__file__).parent.parent / "templates"
 
@@ -44,8 +46,16 @@ def triton_source(c: Compiled, exchanges: bool = True, fine: Fine | None = None,
     plan = whole
     if unwanted is not None:  # the same, but for what nobody wants
         plan = walked(c, without(c.backward, gradient_name(c.step.variable(unwanted))))
-    backward = Host(c, plan, True, cuts, exchanges, fine)
-    for host in (Host(c, c.forward, False, cuts, exchanges, fine, backward), backward):
+    hosts = []
+    t = None
+    if fine is None and unwanted is None and not roles(c).pieces:
+        alone = reused(c.backward)  # whose walks needn't be cut, as one makes all
+        t = together(alone, [s.name for s in c.step.states])
+        if t is not None:
+            gate_plan(c.adjoint, c.forward, alone, walks=True)
+            hosts.append(WholeHost(c, alone, cuts, exchanges, t))
+    backward = Host(c, plan, True, cuts, exchanges, fine, whole=t)
+    for host in (Host(c, c.forward, False, cuts, exchanges, fine, backward, t), *hosts, backward):
         text = host.text()
         kernels = [kernel_text(x) for k in host.kernels for x in ((k, k.for_others()) if k.others else (k,))]
         parts += [*kernels, text]

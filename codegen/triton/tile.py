@@ -88,7 +88,10 @@ class Value:
         if self.elements is not None:
             self.elements.taken = True
             text = self.elements.variable
+        turned = len(self.axes) == 2 == len(axes) and self.axes == axes[::-1]
         if self.raw:
+            if turned and not self.wide:
+                return f"tl.trans({text}).to(tl.float32)"
             text = self.wide or f"{text}.to(tl.float32)"
         if self.axes == axes or not self.axes:
             return text
@@ -398,23 +401,9 @@ class Tiles:
         """A contraction that leaves two axes, added to another value where there is one."""
         (bound,), factors = x.attrs, factors_of(x.args[0])
         axes = p, q = self.ordered(x.axes)
-        left = [f for f in factors if p in f.axes]
-        right = [f for f in factors if q in f.axes]
-        if any(f in left for f in right):
-            raise CannotPrint(f"a product over three axes: {x!r}")
-        in_registers = p in self.tile  # the left operand: what is written to a state, if it is one
-        for f in [f for f in factors if f not in left and f not in right]:
-            # onto the side that is computed already; a tensor as loaded goes to the tensor cores as it is
-            if in_registers:
-                to_right = bound != ROW and self._plain(left) and not self._plain(right)
-            else:
-                to_right = bound == ROW or not self._plain(right)
-            (right if to_right else left).append(f)
-        sides = [self._product(tuple(left)), self._product(tuple(right))]
-        n = 0 if in_registers else 1  # the side of what is written to a state
-        if bound == ROW and not self._zero_padded(factors, ROW):
-            v = sides[n]
-            sides[n] = Value(f"tl.where({self.along('i_ok', ROW, v.axes)}, {v.over(v.axes)}, 0.0)", v.axes)
+        left, right = self._factors(x)
+        n = 0 if p in self.tile else 1  # the side of what is written to a state
+        sides = self._sides(x)
         again = [self._in_two_parts(left), self._in_two_parts(right)]
         if self.parted and self.precise and bound == ROW and not sides[n].raw:
             sides[n] = self.assign("w", sides[n].over(sides[n].axes), sides[n].axes)  # what a state gets
@@ -440,6 +429,35 @@ class Tiles:
             operands = f"{self._operand(y, (p, bound))}, {self._operand(z, (bound, q))}"
             self.lines += [*["if not EXACT:"][n:], f"    {v.text} = tl.dot({operands}, {v.text})"]
         return v
+
+    def _factors(self, x: Node) -> tuple[list[Node], list[Node]]:
+        """What the two operands of a contraction are products of."""
+        (bound,), factors = x.attrs, factors_of(x.args[0])
+        p, q = self.ordered(x.axes)
+        left = [f for f in factors if p in f.axes]
+        right = [f for f in factors if q in f.axes]
+        if any(f in left for f in right):
+            raise CannotPrint(f"a product over three axes: {x!r}")
+        in_registers = p in self.tile  # the left operand: what is written to a state, if it is one
+        for f in [f for f in factors if f not in left and f not in right]:
+            # onto the side that is computed already; a tensor as loaded goes to the tensor cores as it is
+            (right if self._to_right(bound, left, right, in_registers) else left).append(f)
+        return left, right
+
+    def _sides(self, x: Node) -> list[Value]:
+        """The two operands of a contraction."""
+        sides = [self._product(tuple(side)) for side in self._factors(x)]
+        if x.attrs == (ROW,) and not self._zero_padded(factors_of(x.args[0]), ROW):
+            n = 0 if self.ordered(x.axes)[0] in self.tile else 1
+            v = sides[n]
+            sides[n] = Value(f"tl.where({self.along('i_ok', ROW, v.axes)}, {v.over(v.axes)}, 0.0)", v.axes)
+        return sides
+
+    def _to_right(self, bound: str, left: list[Node], right: list[Node], in_registers: bool) -> bool:
+        """Does a number of each step that a product is over go to its right operand?"""
+        if in_registers:
+            return bound != ROW and self._plain(left) and not self._plain(right)
+        return bound == ROW or not self._plain(right)
 
     def _in_slices(self, axis: str) -> bool:
         """Does a walk take an axis slice by slice, so that sums over it are added up?"""
@@ -713,10 +731,7 @@ class Tiles:
         if kind == "matrix" and name in self.matrices:
             known = leaf(kind, name, (ROW, COL))
             if known not in self.memo:
-                v = self.value(self.matrices[name])
-                if not v.text.isidentifier():
-                    v = self.assign("t", v.over((ROW, COL)), (ROW, COL), note=self.note(self.matrices[name]))
-                self.memo[known] = v
+                self.memo[known] = self.made(self.matrices[name])
             return replaced(self.memo[known], axes=order)
         if kind == "matrix":
             variable = self.argument(self.name_of(x), "matrix", x)
@@ -740,8 +755,25 @@ class Tiles:
             self.argument(f"{base}_by_head", "chunked", leaf(kind, name, own))
             loaded = f"tl.load({base}_by_head + at + i, mask=i_ok, other=0.0)"
             return self.assign(base, f"tl.exp({loaded})" if kind == "decay" else loaded, (ROW,))
-        layout = "chunked" if kind in ("scaled", "intra") else "step"
-        self.argument(f"{base}_p", layout, leaf(kind, name, own), own)
+        loaded, axes = self.load(base, leaf(kind, name, own), own)
+        if kind == "decay":
+            text = f"tl.exp({loaded}.to(tl.float32))"
+            summed = next((d for d, x in self.decays.items() if x == leaf(kind, name, own)), None)
+            if own and summed is not None and self.flat is not None:  # its sums are loaded anyway
+                edges = ", ".join(", ".join(self._cumulative(summed, x, over=axes)) for x in (True, False))
+                text = f"{text} if EXACT else span({edges})"
+            return self.assign(base, text, axes)
+        return self._apart(self.assign(base, loaded, axes, raw=True))
+
+    def made(self, x: Node) -> Value:
+        """A matrix over the steps of a chunk that is made here."""
+        v = self.value(x)
+        return v if v.text.isidentifier() else self.assign("t", v.over((ROW, COL)), (ROW, COL), note=self.note(x))
+
+    def load(self, base: str, x: Node, own: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+        """What loads numbers of each step, or a tile of them, and its axes."""
+        layout = "chunked" if x.attrs[0] in ("scaled", "intra") else "step"
+        self.argument(f"{base}_p", layout, x, own)
         axes = self.ordered((ROW, *own))
         rows = self.along("i", ROW, axes)
         if layout == "chunked":
@@ -751,15 +783,7 @@ class Tiles:
             place = f"{base}_p + t0 * {base}_t + {rows} * {base}_t"
         if own:
             place += f" + {self.along(self.index(own[0]), own[0], axes)}"
-        loaded = f"tl.load({place}, mask={self.inside(axes)}, other=0.0)"
-        if kind == "decay":
-            text = f"tl.exp({loaded}.to(tl.float32))"
-            summed = next((d for d, x in self.decays.items() if x == leaf(kind, name, own)), None)
-            if own and summed is not None and self.flat is not None:  # its sums are loaded anyway
-                edges = ", ".join(", ".join(self._cumulative(summed, x, over=axes)) for x in (True, False))
-                text = f"{text} if EXACT else span({edges})"
-            return self.assign(base, text, axes)
-        return self._apart(self.assign(base, loaded, axes, raw=True))
+        return f"tl.load({place}, mask={self.inside(axes)}, other=0.0)", axes
 
     def _apart(self, v: Value) -> Value:
         """A tile that was loaded, whose elements are taken through a select that changes nothing.

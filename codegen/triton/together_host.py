@@ -1,0 +1,119 @@
+"""The function that launches a backward pass on one walk, `triton_backward_whole`: `triton_backward` hands over to it where the
+forward pass has left the states at the borders of blocks for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..ir import Node, dim_of, leaf, walk
+from ..pipeline import Compiled
+from ..stages import Accumulate, Plan
+from .fuse import Store
+from .host import Host
+from .kernels import Kernel, made_here, sweep_kernel
+from .opened import opened
+from .tile import size_name
+from .together import Together, ends_of, spans_of, together_kernel
+
+NAME = "triton_backward_whole"
+
+
+class WholeHost(Host):
+    """Prints that function, and its kernels."""
+
+    def __init__(self, c: Compiled, plan: Plan, cuts: bool, exchanges: bool, t: Together) -> None:
+        super().__init__(c, plan, True, cuts, exchanges, whole=t)
+        self.t, self.again = t, set()
+        self.opened = dict(t.opened)
+
+    @property
+    def _takes_blocks(self) -> bool:
+        return True
+
+    def text(self) -> str:
+        t, k = self.t, self.t.first
+        self._open()
+        state = self.names(leaf("state", t.state.name))
+        self.lines.append(f'{state}_borders = saved["{t.state.name} borders"]')
+        kernel = together_kernel("backward_whole", t, self.fused.stores, self._inside(), self.names)
+        self._inputs(kernel, "block_")
+        loaded = [n for n, _ in kernel.loads]
+        for a in kernel.arguments:
+            if a.name in loaded and a.source is not None:
+                name = self.names(a.source)
+                self.lines.append(f"{name} = aligned({name})")
+        self._entering_parts(k)
+        for j, o in t.opened.items():
+            ahead = {x: n for x, n in o.matrices.items() if not made_here(n, replace(o, tile=()))}
+            ahead = {x: n for x, n in ahead.items() if f"{self.names(x)}_blocks" not in self.prepared}
+            self.prepared |= {f"{self.names(x)}_blocks": self._everything() for x in ahead}
+            self._prepare_blocks(o, ahead, self._everything(), f"backward_whole_prepare_{j + 1}")
+        self._allocate(kernel)
+        self.lines += self._launch(kernel, block="block_")
+        self.kernels.append(kernel)
+        self._gradients()
+        exchange = ", exchange=None" if self.exchanges else ""
+        head = f"(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None{exchange})"
+        return self._function(NAME, head, "Gradients, on one walk over the sequences.")
+
+    def _inside(self) -> set[Node]:
+        """What sweeps store for each other alone: that stays in registers."""
+        used = [*self.fused.values.values(), *(x for pair in self.fused.pairings.values() for x in pair)]
+        named = {y.attrs[:2] for y in walk(*used) if y.op == "leaf"}
+        stores = [s for k in self.t.sweeps for s in self.fused.stores[k] if s.kind != "sums"]
+        return {s.leaf for s in stores if s.leaf.attrs[:2] not in named}
+
+    def _entering_parts(self, k: int) -> None:
+        """The gradients that enter each part of the sequences, where these are cut."""
+        sweep = ends_of(self.t.sweeps[k])
+        if not self.cuts:
+            return
+        before, self.opened = self.opened, {k: opened(sweep, True)}
+        walk_of_ends = sweep_kernel("backward_whole_ends", sweep, self.opened[k], [], self.names, ends=True)
+        outer, self.lines = self.lines, []
+        ready = set(self.ready)
+        self._prepare(self.opened[k], self._everything(), "backward_whole_prepare_ends", k)
+        self._inputs(walk_of_ends)
+        inner, self.lines = self.lines, outer
+        self.lines += [f"if {self._in_parts}:", *(f"    {x}" for x in inner)] if inner else []
+        self.kernels.append(walk_of_ends)
+        begin, finish = self._entering(k, sweep, walk_of_ends, self._everything(), 0)
+        self.lines += [*begin, *finish]
+        self.ready, self.opened = ready, before
+
+    def _allocate(self, kernel: Kernel) -> None:
+        inside = self._inside()
+        stores = [s for k in self.t.sweeps for s in self.fused.stores[k] if s.leaf not in inside]
+        self.lines += [self._allocated(0, s) for s in stores]
+        for a in kernel.arguments:
+            x = a.source
+            if a.layout != "sums" or x is None or any(x == s.leaf for s in stores):
+                continue
+            shape = "B, T, H, 1"
+            if x == spans_of(self.t.state.name):
+                widths = ", ".join(f"config.padded({size_name(dim_of(y))})" for y in kernel.axes)
+                shape = f"B, H, blocks.chunks, warps_of(({widths}))"
+            self.lines.append(f"{self.names(x)} = some.new_empty(({shape}), dtype=torch.float32)")
+        name = self.names(leaf("state", self.t.gradient.name))
+        self.lines.append(f"{name}_last = {self._new_state(self.t.gradient, 'lay.sequences')}")
+
+    def _sums_of(self, k: int) -> str:
+        return "1"
+
+    def _replaced(self, k: int, s: Store) -> Node | None:
+        return None
+
+    def _pairing(self, stage: Accumulate) -> None:
+        state = stage.pairing.state
+        name = self.names(leaf("state", state))
+        found: dict[str, Node] = {}
+        for o in self.t.opened.values():
+            for sums in o.sums:
+                found |= {f"{sums.kind}_{slot}": leaf("sums", f"{state}.{sums.kind}.{slot}") for slot in sums.reads}
+                found |= {f"own_{slot}": leaf("sums", f"{state}.own.{slot}") for slot in sums.slots}
+        self.lines.append(f"{name}_pairing = block_pairing(")
+        self.lines.append(f"    {self.names(spans_of(state))}, blocks,")
+        self.lines += [f"    {slot}={self.names(x)}," for slot, x in found.items()]
+        self.lines += ["    at_once=True,"] if state in self.fused.at_once else []
+        self.lines.append(")")
+
