@@ -11,7 +11,7 @@ from .print_torch import torch_saved, torch_source
 from .sequential import sequential_torch_source, sequential_triton_source, start_source
 from .sequential.initial import depends_on_parameters
 from .triton import IMPORTS as TRITON_IMPORTS
-from .triton import CannotPrint, Fine, cuttable, roles, triton_source
+from .triton import CannotPrint, Fine, cuttable, roles, triton_source, whole_walk
 
 
 @dataclass(frozen=True)
@@ -87,6 +87,8 @@ def triton_section(
     try:
         features = ("packed", "groups", "inference", "replays", *(["exchange"] if exchanges and cuttable(c) else []))
         text = triton_source(c, exchanges, fine, unwanted)
+        if fine is None and unwanted is None and whole_walk(c) is not None:
+            features = (*features, "overwrites")
         return Section("triton", text, TRITON_IMPORTS, features=features, saved=triton_saved(c))
     except CannotPrint as why:
         text = f"{start_source(c)}\n\n\n{sequential_triton_source(c)}"

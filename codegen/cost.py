@@ -20,7 +20,7 @@ from .backends import triton_section
 from .ir import COL, ROW, Node, dim_of, walk
 from .pipeline import Compiled
 from .stages import Plan, Sweep
-from .triton import Blocks, roles, walked
+from .triton import Blocks, Together, reused, roles, walked, whole_walk
 from .triton.fuse import Store, fuse
 
 WIDE = 4  # bytes of a float32
@@ -83,9 +83,10 @@ def launches(c: Compiled) -> tuple[int, int]:
     """Triton kernels that a forward and a backward call start, without torch's own for what is left over."""
     text = triton_section(c).text
     counts = []
-    for name in ("forward", "backward"):
+    one_walk = "def triton_backward_whole(" in text
+    for name in ("forward", "backward_whole" if one_walk else "backward"):
         body = text[text.index(f"def triton_{name}(") :].split("\ndef ", 1)[0].split("\n@", 1)[0]
-        counts.append(len(re.findall(r"\b(?:launch|cumulate|suffix_sum)\(", body)))
+        counts.append(len(re.findall(r"\b(?:launch|cumulate|suffix_sum|block_pairing)\(", body)))
     return counts[0], counts[1]
 
 
@@ -100,15 +101,24 @@ def _plan_cost(c: Compiled, plan: Plan, sizes: Sizes, floor: float) -> Cost:
     forward = plan is c.forward
     if not forward and triton_section(c).stepwise is None:
         plan = walked(c, plan)
+    alone = None if forward else _whole(c)
+    if alone is not None:
+        assert c.backward is not None
+        plan = reused(c.backward)
     fused = fuse(plan, tuple(plan.form.write_leaves()) if forward else ())
     read = written = flops = 0.0
+    together: set[Node] = set()  # what one walk loads once for all sweeps
     for k, stage in enumerate(plan.stages):
         if not isinstance(stage, Sweep):
             continue
         made = {x.attrs[:2] for x in stage.chunk.outputs}
         stores = fused.stores[k]
         needed = _sources([*stage.chunk.streams.values(), *(s.node for s in stores)])
-        read += _bytes((x for x in needed if x.attrs[:2] not in made), sizes)
+        own = {x for x in needed if x.attrs[:2] not in made}
+        if alone is None:
+            read += _bytes(own, sizes)
+        else:
+            together |= own
         written += sum(_stored(c, s, sizes) for s in stores)
         inverses = _inverses(stage)
         moved = len(inverses) * sizes.chunk * sizes.element  # a row of each, which a kernel ahead writes
@@ -118,11 +128,15 @@ def _plan_cost(c: Compiled, plan: Plan, sizes: Sizes, floor: float) -> Cost:
     for axes in {s.decay.axes for stage in plan.sweeps for s in stage.group if s.decay is not None}:
         read += WIDE * sizes.of(axes)  # the sums of log decays inside each chunk, by a kernel ahead
         written += WIDE * sizes.of(axes)
+    read += _bytes(together, sizes)
     borders = _borders(c)
     stored = borders.given if forward else borders.stored
     loaded = frozenset() if forward else borders.given | borders.stored
     for s in {s.name: s for sweep in plan.sweeps for s in sweep.group}.values():
         state = sizes.of(s.axes) * sizes.element / BLOCK  # once for each block
+        if alone is not None and s.name == alone.state.name:  # which the forward pass writes for it
+            written += state
+            read += state
         written += state * (s.name in stored)
         read += state * (s.name in loaded)
     for name, (late, early) in fused.pairings.items():
@@ -140,6 +154,11 @@ def _plan_cost(c: Compiled, plan: Plan, sizes: Sizes, floor: float) -> Cost:
 def _borders(c: Compiled) -> Blocks:
     """What is left and read at the borders of blocks: nothing where the kernels go step by step."""
     return roles(c) if triton_section(c).stepwise is None else Blocks({})
+
+
+def _whole(c: Compiled) -> Together | None:
+    """The backward pass as one walk, where kernels make it so."""
+    return whole_walk(c) if triton_section(c).stepwise is None else None
 
 
 def _inverses(sweep: Sweep) -> list[Node]:

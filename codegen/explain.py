@@ -21,7 +21,7 @@ from .proof import symbolic_proof
 from .read_write import StateForm
 from .show import Notation
 from .stages import Plan, Sweep
-from .triton import roles, walked
+from .triton import reused, roles, walked, whole_walk
 
 
 def explanation(c: Compiled, width: int = 64, chunk: int = CHUNK) -> dict[str, Any]:
@@ -161,7 +161,11 @@ def _pass(c: Compiled, plan: Plan | None, cost: Cost, sizes: Sizes, started: int
 def _sweeps(c: Compiled, plan: Plan, sizes: Sizes) -> list[dict[str, Any]]:
     at_borders = plan is c.backward and triton_section(c).stepwise is None
     plan = walked(c, plan) if at_borders else plan
-    walks = roles(c).walks if at_borders else range(len(plan.stages))
+    alone = whole_walk(c) if at_borders else None
+    if alone is not None:  # which makes what all sweeps yield
+        assert c.backward is not None
+        plan = reused(c.backward)
+    walks = [alone.first] if alone is not None else roles(c).walks if at_borders else range(len(plan.stages))
     return [
         _sweep(c, plan, s, sizes) | {"walks": k in walks} for k, s in enumerate(plan.stages) if isinstance(s, Sweep)
     ]

@@ -65,11 +65,10 @@ from chunkform.runtime.decode import Step, StepKernel
 from chunkform.runtime.kernels import chained_matrix, chunk_of, inverse, part_of, place_of
 from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, steps, strides, whole
 from chunkform.runtime.op import Argument, Backend, Op, Signature
-from chunkform.runtime.packed import BLOCK, backward_by_length, forward_by_length
+from chunkform.runtime.packed import backward_by_length, forward_by_length
 from chunkform.runtime.parts import map_of_all
-from chunkform.runtime.places import LEVELS, parts_for, places
+from chunkform.runtime.places import parts_for, places
 from chunkform.runtime.segments import Segment, in_pieces, over_chunks
-from chunkform.runtime.together import aligned, over_rows, rows_of, stages_of, store_sums, together, warps_of
 from chunkform.runtime.torch_form import CHUNK, dtype_of, from_chunks, from_steps, in_segments, steps_first, to_chunks
 from chunkform.runtime.total import total
 
@@ -533,7 +532,6 @@ def forward_prepare_1(
 def forward_sweep_1(
     S_first,
     S_last,
-    S_borders,
     k_p,
     k_b,
     k_t,
@@ -560,7 +558,6 @@ def forward_sweep_1(
     starts,
     parts,
     length,
-    blocks,
     D: tl.constexpr,
     E: tl.constexpr,
     block_d: tl.constexpr,
@@ -568,8 +565,6 @@ def forward_sweep_1(
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
     STAGES: tl.constexpr,
-    BLOCK: tl.constexpr,
-    ROWS: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -602,7 +597,6 @@ def forward_sweep_1(
         S = S + (S_slice,)
         d = d + (d_slice,)
         d_ok = d_ok + (d_ok_slice,)
-    first_block = (begin // BLOCK + (0 if starts is None else sh // H)).to(tl.int32)
     k_p += b * k_b + h // k_g * k_h
     v_p += b * v_b + h // v_g * v_h
     q_p += b * q_b + h // q_g * q_h
@@ -619,15 +613,6 @@ def forward_sweep_1(
         p3 = tl.zeros([block_e, C], tl.float32)
         k = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
-            if S_borders is not None:
-                if n % (BLOCK // C) == 0:
-                    tl.store(
-                        S_borders
-                        + (((b * blocks + first_block + n // (BLOCK // C)) * ROWS + e[:, None]) * H + h) * D
-                        + d[n_d][None, :],
-                        S[n_d],
-                        mask=d_ok[n_d][None, :],
-                    )
             k_slice = tl.load(
                 k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
@@ -777,10 +762,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "7688614043846ce5")
+    config = choose(some.dtype, (D, E), "47225c2e2df0c24c")
     lay = places(packed, (B, T, H), config.chunk)
-    blocks = places(packed, (B, T, H), BLOCK)
-    jointly = needs_backward and together(config, (D, E), q, k, v)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     S_starts = S_first
@@ -819,7 +802,6 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
             None,
             S_ends,
-            None,
             k,
             *strides(k, H),
             v,
@@ -834,7 +816,6 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             *lay.walked,
             parts,
             lay.length(parts),
-            blocks.chunks,
             D=D,
             E=E,
             block_d=min(config.slice, config.padded(D)),
@@ -846,8 +827,6 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
                 min(config.tile, config.padded(E)) * v.element_size()
                 + config.chunk * (matrix1.element_size() + matrix2.element_size()),
             ),
-            BLOCK=BLOCK,
-            ROWS=config.padded(E),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -892,14 +871,12 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     S_ends = None
     write1 = some.new_empty((B, T, H, E), dtype=some.dtype)
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
-    S_borders = some.new_empty((B, blocks.chunks * config.padded(E), H, D), dtype=some.dtype) if jointly else None
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
     launch(
         forward_sweep_1,
         (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
         S_starts,
         S_last,
-        S_borders,
         k,
         *strides(k, H),
         v,
@@ -914,7 +891,6 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         *lay.walked,
         parts,
         lay.length(parts),
-        blocks.chunks,
         D=D,
         E=E,
         block_d=min(config.slice, config.padded(D)),
@@ -926,8 +902,6 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             min(config.tile, config.padded(E)) * v.element_size()
             + config.chunk * (matrix1.element_size() + matrix2.element_size()),
         ),
-        BLOCK=BLOCK,
-        ROWS=config.padded(E),
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -939,619 +913,12 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     matrix1 = matrix2 = None
     saved = {"0c5684b44a": write1}
     write1 = None
-    if jointly:
-        saved |= {"S borders": S_borders}
-    S_borders = None
     if parts > 1:
         saved |= {"S starts": S_starts}
     if parts > 1 or exchange is not None:
         saved |= {"S linear": S_linear}
     S_linear = None
     return {"o": o}, {"S": S_last}, saved
-
-
-@triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_whole_prepare_ends(
-    matrix2,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    matrix1,
-    beta_by_head,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
-):
-    """What needs no state, for all chunks at once."""
-    i = tl.arange(0, C)
-    d = tl.arange(0, block_d)
-    d_ok = d < D
-    q_p_all = q_p
-    k_p_all = k_p
-    for program in tl.range(tl.program_id(0), programs, tl.num_programs(0), num_stages=STAGES):
-        b, c, h = chunk_of(program, H, chunks)
-        bh = b * H + h
-        t0, last = place_of(c, T, begins, stops, C)
-        i_ok = i < last + 1
-        if begins is not None:
-            t0, last = tl.where(last < 0, 0, t0), tl.maximum(last, 0)
-        row = i if EVEN else tl.minimum(i, last)
-        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
-        step = (b * T + t0) * H + h
-        q_p = q_p_all + b * q_b + h // q_g * q_h
-        k_p = k_p_all + b * k_b + h // k_g * k_h
-        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
-        tl.store(
-            matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-            (p * tl.where(i[:, None] >= i[None, :], 1.0, 0.0)),
-        )  # [order_{mask}]_{i,j} . (q k^T)
-        p2 = tl.dot(k.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k k^T
-        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-        w = -beta[None, :] * (p2 * tl.where(i[:, None] < i[None, :], 1.0, 0.0))
-        x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
-        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # x
-
-
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
-def backward_whole_ends(
-    dS_first,
-    dS_last,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    matrix2,
-    matrix1,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    beta_by_head,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
-):
-    """A walk backwards over chunks, carrying a tile of dS."""
-    tile = tl.program_id(0) % tl.cdiv(E, block_e)
-    sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
-    h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
-    bh = b * H + h
-    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
-    i = tl.arange(0, C)
-    e = tile * block_e + tl.arange(0, block_e)
-    e_ok = e < E
-    d = ()
-    dS = ()
-    d_ok = ()
-    for n_d in tl.static_range((D + block_d - 1) // block_d):
-        d_slice = n_d * block_d + tl.arange(0, block_d)
-        d_ok_slice = d_slice < D
-        dS_slice = tl.zeros([block_e, block_d], tl.float32)
-        if dS_first is not None:
-            dS_slice += tl.load(
-                dS_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None],
-                other=0.0,
-            )
-        d = d + (d_slice,)
-        dS = dS + (dS_slice,)
-        d_ok = d_ok + (d_ok_slice,)
-    k_p += b * k_b + h // k_g * k_h
-    do_p += b * do_b + h // do_g * do_h
-    q_p += b * q_b + h // q_g * q_h
-    for n in tl.range(0, count, num_stages=STAGES):
-        c = count - 1 - n
-        t0 = begin + tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
-        c += first
-        i_ok = i < last + 1
-        row = i if EVEN else tl.minimum(i, last)
-        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
-        step = (b * T + t0) * H + h
-        p = tl.zeros([block_e, C], tl.float32)
-        do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
-        k = ()
-        p4 = ()
-        for n_d in tl.static_range((D + block_d - 1) // block_d):
-            k_slice = tl.load(
-                k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
-            )
-            p = tl.dot(dS[n_d].to(DT), tl.trans(k_slice.to(DT)), p, input_precision="tf32x3")  # k dS
-            q = tl.load(
-                q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
-            )
-            p4_slice = tl.dot(do.to(DT), q.to(DT), dS[n_d], input_precision="tf32x3")  # ... + q^T do
-            k = k + (k_slice,)
-            p4 = p4 + (p4_slice,)
-        t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(do.to(DT), t.to(DT), p, input_precision="tf32x3")  # ... + matrix2 do
-        t2 = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p3 = tl.dot(p2.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix1 p2
-        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-        dS_next = ()
-        for n_d in tl.static_range((D + block_d - 1) // block_d):
-            p5 = tl.dot(
-                (-beta[None, :] * p3).to(DT), k[n_d].to(DT), p4[n_d], input_precision="tf32x3"
-            )  # ... + -k^T diag(beta) p3
-            dS_slice2 = p5  # dS + q^T do - k^T diag(beta) p3
-            dS_next = dS_next + (dS_slice2,)
-        dS = dS_next
-    for n_d in tl.static_range((D + block_d - 1) // block_d):
-        if YIELD:
-            if dS_last is not None:
-                if part == 0:
-                    tl.store(
-                        dS_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        dS[n_d],
-                        mask=d_ok[n_d][None, :] & e_ok[:, None],
-                    )
-        else:
-            tl.store(
-                dS_last + sh * D * E + d[n_d][None, :] * E + e[:, None],
-                dS[n_d],
-                mask=d_ok[n_d][None, :] & e_ok[:, None],
-            )
-
-
-@triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_whole_prepare_1(
-    matrix1,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    beta_by_head,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
-):
-    """What needs no state, for all chunks at once."""
-    i = tl.arange(0, C)
-    d = tl.arange(0, block_d)
-    d_ok = d < D
-    k_p_all = k_p
-    for program in tl.range(tl.program_id(0), programs, tl.num_programs(0), num_stages=STAGES):
-        b, c, h = chunk_of(program, H, chunks)
-        bh = b * H + h
-        t0, last = place_of(c, T, begins, stops, C)
-        i_ok = i < last + 1
-        if begins is not None:
-            t0, last = tl.where(last < 0, 0, t0), tl.maximum(last, 0)
-        row = i if EVEN else tl.minimum(i, last)
-        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
-        step = (b * T + t0) * H + h
-        k_p = k_p_all + b * k_b + h // k_g * k_h
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(k.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k k^T
-        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-        w = -beta[None, :] * (p * tl.where(i[:, None] < i[None, :], 1.0, 0.0))
-        x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
-        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # x
-
-
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
-def backward_whole(
-    S_borders,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    beta_by_head,
-    matrix1,
-    dv_p,
-    dv_b,
-    dv_t,
-    dv_h,
-    dv_g,
-    dbeta_0_out,
-    dk_p,
-    dk_b,
-    dk_t,
-    dk_h,
-    dk_g,
-    dq_p,
-    dq_b,
-    dq_t,
-    dq_h,
-    dq_g,
-    dS_first,
-    dS_last,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
-):
-    """All of the backward pass on one walk backwards over blocks, carrying dS."""
-    sh = tl.program_id(0).to(tl.int64)
-    h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
-    bh = b * H + h
-    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
-    i = tl.arange(0, C)
-    d = tl.arange(0, block_d)
-    d_ok = d < D
-    e = tl.arange(0, block_e)
-    e_ok = e < E
-    dS = tl.zeros([block_e, block_d], tl.float32)
-    if dS_first is not None:
-        dS += tl.load(
-            dS_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0
-        )
-    do_p += b * do_b + h // do_g * do_h
-    q_p += b * q_b + h // q_g * q_h
-    k_p += b * k_b + h // k_g * k_h
-    write1_p += b * write1_b + h // write1_g * write1_h
-    dv_p += b * dv_b + h // dv_g * dv_h
-    dk_p += b * dk_b + h // dk_g * dk_h
-    dq_p += b * dq_b + h // dq_g * dq_h
-    do_rows = rows_of(do_p, E, do_t, stop, C, block_e)
-    q_rows = rows_of(q_p, D, q_t, stop, C, block_d)
-    k_rows = rows_of(k_p, D, k_t, stop, C, block_d)
-    write1_rows = rows_of(write1_p, E, write1_t, stop, C, block_e)
-    dv_rows = rows_of(dv_p, E, dv_t, stop, C, block_e)
-    dk_rows = rows_of(dk_p, D, dk_t, stop, C, block_d)
-    dq_rows = rows_of(dq_p, D, dq_t, stop, C, block_d)
-    S_rows = rows_of(S_borders + (b * chunks * block_e * H + h) * D, D, H * D, chunks * block_e, block_e, block_d)
-    for n in tl.range(0, count, num_stages=STAGES):
-        c = count - 1 - n
-        t0 = begin + tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
-        c += first
-        i_ok = i < last + 1
-        row = i if EVEN else tl.minimum(i, last)
-        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
-        step = (b * T + t0) * H + h
-        first_row = t0.to(tl.int32)
-        S = S_rows.load([c * block_e, 0])
-        do = do_rows.load([first_row, 0])
-        q = q_rows.load([first_row, 0])
-        k = k_rows.load([first_row, 0])
-        p = tl.zeros([C, C], tl.float32)
-        if count > 0:
-            p = tl.dot(q.to(DT), tl.trans(k.to(DT)), p, input_precision="tf32x3")  # q k^T
-        t = tl.where(i[:, None] >= i[None, :], p, 0.0).to(DT)  # [order_{mask}]_{i,j} . (q k^T)
-        write1 = write1_rows.load([first_row, 0])
-        p2 = tl.zeros([C, C], tl.float32)
-        if count > 0:
-            p2 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), p2, input_precision="tf32x3")  # do write1^T
-        t2 = tl.where(i[:, None] >= i[None, :], p2, 0.0).to(DT)  # [order_{mask}]_{i,j} . (do write1^T)
-        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-        t3 = tl.where(i[:, None] >= i[None, :], (beta[None, :] * p2), 0.0).to(
-            DT
-        )  # ([order_{mask}]_{i,j} . (do write1^T)) diag(beta)
-        p3 = tl.dot(dS.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k dS
-        p4 = tl.dot(tl.trans(do.to(DT)), t.to(DT), p3, input_precision="tf32x3")  # ... + matrix2 do
-        t4 = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p5 = tl.dot(p4.to(DT), tl.trans(t4.to(DT)), input_precision="tf32x3")  # matrix1 p4
-        terms = beta[None, :] * p5  # dv
-        terms_rounded = terms.to(dv_rows.dtype)
-        dv_rows.store([first_row, 0], tl.trans(terms_rounded))  # dv
-        sums = over_rows((tl.trans(write1.to(tl.float32)) * p5), count, DT)
-        store_sums(dbeta_0_out + step + i * H, sums, i_ok)  # dbeta
-        w = (-beta[None, :] * p5).to(DT)
-        p6 = tl.dot(tl.trans(q.to(DT)), t2.to(DT), input_precision="tf32x3")  # matrix3 q
-        p7 = tl.dot(tl.trans(dS.to(DT)), tl.trans(write1.to(DT)), p6, input_precision="tf32x3")  # ... + write1 dS^T
-        p8 = tl.zeros([C, C], tl.float32)
-        if count > 0:
-            p8 = tl.dot(
-                tl.trans(terms_rounded.to(DT)), tl.trans(write1.to(DT)), p8, input_precision="tf32x3"
-            )  # dv write1^T
-        t5 = tl.where(i[:, None] > i[None, :], p8, 0.0).to(DT)  # [order_{mask}]_{i,j} . (dv write1^T)
-        p9 = tl.dot(
-            tl.trans(k.to(DT)), tl.trans((-tl.trans(t5.to(tl.float32))).to(DT)), p7, input_precision="tf32x3"
-        )  # ... + -matrix4 k
-        terms2 = beta[None, :] * p9  # dk
-        p10 = tl.dot(tl.trans(S.to(DT)), terms_rounded.to(DT), input_precision="tf32x3")  # dv S^T
-        t6 = tl.where(i[:, None] > i[None, :], (beta[None, :] * p8), 0.0).to(
-            DT
-        )  # ([order_{mask}]_{i,j} . (dv write1^T)) diag(beta)
-        p11 = tl.dot(tl.trans(k.to(DT)), tl.trans(t6.to(DT)), p10, input_precision="tf32x3")  # ... + matrix5 k
-        terms3 = (-p11) + terms2  # dk
-        terms3_rounded = terms3.to(dk_rows.dtype)
-        dk_rows.store([first_row, 0], tl.trans(terms3_rounded))  # dk
-        p12 = tl.dot(tl.trans(k.to(DT)), tl.trans(t3.to(DT)), input_precision="tf32x3")  # matrix6 k
-        p13 = tl.dot(tl.trans(S.to(DT)), tl.trans(do.to(DT)), p12, input_precision="tf32x3")  # ... + do S^T
-        p13_rounded = p13.to(dq_rows.dtype)
-        dq_rows.store([first_row, 0], tl.trans(p13_rounded))  # dq
-        # the gradient before the block
-        p14 = tl.dot(tl.trans(do.to(DT)), q.to(DT), dS, input_precision="tf32x3")  # ... + q^T do
-        p15 = tl.dot(w.to(DT), k.to(DT), p14, input_precision="tf32x3")  # ... + -k^T diag(beta) p5
-        dS = p15  # dS + q^T do - k^T diag(beta) p5
-    if YIELD:
-        if dS_last is not None:
-            if part == 0:
-                tl.store(
-                    dS_last + (sh // H // parts * H + h) * D * E + d[None, :] * E + e[:, None],
-                    dS,
-                    mask=d_ok[None, :] & e_ok[:, None],
-                )
-    else:
-        tl.store(dS_last + sh * D * E + d[None, :] * E + e[:, None], dS, mask=d_ok[None, :] & e_ok[:, None])
-
-
-def triton_backward_whole(
-    given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None
-):
-    """Gradients, on one walk over the sequences."""
-    q = steps(given["q"])
-    k = steps(given["k"])
-    v = steps(given["v"])
-    beta = steps(given["beta"])
-    some = q
-    B, T = q.shape[:2]
-    H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
-    D = q.shape[-1]
-    E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "7688614043846ce5")
-    lay = places(packed, (B, T, H), config.chunk)
-    blocks = places(packed, (B, T, H), BLOCK)
-    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
-    S_first = whole(states.get("S"))
-    dS_first = dS_starts = whole(final_cotangents.get("S"))
-    write1 = saved["0c5684b44a"]
-    do = cotangent(cotangents.get("o"), some, (B, T, H, E))
-    S_borders = saved["S borders"]
-    beta_by_head = by_head(beta, H)
-    do = aligned(do)
-    q = aligned(q)
-    k = aligned(k)
-    write1 = aligned(write1)
-    if parts > 1 or exchange is not None:
-        matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-        matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-        launch(
-            backward_whole_prepare_ends,
-            (config.queues(lay.programs),),
-            matrix2,
-            q,
-            *strides(q, H),
-            k,
-            *strides(k, H),
-            matrix1,
-            beta_by_head,
-            *lay.at_once,
-            lay.programs,
-            D=D,
-            block_d=config.padded(D),
-            CHUNK=config.chunk,
-            STAGES=config.queued(config.padded(D) * (q.element_size() + k.element_size()), config.chunk),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
-            maxnreg=255,
-        )
-    if parts > 1 or exchange is not None:
-        dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
-        launch(
-            backward_whole_ends,
-            (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
-            None,
-            dS_ends,
-            k,
-            *strides(k, H),
-            do,
-            *strides(do, H),
-            matrix2,
-            matrix1,
-            q,
-            *strides(q, H),
-            beta_by_head,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            D=D,
-            E=E,
-            block_d=min(config.slice, config.padded(D)),
-            block_e=min(config.tile, config.padded(E)),
-            YIELD=False,
-            WARPS=config.warps,
-            STAGES=config.stages_for(
-                config.padded(D) * (k.element_size() + q.element_size()),
-                min(config.tile, config.padded(E)) * do.element_size()
-                + config.chunk * (matrix2.element_size() + matrix1.element_size()),
-            ),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.warps,
-            num_stages=2,
-        )
-        dS_linear = saved["S linear"].mT
-        if exchange is not None:  # other parts of the sequence are elsewhere
-            dS_coming = exchange.begin(
-                (map_of_all("S", dS_first, dS_ends, lay, parts, False, linear=dS_linear, axis=0),)
-            )
-    matrix1 = matrix2 = None
-    if parts > 1 or exchange is not None:
-        if exchange is not None:
-            ((dS_first, dS_starts),) = dS_coming()
-        else:
-            dS_starts = chained_matrix(dS_first, dS_ends, dS_linear, lay, parts, False, along=0)
-    dS_ends = None
-    matrix1_blocks = some.new_empty((B, H, blocks.chunks, BLOCK, BLOCK))
-    launch(
-        backward_whole_prepare_1,
-        (config.queues(blocks.programs),),
-        matrix1_blocks,
-        k,
-        *strides(k, H),
-        beta_by_head,
-        *blocks.at_once,
-        blocks.programs,
-        D=D,
-        block_d=config.padded(D),
-        CHUNK=config.chunk,
-        STAGES=config.queued(config.padded(D) * k.element_size(), BLOCK),
-        C=BLOCK,
-        LEVELS=LEVELS,
-        EVEN=blocks.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=4,
-        num_stages=1,
-        maxnreg=255,
-    )
-    dv = some.new_empty((B, T, H, E), dtype=some.dtype)
-    dbeta_0 = some.new_empty((B, T, H, 1), dtype=torch.float32)
-    dq = some.new_empty((B, T, H, D), dtype=some.dtype)
-    dk = some.new_empty((B, T, H, D), dtype=some.dtype)
-    dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
-    launch(
-        backward_whole,
-        (lay.sequences * parts * H,),
-        S_borders,
-        do,
-        *strides(do, H),
-        q,
-        *strides(q, H),
-        k,
-        *strides(k, H),
-        write1,
-        *strides(write1, H),
-        beta_by_head,
-        matrix1_blocks,
-        dv,
-        *strides(dv, H),
-        dbeta_0,
-        dk,
-        *strides(dk, H),
-        dq,
-        *strides(dq, H),
-        dS_starts,
-        dS_last,
-        *blocks.walked,
-        parts,
-        blocks.length(parts),
-        D=D,
-        E=E,
-        block_d=config.padded(D),
-        block_e=config.padded(E),
-        YIELD=True,
-        WARPS=warps_of((config.padded(D), config.padded(E))),
-        STAGES=stages_of(
-            config.padded(E) * (do.element_size() + write1.element_size())
-            + config.padded(D) * (q.element_size() + k.element_size()),
-            2 * config.padded(D) * config.padded(E),
-        ),
-        C=BLOCK,
-        LEVELS=LEVELS,
-        EVEN=blocks.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=warps_of((config.padded(D), config.padded(E))),
-        num_stages=2,
-    )
-    matrix1_blocks = None
-    gradients, initial = {}, {}
-    if "q" in needs:
-        gradients["q"] = dq.to(given["q"].dtype)
-    dq = None
-    if "k" in needs:
-        gradients["k"] = dk.to(given["k"].dtype)
-    dk = None
-    if "v" in needs:
-        gradients["v"] = dv.to(given["v"].dtype)
-    dv = None
-    if "beta" in needs:
-        gradients["beta"] = total((B, T, H), some.dtype, dbeta_0).to(given["beta"].dtype)
-    dbeta_0 = None
-    if "S" in needs:
-        initial["S"] = dS_last
-    dS_last = None
-    return gradients, initial
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -2148,10 +1515,6 @@ def backward_sweep_3(
 
 def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None):
     """Gradients."""
-    if "S borders" in saved:
-        return triton_backward_whole(
-            given, states, constants, saved, cotangents, final_cotangents, needs, packed, exchange
-        )
     q = steps(given["q"])
     k = steps(given["k"])
     v = steps(given["v"])
@@ -2161,7 +1524,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "7688614043846ce5")
+    config = choose(some.dtype, (D, E), "47225c2e2df0c24c")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))

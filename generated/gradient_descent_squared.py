@@ -67,11 +67,10 @@ from chunkform.runtime.decode import Step, StepKernel
 from chunkform.runtime.kernels import chained_matrix, chunk_of, inverse, part_of, place_of
 from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, steps, strides, whole
 from chunkform.runtime.op import Argument, Backend, Op, Signature
-from chunkform.runtime.packed import BLOCK, backward_by_length, forward_by_length
+from chunkform.runtime.packed import backward_by_length, forward_by_length
 from chunkform.runtime.parts import map_of_all
-from chunkform.runtime.places import LEVELS, parts_for, places
+from chunkform.runtime.places import parts_for, places
 from chunkform.runtime.segments import Segment, in_pieces, over_chunks
-from chunkform.runtime.together import aligned, over_rows, rows_of, stages_of, store_sums, together, warps_of
 from chunkform.runtime.torch_form import CHUNK, dtype_of, from_chunks, from_steps, in_segments, steps_first, to_chunks
 from chunkform.runtime.total import total
 
@@ -535,7 +534,6 @@ def forward_prepare_1(
 def forward_sweep_1(
     W_first,
     W_last,
-    W_borders,
     y_p,
     y_b,
     y_t,
@@ -562,7 +560,6 @@ def forward_sweep_1(
     starts,
     parts,
     length,
-    blocks,
     N: tl.constexpr,
     M: tl.constexpr,
     block_n_: tl.constexpr,
@@ -570,8 +567,6 @@ def forward_sweep_1(
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
     STAGES: tl.constexpr,
-    BLOCK: tl.constexpr,
-    ROWS: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -604,7 +599,6 @@ def forward_sweep_1(
         W = W + (W_slice,)
         n_ = n_ + (n__slice,)
         n__ok = n__ok + (n__ok_slice,)
-    first_block = (begin // BLOCK + (0 if starts is None else sh // H)).to(tl.int32)
     y_p += b * y_b + h // y_g * y_h
     x_p += b * x_b + h // x_g * x_h
     z_p += b * z_b + h // z_g * z_h
@@ -623,15 +617,6 @@ def forward_sweep_1(
         x = ()
         z = ()
         for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
-            if W_borders is not None:
-                if n % (BLOCK // C) == 0:
-                    tl.store(
-                        W_borders
-                        + (((b * blocks + first_block + n // (BLOCK // C)) * ROWS + m_[:, None]) * H + h) * N
-                        + n_[n_n_][None, :],
-                        W[n_n_],
-                        mask=n__ok[n_n_][None, :],
-                    )
             x_slice = tl.load(
                 x_p + t0 * x_t + i[:, None] * x_t + n_[n_n_][None, :],
                 mask=i_ok[:, None] & n__ok[n_n_][None, :],
@@ -791,10 +776,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "a06e17e105c57b1c")
+    config = choose(some.dtype, (N, M), "23b57b749979093e")
     lay = places(packed, (B, T, H), config.chunk)
-    blocks = places(packed, (B, T, H), BLOCK)
-    jointly = needs_backward and together(config, (N, M), x, z, y)
     parts = parts_for(lay, B * H * cdiv(M, min(config.tile, config.padded(M))))
     W_first = whole(states.get("W"))
     W_starts = W_first
@@ -833,7 +816,6 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             (lay.sequences * parts * H * cdiv(M, min(config.tile, config.padded(M))),),
             None,
             W_ends,
-            None,
             y,
             *strides(y, H),
             x,
@@ -848,7 +830,6 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             *lay.walked,
             parts,
             lay.length(parts),
-            blocks.chunks,
             N=N,
             M=M,
             block_n_=min(config.slice, config.padded(N)),
@@ -860,8 +841,6 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
                 min(config.tile, config.padded(M)) * y.element_size()
                 + config.chunk * (matrix1.element_size() + matrix2.element_size()),
             ),
-            BLOCK=BLOCK,
-            ROWS=config.padded(M),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -906,14 +885,12 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     W_ends = None
     write1 = some.new_empty((B, T, H, M), dtype=some.dtype)
     o = some.new_empty((B, T, H, M), dtype=some.dtype)
-    W_borders = some.new_empty((B, blocks.chunks * config.padded(M), H, N), dtype=some.dtype) if jointly else None
     W_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32)
     launch(
         forward_sweep_1,
         (lay.sequences * parts * H * cdiv(M, min(config.tile, config.padded(M))),),
         W_starts,
         W_last,
-        W_borders,
         y,
         *strides(y, H),
         x,
@@ -928,7 +905,6 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         *lay.walked,
         parts,
         lay.length(parts),
-        blocks.chunks,
         N=N,
         M=M,
         block_n_=min(config.slice, config.padded(N)),
@@ -940,8 +916,6 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             min(config.tile, config.padded(M)) * y.element_size()
             + config.chunk * (matrix1.element_size() + matrix2.element_size()),
         ),
-        BLOCK=BLOCK,
-        ROWS=config.padded(M),
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -953,623 +927,12 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     matrix1 = matrix2 = None
     saved = {"f73806d84e": write1}
     write1 = None
-    if jointly:
-        saved |= {"W borders": W_borders}
-    W_borders = None
     if parts > 1:
         saved |= {"W starts": W_starts}
     if parts > 1 or exchange is not None:
         saved |= {"W linear": W_linear}
     W_linear = None
     return {"o": o}, {"W": W_last}, saved
-
-
-@triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_whole_prepare_ends(
-    matrix2,
-    z_p,
-    z_b,
-    z_t,
-    z_h,
-    z_g,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    matrix1,
-    eta_by_head,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    N: tl.constexpr,
-    block_n_: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
-):
-    """What needs no state, for all chunks at once."""
-    i = tl.arange(0, C)
-    n_ = tl.arange(0, block_n_)
-    n__ok = n_ < N
-    z_p_all = z_p
-    x_p_all = x_p
-    for program in tl.range(tl.program_id(0), programs, tl.num_programs(0), num_stages=STAGES):
-        b, c, h = chunk_of(program, H, chunks)
-        bh = b * H + h
-        t0, last = place_of(c, T, begins, stops, C)
-        i_ok = i < last + 1
-        if begins is not None:
-            t0, last = tl.where(last < 0, 0, t0), tl.maximum(last, 0)
-        row = i if EVEN else tl.minimum(i, last)
-        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
-        step = (b * T + t0) * H + h
-        z_p = z_p_all + b * z_b + h // z_g * z_h
-        x_p = x_p_all + b * x_b + h // x_g * x_h
-        z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-        x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-        p = tl.dot(z.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # z x^T
-        tl.store(
-            matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-            (tl.where(i[:, None] >= i[None, :], 1.0, 0.0) * p),
-        )  # [order_{mask}]_{i,j} . (z x^T)
-        p2 = tl.dot(x.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x x^T
-        eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
-        w = -eta[None, :] * (p2 * tl.where(i[:, None] < i[None, :], 1.0, 0.0))
-        x2 = inverse(w, C, LEVELS, DT)  # (I - T)^-1
-        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2)  # x2
-
-
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
-def backward_whole_ends(
-    dW_first,
-    dW_last,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    matrix2,
-    matrix1,
-    eta_by_head,
-    z_p,
-    z_b,
-    z_t,
-    z_h,
-    z_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    N: tl.constexpr,
-    M: tl.constexpr,
-    block_n_: tl.constexpr,
-    block_m_: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
-):
-    """A walk backwards over chunks, carrying a tile of dW."""
-    tile = tl.program_id(0) % tl.cdiv(M, block_m_)
-    sh = (tl.program_id(0) // tl.cdiv(M, block_m_)).to(tl.int64)
-    h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
-    bh = b * H + h
-    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
-    i = tl.arange(0, C)
-    m_ = tile * block_m_ + tl.arange(0, block_m_)
-    m__ok = m_ < M
-    dW = ()
-    n_ = ()
-    n__ok = ()
-    for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
-        n__slice = n_n_ * block_n_ + tl.arange(0, block_n_)
-        n__ok_slice = n__slice < N
-        dW_slice = tl.zeros([block_m_, block_n_], tl.float32)
-        if dW_first is not None:
-            dW_slice += tl.load(
-                dW_first + sh * M * N + m_[:, None] * N + n__slice[None, :],
-                mask=m__ok[:, None] & n__ok_slice[None, :],
-                other=0.0,
-            )
-        dW = dW + (dW_slice,)
-        n_ = n_ + (n__slice,)
-        n__ok = n__ok + (n__ok_slice,)
-    x_p += b * x_b + h // x_g * x_h
-    do_p += b * do_b + h // do_g * do_h
-    z_p += b * z_b + h // z_g * z_h
-    for n in tl.range(0, count, num_stages=STAGES):
-        c = count - 1 - n
-        t0 = begin + tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
-        c += first
-        i_ok = i < last + 1
-        row = i if EVEN else tl.minimum(i, last)
-        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
-        step = (b * T + t0) * H + h
-        p = tl.zeros([block_m_, C], tl.float32)
-        x = ()
-        for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
-            x_slice = tl.load(
-                x_p + t0 * x_t + i[:, None] * x_t + n_[n_n_][None, :],
-                mask=i_ok[:, None] & n__ok[n_n_][None, :],
-                other=0.0,
-            )
-            p = tl.dot(dW[n_n_].to(DT), tl.trans(x_slice.to(DT)), p, input_precision="tf32x3")  # x dW^T
-            x = x + (x_slice,)
-        do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + m_[:, None], mask=m__ok[:, None] & i_ok[None, :], other=0.0)
-        t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(do.to(DT), t.to(DT), p, input_precision="tf32x3")  # ... + matrix2 do
-        t2 = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p3 = tl.dot(p2.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix1 p2
-        eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
-        dW_next = ()
-        for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
-            p4 = tl.dot(
-                (-eta[None, :] * p3).to(DT), x[n_n_].to(DT), dW[n_n_], input_precision="tf32x3"
-            )  # ... + -p3^T diag(eta) x
-            z = tl.load(
-                z_p + t0 * z_t + i[:, None] * z_t + n_[n_n_][None, :],
-                mask=i_ok[:, None] & n__ok[n_n_][None, :],
-                other=0.0,
-            )
-            p5 = tl.dot(do.to(DT), z.to(DT), p4, input_precision="tf32x3")  # ... + do^T z
-            dW_slice2 = p5  # dW + do^T z - p3^T diag(eta) x
-            dW_next = dW_next + (dW_slice2,)
-        dW = dW_next
-    for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
-        if YIELD:
-            if dW_last is not None:
-                if part == 0:
-                    tl.store(
-                        dW_last + (sh // H // parts * H + h) * M * N + m_[:, None] * N + n_[n_n_][None, :],
-                        dW[n_n_],
-                        mask=m__ok[:, None] & n__ok[n_n_][None, :],
-                    )
-        else:
-            tl.store(
-                dW_last + sh * M * N + m_[:, None] * N + n_[n_n_][None, :],
-                dW[n_n_],
-                mask=m__ok[:, None] & n__ok[n_n_][None, :],
-            )
-
-
-@triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_whole_prepare_1(
-    matrix1,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    eta_by_head,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    N: tl.constexpr,
-    block_n_: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
-):
-    """What needs no state, for all chunks at once."""
-    i = tl.arange(0, C)
-    n_ = tl.arange(0, block_n_)
-    n__ok = n_ < N
-    x_p_all = x_p
-    for program in tl.range(tl.program_id(0), programs, tl.num_programs(0), num_stages=STAGES):
-        b, c, h = chunk_of(program, H, chunks)
-        bh = b * H + h
-        t0, last = place_of(c, T, begins, stops, C)
-        i_ok = i < last + 1
-        if begins is not None:
-            t0, last = tl.where(last < 0, 0, t0), tl.maximum(last, 0)
-        row = i if EVEN else tl.minimum(i, last)
-        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
-        step = (b * T + t0) * H + h
-        x_p = x_p_all + b * x_b + h // x_g * x_h
-        x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-        p = tl.dot(x.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x x^T
-        eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
-        w = -eta[None, :] * (p * tl.where(i[:, None] < i[None, :], 1.0, 0.0))
-        x2 = inverse(w, C, LEVELS, DT)  # (I - T)^-1
-        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2)  # x2
-
-
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
-def backward_whole(
-    W_borders,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    z_p,
-    z_b,
-    z_t,
-    z_h,
-    z_g,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    eta_by_head,
-    matrix1,
-    dy_p,
-    dy_b,
-    dy_t,
-    dy_h,
-    dy_g,
-    deta_1_out,
-    dx_p,
-    dx_b,
-    dx_t,
-    dx_h,
-    dx_g,
-    dz_p,
-    dz_b,
-    dz_t,
-    dz_h,
-    dz_g,
-    dW_first,
-    dW_last,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    N: tl.constexpr,
-    M: tl.constexpr,
-    block_n_: tl.constexpr,
-    block_m_: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
-):
-    """All of the backward pass on one walk backwards over blocks, carrying dW."""
-    sh = tl.program_id(0).to(tl.int64)
-    h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
-    bh = b * H + h
-    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
-    i = tl.arange(0, C)
-    n_ = tl.arange(0, block_n_)
-    n__ok = n_ < N
-    m_ = tl.arange(0, block_m_)
-    m__ok = m_ < M
-    dW = tl.zeros([block_m_, block_n_], tl.float32)
-    if dW_first is not None:
-        dW += tl.load(
-            dW_first + sh * M * N + m_[:, None] * N + n_[None, :], mask=m__ok[:, None] & n__ok[None, :], other=0.0
-        )
-    do_p += b * do_b + h // do_g * do_h
-    z_p += b * z_b + h // z_g * z_h
-    x_p += b * x_b + h // x_g * x_h
-    write1_p += b * write1_b + h // write1_g * write1_h
-    dy_p += b * dy_b + h // dy_g * dy_h
-    dx_p += b * dx_b + h // dx_g * dx_h
-    dz_p += b * dz_b + h // dz_g * dz_h
-    do_rows = rows_of(do_p, M, do_t, stop, C, block_m_)
-    z_rows = rows_of(z_p, N, z_t, stop, C, block_n_)
-    x_rows = rows_of(x_p, N, x_t, stop, C, block_n_)
-    write1_rows = rows_of(write1_p, M, write1_t, stop, C, block_m_)
-    dy_rows = rows_of(dy_p, M, dy_t, stop, C, block_m_)
-    dx_rows = rows_of(dx_p, N, dx_t, stop, C, block_n_)
-    dz_rows = rows_of(dz_p, N, dz_t, stop, C, block_n_)
-    W_rows = rows_of(W_borders + (b * chunks * block_m_ * H + h) * N, N, H * N, chunks * block_m_, block_m_, block_n_)
-    for n in tl.range(0, count, num_stages=STAGES):
-        c = count - 1 - n
-        t0 = begin + tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
-        c += first
-        i_ok = i < last + 1
-        row = i if EVEN else tl.minimum(i, last)
-        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
-        step = (b * T + t0) * H + h
-        first_row = t0.to(tl.int32)
-        W = W_rows.load([c * block_m_, 0])
-        do = do_rows.load([first_row, 0])
-        z = z_rows.load([first_row, 0])
-        x = x_rows.load([first_row, 0])
-        p = tl.zeros([C, C], tl.float32)
-        if count > 0:
-            p = tl.dot(z.to(DT), tl.trans(x.to(DT)), p, input_precision="tf32x3")  # z x^T
-        t = tl.where(i[:, None] >= i[None, :], p, 0.0).to(DT)  # [order_{mask}]_{i,j} . (z x^T)
-        write1 = write1_rows.load([first_row, 0])
-        p2 = tl.zeros([C, C], tl.float32)
-        if count > 0:
-            p2 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), p2, input_precision="tf32x3")  # do write1^T
-        t2 = tl.where(i[:, None] >= i[None, :], p2, 0.0).to(DT)  # [order_{mask}]_{i,j} . (do write1^T)
-        eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
-        t3 = tl.where(i[:, None] >= i[None, :], (eta[None, :] * p2), 0.0).to(
-            DT
-        )  # ([order_{mask}]_{i,j} . (do write1^T)) diag(eta)
-        p3 = tl.dot(dW.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x dW^T
-        p4 = tl.dot(tl.trans(do.to(DT)), t.to(DT), p3, input_precision="tf32x3")  # ... + matrix2 do
-        t4 = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p5 = tl.dot(p4.to(DT), tl.trans(t4.to(DT)), input_precision="tf32x3")  # matrix1 p4
-        terms = eta[None, :] * p5  # dy
-        terms_rounded = terms.to(dy_rows.dtype)
-        dy_rows.store([first_row, 0], tl.trans(terms_rounded))  # dy
-        w = (-eta[None, :] * p5).to(DT)
-        p6 = tl.zeros([C, C], tl.float32)
-        if count > 0:
-            p6 = tl.dot(
-                tl.trans(terms_rounded.to(DT)), tl.trans(write1.to(DT)), p6, input_precision="tf32x3"
-            )  # dy write1^T
-        t5 = tl.where(i[:, None] > i[None, :], p6, 0.0).to(DT)  # [order_{mask}]_{i,j} . (dy write1^T)
-        p7 = tl.dot(
-            tl.trans(x.to(DT)), tl.trans((-tl.trans(t5.to(tl.float32))).to(DT)), input_precision="tf32x3"
-        )  # -matrix3 x
-        p8 = tl.dot(tl.trans(z.to(DT)), t2.to(DT), p7, input_precision="tf32x3")  # ... + matrix4 z
-        p9 = tl.dot(tl.trans(dW.to(DT)), tl.trans(write1.to(DT)), p8, input_precision="tf32x3")  # ... + write1 dW
-        terms2 = -eta[None, :] * p9  # dx
-        sums = over_rows((-tl.trans(x.to(tl.float32)) * p9), count, DT)
-        store_sums(deta_1_out + step + i * H, sums, i_ok)  # deta
-        t6 = tl.where(i[:, None] > i[None, :], (eta[None, :] * p6), 0.0).to(
-            DT
-        )  # ([order_{mask}]_{i,j} . (dy write1^T)) diag(eta)
-        p10 = tl.dot(tl.trans(x.to(DT)), tl.trans((-t6.to(tl.float32)).to(DT)), input_precision="tf32x3")  # -matrix5 x
-        p11 = tl.dot(tl.trans(W.to(DT)), terms_rounded.to(DT), p10, input_precision="tf32x3")  # ... + dy W
-        terms3 = (-p11) + terms2  # dx
-        terms3_rounded = terms3.to(dx_rows.dtype)
-        dx_rows.store([first_row, 0], tl.trans(terms3_rounded))  # dx
-        p12 = tl.dot(tl.trans(W.to(DT)), tl.trans(do.to(DT)), input_precision="tf32x3")  # do W
-        p13 = tl.dot(
-            tl.trans(x.to(DT)), tl.trans((-t3.to(tl.float32)).to(DT)), p12, input_precision="tf32x3"
-        )  # ... + -matrix6 x
-        p13_rounded = p13.to(dz_rows.dtype)
-        dz_rows.store([first_row, 0], tl.trans(p13_rounded))  # dz
-        # the gradient before the block
-        p14 = tl.dot(w.to(DT), x.to(DT), dW, input_precision="tf32x3")  # ... + -p5^T diag(eta) x
-        p15 = tl.dot(tl.trans(do.to(DT)), z.to(DT), p14, input_precision="tf32x3")  # ... + do^T z
-        dW = p15  # dW + do^T z - p5^T diag(eta) x
-    if YIELD:
-        if dW_last is not None:
-            if part == 0:
-                tl.store(
-                    dW_last + (sh // H // parts * H + h) * M * N + m_[:, None] * N + n_[None, :],
-                    dW,
-                    mask=m__ok[:, None] & n__ok[None, :],
-                )
-    else:
-        tl.store(dW_last + sh * M * N + m_[:, None] * N + n_[None, :], dW, mask=m__ok[:, None] & n__ok[None, :])
-
-
-def triton_backward_whole(
-    given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None
-):
-    """Gradients, on one walk over the sequences."""
-    x = steps(given["x"])
-    z = steps(given["z"])
-    y = steps(given["y"])
-    eta = steps(given["eta"])
-    some = x
-    B, T = x.shape[:2]
-    H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], 0)
-    N = x.shape[-1]
-    M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "a06e17e105c57b1c")
-    lay = places(packed, (B, T, H), config.chunk)
-    blocks = places(packed, (B, T, H), BLOCK)
-    parts = parts_for(lay, B * H * cdiv(N, min(config.tile, config.padded(N))))
-    W_first = whole(states.get("W"))
-    dW_first = dW_starts = whole(final_cotangents.get("W"))
-    write1 = saved["f73806d84e"]
-    do = cotangent(cotangents.get("o"), some, (B, T, H, M))
-    W_borders = saved["W borders"]
-    eta_by_head = by_head(eta, H)
-    do = aligned(do)
-    z = aligned(z)
-    x = aligned(x)
-    write1 = aligned(write1)
-    if parts > 1 or exchange is not None:
-        matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-        matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-        launch(
-            backward_whole_prepare_ends,
-            (config.queues(lay.programs),),
-            matrix2,
-            z,
-            *strides(z, H),
-            x,
-            *strides(x, H),
-            matrix1,
-            eta_by_head,
-            *lay.at_once,
-            lay.programs,
-            N=N,
-            block_n_=config.padded(N),
-            CHUNK=config.chunk,
-            STAGES=config.queued(config.padded(N) * (z.element_size() + x.element_size()), config.chunk),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
-            maxnreg=255,
-        )
-    if parts > 1 or exchange is not None:
-        dW_ends = some.new_empty((B * parts, H, M, N), dtype=torch.float32)
-        launch(
-            backward_whole_ends,
-            (lay.sequences * parts * H * cdiv(M, min(config.tile, config.padded(M))),),
-            None,
-            dW_ends,
-            x,
-            *strides(x, H),
-            do,
-            *strides(do, H),
-            matrix2,
-            matrix1,
-            eta_by_head,
-            z,
-            *strides(z, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            N=N,
-            M=M,
-            block_n_=min(config.slice, config.padded(N)),
-            block_m_=min(config.tile, config.padded(M)),
-            YIELD=False,
-            WARPS=config.warps,
-            STAGES=config.stages_for(
-                config.padded(N) * (x.element_size() + z.element_size()),
-                min(config.tile, config.padded(M)) * do.element_size()
-                + config.chunk * (matrix2.element_size() + matrix1.element_size()),
-            ),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.warps,
-            num_stages=2,
-        )
-        dW_linear = saved["W linear"].mT
-        if exchange is not None:  # other parts of the sequence are elsewhere
-            dW_coming = exchange.begin(
-                (map_of_all("W", dW_first, dW_ends, lay, parts, False, linear=dW_linear, axis=1),)
-            )
-    matrix1 = matrix2 = None
-    if parts > 1 or exchange is not None:
-        if exchange is not None:
-            ((dW_first, dW_starts),) = dW_coming()
-        else:
-            dW_starts = chained_matrix(dW_first, dW_ends, dW_linear, lay, parts, False, along=1)
-    dW_ends = None
-    matrix1_blocks = some.new_empty((B, H, blocks.chunks, BLOCK, BLOCK))
-    launch(
-        backward_whole_prepare_1,
-        (config.queues(blocks.programs),),
-        matrix1_blocks,
-        x,
-        *strides(x, H),
-        eta_by_head,
-        *blocks.at_once,
-        blocks.programs,
-        N=N,
-        block_n_=config.padded(N),
-        CHUNK=config.chunk,
-        STAGES=config.queued(config.padded(N) * x.element_size(), BLOCK),
-        C=BLOCK,
-        LEVELS=LEVELS,
-        EVEN=blocks.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=4,
-        num_stages=1,
-        maxnreg=255,
-    )
-    dy = some.new_empty((B, T, H, M), dtype=some.dtype)
-    deta_1 = some.new_empty((B, T, H, 1), dtype=torch.float32)
-    dx = some.new_empty((B, T, H, N), dtype=some.dtype)
-    dz = some.new_empty((B, T, H, N), dtype=some.dtype)
-    dW_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32)
-    launch(
-        backward_whole,
-        (lay.sequences * parts * H,),
-        W_borders,
-        do,
-        *strides(do, H),
-        z,
-        *strides(z, H),
-        x,
-        *strides(x, H),
-        write1,
-        *strides(write1, H),
-        eta_by_head,
-        matrix1_blocks,
-        dy,
-        *strides(dy, H),
-        deta_1,
-        dx,
-        *strides(dx, H),
-        dz,
-        *strides(dz, H),
-        dW_starts,
-        dW_last,
-        *blocks.walked,
-        parts,
-        blocks.length(parts),
-        N=N,
-        M=M,
-        block_n_=config.padded(N),
-        block_m_=config.padded(M),
-        YIELD=True,
-        WARPS=warps_of((config.padded(N), config.padded(M))),
-        STAGES=stages_of(
-            config.padded(M) * (do.element_size() + write1.element_size())
-            + config.padded(N) * (z.element_size() + x.element_size()),
-            2 * config.padded(N) * config.padded(M),
-        ),
-        C=BLOCK,
-        LEVELS=LEVELS,
-        EVEN=blocks.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=warps_of((config.padded(N), config.padded(M))),
-        num_stages=2,
-    )
-    matrix1_blocks = None
-    gradients, initial = {}, {}
-    if "x" in needs:
-        gradients["x"] = dx.to(given["x"].dtype)
-    dx = None
-    if "z" in needs:
-        gradients["z"] = dz.to(given["z"].dtype)
-    dz = None
-    if "y" in needs:
-        gradients["y"] = dy.to(given["y"].dtype)
-    dy = None
-    if "eta" in needs:
-        gradients["eta"] = total((B, T, H), some.dtype, deta_1).to(given["eta"].dtype)
-    deta_1 = None
-    if "W" in needs:
-        initial["W"] = dW_last
-    dW_last = None
-    return gradients, initial
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -2165,10 +1528,6 @@ def backward_sweep_3(
 
 def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None):
     """Gradients."""
-    if "W borders" in saved:
-        return triton_backward_whole(
-            given, states, constants, saved, cotangents, final_cotangents, needs, packed, exchange
-        )
     x = steps(given["x"])
     z = steps(given["z"])
     y = steps(given["y"])
@@ -2178,7 +1537,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "a06e17e105c57b1c")
+    config = choose(some.dtype, (N, M), "23b57b749979093e")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(N, min(config.tile, config.padded(N))))
     W_first = whole(states.get("W"))

@@ -77,22 +77,11 @@ from chunkform.runtime.decode import Step, StepKernel
 from chunkform.runtime.kernels import border_sums, chained_matrix, chunk_of, cumulate, inverse, part_of, place_of, power
 from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, spread, steps, strides, whole
 from chunkform.runtime.op import Argument, Backend, Op, Signature
-from chunkform.runtime.packed import BLOCK, backward_by_length, forward_by_length
+from chunkform.runtime.packed import backward_by_length, forward_by_length
 from chunkform.runtime.parts import map_of_all
-from chunkform.runtime.places import LEVELS, parts_for, places
+from chunkform.runtime.places import parts_for, places
 from chunkform.runtime.rounding import rounded_and_rest, rounded_to
 from chunkform.runtime.segments import Segment, in_pieces, over_chunks
-from chunkform.runtime.together import (
-    aligned,
-    block_pairing,
-    over_rows,
-    paired_states,
-    rows_of,
-    stages_of,
-    store_sums,
-    together,
-    warps_of,
-)
 from chunkform.runtime.torch_form import (
     CHUNK,
     dtype_of,
@@ -716,7 +705,6 @@ def forward_prepare_1(
 def forward_sweep_1(
     W_first,
     W_last,
-    W_borders,
     keep_sums,
     keep_resets,
     x_p,
@@ -745,7 +733,6 @@ def forward_sweep_1(
     starts,
     parts,
     length,
-    blocks,
     N: tl.constexpr,
     M: tl.constexpr,
     block_n_: tl.constexpr,
@@ -753,8 +740,6 @@ def forward_sweep_1(
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
     STAGES: tl.constexpr,
-    BLOCK: tl.constexpr,
-    ROWS: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -787,7 +772,6 @@ def forward_sweep_1(
         W = W + (W_slice,)
         n_ = n_ + (n__slice,)
         n__ok = n__ok + (n__ok_slice,)
-    first_block = (begin // BLOCK + (0 if starts is None else sh // H)).to(tl.int32)
     x_p += b * x_b + h // x_g * x_h
     y_p += b * y_b + h // y_g * y_h
     z_p += b * z_b + h // z_g * z_h
@@ -806,19 +790,11 @@ def forward_sweep_1(
         keep_r = tl.load(keep_resets + at + row) if EXACT else -1
         keep_a_end = tl.load(keep_sums + at + last)
         keep_r_end = tl.load(keep_resets + at + last) if EXACT else -1
+        since = power(keep_a_before, keep_r_before < 0)
         p = tl.zeros([block_m_, C], tl.float32)
         p3 = tl.zeros([block_m_, C], tl.float32)
         x = ()
         for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
-            if W_borders is not None:
-                if n % (BLOCK // C) == 0:
-                    tl.store(
-                        W_borders
-                        + (((b * blocks + first_block + n // (BLOCK // C)) * ROWS + m_[:, None]) * H + h) * N
-                        + n_[n_n_][None, :],
-                        W[n_n_],
-                        mask=n__ok[n_n_][None, :],
-                    )
             x_slice = tl.load(
                 x_p + t0 * x_t + i[:, None] * x_t + n_[n_n_][None, :],
                 mask=i_ok[:, None] & n__ok[n_n_][None, :],
@@ -832,7 +808,6 @@ def forward_sweep_1(
             )
             p3 = tl.dot(W[n_n_].to(DT), tl.trans(z.to(DT)), p3, input_precision="tf32x3")  # z W^T
             x = x + (x_slice,)
-        since = power(keep_a_before, keep_r_before < 0)
         y = tl.load(y_p + t0 * y_t + i[None, :] * y_t + m_[:, None], mask=m__ok[:, None] & i_ok[None, :], other=0.0)
         y_each = tl.where(m__ok[:, None] & i_ok[None, :], y, 0.0)
         w = (since[None, :] * p) + (-y_each.to(tl.float32))
@@ -997,10 +972,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], keep.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "658abe64af497429")
+    config = choose(some.dtype, (N, M), "ffd625e70572e903")
     lay = places(packed, (B, T, H), config.chunk)
-    blocks = places(packed, (B, T, H), BLOCK)
-    jointly = needs_backward and together(config, (N, M), x, z, y)
     parts = parts_for(lay, B * H * cdiv(M, min(config.tile, config.padded(M))))
     W_first = whole(states.get("W"))
     W_starts = W_first
@@ -1043,7 +1016,6 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             (lay.sequences * parts * H * cdiv(M, min(config.tile, config.padded(M))),),
             None,
             W_ends,
-            None,
             keep_sums,
             keep_resets,
             x,
@@ -1060,7 +1032,6 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             *lay.walked,
             parts,
             lay.length(parts),
-            blocks.chunks,
             N=N,
             M=M,
             block_n_=min(config.slice, config.padded(N)),
@@ -1072,8 +1043,6 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
                 min(config.tile, config.padded(M)) * y.element_size()
                 + config.chunk * (matrix1.element_size() + matrix2.element_size()),
             ),
-            BLOCK=BLOCK,
-            ROWS=config.padded(M),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1120,14 +1089,12 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     W_ends = None
     write1 = some.new_empty((B, T, H, M), dtype=some.dtype)
     o = some.new_empty((B, T, H, M), dtype=some.dtype)
-    W_borders = some.new_empty((B, blocks.chunks * config.padded(M), H, N), dtype=some.dtype) if jointly else None
     W_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32)
     launch(
         forward_sweep_1,
         (lay.sequences * parts * H * cdiv(M, min(config.tile, config.padded(M))),),
         W_starts,
         W_last,
-        W_borders,
         keep_sums,
         keep_resets,
         x,
@@ -1144,7 +1111,6 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         *lay.walked,
         parts,
         lay.length(parts),
-        blocks.chunks,
         N=N,
         M=M,
         block_n_=min(config.slice, config.padded(N)),
@@ -1156,8 +1122,6 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             min(config.tile, config.padded(M)) * y.element_size()
             + config.chunk * (matrix1.element_size() + matrix2.element_size()),
         ),
-        BLOCK=BLOCK,
-        ROWS=config.padded(M),
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -1169,794 +1133,12 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     keep_resets = keep_sums = matrix1 = matrix2 = None
     saved = {"f73806d84e": write1}
     write1 = None
-    if jointly:
-        saved |= {"W borders": W_borders}
-    W_borders = None
     if parts > 1:
         saved |= {"W starts": W_starts}
     if parts > 1 or exchange is not None:
         saved |= {"W linear": W_linear}
     W_linear = None
     return {"o": o}, {"W": W_last}, saved
-
-
-@triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_whole_prepare_ends(
-    matrix3,
-    keep_sums,
-    keep_resets,
-    z_p,
-    z_b,
-    z_t,
-    z_h,
-    z_g,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    matrix2,
-    eta_by_head,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    N: tl.constexpr,
-    block_n_: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
-):
-    """What needs no state, for all chunks at once."""
-    i = tl.arange(0, C)
-    n_ = tl.arange(0, block_n_)
-    n__ok = n_ < N
-    z_p_all = z_p
-    x_p_all = x_p
-    for program in tl.range(tl.program_id(0), programs, tl.num_programs(0), num_stages=STAGES):
-        b, c, h = chunk_of(program, H, chunks)
-        bh = b * H + h
-        t0, last = place_of(c, T, begins, stops, C)
-        i_ok = i < last + 1
-        if begins is not None:
-            t0, last = tl.where(last < 0, 0, t0), tl.maximum(last, 0)
-        row = i if EVEN else tl.minimum(i, last)
-        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
-        step = (b * T + t0) * H + h
-        z_p = z_p_all + b * z_b + h // z_g * z_h
-        x_p = x_p_all + b * x_b + h // x_g * x_h
-        keep_a = tl.load(keep_sums + at + row)
-        keep_r = tl.load(keep_resets + at + row) if EXACT else -1
-        keep_a_before = tl.load(keep_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-        keep_r_before = tl.load(keep_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
-        seen = i[:, None] >= i[None, :]
-        if EXACT:
-            seen = seen & (i[None, :] >= keep_r[:, None])
-        m = power(keep_a[:, None] - keep_a[None, :], seen)  # decays from write to read
-        z = tl.load(z_p + t0 * z_t + i[:, None] * z_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-        x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-        p = tl.dot(z.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # z x^T
-        tl.store(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p))  # (z x^T) . m
-        p2 = tl.dot(x.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x x^T
-        seen2 = i[:, None] < i[None, :]
-        if EXACT:
-            seen2 = seen2 & (i[:, None] >= keep_r_before[None, :])
-        m2 = power(keep_a_before[None, :] - keep_a[:, None], seen2)  # decays from write to read
-        eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
-        w = -eta[None, :] * (p2 * m2)
-        x2 = inverse(w, C, LEVELS, DT)  # (I - T)^-1
-        tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2)  # x2
-
-
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
-def backward_whole_ends(
-    dW_first,
-    dW_last,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    keep_sums,
-    keep_resets,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    matrix3,
-    matrix2,
-    z_p,
-    z_b,
-    z_t,
-    z_h,
-    z_g,
-    eta_by_head,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    N: tl.constexpr,
-    M: tl.constexpr,
-    block_n_: tl.constexpr,
-    block_m_: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
-):
-    """A walk backwards over chunks, carrying a tile of dW."""
-    tile = tl.program_id(0) % tl.cdiv(M, block_m_)
-    sh = (tl.program_id(0) // tl.cdiv(M, block_m_)).to(tl.int64)
-    h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
-    bh = b * H + h
-    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
-    i = tl.arange(0, C)
-    m_ = tile * block_m_ + tl.arange(0, block_m_)
-    m__ok = m_ < M
-    dW = ()
-    n_ = ()
-    n__ok = ()
-    for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
-        n__slice = n_n_ * block_n_ + tl.arange(0, block_n_)
-        n__ok_slice = n__slice < N
-        dW_slice = tl.zeros([block_m_, block_n_], tl.float32)
-        if dW_first is not None:
-            dW_slice += tl.load(
-                dW_first + sh * M * N + m_[:, None] * N + n__slice[None, :],
-                mask=m__ok[:, None] & n__ok_slice[None, :],
-                other=0.0,
-            )
-        dW = dW + (dW_slice,)
-        n_ = n_ + (n__slice,)
-        n__ok = n__ok + (n__ok_slice,)
-    x_p += b * x_b + h // x_g * x_h
-    do_p += b * do_b + h // do_g * do_h
-    z_p += b * z_b + h // z_g * z_h
-    for n in tl.range(0, count, num_stages=STAGES):
-        c = count - 1 - n
-        t0 = begin + tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
-        c += first
-        i_ok = i < last + 1
-        row = i if EVEN else tl.minimum(i, last)
-        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
-        step = (b * T + t0) * H + h
-        keep_a = tl.load(keep_sums + at + row)
-        keep_r = tl.load(keep_resets + at + row) if EXACT else -1
-        keep_a_end = tl.load(keep_sums + at + last)
-        keep_r_end = tl.load(keep_resets + at + last) if EXACT else -1
-        keep_a_before = tl.load(keep_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-        keep_r_before = tl.load(keep_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
-        p = tl.zeros([block_m_, C], tl.float32)
-        do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + m_[:, None], mask=m__ok[:, None] & i_ok[None, :], other=0.0)
-        do_each = tl.where(m__ok[:, None] & i_ok[None, :], do, 0.0)
-        kept = power(keep_a_end, keep_r_end < 0)
-        until = power(keep_a, keep_r < 0)
-        p4 = ()
-        x = ()
-        for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
-            x_slice = tl.load(
-                x_p + t0 * x_t + i[:, None] * x_t + n_[n_n_][None, :],
-                mask=i_ok[:, None] & n__ok[n_n_][None, :],
-                other=0.0,
-            )
-            p = tl.dot(dW[n_n_].to(DT), tl.trans(x_slice.to(DT)), p, input_precision="tf32x3")  # x dW^T
-            z = tl.load(
-                z_p + t0 * z_t + i[:, None] * z_t + n_[n_n_][None, :],
-                mask=i_ok[:, None] & n__ok[n_n_][None, :],
-                other=0.0,
-            )
-            p4_slice = tl.dot(
-                (until[None, :] * do_each.to(tl.float32)).to(DT), z.to(DT), (kept * dW[n_n_]), input_precision="tf32x3"
-            )  # ... + do^T diag(until) z
-            p4 = p4 + (p4_slice,)
-            x = x + (x_slice,)
-        since = power(keep_a_end - keep_a, keep_r_end < i + 1)
-        t = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(do.to(DT), t.to(DT), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix3 do
-        t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p3 = tl.dot(p2.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix2 p2
-        eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
-        until2 = power(keep_a_before, keep_r_before < 0)
-        dW_next = ()
-        for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
-            p5 = tl.dot(
-                (-(eta * until2)[None, :] * p3).to(DT), x[n_n_].to(DT), p4[n_n_], input_precision="tf32x3"
-            )  # ... + -p3^T diag(eta . until) x
-            dW_slice2 = p5  # kept dW + do^T diag(until) z - p3^T diag(eta . until) x
-            dW_next = dW_next + (dW_slice2,)
-        dW = dW_next
-    for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
-        if YIELD:
-            if dW_last is not None:
-                if part == 0:
-                    tl.store(
-                        dW_last + (sh // H // parts * H + h) * M * N + m_[:, None] * N + n_[n_n_][None, :],
-                        dW[n_n_],
-                        mask=m__ok[:, None] & n__ok[n_n_][None, :],
-                    )
-        else:
-            tl.store(
-                dW_last + sh * M * N + m_[:, None] * N + n_[n_n_][None, :],
-                dW[n_n_],
-                mask=m__ok[:, None] & n__ok[n_n_][None, :],
-            )
-
-
-@triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_whole_prepare_2(
-    matrix2,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    keep_sums,
-    keep_resets,
-    eta_by_head,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    N: tl.constexpr,
-    block_n_: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
-):
-    """What needs no state, for all chunks at once."""
-    i = tl.arange(0, C)
-    n_ = tl.arange(0, block_n_)
-    n__ok = n_ < N
-    x_p_all = x_p
-    for program in tl.range(tl.program_id(0), programs, tl.num_programs(0), num_stages=STAGES):
-        b, c, h = chunk_of(program, H, chunks)
-        bh = b * H + h
-        t0, last = place_of(c, T, begins, stops, C)
-        i_ok = i < last + 1
-        if begins is not None:
-            t0, last = tl.where(last < 0, 0, t0), tl.maximum(last, 0)
-        row = i if EVEN else tl.minimum(i, last)
-        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
-        step = (b * T + t0) * H + h
-        x_p = x_p_all + b * x_b + h // x_g * x_h
-        keep_a_before = tl.load(keep_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-        keep_r_before = tl.load(keep_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
-        keep_a = tl.load(keep_sums + at + row)
-        keep_r = tl.load(keep_resets + at + row) if EXACT else -1
-        x = tl.load(x_p + t0 * x_t + i[:, None] * x_t + n_[None, :], mask=i_ok[:, None] & n__ok[None, :], other=0.0)
-        p = tl.dot(x.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x x^T
-        seen = i[:, None] < i[None, :]
-        if EXACT:
-            seen = seen & (i[:, None] >= keep_r_before[None, :])
-        m = power(keep_a_before[None, :] - keep_a[:, None], seen)  # decays from write to read
-        eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
-        w = -eta[None, :] * (p * m)
-        x2 = inverse(w, C, LEVELS, DT)  # (I - T)^-1
-        tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x2)  # x2
-
-
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
-def backward_whole(
-    W_borders,
-    keep_sums,
-    keep_resets,
-    W_spans_out,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    z_p,
-    z_b,
-    z_t,
-    z_h,
-    z_g,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    eta_by_head,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    matrix2,
-    dy_p,
-    dy_b,
-    dy_t,
-    dy_h,
-    dy_g,
-    W_out_late__out,
-    deta_2_out,
-    W_in_early__out,
-    dx_p,
-    dx_b,
-    dx_t,
-    dx_h,
-    dx_g,
-    W_in_late__out,
-    dz_p,
-    dz_b,
-    dz_t,
-    dz_h,
-    dz_g,
-    W_own_late__out,
-    W_own_early__out,
-    dW_first,
-    dW_last,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    N: tl.constexpr,
-    M: tl.constexpr,
-    block_n_: tl.constexpr,
-    block_m_: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
-):
-    """All of the backward pass on one walk backwards over blocks, carrying dW."""
-    sh = tl.program_id(0).to(tl.int64)
-    h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
-    bh = b * H + h
-    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
-    i = tl.arange(0, C)
-    n_ = tl.arange(0, block_n_)
-    n__ok = n_ < N
-    m_ = tl.arange(0, block_m_)
-    m__ok = m_ < M
-    dW = tl.zeros([block_m_, block_n_], tl.float32)
-    if dW_first is not None:
-        dW += tl.load(
-            dW_first + sh * M * N + m_[:, None] * N + n_[None, :], mask=m__ok[:, None] & n__ok[None, :], other=0.0
-        )
-    do_p += b * do_b + h // do_g * do_h
-    z_p += b * z_b + h // z_g * z_h
-    x_p += b * x_b + h // x_g * x_h
-    write1_p += b * write1_b + h // write1_g * write1_h
-    dy_p += b * dy_b + h // dy_g * dy_h
-    dx_p += b * dx_b + h // dx_g * dx_h
-    dz_p += b * dz_b + h // dz_g * dz_h
-    do_rows = rows_of(do_p, M, do_t, stop, C, block_m_)
-    z_rows = rows_of(z_p, N, z_t, stop, C, block_n_)
-    x_rows = rows_of(x_p, N, x_t, stop, C, block_n_)
-    write1_rows = rows_of(write1_p, M, write1_t, stop, C, block_m_)
-    dy_rows = rows_of(dy_p, M, dy_t, stop, C, block_m_)
-    dx_rows = rows_of(dx_p, N, dx_t, stop, C, block_n_)
-    dz_rows = rows_of(dz_p, N, dz_t, stop, C, block_n_)
-    W_rows = rows_of(W_borders + (b * chunks * block_m_ * H + h) * N, N, H * N, chunks * block_m_, block_m_, block_n_)
-    for n in tl.range(0, count, num_stages=STAGES):
-        c = count - 1 - n
-        t0 = begin + tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
-        c += first
-        i_ok = i < last + 1
-        row = i if EVEN else tl.minimum(i, last)
-        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
-        step = (b * T + t0) * H + h
-        first_row = t0.to(tl.int32)
-        W = W_rows.load([c * block_m_, 0])
-        keep_a_end = tl.load(keep_sums + at + last)
-        keep_r_end = tl.load(keep_resets + at + last) if EXACT else -1
-        kept = power(keep_a_end, keep_r_end < 0)
-        tl.store(
-            W_spans_out + (bh * chunks + c) * WARPS + tl.arange(0, WARPS), kept * paired_states(W, dW, WARPS)
-        )  # the decays of the block times <W, dW>
-        do = do_rows.load([first_row, 0])
-        z = z_rows.load([first_row, 0])
-        keep_a = tl.load(keep_sums + at + row)
-        keep_r = tl.load(keep_resets + at + row) if EXACT else -1
-        until = power(keep_a, keep_r < 0)
-        w = (until[:, None] * z.to(tl.float32)).to(DT)
-        keep_a_before = tl.load(keep_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-        keep_r_before = tl.load(keep_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
-        seen = i[:, None] > i[None, :]
-        if EXACT:
-            seen = seen & (i[None, :] >= keep_r_before[:, None])
-        m = power(keep_a_before[:, None] - keep_a[None, :], seen)  # decays from write to read
-        x = x_rows.load([first_row, 0])
-        p = tl.zeros([C, C], tl.float32)
-        if count > 0:
-            p = tl.dot(x.to(DT), tl.trans(x.to(DT)), p, input_precision="tf32x3")  # x x^T
-        eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
-        t = (eta[None, :] * (m * p)).to(DT)  # ((x x^T) . m) diag(eta)
-        seen2 = i[:, None] >= i[None, :]
-        if EXACT:
-            seen2 = seen2 & (i[None, :] >= keep_r[:, None])
-        m2 = power(keep_a[:, None] - keep_a[None, :], seen2)  # decays from write to read
-        p2 = tl.zeros([C, C], tl.float32)
-        if count > 0:
-            p2 = tl.dot(z.to(DT), tl.trans(x.to(DT)), p2, input_precision="tf32x3")  # z x^T
-        t2 = (m2 * p2).to(DT)  # (z x^T) . m
-        write1 = write1_rows.load([first_row, 0])
-        p3 = tl.zeros([C, C], tl.float32)
-        if count > 0:
-            p3 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), p3, input_precision="tf32x3")  # do write1^T
-        t3 = (m2 * p3).to(DT)  # (do write1^T) . m
-        pairs = tl.where(
-            i[:, None] > i[None, :], (-eta[None, :] * (m2 * p3 * p2)), 0.0
-        )  # -([order_{mask}]_{i,j} . (z x^T) . (do write1^T) . m) diag(eta)
-        sums = tl.sum(pairs, axis=1)
-        sums2 = sums - tl.sum(pairs, axis=0)
-        t4 = (eta[None, :] * (m2 * p3)).to(DT)  # ((do write1^T) . m) diag(eta)
-        keep_a_before2 = tl.load(keep_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-        keep_r_before2 = tl.load(keep_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
-        since = power(keep_a_before2, keep_r_before2 < 0)
-        p4 = tl.dot(W.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x W^T
-        p5 = tl.dot(
-            tl.trans(write1.to(DT)),
-            tl.trans((-t.to(tl.float32)).to(DT)),
-            (since[None, :] * p4),
-            input_precision="tf32x3",
-        )  # ... + -matrix1 write1
-        p6 = tl.dot(dW.to(DT), tl.trans(x.to(DT)), input_precision="tf32x3")  # x dW^T
-        keep_a2 = tl.load(keep_sums + at + row)
-        keep_r2 = tl.load(keep_resets + at + row) if EXACT else -1
-        keep_a_end2 = tl.load(keep_sums + at + last)
-        keep_r_end2 = tl.load(keep_resets + at + last) if EXACT else -1
-        since2 = power(keep_a_end2 - keep_a2, keep_r_end2 < i + 1)
-        p7 = tl.dot(
-            tl.trans(do.to(DT)), t2.to(DT), (since2[None, :] * p6), input_precision="tf32x3"
-        )  # ... + matrix3 do
-        t5 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p8 = tl.dot(p7.to(DT), tl.trans(t5.to(DT)), input_precision="tf32x3")  # matrix2 p7
-        terms = eta[None, :] * p8  # dy
-        terms_rounded = terms.to(dy_rows.dtype)
-        dy_rows.store([first_row, 0], tl.trans(terms_rounded))  # dy
-        keep_a_before3 = tl.load(keep_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-        keep_r_before3 = tl.load(keep_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
-        until2 = power(keep_a_before3, keep_r_before3 < 0)
-        w2 = (-(eta * until2)[None, :] * p8).to(DT)
-        keep_a3 = tl.load(keep_sums + at + row)
-        keep_r3 = tl.load(keep_resets + at + row) if EXACT else -1
-        keep_a_end3 = tl.load(keep_sums + at + last)
-        keep_r_end3 = tl.load(keep_resets + at + last) if EXACT else -1
-        since3 = power(keep_a_end3 - keep_a3, keep_r_end3 < i + 1)
-        p9 = tl.dot(tl.trans(dW.to(DT)), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write1 dW
-        sums3 = over_rows(tl.trans(x).to(tl.float32) * ((since3 * eta)[None, :] * p9), count, DT)
-        store_sums(W_out_late__out + step + i * H, sums3, i_ok)  # W: out.late
-        keep_a_before4 = tl.load(keep_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-        keep_r_before4 = tl.load(keep_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
-        seen3 = i[:, None] > i[None, :]
-        if EXACT:
-            seen3 = seen3 & (i[None, :] >= keep_r_before4[:, None])
-        m3 = power(keep_a_before4[:, None] - keep_a3[None, :], seen3)  # decays from write to read
-        p10 = tl.zeros([C, C], tl.float32)
-        if count > 0:
-            p10 = tl.dot(
-                tl.trans(terms_rounded.to(DT)), tl.trans(write1.to(DT)), p10, input_precision="tf32x3"
-            )  # dy write1^T
-        t6 = (m3 * p10).to(DT)  # (dy write1^T) . m
-        p11 = tl.dot(
-            tl.trans(x.to(DT)),
-            tl.trans((-tl.trans(t6.to(tl.float32))).to(DT)),
-            (since3[None, :] * p9),
-            input_precision="tf32x3",
-        )  # ... + -matrix4 x
-        p12 = tl.dot(tl.trans(z.to(DT)), t3.to(DT), p11, input_precision="tf32x3")  # ... + matrix5 z
-        terms2 = -eta[None, :] * p12  # dx
-        sums4 = over_rows((-tl.trans(x.to(tl.float32)) * p12), count, DT)
-        store_sums(deta_2_out + step + i * H, sums4, i_ok)  # deta
-        keep_a_before5 = tl.load(keep_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-        keep_r_before5 = tl.load(keep_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
-        keep_a4 = tl.load(keep_sums + at + row)
-        keep_r4 = tl.load(keep_resets + at + row) if EXACT else -1
-        seen4 = i[:, None] > i[None, :]
-        if EXACT:
-            seen4 = seen4 & (i[None, :] >= keep_r_before5[:, None])
-        m4 = power(keep_a_before5[:, None] - keep_a4[None, :], seen4)  # decays from write to read
-        pairs2 = tl.where(
-            i[:, None] > i[None, :], (eta[None, :] * (m4 * p * p10)), 0.0
-        )  # ([order_{mask}]_{i,j} . (x x^T) . (dy write1^T) . m) diag(eta)
-        sums5 = tl.sum(pairs2, axis=1)
-        sums6 = -tl.sum(pairs2, axis=0)
-        sums7 = sums2 + sums6
-        since4 = power(keep_a_before5, keep_r_before5 < 0)
-        p13 = tl.dot(tl.trans(W.to(DT)), terms_rounded.to(DT), input_precision="tf32x3")  # dy W
-        sums8 = over_rows((-tl.trans(x.to(tl.float32))) * (since4[None, :] * p13), count, DT)
-        store_sums(W_in_early__out + step + i * H, sums8, i_ok)  # W: in.early
-        t7 = (eta[None, :] * (m4 * p10)).to(DT)  # ((dy write1^T) . m) diag(eta)
-        p14 = tl.dot(
-            tl.trans(x.to(DT)), tl.trans((-t7.to(tl.float32)).to(DT)), (since4[None, :] * p13), input_precision="tf32x3"
-        )  # ... + -matrix6 x
-        terms3 = (-p14) + terms2  # dx
-        terms3_rounded = terms3.to(dx_rows.dtype)
-        dx_rows.store([first_row, 0], tl.trans(terms3_rounded))  # dx
-        p15 = tl.dot(tl.trans(W.to(DT)), tl.trans(do.to(DT)), input_precision="tf32x3")  # do W
-        since5 = power(keep_a4, keep_r4 < 0)
-        sums9 = over_rows(tl.trans(z).to(tl.float32) * (since5[None, :] * p15), count, DT)
-        store_sums(W_in_late__out + step + i * H, sums9, i_ok)  # W: in.late
-        p16 = tl.dot(
-            tl.trans(x.to(DT)), tl.trans((-t4.to(tl.float32)).to(DT)), (since5[None, :] * p15), input_precision="tf32x3"
-        )  # ... + -matrix7 x
-        p16_rounded = p16.to(dz_rows.dtype)
-        dz_rows.store([first_row, 0], tl.trans(p16_rounded))  # dz
-        tl.store(W_own_late__out + step + i * H, sums7, mask=i_ok)  # W.own.late
-        tl.store(W_own_early__out + step + i * H, sums5, mask=i_ok)  # W.own.early
-        # the gradient before the block
-        keep_a_end4 = tl.load(keep_sums + at + last)
-        keep_r_end4 = tl.load(keep_resets + at + last) if EXACT else -1
-        kept2 = power(keep_a_end4, keep_r_end4 < 0)
-        p17 = tl.dot(tl.trans(do.to(DT)), w.to(DT), (kept2 * dW), input_precision="tf32x3")  # ... + do^T diag(until) z
-        p18 = tl.dot(w2.to(DT), x.to(DT), p17, input_precision="tf32x3")  # ... + -p8^T diag(eta . until) x
-        dW = p18  # kept dW + do^T diag(until) z - p8^T diag(eta . until) x
-    if YIELD:
-        if dW_last is not None:
-            if part == 0:
-                tl.store(
-                    dW_last + (sh // H // parts * H + h) * M * N + m_[:, None] * N + n_[None, :],
-                    dW,
-                    mask=m__ok[:, None] & n__ok[None, :],
-                )
-    else:
-        tl.store(dW_last + sh * M * N + m_[:, None] * N + n_[None, :], dW, mask=m__ok[:, None] & n__ok[None, :])
-
-
-def triton_backward_whole(
-    given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None
-):
-    """Gradients, on one walk over the sequences."""
-    x = steps(given["x"])
-    z = steps(given["z"])
-    y = steps(given["y"])
-    eta = steps(given["eta"])
-    keep = steps(given["keep"])
-    some = x
-    B, T = x.shape[:2]
-    H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], keep.shape[2], 0)
-    N = x.shape[-1]
-    M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "658abe64af497429")
-    lay = places(packed, (B, T, H), config.chunk)
-    blocks = places(packed, (B, T, H), BLOCK)
-    parts = parts_for(lay, B * H * cdiv(N, min(config.tile, config.padded(N))))
-    W_first = whole(states.get("W"))
-    dW_first = dW_starts = whole(final_cotangents.get("W"))
-    write1 = saved["f73806d84e"]
-    do = cotangent(cotangents.get("o"), some, (B, T, H, M))
-    W_borders = saved["W borders"]
-    block_keep_sums, block_keep_resets, block_keep_extents = cumulate(keep, blocks, config.exact)
-    block_keep_extents = None
-    eta_by_head = by_head(eta, H)
-    do = aligned(do)
-    z = aligned(z)
-    x = aligned(x)
-    write1 = aligned(write1)
-    if parts > 1 or exchange is not None:
-        keep_sums, keep_resets, keep_extents = cumulate(keep, lay, config.exact)
-        matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-        matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-        launch(
-            backward_whole_prepare_ends,
-            (config.queues(lay.programs),),
-            matrix3,
-            keep_sums,
-            keep_resets,
-            z,
-            *strides(z, H),
-            x,
-            *strides(x, H),
-            matrix2,
-            eta_by_head,
-            *lay.at_once,
-            lay.programs,
-            N=N,
-            block_n_=config.padded(N),
-            CHUNK=config.chunk,
-            STAGES=config.queued(config.padded(N) * (z.element_size() + x.element_size()), config.chunk),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
-            maxnreg=255,
-        )
-    keep_extents = None
-    if parts > 1 or exchange is not None:
-        dW_ends = some.new_empty((B * parts, H, M, N), dtype=torch.float32)
-        launch(
-            backward_whole_ends,
-            (lay.sequences * parts * H * cdiv(M, min(config.tile, config.padded(M))),),
-            None,
-            dW_ends,
-            x,
-            *strides(x, H),
-            keep_sums,
-            keep_resets,
-            do,
-            *strides(do, H),
-            matrix3,
-            matrix2,
-            z,
-            *strides(z, H),
-            eta_by_head,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            N=N,
-            M=M,
-            block_n_=min(config.slice, config.padded(N)),
-            block_m_=min(config.tile, config.padded(M)),
-            YIELD=False,
-            WARPS=config.warps,
-            STAGES=config.stages_for(
-                config.padded(N) * (x.element_size() + z.element_size()),
-                min(config.tile, config.padded(M)) * do.element_size()
-                + config.chunk * (matrix3.element_size() + matrix2.element_size()),
-            ),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.warps,
-            num_stages=2,
-        )
-        dW_linear = saved["W linear"].mT
-        if exchange is not None:  # other parts of the sequence are elsewhere
-            dW_coming = exchange.begin(
-                (map_of_all("W", dW_first, dW_ends, lay, parts, False, linear=dW_linear, axis=1),)
-            )
-    keep_resets = keep_sums = matrix2 = matrix3 = None
-    if parts > 1 or exchange is not None:
-        if exchange is not None:
-            ((dW_first, dW_starts),) = dW_coming()
-        else:
-            dW_starts = chained_matrix(dW_first, dW_ends, dW_linear, lay, parts, False, along=1)
-    dW_ends = None
-    matrix2_blocks = some.new_empty((B, H, blocks.chunks, BLOCK, BLOCK))
-    launch(
-        backward_whole_prepare_2,
-        (config.queues(blocks.programs),),
-        matrix2_blocks,
-        x,
-        *strides(x, H),
-        block_keep_sums,
-        block_keep_resets,
-        eta_by_head,
-        *blocks.at_once,
-        blocks.programs,
-        N=N,
-        block_n_=config.padded(N),
-        CHUNK=config.chunk,
-        STAGES=config.queued(config.padded(N) * x.element_size(), BLOCK),
-        C=BLOCK,
-        LEVELS=LEVELS,
-        EVEN=blocks.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=4,
-        num_stages=1,
-        maxnreg=255,
-    )
-    dy = some.new_empty((B, T, H, M), dtype=some.dtype)
-    deta_2 = some.new_empty((B, T, H, 1), dtype=torch.float32)
-    dx = some.new_empty((B, T, H, N), dtype=some.dtype)
-    dz = some.new_empty((B, T, H, N), dtype=some.dtype)
-    W_spans = some.new_empty((B, H, blocks.chunks, warps_of((config.padded(N), config.padded(M)))), dtype=torch.float32)
-    W_out_late_ = some.new_empty((B, T, H, 1), dtype=torch.float32)
-    W_in_early_ = some.new_empty((B, T, H, 1), dtype=torch.float32)
-    W_in_late_ = some.new_empty((B, T, H, 1), dtype=torch.float32)
-    W_own_late_ = some.new_empty((B, T, H, 1), dtype=torch.float32)
-    W_own_early_ = some.new_empty((B, T, H, 1), dtype=torch.float32)
-    dW_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32)
-    launch(
-        backward_whole,
-        (lay.sequences * parts * H,),
-        W_borders,
-        block_keep_sums,
-        block_keep_resets,
-        W_spans,
-        do,
-        *strides(do, H),
-        z,
-        *strides(z, H),
-        x,
-        *strides(x, H),
-        eta_by_head,
-        write1,
-        *strides(write1, H),
-        matrix2_blocks,
-        dy,
-        *strides(dy, H),
-        W_out_late_,
-        deta_2,
-        W_in_early_,
-        dx,
-        *strides(dx, H),
-        W_in_late_,
-        dz,
-        *strides(dz, H),
-        W_own_late_,
-        W_own_early_,
-        dW_starts,
-        dW_last,
-        *blocks.walked,
-        parts,
-        blocks.length(parts),
-        N=N,
-        M=M,
-        block_n_=config.padded(N),
-        block_m_=config.padded(M),
-        YIELD=True,
-        WARPS=warps_of((config.padded(N), config.padded(M))),
-        STAGES=stages_of(
-            config.padded(M) * (do.element_size() + write1.element_size())
-            + config.padded(N) * (z.element_size() + x.element_size()),
-            2 * config.padded(N) * config.padded(M),
-        ),
-        C=BLOCK,
-        LEVELS=LEVELS,
-        EVEN=blocks.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=warps_of((config.padded(N), config.padded(M))),
-        num_stages=2,
-    )
-    block_keep_resets = block_keep_sums = matrix2_blocks = None
-    gradients, initial = {}, {}
-    W_pairing = block_pairing(
-        W_spans,
-        blocks,
-        out_late=W_out_late_,
-        in_late=W_in_late_,
-        in_early=W_in_early_,
-        own_late=W_own_late_,
-        own_early=W_own_early_,
-    )
-    W_in_early_ = W_in_late_ = W_out_late_ = W_own_early_ = W_own_late_ = W_spans = None
-    if "x" in needs:
-        gradients["x"] = dx.to(given["x"].dtype)
-    dx = None
-    if "z" in needs:
-        gradients["z"] = dz.to(given["z"].dtype)
-    dz = None
-    if "y" in needs:
-        gradients["y"] = dy.to(given["y"].dtype)
-    dy = None
-    if "eta" in needs:
-        gradients["eta"] = total((B, T, H), some.dtype, deta_2).to(given["eta"].dtype)
-    deta_2 = None
-    if "keep" in needs:
-        gradients["keep"] = spread(W_pairing, (B, T, H), some).to(given["keep"].dtype)
-    if "W" in needs:
-        initial["W"] = dW_last
-    dW_last = None
-    return gradients, initial
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -2802,10 +1984,6 @@ def backward_sweep_4(
 
 def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None):
     """Gradients."""
-    if "W borders" in saved:
-        return triton_backward_whole(
-            given, states, constants, saved, cotangents, final_cotangents, needs, packed, exchange
-        )
     x = steps(given["x"])
     z = steps(given["z"])
     y = steps(given["y"])
@@ -2816,7 +1994,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], keep.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "658abe64af497429")
+    config = choose(some.dtype, (N, M), "ffd625e70572e903")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(N, min(config.tile, config.padded(N))))
     W_first = whole(states.get("W"))

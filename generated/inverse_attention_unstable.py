@@ -69,22 +69,11 @@ from chunkform.runtime.decode import Step, StepKernel
 from chunkform.runtime.kernels import border_sums, chained_matrix, chunk_of, cumulate, inverse, part_of, place_of, power
 from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, each_head, launch, spread, steps, strides, whole
 from chunkform.runtime.op import Argument, Backend, Op, Signature
-from chunkform.runtime.packed import BLOCK, backward_by_length, forward_by_length
+from chunkform.runtime.packed import backward_by_length, forward_by_length
 from chunkform.runtime.parts import map_of_all
-from chunkform.runtime.places import LEVELS, parts_for, places
+from chunkform.runtime.places import parts_for, places
 from chunkform.runtime.rounding import rounded_and_rest, rounded_to
 from chunkform.runtime.segments import Segment, in_pieces, over_chunks
-from chunkform.runtime.together import (
-    aligned,
-    block_pairing,
-    over_rows,
-    paired_states,
-    rows_of,
-    stages_of,
-    store_sums,
-    together,
-    warps_of,
-)
 from chunkform.runtime.torch_form import (
     CHUNK,
     dtype_of,
@@ -636,7 +625,6 @@ def forward_prepare_1(
 def forward_sweep_1(
     s_first,
     s_last,
-    s_borders,
     o_p,
     o_b,
     o_t,
@@ -667,7 +655,6 @@ def forward_sweep_1(
     starts,
     parts,
     length,
-    blocks,
     D: tl.constexpr,
     E: tl.constexpr,
     block_d: tl.constexpr,
@@ -675,8 +662,6 @@ def forward_sweep_1(
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
     STAGES: tl.constexpr,
-    BLOCK: tl.constexpr,
-    ROWS: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -709,7 +694,6 @@ def forward_sweep_1(
         d = d + (d_slice,)
         d_ok = d_ok + (d_ok_slice,)
         s = s + (s_slice,)
-    first_block = (begin // BLOCK + (0 if starts is None else sh // H)).to(tl.int32)
     o_p += b * o_b + h // o_g * o_h
     q_p += b * q_b + h // q_g * q_h
     ahead1_p += b * ahead1_b + h // ahead1_g * ahead1_h
@@ -727,18 +711,11 @@ def forward_sweep_1(
         lam_r = tl.load(lam_resets + at + row) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
+        o = tl.load(o_p + t0 * o_t + i[None, :] * o_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
+        o_each = tl.where(e_ok[:, None] & i_ok[None, :], o, 0.0)
         p = tl.zeros([block_e, C], tl.float32)
         k = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
-            if s_borders is not None:
-                if n % (BLOCK // C) == 0:
-                    tl.store(
-                        s_borders
-                        + (((b * blocks + first_block + n // (BLOCK // C)) * ROWS + e[:, None]) * H + h) * D
-                        + d[n_d][None, :],
-                        s[n_d],
-                        mask=d_ok[n_d][None, :],
-                    )
             q = tl.load(
                 q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
@@ -747,8 +724,6 @@ def forward_sweep_1(
                 k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
             )
             k = k + (k_slice,)
-        o = tl.load(o_p + t0 * o_t + i[None, :] * o_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
-        o_each = tl.where(e_ok[:, None] & i_ok[None, :], o, 0.0)
         since = power(lam_a, lam_r < 0)
         w = o_each.to(tl.float32) + (-since[None, :] * p)
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
@@ -916,10 +891,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], o.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = o.shape[-1]
-    config = choose(some.dtype, (D, E), "46b683f78dc2c881")
+    config = choose(some.dtype, (D, E), "0c4a3c68dcd0c889")
     lay = places(packed, (B, T, H), config.chunk)
-    blocks = places(packed, (B, T, H), BLOCK)
-    jointly = needs_backward and together(config, (D, E), q, k, o)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     s_first = whole(states.get("s"))
     s_starts = s_first
@@ -962,7 +935,6 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
             None,
             s_ends,
-            None,
             o,
             *strides(o, H),
             q,
@@ -978,7 +950,6 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             *lay.walked,
             parts,
             lay.length(parts),
-            blocks.chunks,
             D=D,
             E=E,
             block_d=min(config.slice, config.padded(D)),
@@ -989,8 +960,6 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
                 config.padded(D) * (q.element_size() + k.element_size()),
                 min(config.tile, config.padded(E)) * o.element_size() + config.chunk * matrix1.element_size(),
             ),
-            BLOCK=BLOCK,
-            ROWS=config.padded(E),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1041,14 +1010,12 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             s_starts = chained_matrix(s_first, s_ends, s_linear, lay, parts, True, along=0)
     s_ends = None
     write1 = some.new_empty((B, T, H, E), dtype=some.dtype)
-    s_borders = some.new_empty((B, blocks.chunks * config.padded(E), H, D), dtype=some.dtype) if jointly else None
     s_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
     launch(
         forward_sweep_1,
         (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
         s_starts,
         s_last,
-        s_borders,
         o,
         *strides(o, H),
         q,
@@ -1064,7 +1031,6 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         *lay.walked,
         parts,
         lay.length(parts),
-        blocks.chunks,
         D=D,
         E=E,
         block_d=min(config.slice, config.padded(D)),
@@ -1075,8 +1041,6 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             config.padded(D) * (q.element_size() + k.element_size()),
             min(config.tile, config.padded(E)) * o.element_size() + config.chunk * matrix1.element_size(),
         ),
-        BLOCK=BLOCK,
-        ROWS=config.padded(E),
         C=config.chunk,
         LEVELS=config.levels,
         EVEN=lay.even,
@@ -1088,9 +1052,6 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     lam_resets = lam_sums = matrix1 = None
     t2 = (each_head(q, H).float() * each_head(k, H).float()).sum(-1)
     saved = {"d91dd90777": write1}
-    if jointly:
-        saved |= {"s borders": s_borders}
-    s_borders = None
     if parts > 1:
         saved |= {"s starts": s_starts}
     if parts > 1 or exchange is not None:
@@ -1101,766 +1062,6 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         {"s": s_last},
         saved,
     )
-
-
-@triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_whole_prepare_ends(
-    matrix1,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    lam_sums,
-    lam_resets,
-    ahead1_p,
-    ahead1_b,
-    ahead1_t,
-    ahead1_h,
-    ahead1_g,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
-):
-    """What needs no state, for all chunks at once."""
-    i = tl.arange(0, C)
-    d = tl.arange(0, block_d)
-    d_ok = d < D
-    k_p_all = k_p
-    q_p_all = q_p
-    ahead1_p_all = ahead1_p
-    for program in tl.range(tl.program_id(0), programs, tl.num_programs(0), num_stages=STAGES):
-        b, c, h = chunk_of(program, H, chunks)
-        bh = b * H + h
-        t0, last = place_of(c, T, begins, stops, C)
-        i_ok = i < last + 1
-        if begins is not None:
-            t0, last = tl.where(last < 0, 0, t0), tl.maximum(last, 0)
-        row = i if EVEN else tl.minimum(i, last)
-        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
-        step = (b * T + t0) * H + h
-        k_p = k_p_all + b * k_b + h // k_g * k_h
-        q_p = q_p_all + b * q_b + h // q_g * q_h
-        ahead1_p = ahead1_p_all + b * ahead1_b + h // ahead1_g * ahead1_h
-        lam_a = tl.load(lam_sums + at + row)
-        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k q^T
-        seen = i[:, None] < i[None, :]
-        if EXACT:
-            seen = seen & (i[:, None] >= lam_r[None, :])
-        m = power(lam_a[None, :] - lam_a[:, None], seen)  # decays from write to read
-        ahead1 = tl.load(ahead1_p + t0 * ahead1_t + i * ahead1_t, mask=i_ok, other=0.0)
-        w = -ahead1.to(tl.float32)[:, None] * (p * m)
-        x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
-        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # x
-
-
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
-def backward_whole_ends(
-    ds_first,
-    ds_last,
-    ahead1_p,
-    ahead1_b,
-    ahead1_t,
-    ahead1_h,
-    ahead1_g,
-    dv_p,
-    dv_b,
-    dv_t,
-    dv_h,
-    dv_g,
-    lam_sums,
-    lam_resets,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    matrix1,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
-):
-    """A walk backwards over chunks, carrying a tile of ds."""
-    tile = tl.program_id(0) % tl.cdiv(E, block_e)
-    sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
-    h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
-    bh = b * H + h
-    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
-    i = tl.arange(0, C)
-    e = tile * block_e + tl.arange(0, block_e)
-    e_ok = e < E
-    d = ()
-    d_ok = ()
-    ds = ()
-    for n_d in tl.static_range((D + block_d - 1) // block_d):
-        d_slice = n_d * block_d + tl.arange(0, block_d)
-        d_ok_slice = d_slice < D
-        ds_slice = tl.zeros([block_e, block_d], tl.float32)
-        if ds_first is not None:
-            ds_slice += tl.load(
-                ds_first + sh * D * E + d_slice[None, :] * E + e[:, None],
-                mask=d_ok_slice[None, :] & e_ok[:, None],
-                other=0.0,
-            )
-        d = d + (d_slice,)
-        d_ok = d_ok + (d_ok_slice,)
-        ds = ds + (ds_slice,)
-    ahead1_p += b * ahead1_b + h // ahead1_g * ahead1_h
-    dv_p += b * dv_b + h // dv_g * dv_h
-    k_p += b * k_b + h // k_g * k_h
-    q_p += b * q_b + h // q_g * q_h
-    for n in tl.range(0, count, num_stages=STAGES):
-        c = count - 1 - n
-        t0 = begin + tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
-        c += first
-        i_ok = i < last + 1
-        row = i if EVEN else tl.minimum(i, last)
-        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
-        step = (b * T + t0) * H + h
-        lam_a = tl.load(lam_sums + at + row)
-        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
-        lam_a_end = tl.load(lam_sums + at + last)
-        lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
-        ahead1 = tl.load(ahead1_p + t0 * ahead1_t + i * ahead1_t, mask=i_ok, other=0.0)
-        dv = tl.load(dv_p + t0 * dv_t + i[None, :] * dv_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
-        dv_each = tl.where(e_ok[:, None] & i_ok[None, :], dv, 0.0)
-        since = power(lam_a_end - lam_a, lam_r_end < i + 1)
-        p = tl.zeros([block_e, C], tl.float32)
-        q = ()
-        for n_d in tl.static_range((D + block_d - 1) // block_d):
-            k = tl.load(
-                k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
-            )
-            p = tl.dot(ds[n_d].to(DT), tl.trans(k.to(DT)), p, input_precision="tf32x3")  # k ds
-            q_slice = tl.load(
-                q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
-            )
-            q = q + (q_slice,)
-        w = (ahead1.to(tl.float32)[None, :] * dv_each.to(tl.float32)) + ((since * ahead1.to(tl.float32))[None, :] * p)
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
-        kept = power(lam_a_end, lam_r_end < 0)
-        until = power(lam_a, lam_r < 0)
-        ds_next = ()
-        for n_d in tl.static_range((D + block_d - 1) // block_d):
-            p3 = tl.dot(
-                (-until[None, :] * p2).to(DT), q[n_d].to(DT), (kept * ds[n_d]), input_precision="tf32x3"
-            )  # ... + -q^T diag(until) p2
-            ds_slice2 = p3  # kept ds - q^T diag(until) p2
-            ds_next = ds_next + (ds_slice2,)
-        ds = ds_next
-    for n_d in tl.static_range((D + block_d - 1) // block_d):
-        if YIELD:
-            if ds_last is not None:
-                if part == 0:
-                    tl.store(
-                        ds_last + (sh // H // parts * H + h) * D * E + d[n_d][None, :] * E + e[:, None],
-                        ds[n_d],
-                        mask=d_ok[n_d][None, :] & e_ok[:, None],
-                    )
-        else:
-            tl.store(
-                ds_last + sh * D * E + d[n_d][None, :] * E + e[:, None],
-                ds[n_d],
-                mask=d_ok[n_d][None, :] & e_ok[:, None],
-            )
-
-
-@triton.jit(do_not_specialize=["T", "chunks", "programs"])
-def backward_whole_prepare_1(
-    matrix1,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    lam_sums,
-    lam_resets,
-    ahead1_p,
-    ahead1_b,
-    ahead1_t,
-    ahead1_h,
-    ahead1_g,
-    T,
-    H,
-    chunks,
-    begins,
-    stops,
-    programs,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    CHUNK: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
-):
-    """What needs no state, for all chunks at once."""
-    i = tl.arange(0, C)
-    d = tl.arange(0, block_d)
-    d_ok = d < D
-    k_p_all = k_p
-    q_p_all = q_p
-    ahead1_p_all = ahead1_p
-    for program in tl.range(tl.program_id(0), programs, tl.num_programs(0), num_stages=STAGES):
-        b, c, h = chunk_of(program, H, chunks)
-        bh = b * H + h
-        t0, last = place_of(c, T, begins, stops, C)
-        i_ok = i < last + 1
-        if begins is not None:
-            t0, last = tl.where(last < 0, 0, t0), tl.maximum(last, 0)
-        row = i if EVEN else tl.minimum(i, last)
-        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
-        step = (b * T + t0) * H + h
-        k_p = k_p_all + b * k_b + h // k_g * k_h
-        q_p = q_p_all + b * q_b + h // q_g * q_h
-        ahead1_p = ahead1_p_all + b * ahead1_b + h // ahead1_g * ahead1_h
-        lam_a = tl.load(lam_sums + at + row)
-        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
-        k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
-        p = tl.dot(k.to(DT), tl.trans(q.to(DT)), input_precision="tf32x3")  # k q^T
-        seen = i[:, None] < i[None, :]
-        if EXACT:
-            seen = seen & (i[:, None] >= lam_r[None, :])
-        m = power(lam_a[None, :] - lam_a[:, None], seen)  # decays from write to read
-        ahead1 = tl.load(ahead1_p + t0 * ahead1_t + i * ahead1_t, mask=i_ok, other=0.0)
-        w = -ahead1.to(tl.float32)[:, None] * (p * m)
-        x = inverse(w, C, LEVELS, DT)  # (I - T)^-1
-        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], x)  # x
-
-
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
-def backward_whole(
-    s_borders,
-    lam_sums,
-    lam_resets,
-    s_spans_out,
-    ahead1_p,
-    ahead1_b,
-    ahead1_t,
-    ahead1_h,
-    ahead1_g,
-    dv_p,
-    dv_b,
-    dv_t,
-    dv_h,
-    dv_g,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    matrix1,
-    do_p,
-    do_b,
-    do_t,
-    do_h,
-    do_g,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    s_out_late__out,
-    read1_p,
-    read1_b,
-    read1_t,
-    read1_h,
-    read1_g,
-    dq_1_148c1f_out,
-    dk_1_148c1f_out,
-    s_in_early__out,
-    lam_by_head,
-    dq_2_p,
-    dq_2_b,
-    dq_2_t,
-    dq_2_h,
-    dq_2_g,
-    s_own_early__out,
-    s_own_late__out,
-    ds_first,
-    ds_last,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    E: tl.constexpr,
-    block_d: tl.constexpr,
-    block_e: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
-):
-    """All of the backward pass on one walk backwards over blocks, carrying ds."""
-    sh = tl.program_id(0).to(tl.int64)
-    h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
-    bh = b * H + h
-    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
-    i = tl.arange(0, C)
-    d = tl.arange(0, block_d)
-    d_ok = d < D
-    e = tl.arange(0, block_e)
-    e_ok = e < E
-    ds = tl.zeros([block_e, block_d], tl.float32)
-    if ds_first is not None:
-        ds += tl.load(
-            ds_first + sh * D * E + d[None, :] * E + e[:, None], mask=d_ok[None, :] & e_ok[:, None], other=0.0
-        )
-    ahead1_p += b * ahead1_b + h // ahead1_g * ahead1_h
-    dv_p += b * dv_b + h // dv_g * dv_h
-    k_p += b * k_b + h // k_g * k_h
-    do_p += b * do_b + h // do_g * do_h
-    q_p += b * q_b + h // q_g * q_h
-    write1_p += b * write1_b + h // write1_g * write1_h
-    read1_p += b * read1_b + h // read1_g * read1_h
-    dq_2_p += b * dq_2_b + h // dq_2_g * dq_2_h
-    dv_rows = rows_of(dv_p, E, dv_t, stop, C, block_e)
-    k_rows = rows_of(k_p, D, k_t, stop, C, block_d)
-    do_rows = rows_of(do_p, E, do_t, stop, C, block_e)
-    q_rows = rows_of(q_p, D, q_t, stop, C, block_d)
-    write1_rows = rows_of(write1_p, E, write1_t, stop, C, block_e)
-    read1_rows = rows_of(read1_p, D, read1_t, stop, C, block_d)
-    dq_2_rows = rows_of(dq_2_p, D, dq_2_t, stop, C, block_d)
-    s_rows = rows_of(s_borders + (b * chunks * block_e * H + h) * D, D, H * D, chunks * block_e, block_e, block_d)
-    for n in tl.range(0, count, num_stages=STAGES):
-        c = count - 1 - n
-        t0 = begin + tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
-        c += first
-        i_ok = i < last + 1
-        row = i if EVEN else tl.minimum(i, last)
-        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
-        step = (b * T + t0) * H + h
-        first_row = t0.to(tl.int32)
-        s = s_rows.load([c * block_e, 0])
-        lam_a_end = tl.load(lam_sums + at + last)
-        lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
-        kept = power(lam_a_end, lam_r_end < 0)
-        tl.store(
-            s_spans_out + (bh * chunks + c) * WARPS + tl.arange(0, WARPS), kept * paired_states(s, ds, WARPS)
-        )  # the decays of the block times <s, ds>
-        ahead1 = tl.load(ahead1_p + t0 * ahead1_t + i * ahead1_t, mask=i_ok, other=0.0)
-        dv = dv_rows.load([first_row, 0])
-        lam_a = tl.load(lam_sums + at + row)
-        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
-        lam_a_end2 = tl.load(lam_sums + at + last)
-        lam_r_end2 = tl.load(lam_resets + at + last) if EXACT else -1
-        since = power(lam_a_end2 - lam_a, lam_r_end2 < i + 1)
-        k = k_rows.load([first_row, 0])
-        p = tl.dot(ds.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k ds
-        w = (ahead1.to(tl.float32)[None, :] * tl.trans(dv.to(tl.float32))) + (
-            (since * ahead1.to(tl.float32))[None, :] * p
-        )
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
-        p2_rounded = p2.to(do_rows.dtype)
-        do_rows.store([first_row, 0], tl.trans(p2_rounded))  # do
-        until = power(lam_a, lam_r < 0)
-        q = q_rows.load([first_row, 0])
-        w2 = (-until[None, :] * p2).to(DT)
-        lam_a2 = tl.load(lam_sums + at + row)
-        lam_r2 = tl.load(lam_resets + at + row) if EXACT else -1
-        lam_a_end3 = tl.load(lam_sums + at + last)
-        lam_r_end3 = tl.load(lam_resets + at + last) if EXACT else -1
-        since2 = power(lam_a_end3 - lam_a2, lam_r_end3 < i + 1)
-        write1 = write1_rows.load([first_row, 0])
-        p3 = tl.dot(tl.trans(ds.to(DT)), tl.trans(write1.to(DT)), input_precision="tf32x3")  # write1 ds^T
-        sums = over_rows((-tl.trans(k.to(tl.float32))) * ((since2 * ahead1.to(tl.float32))[None, :] * p3), count, DT)
-        store_sums(s_out_late__out + step + i * H, sums, i_ok)  # s: out.late
-        p4 = tl.zeros([C, C], tl.float32)
-        if count > 0:
-            p4 = tl.dot(
-                tl.trans(p2_rounded.to(DT)), tl.trans(write1.to(DT)), p4, input_precision="tf32x3"
-            )  # do write1^T
-        seen = i[:, None] > i[None, :]
-        if EXACT:
-            seen = seen & (i[None, :] >= lam_r2[:, None])
-        m = power(lam_a2[:, None] - lam_a2[None, :], seen)  # decays from write to read
-        t2 = (p4 * m).to(DT)  # (do write1^T) . m
-        p5 = tl.dot(
-            tl.trans(q.to(DT)),
-            tl.trans((-tl.trans(t2.to(tl.float32))).to(DT)),
-            (since2[None, :] * p3),
-            input_precision="tf32x3",
-        )  # ... + -matrix2 q
-        p5_rounded = p5.to(read1_rows.dtype)
-        read1_rows.store([first_row, 0], tl.trans(p5_rounded))  # read1
-        sums2 = over_rows((tl.trans(k.to(tl.float32)) * p5_rounded.to(tl.float32)), count, DT)
-        store_sums(dq_1_148c1f_out + step + i * H, sums2, i_ok)  # dq
-        sums3 = over_rows((tl.trans(k.to(tl.float32)) * p5_rounded.to(tl.float32)), count, DT)
-        store_sums(dk_1_148c1f_out + step + i * H, sums3, i_ok)  # dk
-        p6 = tl.zeros([C, C], tl.float32)
-        if count > 0:
-            p6 = tl.dot(q.to(DT), tl.trans(k.to(DT)), p6, input_precision="tf32x3")  # q k^T
-        lam_a3 = tl.load(lam_sums + at + row)
-        lam_r3 = tl.load(lam_resets + at + row) if EXACT else -1
-        seen2 = i[:, None] > i[None, :]
-        if EXACT:
-            seen2 = seen2 & (i[None, :] >= lam_r3[:, None])
-        m2 = power(lam_a3[:, None] - lam_a3[None, :], seen2)  # decays from write to read
-        pairs = tl.where(
-            i[:, None] > i[None, :], (-ahead1.to(tl.float32)[None, :] * (p6 * p4 * m2)), 0.0
-        )  # -([order_{mask}]_{i,j} . (q k^T) . (do write1^T) . m) diag((cd952cfd4723))
-        sums4 = tl.sum(pairs, axis=1)
-        sums5 = -tl.sum(pairs, axis=0)
-        since3 = power(lam_a3, lam_r3 < 0)
-        p7 = tl.dot(tl.trans(s.to(DT)), p2_rounded.to(DT), input_precision="tf32x3")  # do s^T
-        sums6 = over_rows((-tl.trans(q.to(tl.float32))) * (since3[None, :] * p7), count, DT)
-        store_sums(s_in_early__out + step + i * H, sums6, i_ok)  # s: in.early
-        lam_a_before = tl.load(lam_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-        lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
-        since4 = power(lam_a_before, lam_r_before < 0)
-        seen3 = i[:, None] > i[None, :]
-        if EXACT:
-            seen3 = seen3 & (i[None, :] >= lam_r_before[:, None])
-        m3 = power(lam_a_before[:, None] - lam_a3[None, :], seen3)  # decays from write to read
-        t3 = (ahead1.to(tl.float32)[None, :] * (m3 * p4)).to(DT)  # ((do write1^T) . m) diag((cd952cfd4723))
-        p8 = tl.dot(
-            tl.trans(k.to(DT)), tl.trans(t3.to(DT)), (since4[None, :] * p7), input_precision="tf32x3"
-        )  # ... + matrix3 k
-        lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
-        terms = -lam[None, :] * p8  # dq
-        terms_rounded = terms.to(dq_2_rows.dtype)
-        dq_2_rows.store([first_row, 0], tl.trans(terms_rounded))  # dq
-        tl.store(s_own_early__out + step + i * H, sums4, mask=i_ok)  # s.own.early
-        tl.store(s_own_late__out + step + i * H, sums5, mask=i_ok)  # s.own.late
-        # the gradient before the block
-        lam_a_end4 = tl.load(lam_sums + at + last)
-        lam_r_end4 = tl.load(lam_resets + at + last) if EXACT else -1
-        kept2 = power(lam_a_end4, lam_r_end4 < 0)
-        p9 = tl.dot(w2.to(DT), q.to(DT), (kept2 * ds), input_precision="tf32x3")  # ... + -q^T diag(until) p2
-        ds = p9  # kept ds - q^T diag(until) p2
-    if YIELD:
-        if ds_last is not None:
-            if part == 0:
-                tl.store(
-                    ds_last + (sh // H // parts * H + h) * D * E + d[None, :] * E + e[:, None],
-                    ds,
-                    mask=d_ok[None, :] & e_ok[:, None],
-                )
-    else:
-        tl.store(ds_last + sh * D * E + d[None, :] * E + e[:, None], ds, mask=d_ok[None, :] & e_ok[:, None])
-
-
-def triton_backward_whole(
-    given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None
-):
-    """Gradients, on one walk over the sequences."""
-    q = steps(given["q"])
-    k = steps(given["k"])
-    o = steps(given["o"])
-    lam = steps(given["lam"])
-    some = q
-    B, T = q.shape[:2]
-    H = max(q.shape[2], k.shape[2], o.shape[2], lam.shape[2], 0)
-    D = q.shape[-1]
-    E = o.shape[-1]
-    config = choose(some.dtype, (D, E), "46b683f78dc2c881")
-    lay = places(packed, (B, T, H), config.chunk)
-    blocks = places(packed, (B, T, H), BLOCK)
-    parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
-    s_first = whole(states.get("s"))
-    ds_first = ds_starts = whole(final_cotangents.get("s"))
-    write1 = saved["d91dd90777"]
-    dv = cotangent(cotangents.get("v"), some, (B, T, H, E))
-    s_borders = saved["s borders"]
-    block_lam_sums, block_lam_resets, block_lam_extents = cumulate(lam, blocks, config.exact)
-    block_lam_extents = None
-    t1 = (each_head(q, H).float() * each_head(k, H).float()).sum(-1)
-    ahead1 = steps((1.0 / t1).expand(B, T, H))
-    lam_by_head = by_head(lam, H)
-    dv = aligned(dv)
-    k = aligned(k)
-    q = aligned(q)
-    write1 = aligned(write1)
-    if parts > 1 or exchange is not None:
-        lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
-        matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-        launch(
-            backward_whole_prepare_ends,
-            (config.queues(lay.programs),),
-            matrix1,
-            k,
-            *strides(k, H),
-            q,
-            *strides(q, H),
-            lam_sums,
-            lam_resets,
-            ahead1,
-            *strides(ahead1, H),
-            *lay.at_once,
-            lay.programs,
-            D=D,
-            block_d=config.padded(D),
-            CHUNK=config.chunk,
-            STAGES=config.queued(config.padded(D) * (k.element_size() + q.element_size()), config.chunk),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.ahead,
-            num_stages=1,
-            maxnreg=255,
-        )
-    lam_extents = None
-    if parts > 1 or exchange is not None:
-        ds_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
-        launch(
-            backward_whole_ends,
-            (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
-            None,
-            ds_ends,
-            ahead1,
-            *strides(ahead1, H),
-            dv,
-            *strides(dv, H),
-            lam_sums,
-            lam_resets,
-            k,
-            *strides(k, H),
-            matrix1,
-            q,
-            *strides(q, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            D=D,
-            E=E,
-            block_d=min(config.slice, config.padded(D)),
-            block_e=min(config.tile, config.padded(E)),
-            YIELD=False,
-            WARPS=config.warps,
-            STAGES=config.stages_for(
-                config.padded(D) * (k.element_size() + q.element_size()),
-                min(config.tile, config.padded(E)) * dv.element_size() + config.chunk * matrix1.element_size(),
-            ),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.warps,
-            num_stages=2,
-        )
-        ds_linear = saved["s linear"].mT
-        if exchange is not None:  # other parts of the sequence are elsewhere
-            ds_coming = exchange.begin(
-                (map_of_all("s", ds_first, ds_ends, lay, parts, False, linear=ds_linear, axis=0),)
-            )
-    lam_resets = lam_sums = matrix1 = None
-    if parts > 1 or exchange is not None:
-        if exchange is not None:
-            ((ds_first, ds_starts),) = ds_coming()
-        else:
-            ds_starts = chained_matrix(ds_first, ds_ends, ds_linear, lay, parts, False, along=0)
-    ds_ends = None
-    matrix1_blocks = some.new_empty((B, H, blocks.chunks, BLOCK, BLOCK))
-    launch(
-        backward_whole_prepare_1,
-        (config.queues(blocks.programs),),
-        matrix1_blocks,
-        k,
-        *strides(k, H),
-        q,
-        *strides(q, H),
-        block_lam_sums,
-        block_lam_resets,
-        ahead1,
-        *strides(ahead1, H),
-        *blocks.at_once,
-        blocks.programs,
-        D=D,
-        block_d=config.padded(D),
-        CHUNK=config.chunk,
-        STAGES=config.queued(config.padded(D) * (k.element_size() + q.element_size()), BLOCK),
-        C=BLOCK,
-        LEVELS=LEVELS,
-        EVEN=blocks.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=4,
-        num_stages=1,
-        maxnreg=255,
-    )
-    do = some.new_empty((B, T, H, E), dtype=some.dtype)
-    read1 = some.new_empty((B, T, H, D), dtype=some.dtype)
-    dq_1_148c1f = some.new_empty((B, T, H, 1), dtype=torch.float32)
-    dk_1_148c1f = some.new_empty((B, T, H, 1), dtype=torch.float32)
-    dq_2 = some.new_empty((B, T, H, D), dtype=some.dtype)
-    s_spans = some.new_empty((B, H, blocks.chunks, warps_of((config.padded(D), config.padded(E)))), dtype=torch.float32)
-    s_out_late_ = some.new_empty((B, T, H, 1), dtype=torch.float32)
-    s_in_early_ = some.new_empty((B, T, H, 1), dtype=torch.float32)
-    s_own_early_ = some.new_empty((B, T, H, 1), dtype=torch.float32)
-    s_own_late_ = some.new_empty((B, T, H, 1), dtype=torch.float32)
-    ds_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
-    launch(
-        backward_whole,
-        (lay.sequences * parts * H,),
-        s_borders,
-        block_lam_sums,
-        block_lam_resets,
-        s_spans,
-        ahead1,
-        *strides(ahead1, H),
-        dv,
-        *strides(dv, H),
-        k,
-        *strides(k, H),
-        matrix1_blocks,
-        do,
-        *strides(do, H),
-        q,
-        *strides(q, H),
-        write1,
-        *strides(write1, H),
-        s_out_late_,
-        read1,
-        *strides(read1, H),
-        dq_1_148c1f,
-        dk_1_148c1f,
-        s_in_early_,
-        lam_by_head,
-        dq_2,
-        *strides(dq_2, H),
-        s_own_early_,
-        s_own_late_,
-        ds_starts,
-        ds_last,
-        *blocks.walked,
-        parts,
-        blocks.length(parts),
-        D=D,
-        E=E,
-        block_d=config.padded(D),
-        block_e=config.padded(E),
-        YIELD=True,
-        WARPS=warps_of((config.padded(D), config.padded(E))),
-        STAGES=stages_of(
-            config.padded(E) * (dv.element_size() + write1.element_size())
-            + config.padded(D) * (k.element_size() + q.element_size()),
-            2 * config.padded(D) * config.padded(E),
-        ),
-        C=BLOCK,
-        LEVELS=LEVELS,
-        EVEN=blocks.even,
-        EXACT=config.exact,
-        DT=DTYPES[some.dtype],
-        num_warps=warps_of((config.padded(D), config.padded(E))),
-        num_stages=2,
-    )
-    block_lam_resets = block_lam_sums = matrix1_blocks = None
-    gradients, initial = {}, {}
-    s_pairing = block_pairing(
-        s_spans,
-        blocks,
-        out_late=s_out_late_,
-        in_early=s_in_early_,
-        own_late=s_own_late_,
-        own_early=s_own_early_,
-        at_once=True,
-    )
-    s_in_early_ = s_out_late_ = s_own_early_ = s_own_late_ = s_spans = None
-    if "q" in needs:
-        t2 = (each_head(q, H).float() * each_head(k, H).float()).sum(-1)
-        t3 = (dv.float() * write1.float()).sum(-1)
-        gradients["q"] = (
-            spread(
-                dq_2.float() - (t2**-2 * (dq_1_148c1f.sum(-1) + t3))[..., None] * each_head(k, H).float(),
-                (B, T, H, D),
-                some,
-            )
-            .to(some.dtype)
-            .to(given["q"].dtype)
-        )
-    dq_1_148c1f = dq_2 = None
-    if "k" in needs:
-        t4 = (each_head(q, H).float() * each_head(k, H).float()).sum(-1)
-        t5 = (dv.float() * write1.float()).sum(-1)
-        gradients["k"] = (
-            spread(
-                (1.0 / t4)[..., None] * read1.float()
-                - (t4**-2 * (dk_1_148c1f.sum(-1) + t5))[..., None] * each_head(q, H).float(),
-                (B, T, H, D),
-                some,
-            )
-            .to(some.dtype)
-            .to(given["k"].dtype)
-        )
-    dk_1_148c1f = read1 = None
-    if "o" in needs:
-        gradients["o"] = do.to(given["o"].dtype)
-    do = None
-    if "lam" in needs:
-        gradients["lam"] = spread(s_pairing, (B, T, H), some).to(given["lam"].dtype)
-    if "s" in needs:
-        initial["s"] = ds_last
-    ds_last = None
-    return gradients, initial
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
@@ -2580,10 +1781,6 @@ def backward_sweep_3(
 
 def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None):
     """Gradients."""
-    if "s borders" in saved:
-        return triton_backward_whole(
-            given, states, constants, saved, cotangents, final_cotangents, needs, packed, exchange
-        )
     q = steps(given["q"])
     k = steps(given["k"])
     o = steps(given["o"])
@@ -2593,7 +1790,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], o.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = o.shape[-1]
-    config = choose(some.dtype, (D, E), "46b683f78dc2c881")
+    config = choose(some.dtype, (D, E), "0c4a3c68dcd0c889")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     s_first = whole(states.get("s"))

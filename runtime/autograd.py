@@ -15,7 +15,7 @@ from chunkform.errors import DoubleBackwardError
 from .packed import Packed
 from .passes import Call, backward_pass, forward_pass, keeps
 from .replay import layouts, replayed
-from .signature import Signature
+from .signature import OVERWRITE, Signature
 
 
 def apply(call: Call, tensors: Sequence[Tensor | None]) -> Sequence[Tensor]:
@@ -68,7 +68,7 @@ class Run(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: Call, *tensors: Tensor | None) -> Any:
         results, kept = _forward(call, tensors)
-        ctx.call, ctx.kept = call, kept
+        ctx.call, ctx.kept, ctx.spent = call, kept, False
         count = _results(call)
         ctx.save_for_backward(*tensors, *results[count:])
         ctx.set_materialize_grads(False)
@@ -76,9 +76,13 @@ class Run(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
-        call, wanted = ctx.call, ctx.needs_input_grad[1:]
-        task = Task(call, ctx.kept, wanted)
-        tensors = (*ctx.saved_tensors, *cotangents)
+        call, wanted, known = ctx.call, ctx.needs_input_grad[1:], ctx.saved_tensors
+        if ctx.spent:  # by an earlier backward pass over the same graph
+            task, known = Task(call, None, wanted), known[: len(wanted)]
+        else:
+            task = Task(call, ctx.kept, wanted, overwrites=True)
+            ctx.spent = ctx.kept is not None and "overwrites" in call.backend.features
+        tensors = (*known, *cotangents)
         if not call.finals:
             tensors = (*tensors, *[None] * len(call.signature.states))
         if torch.is_grad_enabled():  # create_graph=True
@@ -124,11 +128,13 @@ class Functional(torch.autograd.Function):
 
 @dataclass(slots=True, eq=False)
 class Task:
-    """A backward pass. kept: the names of what was saved, or None where the forward pass is computed again."""
+    """A backward pass. kept: the names of what was saved, or None where the forward pass is computed again. overwrites: is what
+    was saved lost with it?"""
 
     call: Call
     kept: tuple[str, ...] | None
     wanted: tuple[bool, ...]
+    overwrites: bool = False
 
     def gradients(self, flat: Sequence[Tensor | None]) -> list[Tensor | None]:
         """From arguments and states, what was kept, and cotangents."""
@@ -142,7 +148,10 @@ class Task:
     def _run(self, flat: Sequence[Tensor | None]) -> tuple[list[Tensor | None], None]:
         s, kept = self.call.signature, len(self.kept or ())
         count, end = len(s.names), len(s.names) + kept
-        saved = None if self.kept is None else dict(zip(self.kept, flat[count:end], strict=True))
+        saved: dict[str, Any] | None = None
+        if self.kept is not None:
+            saved = dict(zip(self.kept, flat[count:end], strict=True))
+            saved |= {OVERWRITE: None} if self.overwrites else {}
         cotangents = flat[end : end + len(s.result_head_axes)]
         return backward_pass(_packed_by(self.call, flat), flat[:count], saved, cotangents, self.wanted), None
 

@@ -211,7 +211,8 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> No
         watching.instead(kernel, grid, args, options)
         return
     device = next(x.device for x in args if isinstance(x, torch.Tensor))
-    compiled, scratch = None, []
+    compiled: Any = None
+    scratch: list[torch.Tensor] = []
     if device.type != "cuda":
         with _disable_current_modes():  # the interpreter's own work isn't the pass's
             kernel[grid](*args, **options)
@@ -224,7 +225,7 @@ def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> No
         watching.note(kernel, compiled, grid, args, options, scratch)
 
 
-_COMPILED: dict[tuple[Any, ...], tuple[Any, list[str]]] = {}
+_COMPILED: dict[tuple[Any, ...], tuple[Any, list[str], bool]] = {}
 
 
 @contextmanager
@@ -258,14 +259,15 @@ def _launch(
     if found is None:
         with _scratch(device) as taken:
             compiled = _fitting(kernel, grid, args, options)
-        _COMPILED[key] = compiled, [n for n in kernel.arg_names[len(args) :]]
+        _COMPILED[key] = compiled, [n for n in kernel.arg_names[len(args) :]], bool(taken)
         return compiled, taken
-    compiled, names = found
-    if not compiled.metadata.global_scratch_size:
-        compiled[(*grid, 1, 1)[:3]](*args, *(options[n] for n in names))
+    compiled, names, takes = found
+    rest = [options[n] for n in names]
+    if not takes:
+        compiled[(*grid, 1, 1)[:3]](*args, *rest)
         return compiled, []
     with _scratch(device) as taken:
-        compiled[(*grid, 1, 1)[:3]](*args, *(options[n] for n in names))
+        compiled[(*grid, 1, 1)[:3]](*args, *rest)
     return compiled, taken
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .packed import Packed
-from .signature import Backend, Signature
+from .signature import OVERWRITE, Backend, Signature
 
 Tensors = dict[str, Tensor]
 Maybe = dict[str, Tensor | None]
@@ -85,6 +85,7 @@ def run_backward(
     with _no_autocast(given):
         if saved is None:
             saved = call.backend.forward(own, first, call.constants, **_forward_options(call, again=True))[2]
+            saved = {**saved, OVERWRITE: None}
         gradients, initial = call.backend.backward(
             own, first, call.constants, saved, cotangents, final_cotangents, needs, **call.options
         )

@@ -77,6 +77,9 @@ class Signature:
         return (*(2 for _ in self.outputs), *(1 for _ in self.states))
 
 
+OVERWRITE = "may be overwritten"  # a key of what is saved, where it is
+
+
 @dataclass(frozen=True)
 class Backend:
     """The two passes of one backend, as printed in the generated file.
@@ -94,6 +97,7 @@ class Backend:
     - "exchange": the argument `exchange`, as below, for one part of a sequence: what enters it is found on the way.
     - "replays": nothing to take; what the passes put on the device depends on how their tensors are laid out, not on what is in
       them, and goes through `launch` and torch. So calls that differ in numbers only may be replayed (`runtime.replay`).
+    - "overwrites": where `saved` has the key `OVERWRITE`, the backward pass may put gradients in its place, and it is lost.
     - "own start": nothing to take; where no initial state is given, the state starts from what is made of parameters.
 
     Where sequences may be in parts (`parallel`), two more find what enters a part, without running it:

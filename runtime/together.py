@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from .kernels import grouped, place_of, shared_memory, slot, some_heads, steps_of_heads
+from .kernels import grouped, place_of, shared_memory, some_heads
 from .launch import Config, launch, padded
 from .packed import BLOCK
 from .places import Places
@@ -29,15 +29,28 @@ def rows_of(p, X, stride, stop, R: tl.constexpr, B: tl.constexpr):
 
 
 @triton.jit
-def over_rows(x, count, DT: tl.constexpr):
-    """The sum of x [R, C] over its rows, in each row of [16, C], the least that tensor cores take. In bfloat16 by a product with ones, of entries that are
-    rounded: its error is that of one rounding of what is summed, over the root of their number."""
+def products(x, y):
+    """x y in bfloat16, of x in float32, which is rounded, and y in bfloat16: two entries by one instruction."""
+    return tl.inline_asm_elementwise(
+        "{ .reg .b32 a; cvt.rn.bf16x2.f32 a, $2, $1; mul.rn.bf16x2 $0, a, $3; }",
+        "=r,r,r,r", [x, y], dtype=tl.bfloat16, is_pure=True, pack=2,
+    )  # fmt: skip
+
+
+@triton.jit
+def over_rows(x, y, T, DT: tl.constexpr):
+    """The sum of x y [R, C] over rows, in each row of [16, C], the least that tensor cores take; y may be None. In bfloat16 by a
+    product with ones, of entries that are rounded: its error is that of one rounding, over the root of their number."""
     total = tl.zeros([16, x.shape[1]], tl.float32)
     if tl.bfloat16 == DT and BY_PRODUCT:
-        if count > 0:  # in a region of its own, with a layout of its own
-            total = tl.dot(tl.full([16, x.shape[0]], 1.0, DT), x.to(DT), total)
+        if y is None:
+            terms = x.to(DT)
+        else:
+            terms = products(x, y)
+        if T > 0:  # in a region of its own, with a layout of its own
+            total = tl.dot(tl.full([16, x.shape[0]], 1.0, DT), terms, total)
     else:
-        total += tl.sum(x, axis=0)[None, :]
+        total += tl.sum(x if y is None else x * y.to(tl.float32), axis=0)[None, :]
     return total
 
 
@@ -55,6 +68,17 @@ def paired_states(S, dS, WARPS: tl.constexpr):
     return tl.sum(tl.sum(product, axis=2), axis=1)
 
 
+@triton.jit
+def of_steps(x, y, at, ok):
+    """The sum of numbers of each step, [B, H, T], at places [C, HEADS]; None is nothing."""
+    total = tl.zeros(at.shape, tl.float32)
+    if x is not None:
+        total += tl.load(x + at, mask=ok, other=0.0)
+    if y is not None:
+        total += tl.load(y + at, mask=ok, other=0.0)
+    return total
+
+
 @triton.jit(do_not_specialize=["T", "chunks"])
 def pairing_kernel(
     spans, in_late, in_early, out_late, out_early, own_late, own_early, out, T, H, chunks, begins, stops,
@@ -65,20 +89,18 @@ def pairing_kernel(
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
-    part = tl.arange(0, N)[:, None]
+    part, i = tl.arange(0, N)[:, None], tl.arange(0, C)
     border = tl.sum(tl.load(spans + ((b * H + h) * chunks + c)[None, :] * N + part), axis=0)
-    at, ok = steps_of_heads(b, t0, last, h, there, T, H, C, HEADS)
-    late = tl.reshape(slot(out_late, at, 1, ok), [C, HEADS])
-    early = tl.reshape(slot(out_early, at, 1, ok), [C, HEADS])
+    at, ok = ((b * H + h) * T)[None, :] + (t0 + i)[:, None], (i <= last)[:, None] & there[None, :]
+    late, early = of_steps(out_late, None, at, ok), of_steps(out_early, None, at, ok)
     pairing = border[None, :] - (tl.cumsum(late, axis=0) - late + tl.cumsum(early, axis=0))
     if AT_ONCE:
         pairing += early
-    late = tl.reshape(slot(in_late, at, 1, ok) + slot(own_late, at, 1, ok), [C, HEADS])
-    early = tl.reshape(slot(in_early, at, 1, ok) + slot(own_early, at, 1, ok), [C, HEADS])
+    late, early = of_steps(in_late, own_late, at, ok), of_steps(in_early, own_early, at, ok)
     pairing += tl.cumsum(late, axis=0, reverse=True) + tl.cumsum(early, axis=0, reverse=True)
     if not AT_ONCE:
         pairing -= early
-    tl.store(out + tl.reshape(at, [C, HEADS]), pairing, mask=tl.reshape(ok, [C, HEADS]))
+    tl.store(out + (b * T + t0 + i)[:, None] * H + h[None, :], pairing, mask=ok)
 
 
 def block_pairing(
@@ -92,7 +114,7 @@ def block_pairing(
     own_early: torch.Tensor | None = None,
     at_once: bool = False,
 ) -> torch.Tensor:
-    """A decay's pairing [B, T, H], float32, from what a walk over blocks has summed for each step, [B, T, H], or None for nothing:
+    """A decay's pairing [B, T, H], float32, from what a walk over blocks has summed for each step, [B, H, T] or None for nothing:
     `own` are pairs inside a block, `in` reads of the state before it, `out` (negative) reads of the gradient after it. `spans`
     [B, H, blocks, parts] are the decays of each block times <S before it, dS after it>. `at_once`: early terms count for their
     own step as well.
@@ -113,11 +135,11 @@ def together(config: Config, sizes: tuple[int, ...], *tensors: torch.Tensor) -> 
 
 
 def _has_engine() -> bool:
-    """Has the current GPU a copy engine, and the shared memory that it fills? True where no GPU is in use."""
+    """Is the current GPU a Hopper, where this was measured, with all of its shared memory? True where no GPU is in use."""
     if not torch.cuda.is_initialized():
         return True
     device = torch.device("cuda", torch.cuda.current_device())
-    return torch.cuda.get_device_capability(device)[0] >= 9 and shared_memory(device) >= SHARED
+    return torch.cuda.get_device_capability(device)[0] == 9 and shared_memory(device) >= SHARED
 
 
 def warps_of(sizes: tuple[int, ...]) -> int:
@@ -143,3 +165,14 @@ def movable(*tensors: torch.Tensor) -> bool:
         and not x.data_ptr() & 15
         for x in tensors
     )
+
+
+def in_place(borders: torch.Tensor, p: Places) -> list[torch.Tensor]:
+    """Tensors [B, T, H, X] in the memory of states at the borders of blocks, [B, blocks * R, H, X], as many as it has room for:
+    what they have of a block's steps lies where its state is. None where a block isn't whole."""
+    B, rows, H, X = borders.shape
+    if not p.even:
+        return []
+    count = rows // (p.chunks * p.chunk)
+    parts = borders.view(B, p.steps, count, H, X)
+    return [parts[:, :, n] for n in range(count)]

@@ -2,7 +2,21 @@
 
 from .blocks import Blocks
 from .names import IMPORTS
-from .section import cuttable, roles, triton_source, walked
+from .reused import reused
+from .section import cuttable, roles, triton_source, walked, whole_walk
 from .tile import CannotPrint, Fine
+from .together import Together
 
-__all__ = ["IMPORTS", "Blocks", "CannotPrint", "Fine", "cuttable", "roles", "triton_source", "walked"]
+__all__ = [
+    "IMPORTS",
+    "Blocks",
+    "CannotPrint",
+    "Fine",
+    "Together",
+    "cuttable",
+    "reused",
+    "roles",
+    "triton_source",
+    "walked",
+    "whole_walk",
+]

@@ -321,7 +321,9 @@ class Host:
                 self.fine,
             )
             for k in same:
-                self._prepare_blocks(self.pieces[k], made_ahead(self.pieces[k]), wanted, f"{self.kind}_prepare_read_{k + 1}")
+                self._prepare_blocks(
+                    self.pieces[k], made_ahead(self.pieces[k]), wanted, f"{self.kind}_prepare_read_{k + 1}"
+                )
             self._inputs(kernel, "block_")
             self.kernels.append(kernel)
             lines = [self._allocated(k, s) for k in same for s in self._stores_at(k) if s.leaf not in inside]

@@ -713,7 +713,7 @@ def store_state(s: StateForm, state: str, own: tuple[str, ...], direction: int, 
 def _store_borders(
     group: list[StateForm], carried: dict[str, str], tiles: Tiles, direction: int, rows: str | None
 ) -> list[str]:
-    """The states as a block finds them: [B, H, blocks, *axes]; or, with an axis in `rows`, in those of [B, blocks * ROWS, H, X]."""
+    """The states as a block finds them: [B, H, blocks, *axes]; or, with an axis in `rows`, [B, blocks * ROWS, H, X]."""
     number, at = ("n", "n % (BLOCK // C) == 0")
     if direction < 0:
         number, at = "(count - 1 - n)", "(n == 0) | ((count - n) % (BLOCK // C) == 0)"

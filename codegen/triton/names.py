@@ -23,13 +23,15 @@ IMPORTS = {
     "chunkform.runtime.places": "GROUP LEVELS parts_for places",
     "chunkform.runtime.rounding": "rounded_and_rest rounded_to",
     "chunkform.runtime.together": (
-        "aligned block_pairing over_rows paired_states rows_of stages_of store_sums together warps_of"
+        "aligned block_pairing in_place over_rows paired_states rows_of stages_of store_sums together warps_of"
     ),
+    "chunkform.runtime.signature": "OVERWRITE",
     "chunkform.runtime.total": "pair total",
 }
 # what is called by name in kernels and in the functions that launch them
 RESERVED = frozenset(
-    "B T H C DT BLOCK CHUNK GROUP LEVELS ROWS blocks first_block first_row jointly needs_backward EVEN EXACT FLAT STAGES SUMS WARPS YIELD "
+    "B T H C DT BLOCK CHUNK GROUP LEVELS ROWS blocks first_block first_row jointly "
+    "places_of_borders needs_backward EVEN EXACT FLAT STAGES SUMS WARPS YIELD "
     "tl triton torch i c h b n group programs bh sh t0 at row step last chunks tile flat extent part first begin stop "
     "count given states constants saved needs cotangents final_cotangents packed lay parts config dtype some length "
     "begins stops starts start late early gradients initial outputs finals".split()

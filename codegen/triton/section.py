@@ -19,7 +19,7 @@ from .host import HASH, Host, without
 from .kernels import Kernel
 from .reused import reused
 from .tile import CannotPrint, Fine
-from .together import together
+from .together import Together, together
 from .together_host import WholeHost
 
 TEMPLATES = Path(__file__).parent.parent / "templates"
@@ -46,14 +46,12 @@ def triton_source(c: Compiled, exchanges: bool = True, fine: Fine | None = None,
     plan = whole
     if unwanted is not None:  # the same, but for what nobody wants
         plan = walked(c, without(c.backward, gradient_name(c.step.variable(unwanted))))
+    t = whole_walk(c) if fine is None and unwanted is None else None
     hosts = []
-    t = None
-    if fine is None and unwanted is None and not roles(c).pieces:
+    if t is not None:
         alone = reused(c.backward)  # whose walks needn't be cut, as one makes all
-        t = together(alone, [s.name for s in c.step.states])
-        if t is not None:
-            gate_plan(c.adjoint, c.forward, alone, walks=True)
-            hosts.append(WholeHost(c, alone, cuts, exchanges, t))
+        gate_plan(c.adjoint, c.forward, alone, walks=True)
+        hosts.append(WholeHost(c, alone, cuts, exchanges, t))
     backward = Host(c, plan, True, cuts, exchanges, fine, whole=t)
     for host in (Host(c, c.forward, False, cuts, exchanges, fine, backward, t), *hosts, backward):
         text = host.text()
@@ -77,6 +75,13 @@ def roles(c: Compiled) -> Blocks:
     assert c.backward is not None
     plan = walked(c, c.backward)
     return blocks(plan, fuse(plan), [s.name for s in c.step.states])
+
+
+def whole_walk(c: Compiled) -> Together | None:
+    """The backward pass as one walk that makes all of it, where that is faster."""
+    assert c.backward is not None
+    plan = reused(c.backward)
+    return None if roles(c).pieces else together(plan, fuse(plan), [s.name for s in c.step.states])
 
 
 def cuttable(c: Compiled) -> bool:

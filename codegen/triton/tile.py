@@ -129,6 +129,7 @@ def _over_steps(x: Node) -> bool:
 class Tiles:
     """Prints nodes as statements into `lines`, once each, and collects the kernel's arguments."""
 
+    surely = "count > 0"  # holds where a chunk is taken
     by_head = True  # are numbers of each step that the op is given laid out by heads, in float32?
 
     def __init__(
@@ -399,7 +400,7 @@ class Tiles:
 
     def _dot(self, x: Node, onto: Value | None = None) -> Value:
         """A contraction that leaves two axes, added to another value where there is one."""
-        (bound,), factors = x.attrs, factors_of(x.args[0])
+        (bound,) = x.attrs
         axes = p, q = self.ordered(x.axes)
         left, right = self._factors(x)
         n = 0 if p in self.tile else 1  # the side of what is written to a state
@@ -421,7 +422,7 @@ class Tiles:
             v = self.assign("p", self.zeros(axes) if onto is None else onto.over(axes), axes)
             line = f'{v.text} = tl.dot({operands}, {v.text}, input_precision="tf32x3")  # {note}'
             # in a region of its own, or else the compiler has each row of it made by two warps, as a walk's tile has more rows
-            self.lines += ["if count > 0:", f"    {line}"] if apart else [line]
+            self.lines += [f"if {self.surely}:", f"    {line}"] if apart else [line]
         else:
             v = self.assign("p", f'tl.dot({operands}{plus}, input_precision="tf32x3")', axes, note=note)
         others = [(rests[0], b)] * again[0] + [(a, rests[1])] * again[1]

@@ -16,6 +16,7 @@ from typing import Any
 from ..ir import COL, ROW, Node, const, dim_of, factors_of, leaf, make, mul, rename, split_constant, terms_of, walk
 from ..read_write import StateForm
 from ..stages import Accumulate, Plan, Sweep
+from .cut import products_of
 from .fuse import Fused, Store
 from .kernels import (
     Kernel,
@@ -29,11 +30,10 @@ from .kernels import (
     same_size,
     store_state,
 )
-from .cut import products_of
 from .opened import Opened, Sums, opened
 from .tile import PER_HEAD, PER_STEP, Tiles, Value, at_row, block_name, is_state, size_name
 
-WIDE = 8  # tensors of whose tiles a program has room for
+READS = 3  # of states and their gradients, of which a program holds what is made of one at a time
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Together:
         return self.opened[self.first].full[0]
 
 
-def together(plan: Plan, given: Iterable[str]) -> Together | None:
+def together(plan: Plan, fused: Fused, given: Iterable[str]) -> Together | None:
     """How one walk makes all of a backward plan; None where it can't: for states of other shapes than one matrix, and for decays
     of each channel, as matrices over a block's steps then take registers of their own."""
     sweeps = {k: s for k, s in enumerate(plan.stages) if isinstance(s, Sweep)}
@@ -74,10 +74,22 @@ def together(plan: Plan, given: Iterable[str]) -> Together | None:
     if any(isinstance(x, Accumulate) and not x.at_borders for x in plan.stages):
         return None
     parts = {k: opened(s, True) for k, s in sweeps.items()}
-    if any(o.rename or o.products or o.scaled or o.intra or len(o.tile) != 1 or len(o.full) != 1 for o in parts.values()):
+    if any(
+        o.rename or o.products or o.scaled or o.intra or len(o.tile) != 1 or len(o.full) != 1 for o in parts.values()
+    ):
         return None
     first = next(k for k, s in sweeps.items() if s.states == (gradient.name,))
-    return Together(state, gradient, sweeps, parts, first)
+    found = Together(state, gradient, sweeps, parts, first)
+    return found if _pays(found, fused) else None
+
+
+def _pays(t: Together, fused: Fused) -> bool:
+    """Is one walk faster than one for each sweep? On an H200 that is so where nothing is solved for, and there is no more than a
+    write and a read, whose factors have one gradient each: with more, or with sums over channels for gradients of numbers, a
+    program's registers don't hold what it makes."""
+    reads = sum(len(s.reads) for s in t.sweeps.values())
+    sums = any(s.kind == "sums" for k in t.sweeps for s in fused.stores[k])
+    return reads <= READS and not sums and not any(s.solve for s in t.sweeps.values())
 
 
 def ends_of(sweep: Sweep) -> Sweep:
@@ -88,6 +100,9 @@ def ends_of(sweep: Sweep) -> Sweep:
 
 class WholeTiles(Tiles):
     """Tiles of axes that a program has whole, with steps in rows, as the copy engine brings them."""
+
+    # which the compiler doesn't know: it moves nothing across a branch, and so what is loaded is in registers for a shorter time
+    surely = "T > 0"
 
     def _in_slices(self, axis: str) -> bool:
         return False
@@ -113,7 +128,12 @@ class WholeTiles(Tiles):
 
     def _product(self, factors: tuple[Node, ...]) -> Value:
         """Entries that a mask leaves out are none of the sum, whatever they are; a matrix over steps is negated as it is."""
-        if len(factors) == 2 and factors[0] == const(-1) and factors[1].op == "leaf" and factors[1].attrs[0] == "matrix":
+        if (
+            len(factors) == 2
+            and factors[0] == const(-1)
+            and factors[1].op == "leaf"
+            and factors[1].attrs[0] == "matrix"
+        ):
             v = self.value(factors[1])
             return Value(f"(-{v.text})", v.axes, raw=True)
         masks = [f for f in factors if f.op == "order_mask"]
@@ -131,16 +151,17 @@ class WholeTiles(Tiles):
                 return make("sum", (mul(const(-1), *factors),), rest.attrs, rest.axes)
         return super()._subtracted(x)
 
-    def paired(self, x: Node) -> Value:
-        """As of all tiles; decays go to the read, which goes on with them."""
+    def paired_with(self, x: Node) -> tuple[Value, str]:
+        """A read of a state, and the tile of what the other side writes that it is times: decays go to the read, which goes on
+        with them."""
         axes = self.ordered(x.axes)
-        text = ""
-        for term in terms_of(x):
-            factors = factors_of(term)
-            read = tuple(f for f in factors if f.op != "const" and (not f.axes or f.axes == (ROW,) or _is_read(f)))
-            written = self._product(tuple(f for f in factors if f not in read)).over(axes)
-            text += f"{' + ' if text else ''}{written} * {self._product(read).over(axes)}"
-        return Value(text, axes)
+        factors = factors_of(x)
+        written = [f for f in factors if f.axes and f.axes != (ROW,) and not _is_read(f)]
+        if len(written) == 1 and self._plain(written) and not any(t.op == "add" for t in factors):
+            v = self.value(written[0])
+            rest = self._product(tuple(f for f in factors if f is not written[0]))
+            return rest, v.text if v.axes == axes else f"tl.trans({v.text})"
+        return self.paired(x), "None"
 
     def made(self, x: Node) -> Value:
         """Rounded at once, as products take it."""
@@ -161,7 +182,9 @@ def rows_name(base: str) -> str:
     return f"{base}_rows"
 
 
-def together_kernel(name: str, t: Together, stores: dict[int, list[Store]], inside: set[Node], name_of: NameOf) -> Kernel:
+def together_kernel(
+    name: str, t: Together, stores: dict[int, list[Store]], inside: set[Node], name_of: NameOf
+) -> Kernel:
     """The walk. Of the leaves that are stored, those `inside` stay in registers: nothing else loads them."""
     state, gradient = (name_of(leaf("state", s.name)) for s in (t.state, t.gradient))
     rows, columns = t.rows, t.columns
@@ -223,22 +246,24 @@ def together_kernel(name: str, t: Together, stores: dict[int, list[Store]], insi
         True,
         finals=(t.gradient.name,),
         whole=True,
-        loads=tuple((a.name, a.axes[0]) for a in arguments if a.layout == "step" and a.axes and a.name not in dict(outputs)),
+        loads=tuple(
+            (a.name, a.axes[0]) for a in arguments if a.layout == "step" and a.axes and a.name not in dict(outputs)
+        ),
     )
 
 
 def _tiles(o: Opened, name_of: NameOf) -> WholeTiles:
-    tiles = WholeTiles(o.full, o.tile, o.direction, o.decays, o.streams, {**o.ahead, **o.definitions}, name_of, walks=True)
+    tiles = WholeTiles(
+        o.full, o.tile, o.direction, o.decays, o.streams, {**o.ahead, **o.definitions}, name_of, walks=True
+    )
     tiles.matrices = {x.attrs[1]: n for x, n in o.matrices.items() if made_here(n, replace(o, tile=()))}
     tiles.head = tiles.lines  # what is loaded takes registers from there on: that is where it is used
     tiles.parted = True  # nothing that sums read is rounded: they cancel nothing
     return tiles
 
 
-def _next(
-    before: WholeTiles, o: Opened, known: dict[Node, Value], name_of: NameOf, decays: bool = False
-) -> WholeTiles:
-    """Tiles for the next sweep, which know what is loaded, made, and named; `decays` too, which are loaded anew otherwise, as they
+def _next(before: WholeTiles, o: Opened, known: dict[Node, Value], name_of: NameOf, decays: bool = False) -> WholeTiles:
+    """Tiles for the next sweep, which know what is loaded, made, and named; `decays` too, which are loaded anew otherwise: they
     take registers for as long as they are used."""
     tiles = _tiles(o, name_of)
     tiles.names |= before.names
@@ -281,7 +306,13 @@ def _is_free(nodes: Iterable[Node], t: Together, o: Opened) -> bool:
             continue
         if x.attrs[:2] in made or x.attrs[0] in ("state in", "stored"):
             return False
-        inner = named.get(x.attrs[1]) if x.attrs[0] == "inner" else streams.get(x.attrs[1]) if x.attrs[0] == "stream" else None
+        inner = (
+            named.get(x.attrs[1])
+            if x.attrs[0] == "inner"
+            else streams.get(x.attrs[1])
+            if x.attrs[0] == "stream"
+            else None
+        )
         if inner is not None and not _is_free([inner], t, o):
             return False
     return True
@@ -301,7 +332,7 @@ def _made_first(
     for o in t.opened.values():
         tiles = _next(tiles, o, known, name_of, decays=True)
         for sums in o.sums:
-            _add_own(sums, [x for x in sums.own if _is_free([x[0]], t, o)], own, tiles)
+            _add_own(sums, [x for x in sums.own if _is_free([x[0]], t, o)], own, o, tiles)
         for x, node in o.matrices.items():
             if x.attrs[1] in tiles.matrices and _is_free([node], t, o):
                 tiles.value(x)
@@ -330,7 +361,7 @@ def _sweep(
 
     made = {x.attrs[:2] for x in o.outputs}
     for sums in o.sums:
-        _add_own(sums, [x for x in sums.own if not _is_free([x[0]], t, o)], own, tiles)
+        _add_own(sums, [x for x in sums.own if not _is_free([x[0]], t, o)], own, o, tiles)
     for x, node in sorted(o.outputs.items(), key=lambda item: not finishes(item[0])):
         for read in [r for r in reads if products_of(r[2]) <= products_of(node)]:
             reads.remove(read)
@@ -372,37 +403,53 @@ def spans_of(state: str) -> Node:
     return leaf("sums", f"{state}.spans")
 
 
-def _store_read(sums: Sums, slot: str, node: Node, tiles: Tiles, name_of: NameOf) -> None:
+def _store_read(sums: Sums, slot: str, node: Node, tiles: WholeTiles, name_of: NameOf) -> None:
     """What a block's reads add to the gradient of a decay at each step."""
-    v = tiles.paired(node)
+    v, factor = tiles.paired_with(node)
     target = tiles.argument(*_sums_argument(leaf("sums", f"{sums.state}.{sums.kind}.{slot}"), name_of))
-    tiles.lines.append(_stored_sum(target, v, tiles, f"{sums.state}: {sums.kind}.{slot}"))
+    tiles.lines.append(_stored_sum(target, v, tiles, f"{sums.state}: {sums.kind}.{slot}", "at + i", factor))
 
 
-def _add_own(sums: Sums, terms: list[tuple[Node, str, str]], own: dict[Node, str], tiles: Tiles) -> None:
+def _add_own(sums: Sums, terms: list[tuple[Node, str, str]], own: dict[Node, str], o: Opened, tiles: Tiles) -> None:
     """What pairs inside a block add to it, so far."""
+    terms = [(_by_matrix(node, rows == columns, o, tiles), rows, columns) for node, rows, columns in terms]
     for slot, text in own_sums(terms, tiles, None).items():
         x = leaf("sums", f"{sums.state}.own.{slot}")
         own[x] = tiles.assign("sums", f"{own[x]} + {text}", (ROW,)).text if x in own else text
 
 
+def _by_matrix(x: Node, cancels: bool, o: Opened, tiles: Tiles) -> Node:
+    """A matrix of pairs by one that products need anyway, rounded as it is: then of the two products that it is made of one is in
+    registers at a time. What row and column sums have in common `cancels`: no mask need leave out the diagonal."""
+    factors = factors_of(x)
+    for y, node in o.matrices.items():
+        own = factors_of(node)
+        if y.attrs[1] in tiles.matrices and all(f in factors for f in own):
+            factors = (y, *(f for f in factors if f not in own))
+            tiles.value(y)
+            break
+    if cancels:
+        factors = tuple(f for f in factors if f.op != "order_mask")
+    return mul(*factors)
+
+
 def _store_own(own: dict[Node, str], tiles: Tiles, name_of: NameOf) -> None:
     for x, text in own.items():
         target = tiles.argument(*_sums_argument(x, name_of))
-        tiles.lines.append(f"tl.store({target} + step + i * H, {text}, mask=i_ok)  # {x.attrs[1]}")
+        tiles.lines.append(f"tl.store({target} + at + i, {text}, mask=i_ok)  # {x.attrs[1]}")
 
 
 def _sums_argument(x: Node, name_of: Callable[[Node], str]) -> tuple[str, str, Node]:
     return f"{name_of(x)}_out", "sums", x
 
 
-def _stored_sum(target: str, v: Value, tiles: Tiles, note: str) -> str:
-    """Store a value over steps, summed over what else it is over."""
+def _stored_sum(target: str, v: Value, tiles: Tiles, note: str, place: str, factor: str = "None") -> str:
+    """Store a value over steps, times a tile, summed over what else it is over."""
     if len(v.axes) < 2:
-        return f"tl.store({target} + step + i * H, {v.over((ROW,))}, mask=i_ok)  # {note}"
+        return f"tl.store({target} + {place}, {v.over((ROW,))}, mask=i_ok)  # {note}"
     (axis,) = (a for a in v.axes if a != ROW)
-    total = tiles.assign("sums", f"over_rows({v.over((axis, ROW))}, count, DT)", (axis, ROW)).text
-    return f"store_sums({target} + step + i * H, {total}, i_ok)  # {note}"
+    total = tiles.assign("sums", f"over_rows({v.over((axis, ROW))}, {factor}, T, DT)", (axis, ROW)).text
+    return f"store_sums({target} + {place}, {total}, i_ok)  # {note}"
 
 
 def _store(
@@ -414,7 +461,7 @@ def _store(
     name, note = name_of(x), store.root or name_of(x)
     if store.kind == "sums":
         target = tiles.argument(f"{name}_out", "sums", x)
-        tiles.lines.append(_stored_sum(target, v, tiles, note))
+        tiles.lines.append(_stored_sum(target, v, tiles, note, "step + i * H"))
         return
     if not v.text.isidentifier():
         v = tiles.assign("terms", v.over(v.axes), v.axes, note=note)

@@ -84,12 +84,19 @@ class WholeHost(Host):
     def _allocate(self, kernel: Kernel) -> None:
         inside = self._inside()
         stores = [s for k in self.t.sweeps for s in self.fused.stores[k] if s.leaf not in inside]
-        self.lines += [self._allocated(0, s) for s in stores]
+        state, columns = self.names(leaf("state", self.t.state.name)), size_name(dim_of(self.t.columns))
+        self.lines.append(f"places_of_borders = in_place({state}_borders, blocks) if OVERWRITE in saved else []")
+        for s in stores:
+            line = self._allocated(0, s)
+            if s.kind != "sums" and [size_name(dim_of(a)) for a in s.leaf.axes] == [columns] and "some.dtype" in line:
+                name, made = line.split(" = ", 1)
+                line = f"{name} = places_of_borders.pop() if places_of_borders else {made}"
+            self.lines.append(line)
         for a in kernel.arguments:
             x = a.source
             if a.layout != "sums" or x is None or any(x == s.leaf for s in stores):
                 continue
-            shape = "B, T, H, 1"
+            shape = "B, H, T"
             if x == spans_of(self.t.state.name):
                 widths = ", ".join(f"config.padded({size_name(dim_of(y))})" for y in kernel.axes)
                 shape = f"B, H, blocks.chunks, warps_of(({widths}))"
@@ -116,4 +123,3 @@ class WholeHost(Host):
         self.lines += [f"    {slot}={self.names(x)}," for slot, x in found.items()]
         self.lines += ["    at_once=True,"] if state in self.fused.at_once else []
         self.lines.append(")")
-

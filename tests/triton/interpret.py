@@ -27,6 +27,7 @@ from chunkform.runtime.kernels import chunk_of, cumulate, over_block, place_of, 
 from chunkform.runtime.launch import launch
 from chunkform.runtime.packed import BLOCK, Packed
 from chunkform.runtime.places import places
+from chunkform.runtime.signature import OVERWRITE
 
 
 def main(job: dict) -> list[dict]:
@@ -50,6 +51,8 @@ def main(job: dict) -> list[dict]:
         rows += [row for name in job["names"] for row in widened(name)]
     if job.get("groups"):
         rows += [row for name in job["names"] for row in groups(name)]
+    if job.get("whole"):
+        rows += [row for name in job["names"] for row in whole(name)]
     if job.get("variants"):
         rows += [row for name in job["names"] for row in variants(name)]
     return rows
@@ -169,6 +172,75 @@ def widened(name: str) -> list[dict]:
         }
         for n, x in want.items()
     ]
+
+
+def whole(name: str) -> list[dict]:
+    """A backward pass on one walk, in float16, beside the walks of float32 on the same numbers: of whole sequences, in the place
+    of what was saved and not, of several parts, and of packed sequences."""
+    c, m = compiled(name), module(name)
+    every, lengths = m.parts_for, (37, 0, 64, 1)
+    packed = Packed(torch.tensor((0, *lengths)).cumsum(0), len(lengths), sum(lengths))
+    cases = {
+        "whole": (Case(batch=2, steps=128, heads=2, width=24), 1, None, False),
+        "in place": (Case(batch=2, steps=128, heads=2, width=24), 1, None, True),
+        "narrower than tiles, extreme": (Case(batch=1, steps=70, heads=2, width=72, decay="extreme"), 1, None, True),
+        "parts": (Case(batch=2, steps=300, heads=1, width=16), 3, None, True),
+        "packed": (Case(batch=1, steps=sum(lengths), heads=2, width=16), 1, packed, True),
+    }
+    rows = []
+    for what, (case, count, sequences, overwrites) in cases.items():
+        m.parts_for = lambda places, programs, count=count: count
+        s = sample(c, replace(case, dtype=torch.float16))
+        if sequences is not None:
+            states = (s.states, s.final_cotangents)
+            first, last = ({n: x.expand(len(lengths), *x.shape[1:]) for n, x in y.items()} for y in states)
+            s = replace(s, states=first, final_cotangents=last)
+        wide = replace(s, **{n: {k: x.float() for k, x in getattr(s, n).items()} for n in ("given", "cotangents")})
+        found = []
+        for x in (s, wide):
+            saved = m.triton_forward(x.given, x.states, x.constants, sequences)[2]
+            on_one_walk = any(n.endswith(" borders") for n in saved)
+            saved |= {OVERWRITE: None} if overwrites else {}
+            needs = frozenset([*x.given, *x.states])
+            gradients, initial = m.triton_backward(
+                x.given, x.states, x.constants, saved, x.cotangents, x.final_cotangents, needs, sequences
+            )
+            assert on_one_walk == (x is s), what
+            found.append({f"d{n}": y for n, y in gradients.items()} | {f"d initial {n}": y for n, y in initial.items()})
+        rows += [
+            {
+                "recurrence": name,
+                "quantity": f"{what}: {n}",
+                "dtype": "float16",
+                "error": _far(found[0][n], x),
+                "rounding": 0,
+            }
+            for n, x in found[1].items()
+        ]
+    m.parts_for = every
+    return [*rows, *again(name)]
+
+
+def again(name: str) -> list[dict]:
+    """A second backward pass over the same graph, where the first has put gradients in the place of what was saved."""
+    import chunkform.generated
+
+    c, op = compiled(name), getattr(chunkform.generated, name)
+    s = sample(c, Case(batch=2, steps=64, heads=1, width=16, dtype=torch.float16))
+    given = [x.requires_grad_() for x in s.given.values()]
+    o, _ = op(*given, backend="triton", recompute="never")
+    incoming = torch.randn_like(o)
+    first = torch.autograd.grad(o, given, incoming, retain_graph=True)
+    kept = [x.clone() for x in first]
+    second = torch.autograd.grad(o, given, incoming)
+    return [
+        {"recurrence": name, "quantity": f"again: d{n}", "dtype": "float16", "error": _far(x, y), "rounding": 0}
+        for n, x, y in zip(s.given, second, kept, strict=True)
+    ]
+
+
+def _far(x: torch.Tensor, y: torch.Tensor) -> float:
+    return float((x.float() - y.float()).norm() / y.float().norm())
 
 
 def variants(name: str) -> list[dict]:

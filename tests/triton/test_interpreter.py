@@ -70,6 +70,10 @@ def test_nothing_is_written_beyond_the_last_step():
     assert_small(interpret(names, [SMALL | {"heads": 1}], parts=FEW), 1e-5)
 
 
+def test_a_backward_pass_on_one_walk_makes_what_several_walks_do():
+    assert_small(interpret(("lightning_attention", "linear_attention"), [], whole=True), 2e-3)
+
+
 def test_variables_may_be_called_what_kernels_call_their_own():
     assert_small(interpret(("awkward_names",), [SMALL], parts=FEW), 1e-5)
 

@@ -9,6 +9,7 @@ import torch
 from triton_errors import compiled, module
 
 from chunkform.codegen.inspect import replaced_launches
+from chunkform.runtime.signature import OVERWRITE
 
 T, H, D = 4096, 16, 128
 
@@ -43,7 +44,7 @@ def peak(name: str, monkeypatch: pytest.MonkeyPatch, B: int, parts: int) -> floa
     monkeypatch.setattr(torch, "empty_like", counting(torch.empty_like))
     with replaced_launches(m, lambda *_: None, parts=parts):
         outputs, finals, saved = m.triton_forward(given, none, {})
-        gradients = m.triton_backward(given, none, {}, saved, incoming, none, frozenset(given))
+        gradients = m.triton_backward(given, none, {}, saved | {OVERWRITE: None}, incoming, none, frozenset(given))
     del outputs, finals, saved, gradients
     return most / 2**20
 
