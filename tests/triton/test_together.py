@@ -1,0 +1,76 @@
+"""A backward pass as one walk: which recurrences have one, what it loads, and the memory that its gradients take."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+from triton_errors import compiled
+
+from chunkform.codegen.triton import triton_source, whole_walk
+from chunkform.runtime.launch import Config, candidates
+from chunkform.runtime.packed import BLOCK, Packed
+from chunkform.runtime.places import places
+from chunkform.runtime.together import aligned, in_place, movable, together
+
+
+@pytest.mark.parametrize(
+    ("name", "one"),
+    [
+        ("lightning_attention", True),
+        ("linear_attention", True),
+        ("scaled_retention", True),
+        ("gated_delta_rule", False),  # solves for writes
+        ("gated_linear_attention", False),  # a decay for each channel
+        ("mamba2", False),  # sums over channels for the gradient of a number
+        ("leaky_integrator", False),  # a state that is a vector
+    ],
+)
+def test_one_walk_makes_gradients_that_its_registers_hold(name, one):
+    assert (whole_walk(compiled(name)) is not None) == one
+
+
+def test_one_walk_loads_each_tensor_once_and_makes_each_matrix_over_steps_once():
+    text = triton_source(compiled("lightning_attention"))
+    kernel = text[text.index("def backward_whole(") : text.index("def triton_backward_whole(")]
+    loads = re.findall(r"(\w+)_rows\.load\(", kernel)
+    assert sorted(loads) == ["S", "do", "k", "q", "v"]
+    assert sorted(re.findall(r"# (\w+ \w+\^T)$", kernel, re.M)) == ["do S^T", "do v^T", "q k^T", "v dS^T"]
+
+
+def test_a_forward_pass_leaves_states_only_where_a_backward_pass_on_one_walk_follows():
+    config = candidates(2, 64)[0]
+    x = torch.empty(1, 64, 2, 64, dtype=torch.bfloat16)
+    assert together(config, (64, 64), x)
+    assert not together(config, (64, 256), x)
+    assert not together(config, (64, 64), torch.empty(1, 64, 2, 60, dtype=torch.bfloat16))
+    assert not together(Config(**{**vars(config), "itemsize": 4}), (64, 64), x.float())
+
+
+def test_tensors_that_the_copy_engine_takes_begin_rows_at_16_bytes():
+    x = torch.empty(2, 8, 3, 40, dtype=torch.bfloat16)
+    assert movable(x) and aligned(x) is x
+    for other in (x[..., ::2], x[..., 4:], x[..., :12], x.mT):
+        assert not movable(other)
+    assert movable(aligned(x[..., 8:24].transpose(1, 2)))
+
+
+@pytest.mark.parametrize("rows", [64, 128])
+def test_gradients_in_the_place_of_states_lie_in_their_own_blocks(rows):
+    steps, heads, width = 3 * BLOCK, 2, 5
+    lay = places(None, (2, steps, heads), BLOCK)
+    borders = torch.zeros(2, lay.chunks * rows, heads, width)
+    found = in_place(borders, lay)
+    assert [x.shape for x in found] == [(2, steps, heads, width)] * (rows // BLOCK)
+    for n, x in enumerate(found):
+        x.copy_(torch.arange(steps)[:, None, None] // BLOCK + 10 * (n + 1))
+    blocks = borders.view(2, lay.chunks, rows, heads, width)
+    for c in range(lay.chunks):
+        assert set(blocks[:, c].unique().tolist()) == {c + 10.0 * (n + 1) for n in range(len(found))}
+
+
+def test_where_blocks_are_not_whole_nothing_is_in_place():
+    assert not in_place(torch.zeros(1, 128, 1, 4), places(None, (1, 100, 1), BLOCK))
+    packed = Packed(torch.tensor([0, 64, 128]), 2, 64)
+    assert not in_place(torch.zeros(1, 256, 1, 4), places(packed, (1, 128, 1), BLOCK))
