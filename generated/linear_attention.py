@@ -506,7 +506,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     config = choose(some.dtype, (D, E), "529dbbb40e5cfdc0")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
-    jointly = needs_backward and together(config, (D, E), q, k, v)
+    jointly = needs_backward is True and together(config, (D, E), q, k, v)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     S_starts = S_first

@@ -135,7 +135,7 @@ class _Passes:
             packed = Packed(starts.to(torch.int64), starts.shape[0] - 1, tensors[0].shape[1])
         named = {a.name: x for a, x in zip(self.signature.constants, constants, strict=True)}
         call = make_call(self.signature, self.backends, backend, named, heads, packed, precision, tensors)
-        call.recompute = "never" if keep else "always"
+        call.recompute, call.announced = "never" if keep else "always", True
         return call, tensors
 
     def _layout(self, flat: Sequence[Any]) -> dict[str, tuple[tuple[Any, ...], torch.dtype]] | None:

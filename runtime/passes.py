@@ -33,6 +33,7 @@ class Call:
     exchange: Any = None  # how parts of a sequence on other ranks hand on what enters this one
     computed: torch.dtype | None = None  # what the op casts arguments to; None where they stay
     finals: bool = True  # are the final states wanted?
+    announced: bool = False  # is no more kept than what the backend announces to save?
     replays: dict[Any, Any] | None = None  # what was seen of calls of this kind (`replay`); None: nothing is replayed
 
     @property
@@ -50,7 +51,8 @@ def _forward_options(call: Call, again: bool = False) -> dict[str, Any]:
     """`options`, and whether anything need be saved; `again` is the forward pass within the backward pass."""
     if "inference" not in call.backend.features:
         return call.options
-    return call.options | {"needs_backward": again or (call.needs_backward and call.recompute != "always")}
+    needs: bool | str = again or (call.needs_backward and call.recompute != "always")
+    return call.options | {"needs_backward": "announced" if needs and call.announced and not again else needs}
 
 
 def run_forward(call: Call, given: Tensors, states: Maybe) -> tuple[Tensors, Tensors, Tensors]:

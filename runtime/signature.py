@@ -93,7 +93,8 @@ class Backend:
     - "packed": the argument `packed`, a `Packed`: tensors are [1, T, H, ...], states and finals [N, H, ...].
     - "groups": arguments with fewer heads than H. Gradients may have H heads; the op sums those of a group.
     - "mixed": arguments of several dtypes; a gradient has the dtype of its argument.
-    - "inference": the argument `needs_backward` of forward; where it is False, nothing need be saved.
+    - "inference": the argument `needs_backward` of forward; where it is False, nothing need be saved, and where it is
+      "announced", nothing beside what `saved` below has.
     - "exchange": the argument `exchange`, as below, for one part of a sequence: what enters it is found on the way.
     - "replays": nothing to take; what the passes put on the device depends on how their tensors are laid out, not on what is in
       them, and goes through `launch` and torch. So calls that differ in numbers only may be replayed (`runtime.replay`).

@@ -154,7 +154,7 @@ class Host:
             add("blocks = places(packed, (B, T, H), BLOCK)")
         if self.whole is not None and not self.backward:
             wide = [self.names(v.leaf) for v in p.variables if v.kind == "input" and v.per_step and v.axes]
-            add(f"jointly = needs_backward and together(config, ({sizes}), {', '.join(wide)})")
+            add(f"jointly = needs_backward is True and together(config, ({sizes}), {', '.join(wide)})")
         if self.cuts:
             tiles = max((self._tile_count(o) for o in self.opened.values()), key=lambda x: (x != "1", x))
             add(f"parts = parts_for(lay, B * H * {tiles})")

@@ -6,8 +6,9 @@ import re
 
 import pytest
 import torch
-from triton_errors import compiled
+from triton_errors import compiled, module
 
+from chunkform.codegen.inspect import replaced_launches
 from chunkform.codegen.triton import triton_source, whole_walk
 from chunkform.runtime.launch import Config, candidates
 from chunkform.runtime.packed import BLOCK, Packed
@@ -46,6 +47,16 @@ def test_a_forward_pass_leaves_states_only_where_a_backward_pass_on_one_walk_fol
     assert not together(config, (64, 256), x)
     assert not together(config, (64, 64), torch.empty(1, 64, 2, 60, dtype=torch.bfloat16))
     assert not together(Config(**{**vars(config), "itemsize": 4}), (64, 64), x.float())
+
+
+@pytest.mark.parametrize(("needs", "left"), [(True, True), (False, False), ("announced", False)])
+def test_states_are_left_where_they_are_kept(needs, left):
+    m = module("lightning_attention")
+    given = {n: torch.empty(1, 128, 2, 64, dtype=torch.bfloat16, device="meta") for n in "qkv"}
+    given["lam"] = torch.empty(1, 128, 2, device="meta")
+    with replaced_launches(m, lambda *_: None, parts=1):
+        saved = m.triton_forward(given, {}, {}, needs_backward=needs)[2]
+    assert ("S borders" in saved) == left
 
 
 def test_tensors_that_the_copy_engine_takes_begin_rows_at_16_bytes():
