@@ -1,6 +1,9 @@
 """What a launch remembers a compiled kernel by."""
 
+import pytest
 import torch
+import triton
+from triton.runtime.errors import OutOfResources
 
 from chunkform.runtime import launch
 
@@ -50,3 +53,44 @@ def test_what_triton_compiles_anew_is_told_apart():
         assert kernel.compiled == before + 1, given
         go(kernel, *given)
         assert kernel.compiled == before + 1, given
+
+
+class Large(Kernel):
+    """A kernel of which shared memory holds no more than so many stages."""
+
+    arg_names = ("x", "n", "STAGES")
+
+    def __init__(self, most):
+        super().__init__()
+        self.most = most
+
+    def __getitem__(self, grid):
+        def run(*args, **options):
+            if options["STAGES"] > self.most:
+                raise OutOfResources(300000, 232448, "shared memory")
+            self.runs.append((grid, *args, options["STAGES"]))
+            return Compiled(self)
+
+        return run
+
+
+@pytest.mark.parametrize("most", [3, 2, 1])
+def test_a_kernel_has_as_many_stages_as_shared_memory_holds(most):
+    kernel, x = Large(most), torch.zeros(64)
+    for _ in range(2):
+        launch._launch(kernel, (3,), (x, 48), {"STAGES": 3, "num_warps": 4}, 0)
+    assert kernel.runs[0][-1] == most
+    assert len(kernel.runs) == 2
+
+
+def test_a_kernel_that_no_memory_holds_says_so():
+    with pytest.raises(OutOfResources):
+        launch._launch(Large(0), (3,), (torch.zeros(64), 48), {"STAGES": 3, "num_warps": 4}, 0)
+
+
+def test_a_users_own_allocator_comes_back_after_a_launch():
+    allocator = triton.runtime._allocation._allocator
+    before = allocator.get()
+    with launch._scratch(0):
+        assert allocator.get() is not before
+    assert allocator.get() is before

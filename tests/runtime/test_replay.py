@@ -336,6 +336,16 @@ def test_parameters_of_a_compiled_kernel(monkeypatch):
     assert sizes == [[8, 8, 4, 8]]
 
 
+def test_the_memory_that_a_kernel_takes_for_itself_is_among_its_parameters(monkeypatch):
+    monkeypatch.setattr(driver, "check", lambda function, found: None)
+    room = Part(7, 0, (64,), (1,), torch.int8)
+    launched = dataclasses.replace(compiled(global_scratch_size=64), scratch=(room,))
+    assert [x for _, x in driver.parameters(launched)[-2:]] == [room, 0]
+    assert room.slot in launched.slots
+    with pytest.raises(Unknown):
+        driver.parameters(dataclasses.replace(compiled(), scratch=(room,)))
+
+
 @pytest.mark.parametrize(
     "other",
     [

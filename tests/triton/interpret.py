@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from triton_errors import compiled, errors, module, packed_difference, run
 
 import chunkform.codegen.triton.blocks as blocks_module
+import chunkform.codegen.triton.together as together_module
 from chunkform.codegen.check import Case, sample
 from chunkform.runtime.kernels import chunk_of, cumulate, over_block, place_of, reach
 from chunkform.runtime.launch import launch
@@ -51,8 +52,12 @@ def main(job: dict) -> list[dict]:
         rows += [row for name in job["names"] for row in widened(name)]
     if job.get("groups"):
         rows += [row for name in job["names"] for row in groups(name)]
+    if job.get("forced"):
+        together_module._pays = lambda *_: True  # one walk makes all, whatever is faster
     if job.get("whole"):
         rows += [row for name in job["names"] for row in whole(name)]
+    if job.get("again"):
+        rows += [row for name in job["names"] for row in again(name)]
     if job.get("variants"):
         rows += [row for name in job["names"] for row in variants(name)]
     return rows
@@ -218,7 +223,7 @@ def whole(name: str) -> list[dict]:
             for n, x in found[1].items()
         ]
     m.parts_for = every
-    return [*rows, *again(name)]
+    return rows
 
 
 def again(name: str) -> list[dict]:
