@@ -23,7 +23,8 @@ from triton_errors import compiled, errors, module, packed_difference, run
 
 import chunkform.codegen.triton.blocks as blocks_module
 import chunkform.codegen.triton.together as together_module
-from chunkform.codegen.check import Case, sample
+from chunkform.codegen.check import Case, Sample, sample
+from chunkform.codegen.pipeline import Compiled
 from chunkform.runtime.kernels import chunk_of, cumulate, over_block, place_of, reach
 from chunkform.runtime.launch import launch
 from chunkform.runtime.packed import BLOCK, Packed
@@ -54,8 +55,8 @@ def main(job: dict) -> list[dict]:
         rows += [row for name in job["names"] for row in groups(name)]
     if job.get("forced"):
         together_module._pays = lambda *_: True  # one walk makes all, whatever is faster
-    if job.get("whole"):
-        rows += [row for name in job["names"] for row in whole(name)]
+    if "whole" in job:
+        rows += [row for name in job["names"] for row in whole(name, job["whole"])]
     if job.get("again"):
         rows += [row for name in job["names"] for row in again(name)]
     if job.get("variants"):
@@ -179,23 +180,26 @@ def widened(name: str) -> list[dict]:
     ]
 
 
-def whole(name: str) -> list[dict]:
+def whole(name: str, some: list[str]) -> list[dict]:
     """A backward pass on one walk, in float16, beside the walks of float32 on the same numbers: of whole sequences, in the place
-    of what was saved and not, of several parts, and of packed sequences."""
+    of what was saved and not, of several parts, and of packed sequences; `some` of these, or all."""
     c, m = compiled(name), module(name)
     every, lengths = m.parts_for, (37, 0, 64, 1)
     packed = Packed(torch.tensor((0, *lengths)).cumsum(0), len(lengths), sum(lengths))
     cases = {
         "whole": (Case(batch=2, steps=128, heads=2, width=24), 1, None, False),
         "in place": (Case(batch=2, steps=128, heads=2, width=24), 1, None, True),
-        "narrower than tiles, extreme": (Case(batch=1, steps=70, heads=2, width=72, decay="extreme"), 1, None, True),
-        "parts": (Case(batch=2, steps=300, heads=1, width=16), 3, None, True),
+        "extreme": (Case(batch=1, steps=70, heads=2, width=72, decay="extreme"), 1, None, True),
+        **{f"narrower {d}": (Case(batch=1, steps=128, heads=1, width=72), 1, None, True) for d in c.step.dims},
+        "parts": (Case(batch=1, steps=200, heads=1, width=16), 3, None, True),
         "packed": (Case(batch=1, steps=sum(lengths), heads=2, width=16), 1, packed, True),
     }
     rows = []
-    for what, (case, count, sequences, overwrites) in cases.items():
+    for what, (case, count, sequences, overwrites) in ((n, x) for n, x in cases.items() if n in (some or cases)):
         m.parts_for = lambda places, programs, count=count: count
         s = sample(c, replace(case, dtype=torch.float16))
+        if what.startswith("narrower"):
+            s = narrowed(c, s, what.split()[1], 40)
         if sequences is not None:
             states = (s.states, s.final_cotangents)
             first, last = ({n: x.expand(len(lengths), *x.shape[1:]) for n, x in y.items()} for y in states)
@@ -224,6 +228,18 @@ def whole(name: str) -> list[dict]:
         ]
     m.parts_for = every
     return rows
+
+
+def narrowed(c: Compiled, s: Sample, dim: str, width: int) -> Sample:
+    """The sample with one of its dims so wide."""
+    axes = {v.name: v.axes for v in c.step.variables} | {x.name: x.axes for x in c.step.states} | c.step.output_axes
+
+    def narrow(tensors: dict) -> dict:
+        return {
+            n: x[(..., *(slice(width if a == dim else None) for a in axes[n]))].contiguous() for n, x in tensors.items()
+        }
+
+    return replace(s, **{n: narrow(getattr(s, n)) for n in ("given", "states", "cotangents", "final_cotangents")})
 
 
 def again(name: str) -> list[dict]:
