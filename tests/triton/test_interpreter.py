@@ -76,8 +76,8 @@ def test_a_backward_pass_on_one_walk_makes_what_several_walks_do():
 
 def test_one_walk_also_solves_for_writes_and_sums_for_numbers_of_each_step():
     """Which isn't faster on an H200, and so isn't chosen."""
-    names = ("gated_delta_rule", "inverse_attention", "mamba2")
-    assert_small(interpret(names, [], whole=["parts", "packed"], forced=True), 4e-3)
+    assert_small(interpret(("gated_delta_rule", "inverse_attention"), [], whole=["parts", "packed"], forced=True), 1e-3)
+    assert_small(interpret(("mamba2",), [], whole=["packed"], forced=True), 2e-3)
 
 
 def test_variables_may_be_called_what_kernels_call_their_own():
