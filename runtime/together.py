@@ -169,7 +169,7 @@ def movable(*tensors: torch.Tensor) -> bool:
 
 def in_place(borders: torch.Tensor, p: Places) -> list[torch.Tensor]:
     """Tensors [B, T, H, X] in the memory of states at the borders of blocks, [B, blocks * R, H, X], as many as it has room for:
-    what they have of a block's steps lies where its state is. None where a block isn't whole."""
+    what they have of a block's steps lies where its state is. Nothing where a block isn't whole."""
     B, rows, H, X = borders.shape
     if not p.even:
         return []

@@ -104,6 +104,10 @@ class WholeTiles(Tiles):
     # which the compiler doesn't know: it moves nothing across a branch, and so what is loaded is in registers for a shorter time
     surely = "T > 0"
 
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self.sides: dict[Node, list[Value]] = {}  # operands of products that are made ahead
+
     def _in_slices(self, axis: str) -> bool:
         return False
 
@@ -113,10 +117,6 @@ class WholeTiles(Tiles):
 
     def _apart(self, v: Value) -> Value:
         return v
-
-    def __init__(self, *given: Any, **options: Any) -> None:
-        super().__init__(*given, **options)
-        self.sides: dict[Node, list[Value]] = {}  # operands of products that are made ahead
 
     def ahead(self, x: Node) -> None:
         """Make the operands of a product, so that what they are made of needs no registers later."""
@@ -202,7 +202,7 @@ def together_kernel(
         _store_spans(t, first, tiles, state, gradient, name_of)
     tiles, own = _made_first(t, tiles, known, name_of)
     _store_own({x: own.pop(x) for x in [*own] if x not in _later(t)}, tiles, name_of)
-    outputs: list[tuple[str, str]] = []  # what is stored by the copy engine, and its axis
+    outputs: set[str] = set()  # arguments that the copy engine stores to
     walks: Tiles | None = None  # that of the sweep which makes the state
     for k, o in t.opened.items():
         tiles = _next(tiles, o, known, name_of)
@@ -219,7 +219,7 @@ def together_kernel(
     walks.lines.append("# the gradient before the block")
     after = walks.value(first.states[t.gradient.name])
     walks.lines.append(f"{gradient} = {after.over((rows, columns))}  # {walks.note(first.states[t.gradient.name])}")
-    s = replace(t.gradient, axes=t.gradient.axes)
+    s = t.gradient
     start = load_state(s, gradient, (rows, columns), tiles, False)
     tiles.argument(f"{gradient}_last", "state", leaf("last", s.name, s.axes), s.axes)
     end = store_state(s, gradient, (rows, columns), -1, False)
@@ -246,9 +246,7 @@ def together_kernel(
         True,
         finals=(t.gradient.name,),
         whole=True,
-        loads=tuple(
-            (a.name, a.axes[0]) for a in arguments if a.layout == "step" and a.axes and a.name not in dict(outputs)
-        ),
+        loads=tuple((a.name, a.axes[0]) for a in arguments if a.layout == "step" and a.axes and a.name not in outputs),
     )
 
 
@@ -306,13 +304,7 @@ def _is_free(nodes: Iterable[Node], t: Together, o: Opened) -> bool:
             continue
         if x.attrs[:2] in made or x.attrs[0] in ("state in", "stored"):
             return False
-        inner = (
-            named.get(x.attrs[1])
-            if x.attrs[0] == "inner"
-            else streams.get(x.attrs[1])
-            if x.attrs[0] == "stream"
-            else None
-        )
+        inner = {"inner": named, "stream": streams}.get(x.attrs[0], {}).get(x.attrs[1])
         if inner is not None and not _is_free([inner], t, o):
             return False
     return True
@@ -346,7 +338,7 @@ def _sweep(
     tiles: WholeTiles,
     own: dict[Node, str],
     inside: set[Node],
-    outputs: list[tuple[str, str]],
+    outputs: set[str],
     name_of: NameOf,
 ) -> None:
     """What one sweep makes: its reads one after the other, each with the sums that are over the same products, and with what can
@@ -452,9 +444,7 @@ def _stored_sum(target: str, v: Value, tiles: Tiles, note: str, place: str, fact
     return f"store_sums({target} + {place}, {total}, i_ok)  # {note}"
 
 
-def _store(
-    store: Store, o: Opened, tiles: Tiles, inside: set[Node], outputs: list[tuple[str, str]], name_of: NameOf
-) -> None:
+def _store(store: Store, o: Opened, tiles: Tiles, inside: set[Node], outputs: set[str], name_of: NameOf) -> None:
     x = store.leaf
     own = tuple(next(t for t in o.tile if same_size(a, t)) for a in x.axes)
     v = tiles.value(at_row(rename(store.node, o.rename)))
@@ -473,7 +463,7 @@ def _store(
         tiles.lines.append(f"tl.store({target} + step + i * H, {v.over((ROW,))}, mask=i_ok)  # {note}")
         return
     tiles.argument(f"{name}_p", "step", x, own)
-    outputs.append((f"{name}_p", own[0]))
+    outputs.add(f"{name}_p")
     # what is loaded elsewhere is rounded as well, and takes half of the registers so
     v = tiles.assign(f"{v.text}_rounded", f"{v.over(v.axes)}.to({rows_name(name)}.dtype)", v.axes, raw=True)
     tiles.memo[leaf(x.attrs[0], x.attrs[1], (ROW, *own))] = v

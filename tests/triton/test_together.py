@@ -40,7 +40,7 @@ def test_one_walk_loads_each_tensor_once_and_makes_each_matrix_over_steps_once()
     assert sorted(re.findall(r"# (\w+ \w+\^T)$", kernel, re.M)) == ["do S^T", "do v^T", "q k^T", "v dS^T"]
 
 
-def test_a_forward_pass_leaves_states_only_where_a_backward_pass_on_one_walk_follows():
+def test_one_walk_takes_states_and_tensors_that_fit():
     config = candidates(2, 64)[0]
     x = torch.empty(1, 64, 2, 64, dtype=torch.bfloat16)
     assert together(config, (64, 64), x)
