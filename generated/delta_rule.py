@@ -630,7 +630,10 @@ def forward_sweep_1(
         t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p4 = tl.dot(p2.to(DT), tl.trans(t2.to(DT)), p3, input_precision="tf32x3")  # ... + matrix2 p2
         if YIELD:
-            tl.store(write1_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :])
+            if write1_out is not None:
+                tl.store(
+                    write1_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :]
+                )
             tl.store(o_out + step * E + i[None, :] * (H * E) + e[:, None], p4, mask=e_ok[:, None] & i_ok[None, :])  # o
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         S_next = ()
@@ -762,7 +765,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "47225c2e2df0c24c")
+    config = choose(some.dtype, (D, E), "591fed1180b51ac2")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -869,7 +872,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         else:
             S_starts = chained_matrix(S_first, S_ends, S_linear, lay, parts, True, along=0)
     S_ends = None
-    write1 = some.new_empty((B, T, H, E), dtype=some.dtype)
+    write1 = some.new_empty((B, T, H, E), dtype=some.dtype) if needs_backward else None
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
     launch(
@@ -911,7 +914,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         num_stages=2,
     )
     matrix1 = matrix2 = None
-    saved = {"0c5684b44a": write1}
+    saved = {}
+    if needs_backward:
+        saved |= {"0c5684b44a": write1}
     write1 = None
     if parts > 1:
         saved |= {"S starts": S_starts}
@@ -1136,8 +1141,9 @@ def backward_sweep_1(
             )  # dv
             tl.store(
                 dbeta_0_out
-                + ((step + i * H) * tl.cdiv(E, block_e) + tile)[None, :] * WARPS
-                + tl.arange(0, WARPS)[:, None],
+                + ((bh * tl.cdiv(E, block_e) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
+                + t0
+                + i[None, :],
                 tl.sum(
                     tl.reshape(
                         tl.where(e_ok[:, None], (p3 * write1_each.to(tl.float32)), 0.0), [WARPS, block_e // WARPS, C]
@@ -1524,7 +1530,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "47225c2e2df0c24c")
+    config = choose(some.dtype, (D, E), "591fed1180b51ac2")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -1628,7 +1634,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             dS_starts = chained_matrix(dS_first, dS_ends, dS_linear, lay, parts, False, along=0)
     dS_ends = None
     dv = some.new_empty((B, T, H, E), dtype=some.dtype)
-    dbeta_0 = some.new_empty((B, T, H, cdiv(E, min(config.tile, config.padded(E))) * config.warps), dtype=torch.float32)
+    dbeta_0 = some.new_empty((B, H, cdiv(E, min(config.tile, config.padded(E))) * config.warps, T), dtype=torch.float32)
     dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
     launch(
         backward_sweep_1,

@@ -792,7 +792,10 @@ def forward_sweep_1(
         t2 = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p4 = tl.dot(p2.to(DT), tl.trans(t2.to(DT)), (since[None, :] * p3), input_precision="tf32x3")  # ... + matrix2 p2
         if YIELD:
-            tl.store(write1_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :])
+            if write1_out is not None:
+                tl.store(
+                    write1_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :]
+                )
             tl.store(o_out + step * E + i[None, :] * (H * E) + e[:, None], p4, mask=e_ok[:, None] & i_ok[None, :])  # o
         kept = power(alpha_a_end, alpha_r_end < 0)
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
@@ -936,7 +939,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "7ffe7b893b68bdb3")
+    config = choose(some.dtype, (D, E), "ca603bc65389b104")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -1051,7 +1054,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         else:
             S_starts = chained_matrix(S_first, S_ends, S_linear, lay, parts, True, along=0)
     S_ends = None
-    write1 = some.new_empty((B, T, H, E), dtype=some.dtype)
+    write1 = some.new_empty((B, T, H, E), dtype=some.dtype) if needs_backward else None
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
     launch(
@@ -1095,7 +1098,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         num_stages=2,
     )
     alpha_resets = alpha_sums = matrix1 = matrix2 = None
-    saved = {"101b56a880": write1}
+    saved = {}
+    if needs_backward:
+        saved |= {"101b56a880": write1}
     write1 = None
     if parts > 1:
         saved |= {"S starts": S_starts}
@@ -1211,8 +1216,8 @@ def backward_prepare_1(
         )  # ([order_{mask}]_{i,j} . (q k^T) . (do write1^T) . m) diag(beta)
         sums = tl.sum(pairs, axis=1)
         sums2 = sums - tl.sum(pairs, axis=0)
-        tl.store(own1_out + (step + i * H) * 2 + 0, sums2, mask=i_ok)  # S: own.late
-        tl.store(own2_out + (step + i * H) * 2 + 0, tl.zeros([C], tl.float32), mask=i_ok)  # S: own.early
+        tl.store(own1_out + (bh * 2 + 0) * T + t0 + i, sums2, mask=i_ok)  # S: own.late
+        tl.store(own2_out + (bh * 2 + 0) * T + t0 + i, tl.zeros([C], tl.float32), mask=i_ok)  # S: own.early
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1336,8 +1341,9 @@ def backward_sweep_1(
             )  # dv
             tl.store(
                 dbeta_0_out
-                + ((step + i * H) * tl.cdiv(E, block_e) + tile)[None, :] * WARPS
-                + tl.arange(0, WARPS)[:, None],
+                + ((bh * tl.cdiv(E, block_e) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
+                + t0
+                + i[None, :],
                 tl.sum(
                     tl.reshape(
                         tl.where(e_ok[:, None], (write1_each.to(tl.float32) * p3), 0.0), [WARPS, block_e // WARPS, C]
@@ -1472,8 +1478,8 @@ def backward_prepare_2(
         )  # -([order_{mask}]_{i,j} . (k k^T) . (dv write1^T) . m) diag(beta)
         sums = tl.sum(pairs, axis=1)
         sums2 = -tl.sum(pairs, axis=0)
-        tl.store(own1_out + (step + i * H) * 2 + 1, sums2, mask=i_ok)  # S: own.late
-        tl.store(own2_out + (step + i * H) * 2 + 1, sums, mask=i_ok)  # S: own.early
+        tl.store(own1_out + (bh * 2 + 1) * T + t0 + i, sums2, mask=i_ok)  # S: own.late
+        tl.store(own2_out + (bh * 2 + 1) * T + t0 + i, sums, mask=i_ok)  # S: own.early
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1631,8 +1637,9 @@ def backward_sweep_2(
             )  # dk
             tl.store(
                 S_out_late__out
-                + ((step + i * H) * tl.cdiv(D, block_d) + tile)[None, :] * WARPS
-                + tl.arange(0, WARPS)[:, None],
+                + ((bh * tl.cdiv(D, block_d) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
+                + t0
+                + i[None, :],
                 sums,
                 mask=i_ok[None, :],
             )  # S: out.late
@@ -1776,8 +1783,9 @@ def backward_sweep_3(
             )  # dq
             tl.store(
                 S_in_late__out
-                + ((step + i * H) * tl.cdiv(D, block_d) + tile)[None, :] * WARPS
-                + tl.arange(0, WARPS)[:, None],
+                + ((bh * tl.cdiv(D, block_d) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
+                + t0
+                + i[None, :],
                 sums,
                 mask=i_ok[None, :],
             )  # S: in.late
@@ -1934,8 +1942,9 @@ def backward_sweep_4(
             )  # dk
             tl.store(
                 S_in_early__out
-                + ((step + i * H) * tl.cdiv(D, block_d) + tile)[None, :] * WARPS
-                + tl.arange(0, WARPS)[:, None],
+                + ((bh * tl.cdiv(D, block_d) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
+                + t0
+                + i[None, :],
                 sums,
                 mask=i_ok[None, :],
             )  # S: in.early
@@ -1953,7 +1962,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "7ffe7b893b68bdb3")
+    config = choose(some.dtype, (D, E), "ca603bc65389b104")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -1964,8 +1973,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     alpha_sums, alpha_resets, alpha_extents = cumulate(alpha, lay, config.exact)
     alpha_extents = None
     beta_by_head = by_head(beta, H)
-    own1 = some.new_empty((B, T, H, 2), dtype=torch.float32)
-    own2 = some.new_empty((B, T, H, 2), dtype=torch.float32)
+    own1 = some.new_empty((B, H, 2, T), dtype=torch.float32)
+    own2 = some.new_empty((B, H, 2, T), dtype=torch.float32)
     matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
@@ -2067,7 +2076,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             dS_starts = chained_matrix(dS_first, dS_ends, dS_linear, lay, parts, False, along=0)
     dS_ends = None
     dv = some.new_empty((B, T, H, E), dtype=some.dtype)
-    dbeta_0 = some.new_empty((B, T, H, cdiv(E, min(config.tile, config.padded(E))) * config.warps), dtype=torch.float32)
+    dbeta_0 = some.new_empty((B, H, cdiv(E, min(config.tile, config.padded(E))) * config.warps, T), dtype=torch.float32)
     dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
     launch(
         backward_sweep_1,
@@ -2154,7 +2163,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"alpha", "k"}:
         dk_1 = some.new_empty((B, T, H, D), dtype=some.dtype)
         S_out_late_ = some.new_empty(
-            (B, T, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps), dtype=torch.float32
+            (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
         launch(
             backward_sweep_2,
@@ -2203,7 +2212,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"alpha", "q"}:
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
         S_in_late_ = some.new_empty(
-            (B, T, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps), dtype=torch.float32
+            (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
         S_last = some.new_empty((lay.sequences * parts, H, D, E), dtype=torch.float32)
         launch(
@@ -2255,7 +2264,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"alpha", "k"}:
         dk = dk_1  # in place
         S_in_early_ = some.new_empty(
-            (B, T, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps), dtype=torch.float32
+            (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
         launch(
             backward_sweep_4,

@@ -818,9 +818,10 @@ def forward_sweep_1(
         p4 = tl.dot(p2.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix2 p2
         y2 = (since2[None, :] * p3) + (-p4)  # diag(since) z W^T - matrix2 p2
         if YIELD:
-            tl.store(
-                write1_out + step * M + i[None, :] * (H * M) + m_[:, None], p2, mask=m__ok[:, None] & i_ok[None, :]
-            )
+            if write1_out is not None:
+                tl.store(
+                    write1_out + step * M + i[None, :] * (H * M) + m_[:, None], p2, mask=m__ok[:, None] & i_ok[None, :]
+                )
             tl.store(
                 o_out + step * M + i[None, :] * (H * M) + m_[:, None], y2, mask=m__ok[:, None] & i_ok[None, :]
             )  # o
@@ -972,7 +973,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], keep.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "ffd625e70572e903")
+    config = choose(some.dtype, (N, M), "c7a9761b95bbf01e")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(M, min(config.tile, config.padded(M))))
     W_first = whole(states.get("W"))
@@ -1087,7 +1088,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         else:
             W_starts = chained_matrix(W_first, W_ends, W_linear, lay, parts, True, along=1)
     W_ends = None
-    write1 = some.new_empty((B, T, H, M), dtype=some.dtype)
+    write1 = some.new_empty((B, T, H, M), dtype=some.dtype) if needs_backward else None
     o = some.new_empty((B, T, H, M), dtype=some.dtype)
     W_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32)
     launch(
@@ -1131,7 +1132,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         num_stages=2,
     )
     keep_resets = keep_sums = matrix1 = matrix2 = None
-    saved = {"f73806d84e": write1}
+    saved = {}
+    if needs_backward:
+        saved |= {"f73806d84e": write1}
     write1 = None
     if parts > 1:
         saved |= {"W starts": W_starts}
@@ -1251,8 +1254,8 @@ def backward_prepare_1(
         )  # -([order_{mask}]_{i,j} . (z x^T) . (do write1^T) . m) diag(eta)
         sums = tl.sum(pairs, axis=1)
         sums2 = sums - tl.sum(pairs, axis=0)
-        tl.store(own1_out + (step + i * H) * 2 + 0, sums2, mask=i_ok)  # W: own.late
-        tl.store(own2_out + (step + i * H) * 2 + 0, tl.zeros([C], tl.float32), mask=i_ok)  # W: own.early
+        tl.store(own1_out + (bh * 2 + 0) * T + t0 + i, sums2, mask=i_ok)  # W: own.late
+        tl.store(own2_out + (bh * 2 + 0) * T + t0 + i, tl.zeros([C], tl.float32), mask=i_ok)  # W: own.early
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1496,8 +1499,8 @@ def backward_prepare_2(
         )  # ([order_{mask}]_{i,j} . (x x^T) . (dy write1^T) . m) diag(eta)
         sums = tl.sum(pairs, axis=1)
         sums2 = -tl.sum(pairs, axis=0)
-        tl.store(own1_out + (step + i * H) * 2 + 1, sums2, mask=i_ok)  # W: own.late
-        tl.store(own2_out + (step + i * H) * 2 + 1, sums, mask=i_ok)  # W: own.early
+        tl.store(own1_out + (bh * 2 + 1) * T + t0 + i, sums2, mask=i_ok)  # W: own.late
+        tl.store(own2_out + (bh * 2 + 1) * T + t0 + i, sums, mask=i_ok)  # W: own.early
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1659,8 +1662,9 @@ def backward_sweep_2(
             )  # dx
             tl.store(
                 deta_2_out
-                + ((step + i * H) * tl.cdiv(N, block_n_) + tile)[None, :] * WARPS
-                + tl.arange(0, WARPS)[:, None],
+                + ((bh * tl.cdiv(N, block_n_) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
+                + t0
+                + i[None, :],
                 tl.sum(
                     tl.reshape(
                         tl.where(n__ok[:, None], (-(x_each.to(tl.float32) * p3)), 0.0), [WARPS, block_n_ // WARPS, C]
@@ -1671,8 +1675,9 @@ def backward_sweep_2(
             )  # deta
             tl.store(
                 W_out_late__out
-                + ((step + i * H) * tl.cdiv(N, block_n_) + tile)[None, :] * WARPS
-                + tl.arange(0, WARPS)[:, None],
+                + ((bh * tl.cdiv(N, block_n_) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
+                + t0
+                + i[None, :],
                 sums,
                 mask=i_ok[None, :],
             )  # W: out.late
@@ -1817,8 +1822,9 @@ def backward_sweep_3(
             )  # dz
             tl.store(
                 W_in_late__out
-                + ((step + i * H) * tl.cdiv(N, block_n_) + tile)[None, :] * WARPS
-                + tl.arange(0, WARPS)[:, None],
+                + ((bh * tl.cdiv(N, block_n_) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
+                + t0
+                + i[None, :],
                 sums,
                 mask=i_ok[None, :],
             )  # W: in.late
@@ -1975,8 +1981,9 @@ def backward_sweep_4(
             )  # dx
             tl.store(
                 W_in_early__out
-                + ((step + i * H) * tl.cdiv(N, block_n_) + tile)[None, :] * WARPS
-                + tl.arange(0, WARPS)[:, None],
+                + ((bh * tl.cdiv(N, block_n_) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
+                + t0
+                + i[None, :],
                 sums,
                 mask=i_ok[None, :],
             )  # W: in.early
@@ -1994,7 +2001,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], keep.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "ffd625e70572e903")
+    config = choose(some.dtype, (N, M), "c7a9761b95bbf01e")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(N, min(config.tile, config.padded(N))))
     W_first = whole(states.get("W"))
@@ -2005,8 +2012,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     keep_sums, keep_resets, keep_extents = cumulate(keep, lay, config.exact)
     keep_extents = None
     eta_by_head = by_head(eta, H)
-    own1 = some.new_empty((B, T, H, 2), dtype=torch.float32)
-    own2 = some.new_empty((B, T, H, 2), dtype=torch.float32)
+    own1 = some.new_empty((B, H, 2, T), dtype=torch.float32)
+    own2 = some.new_empty((B, H, 2, T), dtype=torch.float32)
     matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
@@ -2188,10 +2195,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"eta", "keep", "x"}:
         dx_2 = some.new_empty((B, T, H, N), dtype=some.dtype)
         deta_2 = some.new_empty(
-            (B, T, H, cdiv(N, min(config.tile, config.padded(N))) * config.warps), dtype=torch.float32
+            (B, H, cdiv(N, min(config.tile, config.padded(N))) * config.warps, T), dtype=torch.float32
         )
         W_out_late_ = some.new_empty(
-            (B, T, H, cdiv(N, min(config.tile, config.padded(N))) * config.warps), dtype=torch.float32
+            (B, H, cdiv(N, min(config.tile, config.padded(N))) * config.warps, T), dtype=torch.float32
         )
         launch(
             backward_sweep_2,
@@ -2241,7 +2248,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"keep", "z"}:
         dz = some.new_empty((B, T, H, N), dtype=some.dtype)
         W_in_late_ = some.new_empty(
-            (B, T, H, cdiv(N, min(config.tile, config.padded(N))) * config.warps), dtype=torch.float32
+            (B, H, cdiv(N, min(config.tile, config.padded(N))) * config.warps, T), dtype=torch.float32
         )
         W_last = some.new_empty((lay.sequences * parts, H, M, N), dtype=torch.float32)
         launch(
@@ -2292,7 +2299,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"keep", "x"}:
         dx = dx_2  # in place
         W_in_early_ = some.new_empty(
-            (B, T, H, cdiv(N, min(config.tile, config.padded(N))) * config.warps), dtype=torch.float32
+            (B, H, cdiv(N, min(config.tile, config.padded(N))) * config.warps, T), dtype=torch.float32
         )
         launch(
             backward_sweep_4,

@@ -865,7 +865,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], o.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = o.shape[-1]
-    config = choose(some.dtype, (D, E), "ce507ee810ca893d")
+    config = choose(some.dtype, (D, E), "9b6b71a46cc93db0")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     s_first = whole(states.get("s"))
@@ -1450,8 +1450,9 @@ def backward_sweep_2(
             )  # dk
             tl.store(
                 dlog_lam_1_out
-                + ((step + i * H) * tl.cdiv(D, block_d) + tile)[None, :] * WARPS
-                + tl.arange(0, WARPS)[:, None],
+                + ((bh * tl.cdiv(D, block_d) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
+                + t0
+                + i[None, :],
                 tl.sum(
                     tl.reshape(
                         tl.where(d_ok[:, None], (-lam[None, :] * (k_each.to(tl.float32) * y)), 0.0),
@@ -1463,8 +1464,9 @@ def backward_sweep_2(
             )  # dlog_lam
             tl.store(
                 s_out_late__out
-                + ((step + i * H) * tl.cdiv(D, block_d) + tile)[None, :] * WARPS
-                + tl.arange(0, WARPS)[:, None],
+                + ((bh * tl.cdiv(D, block_d) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
+                + t0
+                + i[None, :],
                 sums,
                 mask=i_ok[None, :],
             )  # s: out.late
@@ -1560,8 +1562,8 @@ def backward_prepare_3(
         )  # -([order_{mask}]_{i,j} . (q k^T) . (do write1^T) . m) diag((1 - lam))
         sums = tl.sum(pairs, axis=1)
         sums2 = -tl.sum(pairs, axis=0)
-        tl.store(own1_out + step + i * H, sums2, mask=i_ok)  # s: own.late
-        tl.store(own2_out + step + i * H, sums, mask=i_ok)  # s: own.early
+        tl.store(own1_out + at + i, sums2, mask=i_ok)  # s: own.late
+        tl.store(own2_out + at + i, sums, mask=i_ok)  # s: own.early
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1708,8 +1710,9 @@ def backward_sweep_3(
             )  # dq
             tl.store(
                 s_in_early__out
-                + ((step + i * H) * tl.cdiv(D, block_d) + tile)[None, :] * WARPS
-                + tl.arange(0, WARPS)[:, None],
+                + ((bh * tl.cdiv(D, block_d) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
+                + t0
+                + i[None, :],
                 sums,
                 mask=i_ok[None, :],
             )  # s: in.early
@@ -1731,7 +1734,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], o.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = o.shape[-1]
-    config = choose(some.dtype, (D, E), "ce507ee810ca893d")
+    config = choose(some.dtype, (D, E), "9b6b71a46cc93db0")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     s_first = whole(states.get("s"))
@@ -1892,10 +1895,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"k", "lam"}:
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
         dlog_lam_1 = some.new_empty(
-            (B, T, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps), dtype=torch.float32
+            (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
         s_out_late_ = some.new_empty(
-            (B, T, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps), dtype=torch.float32
+            (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
         launch(
             backward_sweep_2,
@@ -1940,8 +1943,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
     matrix2 = None
     if needs & {"lam", "q"}:
-        own1 = some.new_empty((B, T, H, 1), dtype=torch.float32)
-        own2 = some.new_empty((B, T, H, 1), dtype=torch.float32)
+        own1 = some.new_empty((B, H, 1, T), dtype=torch.float32)
+        own2 = some.new_empty((B, H, 1, T), dtype=torch.float32)
         launch(
             backward_prepare_3,
             (config.queues(lay.programs),),
@@ -1982,7 +1985,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"lam", "q"}:
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
         s_in_early_ = some.new_empty(
-            (B, T, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps), dtype=torch.float32
+            (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
         s_last = some.new_empty((lay.sequences * parts, H, D, E), dtype=torch.float32)
         launch(

@@ -891,7 +891,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], o.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = o.shape[-1]
-    config = choose(some.dtype, (D, E), "0c4a3c68dcd0c889")
+    config = choose(some.dtype, (D, E), "30ab0a02f0d863d1")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     s_first = whole(states.get("s"))
@@ -1480,8 +1480,9 @@ def backward_sweep_2(
             tl.store(read1_out + step * D + i[None, :] * (H * D) + d[:, None], y, mask=d_ok[:, None] & i_ok[None, :])
             tl.store(
                 dq_1_148c1f_out
-                + ((step + i * H) * tl.cdiv(D, block_d) + tile)[None, :] * WARPS
-                + tl.arange(0, WARPS)[:, None],
+                + ((bh * tl.cdiv(D, block_d) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
+                + t0
+                + i[None, :],
                 tl.sum(
                     tl.reshape(tl.where(d_ok[:, None], (k_each.to(tl.float32) * y), 0.0), [WARPS, block_d // WARPS, C]),
                     axis=1,
@@ -1490,8 +1491,9 @@ def backward_sweep_2(
             )  # dq
             tl.store(
                 dk_1_148c1f_out
-                + ((step + i * H) * tl.cdiv(D, block_d) + tile)[None, :] * WARPS
-                + tl.arange(0, WARPS)[:, None],
+                + ((bh * tl.cdiv(D, block_d) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
+                + t0
+                + i[None, :],
                 tl.sum(
                     tl.reshape(tl.where(d_ok[:, None], (k_each.to(tl.float32) * y), 0.0), [WARPS, block_d // WARPS, C]),
                     axis=1,
@@ -1500,8 +1502,9 @@ def backward_sweep_2(
             )  # dk
             tl.store(
                 s_out_late__out
-                + ((step + i * H) * tl.cdiv(D, block_d) + tile)[None, :] * WARPS
-                + tl.arange(0, WARPS)[:, None],
+                + ((bh * tl.cdiv(D, block_d) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
+                + t0
+                + i[None, :],
                 sums,
                 mask=i_ok[None, :],
             )  # s: out.late
@@ -1613,8 +1616,8 @@ def backward_prepare_3(
         )  # -([order_{mask}]_{i,j} . (q k^T) . (do write1^T) . m) diag((cd952cfd4723))
         sums = tl.sum(pairs, axis=1)
         sums2 = -tl.sum(pairs, axis=0)
-        tl.store(own1_out + step + i * H, sums2, mask=i_ok)  # s: own.late
-        tl.store(own2_out + step + i * H, sums, mask=i_ok)  # s: own.early
+        tl.store(own1_out + at + i, sums2, mask=i_ok)  # s: own.late
+        tl.store(own2_out + at + i, sums, mask=i_ok)  # s: own.early
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1767,8 +1770,9 @@ def backward_sweep_3(
             )  # dq
             tl.store(
                 s_in_early__out
-                + ((step + i * H) * tl.cdiv(D, block_d) + tile)[None, :] * WARPS
-                + tl.arange(0, WARPS)[:, None],
+                + ((bh * tl.cdiv(D, block_d) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
+                + t0
+                + i[None, :],
                 sums,
                 mask=i_ok[None, :],
             )  # s: in.early
@@ -1790,7 +1794,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], o.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = o.shape[-1]
-    config = choose(some.dtype, (D, E), "0c4a3c68dcd0c889")
+    config = choose(some.dtype, (D, E), "30ab0a02f0d863d1")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     s_first = whole(states.get("s"))
@@ -1952,13 +1956,13 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"k", "lam", "q"}:
         read1 = some.new_empty((B, T, H, D), dtype=some.dtype)
         dq_1_148c1f = some.new_empty(
-            (B, T, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps), dtype=torch.float32
+            (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
         dk_1_148c1f = some.new_empty(
-            (B, T, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps), dtype=torch.float32
+            (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
         s_out_late_ = some.new_empty(
-            (B, T, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps), dtype=torch.float32
+            (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
         launch(
             backward_sweep_2,
@@ -2005,8 +2009,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
     matrix2 = None
     if needs & {"lam", "q"}:
-        own1 = some.new_empty((B, T, H, 1), dtype=torch.float32)
-        own2 = some.new_empty((B, T, H, 1), dtype=torch.float32)
+        own1 = some.new_empty((B, H, 1, T), dtype=torch.float32)
+        own2 = some.new_empty((B, H, 1, T), dtype=torch.float32)
         matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
             backward_prepare_3,
@@ -2051,7 +2055,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"lam", "q"}:
         dq_2 = some.new_empty((B, T, H, D), dtype=some.dtype)
         s_in_early_ = some.new_empty(
-            (B, T, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps), dtype=torch.float32
+            (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
         s_last = some.new_empty((lay.sequences * parts, H, D, E), dtype=torch.float32)
         launch(
@@ -2122,7 +2126,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         t3 = (dv.float() * write1.float()).sum(-1)
         gradients["q"] = (
             spread(
-                dq_2.float() - (t2**-2 * (dq_1_148c1f.sum(-1) + t3))[..., None] * each_head(k, H).float(),
+                dq_2.float() - (t2**-2 * (dq_1_148c1f.sum(2).mT + t3))[..., None] * each_head(k, H).float(),
                 (B, T, H, D),
                 some,
             )
@@ -2136,7 +2140,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         gradients["k"] = (
             spread(
                 (1.0 / t4)[..., None] * read1.float()
-                - (t4**-2 * (dk_1_148c1f.sum(-1) + t5))[..., None] * each_head(q, H).float(),
+                - (t4**-2 * (dk_1_148c1f.sum(2).mT + t5))[..., None] * each_head(q, H).float(),
                 (B, T, H, D),
                 some,
             )

@@ -1106,7 +1106,10 @@ def forward_sweep_1(
         if not EXACT:
             p4 = tl.dot(p2.to(DT), tl.trans(rest.to(DT)), p4)
         if YIELD:
-            tl.store(write1_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :])
+            if write1_out is not None:
+                tl.store(
+                    write1_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :]
+                )
             tl.store(o_out + step * E + i[None, :] * (H * E) + e[:, None], p4, mask=e_ok[:, None] & i_ok[None, :])  # o
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         S_next = ()
@@ -1259,7 +1262,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "3e9dfd0db0114d05")
+    config = choose(some.dtype, (D, E), "6f30b71d23777a51")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -1420,7 +1423,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         else:
             S_starts = chained_matrix(S_first, S_ends, S_linear, lay, parts, True, along=0)
     S_ends = None
-    write1 = some.new_empty((B, T, H, E), dtype=some.dtype)
+    write1 = some.new_empty((B, T, H, E), dtype=some.dtype) if needs_backward else None
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
     S_borders = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype) if needs_backward else None
     S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
@@ -1467,11 +1470,10 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         num_stages=2,
     )
     alpha_resets = alpha_sums = matrix1 = matrix2 = scaled1 = scaled2 = scaled3 = None
-    saved = {"c0cc4e5ad4": write1}
-    write1 = None
+    saved = {}
     if needs_backward:
-        saved |= {"S borders": S_borders}
-    S_borders = None
+        saved |= {"c0cc4e5ad4": write1, "S borders": S_borders}
+    S_borders = write1 = None
     if parts > 1 or exchange is not None:
         saved |= {"S linear": S_linear}
     S_linear = None
@@ -2015,8 +2017,9 @@ def backward_sweep_1(
             )  # dv
             tl.store(
                 dbeta_0_out
-                + ((step + i * H) * tl.cdiv(E, block_e) + tile)[None, :] * WARPS
-                + tl.arange(0, WARPS)[:, None],
+                + ((bh * tl.cdiv(E, block_e) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
+                + t0
+                + i[None, :],
                 tl.sum(
                     tl.reshape(
                         tl.where(e_ok[:, None], (p3 * write1_each.to(tl.float32)), 0.0), [WARPS, block_e // WARPS, C]
@@ -2764,7 +2767,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "3e9dfd0db0114d05")
+    config = choose(some.dtype, (D, E), "6f30b71d23777a51")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -2902,7 +2905,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             dS_starts = chained_matrix(dS_first, dS_ends, dS_linear, lay, parts, False, along=0)
     dS_ends = None
     dv = some.new_empty((B, T, H, E), dtype=some.dtype)
-    dbeta_0 = some.new_empty((B, T, H, cdiv(E, min(config.tile, config.padded(E))) * config.warps), dtype=torch.float32)
+    dbeta_0 = some.new_empty((B, H, cdiv(E, min(config.tile, config.padded(E))) * config.warps, T), dtype=torch.float32)
     dS_borders = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype)
     dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
     launch(

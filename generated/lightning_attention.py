@@ -621,7 +621,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "50fc527d20d87b97")
+    config = choose(some.dtype, (D, E), "94ce3e5c9cd763b5")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     jointly = needs_backward is True and together(config, (D, E), q, k, v)
@@ -1046,7 +1046,7 @@ def triton_backward_whole(
     H = max(q.shape[2], k.shape[2], v.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "50fc527d20d87b97")
+    config = choose(some.dtype, (D, E), "94ce3e5c9cd763b5")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -1288,7 +1288,7 @@ def backward_prepare_1(
         )  # [order_{mask}]_{i,j} . (q k^T) . (do v^T) . m
         sums = tl.sum(pairs, axis=1)
         sums2 = sums - tl.sum(pairs, axis=0)
-        tl.store(own1_out + step + i * H, sums2, mask=i_ok)  # S: own.late
+        tl.store(own1_out + at + i, sums2, mask=i_ok)  # S: own.late
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1422,8 +1422,9 @@ def backward_sweep_1(
             )  # dq
             tl.store(
                 S_in_late__out
-                + ((step + i * H) * tl.cdiv(D, block_d) + tile)[None, :] * WARPS
-                + tl.arange(0, WARPS)[:, None],
+                + ((bh * tl.cdiv(D, block_d) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
+                + t0
+                + i[None, :],
                 sums,
                 mask=i_ok[None, :],
             )  # S: in.late
@@ -1692,8 +1693,9 @@ def backward_sweep_3(
             )  # dk
             tl.store(
                 S_out_late__out
-                + ((step + i * H) * tl.cdiv(D, block_d) + tile)[None, :] * WARPS
-                + tl.arange(0, WARPS)[:, None],
+                + ((bh * tl.cdiv(D, block_d) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
+                + t0
+                + i[None, :],
                 sums,
                 mask=i_ok[None, :],
             )  # S: out.late
@@ -1714,7 +1716,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "50fc527d20d87b97")
+    config = choose(some.dtype, (D, E), "94ce3e5c9cd763b5")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -1723,7 +1725,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     do = cotangent(cotangents.get("o"), some, (B, T, H, E))
     lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
     lam_extents = None
-    own1 = some.new_empty((B, T, H, 1), dtype=torch.float32)
+    own1 = some.new_empty((B, H, 1, T), dtype=torch.float32)
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
@@ -1821,7 +1823,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"lam", "q"}:
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
         S_in_late_ = some.new_empty(
-            (B, T, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps), dtype=torch.float32
+            (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
         S_last = some.new_empty((lay.sequences * parts, H, D, E), dtype=torch.float32)
         launch(
@@ -1917,7 +1919,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"k", "lam"}:
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
         S_out_late_ = some.new_empty(
-            (B, T, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps), dtype=torch.float32
+            (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
         launch(
             backward_sweep_3,

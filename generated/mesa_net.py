@@ -872,7 +872,7 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
     B, T = k.shape[:2]
     H = max(k.shape[2], beta.shape[2], lam.shape[2], lamb.shape[0], p.shape[2], 0)
     D = k.shape[-1]
-    config = choose(some.dtype, (D,), "74e9015aef0eed96")
+    config = choose(some.dtype, (D,), "0f9228f73f22cdf5")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -1036,7 +1036,7 @@ def x_system_backward_prepare_1(
         )  # ([order_{mask}]_{i,j} . (p k^T) . (dy k^T) . m) diag(beta)
         sums = tl.sum(pairs, axis=1)
         sums2 = sums - tl.sum(pairs, axis=0)
-        tl.store(own1_out + step + i * H, sums2, mask=i_ok)  # H: own.late
+        tl.store(own1_out + at + i, sums2, mask=i_ok)  # H: own.late
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1165,8 +1165,9 @@ def x_system_backward_sweep_1(
         if YIELD:
             tl.store(
                 H_in_late__out
-                + ((step + i * H) * tl.cdiv(D, block_d_kept) + tile)[None, :] * WARPS
-                + tl.arange(0, WARPS)[:, None],
+                + ((bh * tl.cdiv(D, block_d_kept) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
+                + t0
+                + i[None, :],
                 sums,
                 mask=i_ok[None, :],
             )  # H: in.late
@@ -1588,8 +1589,9 @@ def x_system_backward_sweep_3(
             )  # dk
             tl.store(
                 dbeta_2_out
-                + ((step + i * H) * tl.cdiv(D, block_d_kept) + tile)[None, :] * WARPS
-                + tl.arange(0, WARPS)[:, None],
+                + ((bh * tl.cdiv(D, block_d_kept) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
+                + t0
+                + i[None, :],
                 tl.sum(
                     tl.reshape(
                         tl.where(d_kept_ok[:, None], (p2 * k_each.to(tl.float32)), 0.0),
@@ -1601,8 +1603,9 @@ def x_system_backward_sweep_3(
             )  # dbeta
             tl.store(
                 H_out_late__out
-                + ((step + i * H) * tl.cdiv(D, block_d_kept) + tile)[None, :] * WARPS
-                + tl.arange(0, WARPS)[:, None],
+                + ((bh * tl.cdiv(D, block_d_kept) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
+                + t0
+                + i[None, :],
                 sums,
                 mask=i_ok[None, :],
             )  # H: out.late
@@ -1619,7 +1622,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     B, T = k.shape[:2]
     H = max(k.shape[2], beta.shape[2], lam.shape[2], lamb.shape[0], p.shape[2], 0)
     D = k.shape[-1]
-    config = choose(some.dtype, (D,), "74e9015aef0eed96")
+    config = choose(some.dtype, (D,), "0f9228f73f22cdf5")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -1630,7 +1633,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     lam_extents = None
     beta_by_head = by_head(beta, H)
     if needs & {"lam"}:
-        own1 = some.new_empty((B, T, H, 1), dtype=torch.float32)
+        own1 = some.new_empty((B, H, 1, T), dtype=torch.float32)
         launch(
             x_system_backward_prepare_1,
             (config.queues(lay.programs),),
@@ -1729,7 +1732,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             )
     if needs & {"lam"}:
         H_in_late_ = some.new_empty(
-            (B, T, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps), dtype=torch.float32
+            (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
         H__last = some.new_empty((lay.sequences * parts, H, D, D), dtype=torch.float32)
         launch(
@@ -1844,10 +1847,10 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     if needs & {"beta", "k", "lam"}:
         dk = dk_1  # in place
         dbeta_2 = some.new_empty(
-            (B, T, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps), dtype=torch.float32
+            (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
         H_out_late_ = some.new_empty(
-            (B, T, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps), dtype=torch.float32
+            (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
         launch(
             x_system_backward_sweep_3,
@@ -2408,7 +2411,7 @@ def triton_o_forward(given, states, constants, packed=None, needs_backward=True)
     H = max(k.shape[2], v.shape[2], beta.shape[2], lam.shape[2], x.shape[2], 0)
     D = k.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "d1343f29e3c314cb")
+    config = choose(some.dtype, (D, E), "39cc9a89173c1638")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -2599,7 +2602,7 @@ def o_backward_prepare_1(
         )  # ([order_{mask}]_{i,j} . (x k^T) . (dy v^T) . m) diag(beta)
         sums = tl.sum(pairs, axis=1)
         sums2 = sums - tl.sum(pairs, axis=0)
-        tl.store(own1_out + step + i * H, sums2, mask=i_ok)  # S: own.late
+        tl.store(own1_out + at + i, sums2, mask=i_ok)  # S: own.late
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -2741,8 +2744,9 @@ def o_backward_sweep_1(
             )  # dx
             tl.store(
                 S_in_late__out
-                + ((step + i * H) * tl.cdiv(D, block_d) + tile)[None, :] * WARPS
-                + tl.arange(0, WARPS)[:, None],
+                + ((bh * tl.cdiv(D, block_d) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
+                + t0
+                + i[None, :],
                 sums,
                 mask=i_ok[None, :],
             )  # S: in.late
@@ -3040,8 +3044,9 @@ def o_backward_sweep_3(
             )  # dk
             tl.store(
                 dbeta_2_out
-                + ((step + i * H) * tl.cdiv(D, block_d) + tile)[None, :] * WARPS
-                + tl.arange(0, WARPS)[:, None],
+                + ((bh * tl.cdiv(D, block_d) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
+                + t0
+                + i[None, :],
                 tl.sum(
                     tl.reshape(
                         tl.where(d_ok[:, None], (p2 * k_each.to(tl.float32)), 0.0), [WARPS, block_d // WARPS, C]
@@ -3052,8 +3057,9 @@ def o_backward_sweep_3(
             )  # dbeta
             tl.store(
                 S_out_late__out
-                + ((step + i * H) * tl.cdiv(D, block_d) + tile)[None, :] * WARPS
-                + tl.arange(0, WARPS)[:, None],
+                + ((bh * tl.cdiv(D, block_d) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
+                + t0
+                + i[None, :],
                 sums,
                 mask=i_ok[None, :],
             )  # S: out.late
@@ -3071,7 +3077,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
     H = max(k.shape[2], v.shape[2], beta.shape[2], lam.shape[2], x.shape[2], 0)
     D = k.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "d1343f29e3c314cb")
+    config = choose(some.dtype, (D, E), "39cc9a89173c1638")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -3081,7 +3087,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
     lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
     lam_extents = None
     beta_by_head = by_head(beta, H)
-    own1 = some.new_empty((B, T, H, 1), dtype=torch.float32)
+    own1 = some.new_empty((B, H, 1, T), dtype=torch.float32)
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
     matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
     matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
@@ -3167,7 +3173,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
     if needs & {"lam", "x"}:
         dx = some.new_empty((B, T, H, D), dtype=torch.float32)
         S_in_late_ = some.new_empty(
-            (B, T, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps), dtype=torch.float32
+            (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
         S_last = some.new_empty((lay.sequences * parts, H, D, E), dtype=torch.float32)
         launch(
@@ -3263,10 +3269,10 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
     if needs & {"beta", "k", "lam"}:
         dk = some.new_empty((B, T, H, D), dtype=torch.float32)
         dbeta_2 = some.new_empty(
-            (B, T, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps), dtype=torch.float32
+            (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
         S_out_late_ = some.new_empty(
-            (B, T, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps), dtype=torch.float32
+            (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
         launch(
             o_backward_sweep_3,

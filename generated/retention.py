@@ -640,7 +640,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], gamma.shape[0], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "ed84f9f4a5662cec")
+    config = choose(some.dtype, (D, E), "b98cc682c0b68af5")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     jointly = needs_backward is True and together(config, (D, E), q, k, v)
@@ -1073,7 +1073,7 @@ def triton_backward_whole(
     H = max(q.shape[2], k.shape[2], v.shape[2], gamma.shape[0], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "ed84f9f4a5662cec")
+    config = choose(some.dtype, (D, E), "b98cc682c0b68af5")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -1317,7 +1317,7 @@ def backward_prepare_1(
         )  # [order_{mask}]_{i,j} . (q k^T) . (do v^T) . m
         sums = tl.sum(pairs, axis=1)
         sums2 = sums - tl.sum(pairs, axis=0)
-        tl.store(own1_out + step + i * H, sums2, mask=i_ok)  # S: own.late
+        tl.store(own1_out + at + i, sums2, mask=i_ok)  # S: own.late
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1451,8 +1451,9 @@ def backward_sweep_1(
             )  # dq
             tl.store(
                 S_in_late__out
-                + ((step + i * H) * tl.cdiv(D, block_d) + tile)[None, :] * WARPS
-                + tl.arange(0, WARPS)[:, None],
+                + ((bh * tl.cdiv(D, block_d) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
+                + t0
+                + i[None, :],
                 sums,
                 mask=i_ok[None, :],
             )  # S: in.late
@@ -1721,8 +1722,9 @@ def backward_sweep_3(
             )  # dk
             tl.store(
                 S_out_late__out
-                + ((step + i * H) * tl.cdiv(D, block_d) + tile)[None, :] * WARPS
-                + tl.arange(0, WARPS)[:, None],
+                + ((bh * tl.cdiv(D, block_d) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
+                + t0
+                + i[None, :],
                 sums,
                 mask=i_ok[None, :],
             )  # S: out.late
@@ -1743,7 +1745,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], gamma.shape[0], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "ed84f9f4a5662cec")
+    config = choose(some.dtype, (D, E), "b98cc682c0b68af5")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -1752,7 +1754,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     do = cotangent(cotangents.get("o"), some, (B, T, H, E))
     gamma_sums, gamma_resets, gamma_extents = cumulate(spread(gamma.float(), (B, T, H), some), lay, config.exact)
     gamma_extents = None
-    own1 = some.new_empty((B, T, H, 1), dtype=torch.float32)
+    own1 = some.new_empty((B, H, 1, T), dtype=torch.float32)
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
@@ -1850,7 +1852,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"gamma", "q"}:
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
         S_in_late_ = some.new_empty(
-            (B, T, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps), dtype=torch.float32
+            (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
         S_last = some.new_empty((lay.sequences * parts, H, D, E), dtype=torch.float32)
         launch(
@@ -1948,7 +1950,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"gamma", "k"}:
         dk = some.new_empty((B, T, H, D), dtype=some.dtype)
         S_out_late_ = some.new_empty(
-            (B, T, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps), dtype=torch.float32
+            (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
         launch(
             backward_sweep_3,

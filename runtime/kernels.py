@@ -438,15 +438,13 @@ def block_sums_kernel(
 
 
 @triton.jit
-def slot(p, at, n: tl.constexpr, ok):
-    """One of the sums of `border_sums`, over the tiles of the sweep that made it: [B, T, H, n] at [C] places."""
-    if p is None:
-        total = tl.zeros_like(at).to(tl.float32)
-    else:
-        k = tl.arange(0, triton.next_power_of_2(n))
-        total = tl.sum(
-            tl.load(p + at[:, None] * n + k[None, :], mask=ok[:, None] & (k < n)[None, :], other=0.0), axis=1
-        )
+def slot(p, bh, t, ok, T, N: tl.constexpr):
+    """One of the sums of `border_sums`, over the tiles of the sweep that made it: of [B, H, N, T], for some heads and the steps t
+    of a chunk; `ok` [HEADS, C] are those that there are."""
+    total = tl.zeros(ok.shape, tl.float32)
+    if p is not None:
+        for n in tl.static_range(N):
+            total += tl.load(p + ((bh * N + n) * T)[:, None] + t[None, :], mask=ok, other=0.0)
     return total
 
 
@@ -459,14 +457,6 @@ def passes(a, r, at, LEAST: tl.constexpr, EXACT: tl.constexpr):
     return kept.to(tl.float32)
 
 
-@triton.jit
-def steps_of_heads(b, t0, last, h, there, T, H, C: tl.constexpr, HEADS: tl.constexpr):
-    """Where the numbers of a chunk's steps and some heads lie in [B, T, H], and which of them there are; both [C * HEADS]."""
-    i = tl.arange(0, C)
-    at = (b * T + t0 + i)[:, None] * H + h[None, :]
-    return tl.reshape(at, [C * HEADS]), tl.reshape((i <= last)[:, None] & there[None, :], [C * HEADS])
-
-
 @triton.jit(do_not_specialize=["T", "chunks"])
 def border_totals_kernel(
     a, r, in_late, in_early, out_late, out_early, kept, total, T, H, chunks, begins, stops, HEADS: tl.constexpr,
@@ -477,13 +467,13 @@ def border_totals_kernel(
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
-    at, ok = steps_of_heads(b, t0, last, h, there, T, H, C, HEADS)
-    inside = tl.reshape(slot(in_late, at, N_IN, ok) + slot(in_early, at, N_IN, ok), [C, HEADS])
-    outside = tl.reshape(slot(out_late, at, N_OUT, ok) + slot(out_early, at, N_OUT, ok), [C, HEADS])
-    keeps = passes(a, r, (b * H + h) * T + t0 + last, LEAST, EXACT)
-    out = (b * H + h) * chunks + c
-    tl.store(kept + out, keeps, mask=there)
-    tl.store(total + out, tl.sum(inside, axis=0) + keeps * tl.sum(outside, axis=0), mask=there)
+    i, bh = tl.arange(0, C), b * H + h
+    t, ok = t0 + i, there[:, None] & (i <= last)[None, :]
+    inside = slot(in_late, bh, t, ok, T, N_IN) + slot(in_early, bh, t, ok, T, N_IN)
+    outside = slot(out_late, bh, t, ok, T, N_OUT) + slot(out_early, bh, t, ok, T, N_OUT)
+    keeps = passes(a, r, bh * T + t0 + last, LEAST, EXACT)
+    tl.store(kept + bh * chunks + c, keeps, mask=there)
+    tl.store(total + bh * chunks + c, tl.sum(inside, axis=1) + keeps * tl.sum(outside, axis=1), mask=there)
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -504,13 +494,13 @@ def border_sums_kernel(
     else:
         end = tl.load(ends + c).to(tl.int32)
         sequence = tl.load(owners + c)
-    n = tl.arange(0, BLOCK)
+    n, i, bh = tl.arange(0, BLOCK), tl.arange(0, C), b * H + h
     # <S, dS> at the chunk's end: what later chunks add, up to the first that lets nothing pass
     value = tl.zeros([HEADS], tl.float32)
     still = tl.full([HEADS], 1.0, tl.float32)
     for base in range(c + 1, end, BLOCK):
         after = (base + n)[None, :]
-        where = ((b * H + h) * chunks)[:, None] + after
+        where = (bh * chunks)[:, None] + after
         keeps = tl.load(kept + where, mask=after < end, other=1.0)
         first = tl.min(tl.where(keeps == 0.0, after, end), axis=1)
         adds = tl.load(total + where, mask=(after < end) & (after <= first[:, None]), other=0.0)
@@ -518,20 +508,19 @@ def border_sums_kernel(
         still = tl.where(first < end, 0.0, still)
     if start is not None:
         value += still * tl.load(start + sequence * H + h)
-    at, ok = steps_of_heads(b, t0, last, h, there, T, H, C, HEADS)
-    late = tl.reshape(slot(out_late, at, N_OUT, ok), [C, HEADS])
-    early = tl.reshape(slot(out_early, at, N_OUT, ok), [C, HEADS])
-    border = value + tl.sum(late + early, axis=0)
-    pairing = (border * passes(a, r, (b * H + h) * T + t0 + last, LEAST, EXACT))[None, :]
-    pairing -= tl.cumsum(late, axis=0) - late + tl.cumsum(early, axis=0)
+    t, ok = t0 + i, there[:, None] & (i <= last)[None, :]
+    late, early = slot(out_late, bh, t, ok, T, N_OUT), slot(out_early, bh, t, ok, T, N_OUT)
+    border = value + tl.sum(late + early, axis=1)
+    pairing = (border * passes(a, r, bh * T + t0 + last, LEAST, EXACT))[:, None]
+    pairing -= tl.cumsum(late, axis=1) - late + tl.cumsum(early, axis=1)
     if AT_ONCE:
         pairing += early
-    late = tl.reshape(slot(in_late, at, N_IN, ok) + slot(own_late, at, N_OWN, ok), [C, HEADS])
-    early = tl.reshape(slot(in_early, at, N_IN, ok) + slot(own_early, at, N_OWN, ok), [C, HEADS])
-    pairing += tl.cumsum(late, axis=0, reverse=True) + tl.cumsum(early, axis=0, reverse=True)
+    late = slot(in_late, bh, t, ok, T, N_IN) + slot(own_late, bh, t, ok, T, N_OWN)
+    early = slot(in_early, bh, t, ok, T, N_IN) + slot(own_early, bh, t, ok, T, N_OWN)
+    pairing += tl.cumsum(late, axis=1, reverse=True) + tl.cumsum(early, axis=1, reverse=True)
     if not AT_ONCE:
         pairing -= early
-    tl.store(out + tl.reshape(at, [C, HEADS]), pairing, mask=tl.reshape(ok, [C, HEADS]))
+    tl.store(out + (b * T + t)[None, :] * H + h[:, None], pairing, mask=ok)
 
 
 @triton.jit(do_not_specialize=["T", "parts", "length"])
@@ -788,7 +777,7 @@ def border_sums(
     own_early: torch.Tensor | None = None,
     at_once: bool = False,
 ) -> torch.Tensor:
-    """A decay's pairing [B, T, H], float32, from what sweeps have summed for each step: [B, T, H, tiles], or None for nothing.
+    """A decay's pairing [B, T, H], float32, from what sweeps have summed for each step: [B, H, tiles, T], or None for nothing.
 
     `own` are pairs inside a chunk, `in` reads of the state before it, `out` (negative) reads of the gradient after it; `start`
     [N * parts, H] is <S, dS> after the last step of each part: the states that entered the parts were rounded otherwise than
@@ -799,14 +788,13 @@ def border_sums(
     kept, total = (a.new_empty((p.batch, p.heads, p.chunks)) for _ in range(2))
     out = a.new_empty((p.batch, p.steps, p.heads))
     pairs = ((in_late, in_early), (out_late, out_early), (own_late, own_early))
-    tiles = [next((x.shape[3] for x in pair if x is not None), 1) for pair in pairs]
+    tiles = [next((x.shape[2] for x in pair if x is not None), 1) for pair in pairs]
     least = -22.0 if exact else -16.0  # far below the rounding of one pair
-    programs, heads = grouped(p, 8)
+    programs, heads = grouped(p, 4)
     launch(
         border_totals_kernel, (programs,), a, r, in_late, in_early, out_late, out_early, kept, total, *p.at_once,
-        HEADS=heads, N_IN=tiles[0], N_OUT=tiles[1], C=p.chunk, LEAST=least, EXACT=exact, num_warps=4,
+        HEADS=heads, N_IN=tiles[0], N_OUT=tiles[1], C=p.chunk, LEAST=least, EXACT=exact, num_warps=1,
     )  # fmt: skip
-    programs, heads = grouped(p, 4)
     launch(
         border_sums_kernel, (programs,), a, r, None if start is None else start.contiguous(), in_late, in_early,
         out_late, out_early, own_late, own_early, kept, total, out, *p.at_once, p.owners, p.ends, parts,

@@ -11,41 +11,63 @@ import triton.language as tl
 from .launch import cdiv, launch
 
 TERMS = 3  # at most
+STEPS = 32  # that a program takes
 
 
 @triton.jit
-def term(p, i, ok, N: tl.constexpr):
-    """The sums of N neighbours each, at i; zeros where there is no p."""
-    if p is None:
-        x = tl.zeros_like(i).to(tl.float32)
-    elif N == 1:
-        x = tl.load(p + i, mask=ok, other=0.0).to(tl.float32)
-    else:
-        n = tl.arange(0, triton.next_power_of_2(N))
-        all_of = tl.load(p + i[:, None] * N + n[None, :], mask=ok[:, None] & (n < N)[None, :], other=0.0)
-        x = tl.sum(all_of.to(tl.float32), axis=1)
-    return x
+def term(p, i, ok):
+    """The numbers at i; zeros where there is no p."""
+    return tl.zeros_like(i).to(tl.float32) if p is None else tl.load(p + i, mask=ok, other=0.0).to(tl.float32)
 
 
 @triton.jit(do_not_specialize=["size"])
-def total_kernel(
-    a, b, c, out, size, A: tl.constexpr, B: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr
-):  # fmt: skip
-    """out = a + b + c, [size] each; [size, A] and so on for terms that are summed themselves."""
+def total_kernel(a, b, c, out, size, BLOCK: tl.constexpr):
+    """out = a + b + c, [size] each."""
     i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     ok = i < size
-    tl.store(out + i, term(a, i, ok, A) + term(b, i, ok, B) + term(c, i, ok, C), mask=ok)
+    tl.store(out + i, term(a, i, ok) + term(b, i, ok) + term(c, i, ok), mask=ok)
+
+
+@triton.jit
+def term_of_steps(p, N: tl.constexpr, b, h, t, ok, T, H):
+    """[HEADS, C] of some heads and steps: the sums of [B, H, N, T], or, where N is 0, numbers [B, T, H], or zeros for no p."""
+    if N == 0:
+        total = term(p, (b * T + t)[None, :] * H + h[:, None], ok)
+    else:
+        total = tl.zeros(ok.shape, tl.float32)
+        for n in tl.static_range(N):
+            total += term(p, (((b * H + h) * N + n) * T)[:, None] + t[None, :], ok)
+    return total
+
+
+@triton.jit(do_not_specialize=["T"])
+def total_of_steps_kernel(
+    x, y, z, out, T, H, N_X: tl.constexpr, N_Y: tl.constexpr, N_Z: tl.constexpr, C: tl.constexpr, HEADS: tl.constexpr
+):  # fmt: skip
+    """out = x + y + z, [B, T, H], of terms as `term_of_steps` has them."""
+    steps, groups = tl.cdiv(T, C), tl.cdiv(H, HEADS)
+    place = tl.program_id(0) // groups
+    h = tl.program_id(0) % groups * HEADS + tl.arange(0, HEADS)
+    b = (place // steps).to(tl.int64)
+    t = place % steps * C + tl.arange(0, C)
+    ok = (h < H)[:, None] & (t < T)[None, :]
+    total = term_of_steps(x, N_X, b, h, t, ok, T, H) + term_of_steps(y, N_Y, b, h, t, ok, T, H)
+    tl.store(out + (b * T + t)[None, :] * H + h[:, None], total + term_of_steps(z, N_Z, b, h, t, ok, T, H), mask=ok)
 
 
 def total(shape: tuple[int, ...], dtype: torch.dtype, *terms: torch.Tensor) -> torch.Tensor:
-    """The sum of contiguous tensors of a shape, each perhaps with one more axis, which is summed over. Sums are float32."""
+    """The sum of contiguous tensors of a shape; of [B, T, H], also of sums of tiles, [B, H, tiles, T]. Sums are float32."""
     out = terms[0].new_empty(shape, dtype=dtype)
-    counts = [x.shape[-1] if x.ndim > len(shape) else 1 for x in terms]
-    missing = TERMS - len(terms)
-    block = 1024 if max(counts) == 1 else 256
+    every = [*terms, *[None] * (TERMS - len(terms))]
+    if all(x.ndim == len(shape) for x in terms):
+        launch(total_kernel, (cdiv(out.numel(), 1024),), *every, out, out.numel(), BLOCK=1024, num_warps=4)
+        return out
+    B, T, H = shape
+    counts = [0 if x is None or x.ndim == 3 else x.shape[2] for x in every]
+    heads = min(4, triton.next_power_of_2(H))
     launch(
-        total_kernel, (cdiv(out.numel(), block),), *terms, *[None] * missing, out, out.numel(),
-        **dict(zip("ABC", [*counts, *[1] * missing], strict=True)), BLOCK=block, num_warps=4,
+        total_of_steps_kernel, (B * cdiv(T, STEPS) * cdiv(H, heads),), *every, out, T, H,
+        N_X=counts[0], N_Y=counts[1], N_Z=counts[2], C=STEPS, HEADS=heads, num_warps=1,
     )  # fmt: skip
     return out
 

@@ -66,6 +66,7 @@ class Host:
         self.kept_starts = later.again if later is not None else self.again
         assert c.forward is not None
         self.turned = _turned_maps(c.forward, plan if backward or later is None else later.plan) if cuts else set()
+        self.spare = set() if backward else self._kept_alone()  # what only a backward pass uses
         self.waiting = list(self.pieces)
         self.cuts = cuts  # may sequences be cut in parts, which programs of their own walk over?
         self.exchanges = cuts and exchanges  # may other parts be elsewhere?
@@ -203,7 +204,7 @@ class Host:
         if kind == "constant":
             return f'constants["{name}"]'
         if kind == "sums":
-            return f"{self.names(x)}.sum(-1)"
+            return f"{self.names(x)}.sum(2).mT"
         if kind == "pairing":
             return f"{self.names(leaf('state', name))}_pairing"
         if kind == "cotangent" and name[1:] in {s.name for s in self.c.step.states}:
@@ -251,6 +252,7 @@ class Host:
             fine=self.fine,
             borders=borders,
             rows=None if self.whole is None else self.whole.rows,
+            spare=self.spare,
         )
         if kernel.heavy:
             self.heavy.add(k)
@@ -277,7 +279,7 @@ class Host:
                 text = f"some.new_empty(({shape}), dtype={dtype})"
                 lines.append(f"{self.names(leaf('state', state.name))}_borders = {text}{alone}")
         for x in self._border_sums(o):
-            shape = f"B, H, lay.chunks, {size_name(dim_of(x.axes[0]))}" if x.axes else f"B, T, H, {self._sums_of(k)}"
+            shape = f"B, H, lay.chunks, {size_name(dim_of(x.axes[0]))}" if x.axes else f"B, H, {self._sums_of(k)}, T"
             lines.append(f"{self.names(x)} = some.new_empty(({shape}), dtype=torch.float32)")
         for s in sweep.group:
             if s.name in sweep.finals:
@@ -336,7 +338,8 @@ class Host:
                 if x.attrs[1].endswith(".ends"):
                     shape = ", ".join(["B", "H", "blocks.chunks", *own])
                 elif x.attrs[1].endswith(".pairing"):
-                    shape = ", ".join(["B", "T", "H", *(own or [self._tile_count(self.pieces[same[0]], reads=True)])])
+                    tiles_of = self._tile_count(self.pieces[same[0]], reads=True)
+                    shape = f"B, T, H, {own[0]}" if own else f"B, H, {tiles_of}, T"
                 else:
                     continue
                 text = f"some.new_empty(({shape}), dtype=torch.float32)"
@@ -351,6 +354,18 @@ class Host:
         decay = self.plan.form.state(pairing.attrs[1].removesuffix(".pairing")).decay
         assert decay is not None
         return self.names(rename(decay, self.pieces[k].rename))
+
+    def _kept_alone(self) -> set[Node]:
+        """The reads and writes that this pass stores and doesn't use itself."""
+        nodes = [*self.fused.values.values(), *(x for pair in self.fused.pairings.values() for x in pair)]
+        nodes += [x for sweep in self.plan.sweeps for x in sweep.given.values()]
+        found: set[Node] = set()
+        for stores in self.fused.stores.values():
+            for s in (s for s in stores if s.kind == "kept"):
+                others = [x.node for y in self.fused.stores.values() for x in y if x is not s]
+                if not any(_uses(n, s.leaf) for n in (*nodes, *others)):
+                    found.add(s.leaf)
+        return found
 
     def _stores_at(self, k: int) -> list[Store]:
         """What the piece of a stage stores: nothing where a walk does."""
@@ -455,7 +470,7 @@ class Host:
         lines = []
         for own in (x for x in sums if x.place == 0):
             for x in own.ahead.values():
-                lines.append(f"{self.names(x)} = some.new_empty((B, T, H, {own.count}), dtype=torch.float32)")
+                lines.append(f"{self.names(x)} = some.new_empty((B, H, {own.count}, T), dtype=torch.float32)")
         for x in dict.fromkeys(ahead):
             self.prepared[self.names(x)] = wanted
             axes = [a for a in x.axes if not a.startswith("%")]
@@ -625,11 +640,12 @@ class Host:
         name = self.names(x)
         shape = ["B", "T", "H", *(size_name(dim_of(a)) for a in x.axes)]
         if s.kind == "sums":
-            shape.append(self._sums_of(k))
+            shape = ["B", "H", self._sums_of(k), "T"]
         before = self._replaced(k, s)
         if before is not None:
             return f"{name} = {self.names(before)}  # in place"
-        return f"{name} = some.new_empty(({', '.join(shape)}), dtype={self._dtype(s)})"
+        alone = " if needs_backward else None" if x in self.spare else ""
+        return f"{name} = some.new_empty(({', '.join(shape)}), dtype={self._dtype(s)}){alone}"
 
     def _dtype(self, s: Store) -> str:
         """Of what is stored. A gradient's terms so far are float32, unless they may be made of writes that are solved for, which
@@ -813,16 +829,18 @@ class Host:
         results = self._values({n: x for n, x in self.fused.values.items()}, orders)
         outputs = ", ".join(f'"{n}": {results[n]}' for n in orders)
         finals = ", ".join(f'"{s.name}": {self.names(leaf("state", s.name))}_last' for s in self.c.step.states)
-        saved = ", ".join(f'"{x.attrs[1]}": {self.names(x)}' for x in self.plan.form.write_leaves())
+        leaves = [(f'"{x.attrs[1]}": {self.names(x)}', x in self.spare) for x in self.plan.form.write_leaves()]
+        saved, spare = (", ".join(text for text, alone in leaves if alone == which) for which in (False, True))
         borders = [s.name for s in self.c.step.states if s.name in self.blocks.stored]
         starts = [s.name for s in self.c.step.states if s.name in self.kept_starts]
         self.lines.append(f"saved = {{{saved}}}")
         if self.whole is not None:
             kept = self.names(leaf("state", self.whole.state.name))
             self.lines += ["if jointly:", f'    saved |= {{"{self.whole.state.name} borders": {kept}_borders}}']
-        if borders:
-            named = ", ".join(f'"{n} borders": {self.names(leaf("state", n))}_borders' for n in borders)
-            self.lines += ["if needs_backward:", f"    saved |= {{{named}}}"]
+        more = [spare] if spare else []
+        more += [f'"{n} borders": {self.names(leaf("state", n))}_borders' for n in borders]
+        if more:
+            self.lines += ["if needs_backward:", f"    saved |= {{{', '.join(more)}}}"]
         if self.cuts and starts:
             named = ", ".join(f'"{n} starts": {self.names(leaf("state", n))}_starts' for n in starts)
             self.lines += ["if parts > 1:", f"    saved |= {{{named}}}"]

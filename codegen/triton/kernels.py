@@ -3,7 +3,7 @@ reads the states that walks have left at the borders of blocks of steps."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 
 from ..ir import COL, ROW, Node, add, dim_of, factors_of, leaf, rename, walk
@@ -137,12 +137,14 @@ def sweep_kernel(
     fine: Fine | None = None,
     borders: bool = False,
     rows: str | None = None,
+    spare: Collection[Node] = (),
 ) -> Kernel:
     """The walk over sequences or parts of them in chunks, with the states in registers.
 
     Where not YIELD, it makes nothing but the states after each part, from zero states, or the `identity`. `ends` says that it is
     launched so. Otherwise it yields last states of whole sequences, or, with `each`, of each part; and, with `borders`, the
     states as each block of BLOCK steps finds them; with `rows`, laid out for a walk that has them whole, with this axis in rows.
+    It does without the `spare` leaves of what it stores where it is given no place for them.
     """
     tiled = o.tile[0] if len(o.tile) == 1 else None
     tiles = Tiles(o.full, o.tile, o.direction, o.decays, o.streams, o.definitions, name_of, walks=True)
@@ -171,7 +173,12 @@ def sweep_kernel(
             v = tiles.assign("y" if x.attrs[0] == "read" else "w", v.over(v.axes), v.axes, note=tiles.note(node))
         tiles.memo[leaf(x.attrs[0], x.attrs[1], (ROW, *x.axes))] = v
     _early_loads(stores, tiles, o)
-    yielded = [_store(store, tiles, tiled, o, name_of) for store in stores] + sums
+    yielded: list[str] = []
+    for store in stores:
+        line = _store(store, tiles, tiled, o, name_of)
+        alone = store.leaf in spare
+        yielded += [f"if {name_of(store.leaf)}_out is not None:", f"    {line}"] if alone else [line]
+    yielded += sums
     if yielded:
         tiles.lines += ["if YIELD:", *(f"    {x}" for x in yielded)]
     new = []
@@ -432,7 +439,7 @@ def prepare_kernel(
         tiles.lines.append(f"tl.store({at}, {v.over((ROW, COL))})  # {tiles.note(node)}")
     for own in o.own:
         found = own_sums(own.terms, tiles, None)
-        place = "step + i * H" if own.count == 1 else f"(step + i * H) * {own.count} + {own.place}"
+        place = "at + i" if own.count == 1 else f"(bh * {own.count} + {own.place}) * T + t0 + i"
         for slot, x in own.ahead.items():
             target = tiles.argument(f"{name_of(x)}_out", "sums", x)
             text = found.get(slot, "tl.zeros([C], tl.float32)")
@@ -798,16 +805,21 @@ def _over_tile(text: str, axes: tuple[str, ...], tiled: str | None) -> str:
 
 
 def _stored_sums(target: str, value: str, tiled: str | None) -> str:
-    """Store what a walk has summed for each step, and for each warp where there is a tile: [B, T, H, tiles * warps]."""
+    """Store what a walk has summed for each step, and for each warp where there is a tile: [B, H, tiles * warps, T]."""
     if tiled is None:
-        return f"tl.store({target} + step + i * H, {value}, mask=i_ok)"
-    place = f"({_tile_place(tiled)})[None, :] * WARPS + tl.arange(0, WARPS)[:, None]"
+        return f"tl.store({target} + at + i, {value}, mask=i_ok)"
+    place = f"(({_tile_row(tiled)}) * WARPS + tl.arange(0, WARPS))[:, None] * T + t0 + i[None, :]"
     return f"tl.store({target} + {place}, {value}, mask=i_ok[None, :])"
 
 
+def _tile_row(tiled: str) -> str:
+    """Where numbers of each step, which each tile has its own of, lie in [B, H, tiles, T]."""
+    return f"bh * {_tiles_of(tiled)} + tile"
+
+
 def _tile_place(tiled: str | None) -> str:
-    """Where a number of each step, which each tile has its own of, lies in [B, T, H, tiles]."""
-    return "step + i * H" if tiled is None else f"(step + i * H) * {_tiles_of(tiled)} + tile"
+    """Where such a number of a step lies."""
+    return "at + i" if tiled is None else f"({_tile_row(tiled)}) * T + t0 + i"
 
 
 def _tiles_of(tiled: str) -> str:

@@ -399,7 +399,7 @@ def _store_read(sums: Sums, slot: str, node: Node, tiles: WholeTiles, name_of: N
     """What a block's reads add to the gradient of a decay at each step."""
     v, factor = tiles.paired_with(node)
     target = tiles.argument(*_sums_argument(leaf("sums", f"{sums.state}.{sums.kind}.{slot}"), name_of))
-    tiles.lines.append(_stored_sum(target, v, tiles, f"{sums.state}: {sums.kind}.{slot}", "at + i", factor))
+    tiles.lines.append(_stored_sum(target, v, tiles, f"{sums.state}: {sums.kind}.{slot}", factor))
 
 
 def _add_own(sums: Sums, terms: list[tuple[Node, str, str]], own: dict[Node, str], o: Opened, tiles: Tiles) -> None:
@@ -435,13 +435,13 @@ def _sums_argument(x: Node, name_of: Callable[[Node], str]) -> tuple[str, str, N
     return f"{name_of(x)}_out", "sums", x
 
 
-def _stored_sum(target: str, v: Value, tiles: Tiles, note: str, place: str, factor: str = "None") -> str:
+def _stored_sum(target: str, v: Value, tiles: Tiles, note: str, factor: str = "None") -> str:
     """Store a value over steps, times a tile, summed over what else it is over."""
     if len(v.axes) < 2:
-        return f"tl.store({target} + {place}, {v.over((ROW,))}, mask=i_ok)  # {note}"
+        return f"tl.store({target} + at + i, {v.over((ROW,))}, mask=i_ok)  # {note}"
     (axis,) = (a for a in v.axes if a != ROW)
     total = tiles.assign("sums", f"over_rows({v.over((axis, ROW))}, {factor}, T, DT)", (axis, ROW)).text
-    return f"store_sums({target} + {place}, {total}, i_ok)  # {note}"
+    return f"store_sums({target} + at + i, {total}, i_ok)  # {note}"
 
 
 def _store(store: Store, o: Opened, tiles: Tiles, inside: set[Node], outputs: set[str], name_of: NameOf) -> None:
@@ -451,7 +451,7 @@ def _store(store: Store, o: Opened, tiles: Tiles, inside: set[Node], outputs: se
     name, note = name_of(x), store.root or name_of(x)
     if store.kind == "sums":
         target = tiles.argument(f"{name}_out", "sums", x)
-        tiles.lines.append(_stored_sum(target, v, tiles, note, "step + i * H"))
+        tiles.lines.append(_stored_sum(target, v, tiles, note))
         return
     if not v.text.isidentifier():
         v = tiles.assign("terms", v.over(v.axes), v.axes, note=note)
