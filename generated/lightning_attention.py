@@ -70,11 +70,16 @@ from chunkform.runtime.signature import OVERWRITE
 from chunkform.runtime.together import (
     aligned,
     block_pairing,
+    column_parts,
+    column_sums,
     in_place,
     over_rows,
     paired_states,
+    row_parts,
+    row_sums,
     rows_of,
     stages_of,
+    store_parts,
     store_sums,
     together,
     warps_of,
@@ -621,7 +626,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "94ce3e5c9cd763b5")
+    config = choose(some.dtype, (D, E), "03bba7694ac2e098")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     jointly = needs_backward is True and together(config, (D, E), q, k, v)
@@ -871,7 +876,8 @@ def backward_whole(
     k_t,
     k_h,
     k_g,
-    S_own_late__out,
+    S_own_late_row_out,
+    S_own_late_column_out,
     S_in_late__out,
     dq_p,
     dq_b,
@@ -978,10 +984,11 @@ def backward_whole(
         if T > 0:
             p2 = tl.dot(q.to(DT), tl.trans(k.to(DT)), p2, input_precision="tf32x3")  # q k^T
         pairs = p2 * t.to(tl.float32)  # (q k^T) . matrix1
-        sums = tl.sum(pairs, axis=1)
-        sums2 = sums - tl.sum(pairs, axis=0)
+        sums = row_sums(pairs, WARPS)
+        sums2 = column_sums(pairs, WARPS)
+        store_parts(S_own_late_row_out, sums, bh, t0, T, i_ok)  # S.own.late.row
+        store_parts(S_own_late_column_out, sums2, bh, t0, T, i_ok)  # S.own.late.column
         t2 = (p2 * m).to(DT)  # (q k^T) . m
-        tl.store(S_own_late__out + at + i, sums2, mask=i_ok)  # S.own.late
         p3 = tl.dot(tl.trans(S.to(DT)), tl.trans(do.to(DT)), input_precision="tf32x3")  # do S^T
         lam_a2 = tl.load(lam_sums + at + row)
         lam_r2 = tl.load(lam_resets + at + row) if EXACT else -1
@@ -1046,7 +1053,7 @@ def triton_backward_whole(
     H = max(q.shape[2], k.shape[2], v.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "94ce3e5c9cd763b5")
+    config = choose(some.dtype, (D, E), "03bba7694ac2e098")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -1123,9 +1130,14 @@ def triton_backward_whole(
     dv = some.new_empty((B, T, H, E), dtype=some.dtype)
     dk = places_of_borders.pop() if places_of_borders else some.new_empty((B, T, H, D), dtype=some.dtype)
     S_spans = some.new_empty((B, H, blocks.chunks, warps_of((config.padded(D), config.padded(E)))), dtype=torch.float32)
-    S_own_late_ = some.new_empty((B, H, T), dtype=torch.float32)
-    S_in_late_ = some.new_empty((B, H, T), dtype=torch.float32)
-    S_out_late_ = some.new_empty((B, H, T), dtype=torch.float32)
+    S_own_late_row = some.new_empty(
+        (B, H, row_parts(warps_of((config.padded(D), config.padded(E)))), T), dtype=torch.float32
+    )
+    S_own_late_column = some.new_empty(
+        (B, H, column_parts(warps_of((config.padded(D), config.padded(E)))), T), dtype=torch.float32
+    )
+    S_in_late_ = some.new_empty((B, H, 1, T), dtype=torch.float32)
+    S_out_late_ = some.new_empty((B, H, 1, T), dtype=torch.float32)
     dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
     launch(
         backward_whole,
@@ -1142,7 +1154,8 @@ def triton_backward_whole(
         *strides(v, H),
         k,
         *strides(k, H),
-        S_own_late_,
+        S_own_late_row,
+        S_own_late_column,
         S_in_late_,
         dq,
         *strides(dq, H),
@@ -1181,10 +1194,11 @@ def triton_backward_whole(
         S_spans,
         blocks,
         in_late=S_in_late_,
-        own_late=S_own_late_,
+        own_late_rows=S_own_late_row,
+        own_late_columns=S_own_late_column,
         out_late=S_out_late_,
     )
-    S_in_late_ = S_out_late_ = S_own_late_ = S_spans = None
+    S_in_late_ = S_out_late_ = S_own_late_column = S_own_late_row = S_spans = None
     if "q" in needs:
         gradients["q"] = dq.to(given["q"].dtype)
     if "k" in needs:
@@ -1716,7 +1730,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "94ce3e5c9cd763b5")
+    config = choose(some.dtype, (D, E), "03bba7694ac2e098")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))

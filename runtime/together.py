@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from .kernels import grouped, place_of, shared_memory, some_heads
+from .kernels import grouped, place_of, shared_memory, slot, some_heads
 from .launch import Config, launch, padded
 from .packed import BLOCK
 from .places import Places
@@ -69,38 +69,55 @@ def paired_states(S, dS, WARPS: tl.constexpr):
 
 
 @triton.jit
-def of_steps(x, y, at, ok):
-    """The sum of numbers of each step, [B, H, T], at places [C, HEADS]; None is nothing."""
-    total = tl.zeros(at.shape, tl.float32)
-    if x is not None:
-        total += tl.load(x + at, mask=ok, other=0.0)
-    if y is not None:
-        total += tl.load(y + at, mask=ok, other=0.0)
-    return total
+def row_sums(x, WARPS: tl.constexpr):
+    """The sums of rows of x [C, C] in parts, [N, C], so that no warp waits for another: as many as `row_parts` says."""
+    C: tl.constexpr = x.shape[0]
+    N: tl.constexpr = WARPS // 4
+    return tl.trans(tl.sum(tl.reshape(x, [C, N, C // N]), axis=2))
+
+
+@triton.jit
+def column_sums(x, WARPS: tl.constexpr):
+    """The sums of its columns likewise: as many parts as `column_parts` says."""
+    C: tl.constexpr = x.shape[0]
+    N: tl.constexpr = 4 if WARPS > 4 else 1
+    return tl.sum(tl.reshape(x, [N, C // N, C]), axis=1)
+
+
+@triton.jit
+def store_parts(p, x, bh, t0, T, ok):
+    """Store sums of steps in parts, [N, C], in p [B, H, N, T]."""
+    N: tl.constexpr = x.shape[0]
+    rows = bh * N + tl.arange(0, N)
+    tl.store(p + rows[:, None] * T + (t0 + tl.arange(0, x.shape[1]))[None, :], x, mask=ok[None, :])
 
 
 @triton.jit(do_not_specialize=["T", "chunks"])
 def pairing_kernel(
-    spans, in_late, in_early, out_late, out_early, own_late, own_early, out, T, H, chunks, begins, stops,
-    HEADS: tl.constexpr, N: tl.constexpr, C: tl.constexpr, AT_ONCE: tl.constexpr,
+    spans, in_late, in_early, out_late, out_early, late_rows, late_columns, early_rows, early_columns, out, T, H, chunks,
+    begins, stops, HEADS: tl.constexpr, N: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, C: tl.constexpr,
+    AT_ONCE: tl.constexpr,
 ):  # fmt: skip
     """The pairing at each step of a block, [B, T, H]; see `block_pairing`."""
     b, c, h, there = some_heads(H, chunks, HEADS)
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
-    part, i = tl.arange(0, N)[:, None], tl.arange(0, C)
-    border = tl.sum(tl.load(spans + ((b * H + h) * chunks + c)[None, :] * N + part), axis=0)
-    at, ok = ((b * H + h) * T)[None, :] + (t0 + i)[:, None], (i <= last)[:, None] & there[None, :]
-    late, early = of_steps(out_late, None, at, ok), of_steps(out_early, None, at, ok)
-    pairing = border[None, :] - (tl.cumsum(late, axis=0) - late + tl.cumsum(early, axis=0))
+    part, i, bh = tl.arange(0, N), tl.arange(0, C), b * H + h
+    border = tl.sum(tl.load(spans + (bh * chunks + c)[:, None] * N + part[None, :]), axis=1)
+    t, ok = t0 + i, there[:, None] & (i <= last)[None, :]
+    late, early = slot(out_late, bh, t, ok, T, 1), slot(out_early, bh, t, ok, T, 1)
+    pairing = border[:, None] - (tl.cumsum(late, axis=1) - late + tl.cumsum(early, axis=1))
     if AT_ONCE:
         pairing += early
-    late, early = of_steps(in_late, own_late, at, ok), of_steps(in_early, own_early, at, ok)
-    pairing += tl.cumsum(late, axis=0, reverse=True) + tl.cumsum(early, axis=0, reverse=True)
+    late = slot(in_late, bh, t, ok, T, 1) + slot(late_rows, bh, t, ok, T, ROWS)
+    late -= slot(late_columns, bh, t, ok, T, COLUMNS)
+    early = slot(in_early, bh, t, ok, T, 1) + slot(early_rows, bh, t, ok, T, ROWS)
+    early -= slot(early_columns, bh, t, ok, T, COLUMNS)
+    pairing += tl.cumsum(late, axis=1, reverse=True) + tl.cumsum(early, axis=1, reverse=True)
     if not AT_ONCE:
         pairing -= early
-    tl.store(out + (b * T + t0 + i)[:, None] * H + h[None, :], pairing, mask=ok)
+    tl.store(out + (b * T + t)[None, :] * H + h[:, None], pairing, mask=ok)
 
 
 def block_pairing(
@@ -110,20 +127,25 @@ def block_pairing(
     in_early: torch.Tensor | None = None,
     out_late: torch.Tensor | None = None,
     out_early: torch.Tensor | None = None,
-    own_late: torch.Tensor | None = None,
-    own_early: torch.Tensor | None = None,
+    own_late_rows: torch.Tensor | None = None,
+    own_late_columns: torch.Tensor | None = None,
+    own_early_rows: torch.Tensor | None = None,
+    own_early_columns: torch.Tensor | None = None,
     at_once: bool = False,
 ) -> torch.Tensor:
-    """A decay's pairing [B, T, H], float32, from what a walk over blocks has summed for each step, [B, H, T] or None for nothing:
-    `own` are pairs inside a block, `in` reads of the state before it, `out` (negative) reads of the gradient after it. `spans`
-    [B, H, blocks, parts] are the decays of each block times <S before it, dS after it>. `at_once`: early terms count for their
-    own step as well.
+    """A decay's pairing [B, T, H], float32, from what a walk over blocks has summed for each step, [B, H, parts, T] or None for
+    nothing: `own` are rows of pairs inside a block, and columns, which are subtracted, `in` reads of the state before it, `out`
+    (negative) reads of the gradient after it. `spans` [B, H, blocks, parts] are the decays of each block times <S before it, dS
+    after it>. `at_once`: early terms count for their own step as well.
     """
     out = spans.new_empty((p.batch, p.steps, p.heads))
     programs, heads = grouped(p, 4)
+    own = ((own_late_rows, own_early_rows), (own_late_columns, own_early_columns))
+    rows, columns = (next((x.shape[2] for x in sums if x is not None), 1) for sums in own)
     launch(
-        pairing_kernel, (programs,), spans, in_late, in_early, out_late, out_early, own_late, own_early, out, *p.at_once,
-        HEADS=heads, N=spans.shape[-1], C=p.chunk, AT_ONCE=at_once, num_warps=1,
+        pairing_kernel, (programs,), spans, in_late, in_early, out_late, out_early, own_late_rows, own_late_columns,
+        own_early_rows, own_early_columns, out, *p.at_once, HEADS=heads, N=spans.shape[-1], ROWS=rows, COLUMNS=columns,
+        C=p.chunk, AT_ONCE=at_once, num_warps=1,
     )  # fmt: skip
     return out
 
@@ -145,6 +167,16 @@ def _has_engine() -> bool:
 def warps_of(sizes: tuple[int, ...]) -> int:
     """Warps of a walk that holds a state of these sizes whole."""
     return 8 if max(map(padded, sizes)) > 64 else 4
+
+
+def row_parts(warps: int) -> int:
+    """How many sums it leaves of each row of pairs inside a block: products over steps have so many warps side by side."""
+    return warps // 4
+
+
+def column_parts(warps: int) -> int:
+    """And of each column: one where that is all of a warp's work, and memory counts."""
+    return 4 if warps > 4 else 1
 
 
 def stages_of(loaded: int, state: int) -> int:

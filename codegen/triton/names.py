@@ -23,7 +23,8 @@ IMPORTS = {
     "chunkform.runtime.places": "GROUP LEVELS parts_for places",
     "chunkform.runtime.rounding": "rounded_and_rest rounded_to",
     "chunkform.runtime.together": (
-        "aligned block_pairing in_place over_rows paired_states rows_of stages_of store_sums together warps_of"
+        "aligned block_pairing column_parts column_sums in_place over_rows paired_states row_parts row_sums rows_of "
+        "stages_of store_parts store_sums together warps_of"
     ),
     "chunkform.runtime.signature": "OVERWRITE",
     "chunkform.runtime.total": "pair total",

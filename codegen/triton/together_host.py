@@ -13,7 +13,7 @@ from .host import Host
 from .kernels import Kernel, made_here, sweep_kernel
 from .opened import opened
 from .tile import size_name
-from .together import Together, ends_of, spans_of, together_kernel
+from .together import SIDES, Together, ends_of, own_leaf, spans_of, together_kernel
 
 NAME = "triton_backward_whole"
 
@@ -96,10 +96,11 @@ class WholeHost(Host):
             x = a.source
             if a.layout != "sums" or x is None or any(x == s.leaf for s in stores):
                 continue
-            shape = "B, H, T"
+            warps = f"warps_of(({', '.join(f'config.padded({size_name(dim_of(y))})' for y in kernel.axes)}))"
+            side = x.attrs[1].rsplit(".", 1)[1]
+            shape = f"B, H, {side}_parts({warps}), T" if side in SIDES else "B, H, 1, T"
             if x == spans_of(self.t.state.name):
-                widths = ", ".join(f"config.padded({size_name(dim_of(y))})" for y in kernel.axes)
-                shape = f"B, H, blocks.chunks, warps_of(({widths}))"
+                shape = f"B, H, blocks.chunks, {warps}"
             self.lines.append(f"{self.names(x)} = some.new_empty(({shape}), dtype=torch.float32)")
         name = self.names(leaf("state", self.t.gradient.name))
         self.lines.append(f"{name}_last = {self._new_state(self.t.gradient, 'lay.sequences')}")
@@ -117,7 +118,9 @@ class WholeHost(Host):
         for o in self.t.opened.values():
             for sums in o.sums:
                 found |= {f"{sums.kind}_{slot}": leaf("sums", f"{state}.{sums.kind}.{slot}") for slot in sums.reads}
-                found |= {f"own_{slot}": leaf("sums", f"{state}.own.{slot}") for slot in sums.slots}
+                for _, *slots in sums.own:
+                    for slot, side in zip(slots, SIDES, strict=True):
+                        found[f"own_{slot}_{side}s"] = own_leaf(state, slot, side)
         self.lines.append(f"{name}_pairing = block_pairing(")
         self.lines.append(f"    {self.names(spans_of(state))}, blocks,")
         self.lines += [f"    {slot}={self.names(x)}," for slot, x in found.items()]
