@@ -85,7 +85,8 @@ def triton_section(
     if c.forward is None:
         return Section("triton", sequential_triton_source(c), _SEQUENTIAL, features=_STEPWISE)
     try:
-        features = ("packed", "groups", "inference", "replays", *(["exchange"] if exchanges and cuttable(c) else []))
+        elsewhere = ["exchange"] if exchanges and cuttable(c) else []
+        features = ("packed", "groups", "inference", "finals", "replays", *elsewhere)
         text = triton_source(c, exchanges, fine, unwanted)
         if fine is None and unwanted is None and whole_walk(c) is not None:
             features = (*features, "overwrites")

@@ -20,7 +20,7 @@ from .backends import triton_section
 from .ir import COL, ROW, Node, dim_of, walk
 from .pipeline import Compiled
 from .stages import Plan, Sweep
-from .triton import Blocks, Together, reused, roles, walked, whole_walk
+from .triton import Blocks, Together, roles, simplified, walked, whole_walk
 from .triton.fuse import Store, fuse
 
 WIDE = 4  # bytes of a float32
@@ -86,7 +86,7 @@ def launches(c: Compiled) -> tuple[int, int]:
     one_walk = "def triton_backward_whole(" in text
     for name in ("forward", "backward_whole" if one_walk else "backward"):
         body = text[text.index(f"def triton_{name}(") :].split("\ndef ", 1)[0].split("\n@", 1)[0]
-        counts.append(len(re.findall(r"\b(?:launch|cumulate|suffix_sum|block_pairing)\(", body)))
+        counts.append(len(re.findall(r"\b(?:launch|cumulate|cumulate_beside|suffix_sum|block_pairing)\(", body)))
     return counts[0], counts[1]
 
 
@@ -104,7 +104,7 @@ def _plan_cost(c: Compiled, plan: Plan, sizes: Sizes, floor: float) -> Cost:
     alone = None if forward else _whole(c)
     if alone is not None:
         assert c.backward is not None
-        plan = reused(c.backward)
+        plan = simplified(c.backward)
     fused = fuse(plan, tuple(plan.form.write_leaves()) if forward else ())
     read = written = flops = 0.0
     together: set[Node] = set()  # what one walk loads once for all sweeps

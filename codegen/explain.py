@@ -21,7 +21,7 @@ from .proof import symbolic_proof
 from .read_write import StateForm
 from .show import Notation
 from .stages import Plan, Sweep
-from .triton import reused, roles, walked, whole_walk
+from .triton import roles, simplified, walked, whole_walk
 
 
 def explanation(c: Compiled, width: int = 64, chunk: int = CHUNK) -> dict[str, Any]:
@@ -164,7 +164,7 @@ def _sweeps(c: Compiled, plan: Plan, sizes: Sizes) -> list[dict[str, Any]]:
     alone = whole_walk(c) if at_borders else None
     if alone is not None:  # which makes what all sweeps yield
         assert c.backward is not None
-        plan = reused(c.backward)
+        plan = simplified(c.backward)
     walks = [alone.first] if alone is not None else roles(c).walks if at_borders else range(len(plan.stages))
     return [
         _sweep(c, plan, s, sizes) | {"walks": k in walks} for k, s in enumerate(plan.stages) if isinstance(s, Sweep)

@@ -37,7 +37,7 @@ WIDTHS = (64, 128, 256)
 DTYPES = ("bfloat16", "float16", "float32")
 WORSE = 1.5  # times the default's errors that a configuration may have
 NOISE = 1e-6  # errors below which none is worse than another
-FASTER = 0.98  # of the default's time that another configuration must take at most
+FASTER = 0.99  # of the default's time that another configuration must take at most
 
 
 @dataclass(frozen=True)

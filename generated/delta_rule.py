@@ -754,7 +754,7 @@ def forward_ends_1(
             )
 
 
-def triton_forward(given, states, constants, packed=None, exchange=None, needs_backward=True):
+def triton_forward(given, states, constants, packed=None, exchange=None, needs_backward=True, finals=True):
     """Outputs, last states and what the backward pass uses."""
     q = steps(given["q"])
     k = steps(given["k"])
@@ -874,7 +874,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     S_ends = None
     write1 = some.new_empty((B, T, H, E), dtype=some.dtype) if needs_backward else None
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
-    S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
+    S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if finals else None
     launch(
         forward_sweep_1,
         (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
@@ -915,6 +915,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     )
     matrix1 = matrix2 = None
     saved = {}
+    if needs_backward is True and not config.exact:
+        saved |= {"beta_by_head": beta_by_head}
     if needs_backward:
         saved |= {"0c5684b44a": write1}
     write1 = None
@@ -1538,7 +1540,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     S_starts = saved["S starts"] if parts > 1 else S_first
     write1 = saved["0c5684b44a"]
     do = cotangent(cotangents.get("o"), some, (B, T, H, E))
-    beta_by_head = by_head(beta, H)
+    if "beta_by_head" in saved:
+        beta_by_head = saved["beta_by_head"]
+    else:
+        beta_by_head = by_head(beta, H)
     matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
@@ -1635,7 +1640,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     dS_ends = None
     dv = some.new_empty((B, T, H, E), dtype=some.dtype)
     dbeta_0 = some.new_empty((B, H, cdiv(E, min(config.tile, config.padded(E))) * config.warps, T), dtype=torch.float32)
-    dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
+    dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
     launch(
         backward_sweep_1,
         (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
@@ -1751,7 +1756,11 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"k", "q"}:
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
         dk = dk_1  # in place
-        S_last = some.new_empty((lay.sequences * parts, H, D, E), dtype=torch.float32)
+        S_last = (
+            some.new_empty((lay.sequences * parts, H, D, E), dtype=torch.float32)
+            if dS_first is not None or parts > 1 or exchange is not None
+            else None
+        )
         launch(
             backward_sweep_3,
             (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
@@ -1926,6 +1935,7 @@ OP = Op(
                     "packed",
                     "groups",
                     "inference",
+                    "finals",
                     "replays",
                     "exchange",
                 )

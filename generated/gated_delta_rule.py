@@ -67,10 +67,18 @@ import torch
 import triton
 import triton.language as tl
 
-from chunkform.runtime.by_head import by_head
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out, triangular_inverse
 from chunkform.runtime.decode import Step, StepKernel
-from chunkform.runtime.kernels import border_sums, chained_matrix, chunk_of, cumulate, inverse, part_of, place_of, power
+from chunkform.runtime.kernels import (
+    border_sums,
+    chained_matrix,
+    chunk_of,
+    cumulate_beside,
+    inverse,
+    part_of,
+    place_of,
+    power,
+)
 from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, spread, steps, strides, whole
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
@@ -927,7 +935,7 @@ def forward_ends_1(
             )
 
 
-def triton_forward(given, states, constants, packed=None, exchange=None, needs_backward=True):
+def triton_forward(given, states, constants, packed=None, exchange=None, needs_backward=True, finals=True):
     """Outputs, last states and what the backward pass uses."""
     q = steps(given["q"])
     k = steps(given["k"])
@@ -939,14 +947,13 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "ca603bc65389b104")
+    config = choose(some.dtype, (D, E), "c1b3837e79e9db4d")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     S_starts = S_first
-    alpha_sums, alpha_resets, alpha_extents = cumulate(alpha, lay, config.exact)
+    alpha_sums, alpha_resets, alpha_extents, beta_by_head = cumulate_beside(alpha, beta, lay, config.exact)
     alpha_extents = None
-    beta_by_head = by_head(beta, H)
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
@@ -1056,7 +1063,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     S_ends = None
     write1 = some.new_empty((B, T, H, E), dtype=some.dtype) if needs_backward else None
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
-    S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
+    S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if finals else None
     launch(
         forward_sweep_1,
         (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
@@ -1097,8 +1104,11 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         num_warps=config.warps,
         num_stages=2,
     )
-    alpha_resets = alpha_sums = matrix1 = matrix2 = None
+    alpha_resets = matrix1 = matrix2 = None
     saved = {}
+    if needs_backward is True and not config.exact:
+        saved |= {"alpha_sums": alpha_sums, "beta_by_head": beta_by_head}
+    alpha_sums = beta_by_head = None
     if needs_backward:
         saved |= {"101b56a880": write1}
     write1 = None
@@ -1140,7 +1150,6 @@ def backward_prepare_1(
     write1_g,
     matrix4,
     own1_out,
-    own2_out,
     T,
     H,
     chunks,
@@ -1215,9 +1224,11 @@ def backward_prepare_1(
             p3 * m * p * tl.where(i[:, None] > i[None, :], 1.0, 0.0)
         )  # ([order_{mask}]_{i,j} . (q k^T) . (do write1^T) . m) diag(beta)
         sums = tl.sum(pairs, axis=1)
-        sums2 = sums - tl.sum(pairs, axis=0)
-        tl.store(own1_out + (bh * 2 + 0) * T + t0 + i, sums2, mask=i_ok)  # S: own.late
-        tl.store(own2_out + (bh * 2 + 0) * T + t0 + i, tl.zeros([C], tl.float32), mask=i_ok)  # S: own.early
+        sums2 = tl.sum(tl.reshape(pairs, [2, C // 2, C]), axis=1)
+        tl.store(own1_out + (bh * 5 + 0) * T + t0 + i, sums, mask=i_ok)  # S: own.late, rows
+        tl.store(
+            own1_out + (bh * 5 + 1 + tl.arange(0, 2))[:, None] * T + t0 + i[None, :], -sums2, mask=i_ok[None, :]
+        )  # S: own.late, columns
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1407,8 +1418,8 @@ def backward_prepare_2(
     k_t,
     k_h,
     k_g,
-    own1_out,
     own2_out,
+    own1_out,
     T,
     H,
     chunks,
@@ -1451,8 +1462,6 @@ def backward_prepare_2(
         k_p = k_p_all + b * k_b + h // k_g * k_h
         alpha_a = tl.load(alpha_sums + at + row)
         alpha_r = tl.load(alpha_resets + at + row) if EXACT else -1
-        alpha_a_before = tl.load(alpha_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-        alpha_r_before = tl.load(alpha_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
         dv = tl.load(dv_p + t0 * dv_t + i[:, None] * dv_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
@@ -1463,13 +1472,9 @@ def backward_prepare_2(
             seen = seen & (i[None, :] >= alpha_r[:, None])
         m = power(alpha_a[:, None] - alpha_a[None, :], seen)  # decays from write to read
         tl.store(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (p * m))  # (dv write1^T) . m
-        seen2 = i[:, None] > i[None, :]
-        if EXACT:
-            seen2 = seen2 & (i[None, :] >= alpha_r_before[:, None])
-        m2 = power(alpha_a_before[:, None] - alpha_a[None, :], seen2)  # decays from write to read
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         tl.store(
-            matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta[None, :] * (p * m2))
+            matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta[None, :] * (p * m))
         )  # ((dv write1^T) . m) diag(beta)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p2 = tl.dot(k.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k k^T
@@ -1477,9 +1482,11 @@ def backward_prepare_2(
             p * m * p2 * tl.where(i[:, None] > i[None, :], 1.0, 0.0)
         )  # -([order_{mask}]_{i,j} . (k k^T) . (dv write1^T) . m) diag(beta)
         sums = tl.sum(pairs, axis=1)
-        sums2 = -tl.sum(pairs, axis=0)
-        tl.store(own1_out + (bh * 2 + 1) * T + t0 + i, sums2, mask=i_ok)  # S: own.late
-        tl.store(own2_out + (bh * 2 + 1) * T + t0 + i, sums, mask=i_ok)  # S: own.early
+        sums2 = tl.sum(tl.reshape(pairs, [2, C // 2, C]), axis=1)
+        tl.store(own2_out + (bh * 1 + 0) * T + t0 + i, sums, mask=i_ok)  # S: own.early, rows
+        tl.store(
+            own1_out + (bh * 5 + 3 + tl.arange(0, 2))[:, None] * T + t0 + i[None, :], -sums2, mask=i_ok[None, :]
+        )  # S: own.late, columns
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1818,7 +1825,6 @@ def backward_sweep_4(
     dk_1_t,
     dk_1_h,
     dk_1_g,
-    alpha_by_head,
     dk_out,
     beta_by_head,
     write1_p,
@@ -1886,8 +1892,6 @@ def backward_sweep_4(
         step = (b * T + t0) * H + h
         alpha_a = tl.load(alpha_sums + at + row)
         alpha_r = tl.load(alpha_resets + at + row) if EXACT else -1
-        alpha_a_before = tl.load(alpha_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-        alpha_r_before = tl.load(alpha_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
         dk_1 = tl.load(
             dk_1_p + t0 * dk_1_t + i[None, :] * dk_1_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0
         )
@@ -1930,14 +1934,12 @@ def backward_sweep_4(
             tl.reshape(rounded_to((-since[None, :] * k_each.to(tl.float32)), DT) * p, [WARPS, block_d // WARPS, C]),
             axis=1,
         )
-        since2 = power(alpha_a_before, alpha_r_before < 0)
         t = tl.load(matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(k.to(DT), tl.trans(t.to(DT)), (since2[None, :] * p), input_precision="tf32x3")  # ... + matrix6 k
-        alpha = tl.exp(tl.load(alpha_by_head + at + i, mask=i_ok, other=0.0))
+        p2 = tl.dot(k.to(DT), tl.trans(t.to(DT)), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix6 k
         if YIELD:
             tl.store(
                 dk_out + step * D + i[None, :] * (H * D) + d[:, None],
-                ((-alpha[None, :] * p2) + dk_1_each.to(tl.float32)),
+                ((-p2) + dk_1_each.to(tl.float32)),
                 mask=d_ok[:, None] & i_ok[None, :],
             )  # dk
             tl.store(
@@ -1962,7 +1964,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "ca603bc65389b104")
+    config = choose(some.dtype, (D, E), "c1b3837e79e9db4d")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -1970,11 +1972,13 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     S_starts = saved["S starts"] if parts > 1 else S_first
     write1 = saved["101b56a880"]
     do = cotangent(cotangents.get("o"), some, (B, T, H, E))
-    alpha_sums, alpha_resets, alpha_extents = cumulate(alpha, lay, config.exact)
+    if "alpha_sums" in saved:
+        alpha_sums, alpha_resets, alpha_extents, beta_by_head = saved["alpha_sums"], None, None, saved["beta_by_head"]
+    else:
+        alpha_sums, alpha_resets, alpha_extents, beta_by_head = cumulate_beside(alpha, beta, lay, config.exact)
     alpha_extents = None
-    beta_by_head = by_head(beta, H)
-    own1 = some.new_empty((B, H, 2, T), dtype=torch.float32)
-    own2 = some.new_empty((B, H, 2, T), dtype=torch.float32)
+    own1 = some.new_empty((B, H, 5, T), dtype=torch.float32)
+    own2 = some.new_empty((B, H, 1, T), dtype=torch.float32)
     matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
@@ -1998,7 +2002,6 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         *strides(write1, H),
         matrix4,
         own1,
-        own2,
         *lay.at_once,
         lay.programs,
         D=D,
@@ -2077,7 +2080,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     dS_ends = None
     dv = some.new_empty((B, T, H, E), dtype=some.dtype)
     dbeta_0 = some.new_empty((B, H, cdiv(E, min(config.tile, config.padded(E))) * config.warps, T), dtype=torch.float32)
-    dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
+    dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
     launch(
         backward_sweep_1,
         (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
@@ -2138,8 +2141,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             beta_by_head,
             k,
             *strides(k, H),
-            own1,
             own2,
+            own1,
             *lay.at_once,
             lay.programs,
             E=E,
@@ -2214,7 +2217,11 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         S_in_late_ = some.new_empty(
             (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
-        S_last = some.new_empty((lay.sequences * parts, H, D, E), dtype=torch.float32)
+        S_last = (
+            some.new_empty((lay.sequences * parts, H, D, E), dtype=torch.float32)
+            if dS_first is not None or parts > 1 or exchange is not None
+            else None
+        )
         launch(
             backward_sweep_3,
             (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
@@ -2260,7 +2267,6 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"alpha"}:
         S_at_ends = pair(S_last, dS_starts, (-2, -1))
     S_last = None
-    alpha_by_head = by_head(alpha, H)
     if needs & {"alpha", "k"}:
         dk = dk_1  # in place
         S_in_early_ = some.new_empty(
@@ -2280,7 +2286,6 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             matrix6,
             dk_1,
             *strides(dk_1, H),
-            alpha_by_head,
             dk,
             beta_by_head,
             write1,
@@ -2307,7 +2312,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=config.warps,
             num_stages=2,
         )
-    dk_1 = matrix6 = None
+    beta_by_head = dk_1 = matrix6 = None
     gradients, initial = {}, {}
     if needs & {"alpha"}:  # the decay times <S_(t-1), dS_t>
         S_pairing = border_sums(
@@ -2463,6 +2468,7 @@ OP = Op(
                     "packed",
                     "groups",
                     "inference",
+                    "finals",
                     "replays",
                     "exchange",
                 )

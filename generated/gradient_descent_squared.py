@@ -766,7 +766,7 @@ def forward_ends_1(
             )
 
 
-def triton_forward(given, states, constants, packed=None, exchange=None, needs_backward=True):
+def triton_forward(given, states, constants, packed=None, exchange=None, needs_backward=True, finals=True):
     """Outputs, last states and what the backward pass uses."""
     x = steps(given["x"])
     z = steps(given["z"])
@@ -886,7 +886,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     W_ends = None
     write1 = some.new_empty((B, T, H, M), dtype=some.dtype) if needs_backward else None
     o = some.new_empty((B, T, H, M), dtype=some.dtype)
-    W_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32)
+    W_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32) if finals else None
     launch(
         forward_sweep_1,
         (lay.sequences * parts * H * cdiv(M, min(config.tile, config.padded(M))),),
@@ -927,6 +927,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     )
     matrix1 = matrix2 = None
     saved = {}
+    if needs_backward is True and not config.exact:
+        saved |= {"eta_by_head": eta_by_head}
     if needs_backward:
         saved |= {"f73806d84e": write1}
     write1 = None
@@ -1549,7 +1551,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     W_starts = saved["W starts"] if parts > 1 else W_first
     write1 = saved["f73806d84e"]
     do = cotangent(cotangents.get("o"), some, (B, T, H, M))
-    eta_by_head = by_head(eta, H)
+    if "eta_by_head" in saved:
+        eta_by_head = saved["eta_by_head"]
+    else:
+        eta_by_head = by_head(eta, H)
     matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
@@ -1642,7 +1647,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             dW_starts = chained_matrix(dW_first, dW_ends, dW_linear, lay, parts, False, along=1)
     dW_ends = None
     dy = some.new_empty((B, T, H, M), dtype=some.dtype)
-    dW_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32)
+    dW_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32) if needs & {"W"} else None
     launch(
         backward_sweep_1,
         (lay.sequences * parts * H * cdiv(M, min(config.tile, config.padded(M))),),
@@ -1759,7 +1764,11 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"x", "z"}:
         dx = dx_1  # in place
         dz = some.new_empty((B, T, H, N), dtype=some.dtype)
-        W_last = some.new_empty((lay.sequences * parts, H, M, N), dtype=torch.float32)
+        W_last = (
+            some.new_empty((lay.sequences * parts, H, M, N), dtype=torch.float32)
+            if dW_first is not None or parts > 1 or exchange is not None
+            else None
+        )
         launch(
             backward_sweep_3,
             (lay.sequences * parts * H * cdiv(N, min(config.tile, config.padded(N))),),
@@ -1936,6 +1945,7 @@ OP = Op(
                     "packed",
                     "groups",
                     "inference",
+                    "finals",
                     "replays",
                     "exchange",
                 )

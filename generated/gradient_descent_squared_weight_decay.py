@@ -71,10 +71,18 @@ import torch
 import triton
 import triton.language as tl
 
-from chunkform.runtime.by_head import by_head
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out, triangular_inverse
 from chunkform.runtime.decode import Step, StepKernel
-from chunkform.runtime.kernels import border_sums, chained_matrix, chunk_of, cumulate, inverse, part_of, place_of, power
+from chunkform.runtime.kernels import (
+    border_sums,
+    chained_matrix,
+    chunk_of,
+    cumulate_beside,
+    inverse,
+    part_of,
+    place_of,
+    power,
+)
 from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, spread, steps, strides, whole
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
@@ -961,7 +969,7 @@ def forward_ends_1(
             )
 
 
-def triton_forward(given, states, constants, packed=None, exchange=None, needs_backward=True):
+def triton_forward(given, states, constants, packed=None, exchange=None, needs_backward=True, finals=True):
     """Outputs, last states and what the backward pass uses."""
     x = steps(given["x"])
     z = steps(given["z"])
@@ -973,14 +981,13 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], keep.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "c7a9761b95bbf01e")
+    config = choose(some.dtype, (N, M), "f9241974da2cf639")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(M, min(config.tile, config.padded(M))))
     W_first = whole(states.get("W"))
     W_starts = W_first
-    keep_sums, keep_resets, keep_extents = cumulate(keep, lay, config.exact)
+    keep_sums, keep_resets, keep_extents, eta_by_head = cumulate_beside(keep, eta, lay, config.exact)
     keep_extents = None
-    eta_by_head = by_head(eta, H)
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
@@ -1090,7 +1097,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     W_ends = None
     write1 = some.new_empty((B, T, H, M), dtype=some.dtype) if needs_backward else None
     o = some.new_empty((B, T, H, M), dtype=some.dtype)
-    W_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32)
+    W_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32) if finals else None
     launch(
         forward_sweep_1,
         (lay.sequences * parts * H * cdiv(M, min(config.tile, config.padded(M))),),
@@ -1131,8 +1138,11 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         num_warps=config.warps,
         num_stages=2,
     )
-    keep_resets = keep_sums = matrix1 = matrix2 = None
+    keep_resets = matrix1 = matrix2 = None
     saved = {}
+    if needs_backward is True and not config.exact:
+        saved |= {"keep_sums": keep_sums, "eta_by_head": eta_by_head}
+    eta_by_head = keep_sums = None
     if needs_backward:
         saved |= {"f73806d84e": write1}
     write1 = None
@@ -1174,7 +1184,6 @@ def backward_prepare_1(
     write1_g,
     matrix4,
     own1_out,
-    own2_out,
     T,
     H,
     chunks,
@@ -1253,9 +1262,11 @@ def backward_prepare_1(
             m * p3 * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p
         )  # -([order_{mask}]_{i,j} . (z x^T) . (do write1^T) . m) diag(eta)
         sums = tl.sum(pairs, axis=1)
-        sums2 = sums - tl.sum(pairs, axis=0)
-        tl.store(own1_out + (bh * 2 + 0) * T + t0 + i, sums2, mask=i_ok)  # W: own.late
-        tl.store(own2_out + (bh * 2 + 0) * T + t0 + i, tl.zeros([C], tl.float32), mask=i_ok)  # W: own.early
+        sums2 = tl.sum(tl.reshape(pairs, [2, C // 2, C]), axis=1)
+        tl.store(own1_out + (bh * 5 + 0) * T + t0 + i, sums, mask=i_ok)  # W: own.late, rows
+        tl.store(
+            own1_out + (bh * 5 + 1 + tl.arange(0, 2))[:, None] * T + t0 + i[None, :], -sums2, mask=i_ok[None, :]
+        )  # W: own.late, columns
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1430,8 +1441,8 @@ def backward_prepare_2(
     x_t,
     x_h,
     x_g,
-    own1_out,
     own2_out,
+    own1_out,
     T,
     H,
     chunks,
@@ -1498,9 +1509,11 @@ def backward_prepare_2(
             m * p2 * p * tl.where(i[:, None] > i[None, :], 1.0, 0.0)
         )  # ([order_{mask}]_{i,j} . (x x^T) . (dy write1^T) . m) diag(eta)
         sums = tl.sum(pairs, axis=1)
-        sums2 = -tl.sum(pairs, axis=0)
-        tl.store(own1_out + (bh * 2 + 1) * T + t0 + i, sums2, mask=i_ok)  # W: own.late
-        tl.store(own2_out + (bh * 2 + 1) * T + t0 + i, sums, mask=i_ok)  # W: own.early
+        sums2 = tl.sum(tl.reshape(pairs, [2, C // 2, C]), axis=1)
+        tl.store(own2_out + (bh * 1 + 0) * T + t0 + i, sums, mask=i_ok)  # W: own.early, rows
+        tl.store(
+            own1_out + (bh * 5 + 3 + tl.arange(0, 2))[:, None] * T + t0 + i[None, :], -sums2, mask=i_ok[None, :]
+        )  # W: own.late, columns
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -2001,7 +2014,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], keep.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "c7a9761b95bbf01e")
+    config = choose(some.dtype, (N, M), "f9241974da2cf639")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(N, min(config.tile, config.padded(N))))
     W_first = whole(states.get("W"))
@@ -2009,11 +2022,13 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     W_starts = saved["W starts"] if parts > 1 else W_first
     write1 = saved["f73806d84e"]
     do = cotangent(cotangents.get("o"), some, (B, T, H, M))
-    keep_sums, keep_resets, keep_extents = cumulate(keep, lay, config.exact)
+    if "keep_sums" in saved:
+        keep_sums, keep_resets, keep_extents, eta_by_head = saved["keep_sums"], None, None, saved["eta_by_head"]
+    else:
+        keep_sums, keep_resets, keep_extents, eta_by_head = cumulate_beside(keep, eta, lay, config.exact)
     keep_extents = None
-    eta_by_head = by_head(eta, H)
-    own1 = some.new_empty((B, H, 2, T), dtype=torch.float32)
-    own2 = some.new_empty((B, H, 2, T), dtype=torch.float32)
+    own1 = some.new_empty((B, H, 5, T), dtype=torch.float32)
+    own2 = some.new_empty((B, H, 1, T), dtype=torch.float32)
     matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
@@ -2037,7 +2052,6 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         *strides(write1, H),
         matrix4,
         own1,
-        own2,
         *lay.at_once,
         lay.programs,
         N=N,
@@ -2112,7 +2126,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             dW_starts = chained_matrix(dW_first, dW_ends, dW_linear, lay, parts, False, along=1)
     dW_ends = None
     dy = some.new_empty((B, T, H, M), dtype=some.dtype)
-    dW_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32)
+    dW_last = some.new_empty((lay.sequences, H, M, N), dtype=torch.float32) if needs & {"W"} else None
     launch(
         backward_sweep_1,
         (lay.sequences * parts * H * cdiv(M, min(config.tile, config.padded(M))),),
@@ -2170,8 +2184,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             eta_by_head,
             x,
             *strides(x, H),
-            own1,
             own2,
+            own1,
             *lay.at_once,
             lay.programs,
             M=M,
@@ -2250,7 +2264,11 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         W_in_late_ = some.new_empty(
             (B, H, cdiv(N, min(config.tile, config.padded(N))) * config.warps, T), dtype=torch.float32
         )
-        W_last = some.new_empty((lay.sequences * parts, H, M, N), dtype=torch.float32)
+        W_last = (
+            some.new_empty((lay.sequences * parts, H, M, N), dtype=torch.float32)
+            if dW_first is not None or parts > 1 or exchange is not None
+            else None
+        )
         launch(
             backward_sweep_3,
             (lay.sequences * parts * H * cdiv(N, min(config.tile, config.padded(N))),),
@@ -2341,7 +2359,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=config.warps,
             num_stages=2,
         )
-    dx_2 = matrix6 = None
+    dx_2 = eta_by_head = matrix6 = None
     gradients, initial = {}, {}
     if needs & {"keep"}:  # the decay times <W_(t-1), dW_t>
         W_pairing = border_sums(
@@ -2498,6 +2516,7 @@ OP = Op(
                     "packed",
                     "groups",
                     "inference",
+                    "finals",
                     "replays",
                     "exchange",
                 )

@@ -63,10 +63,18 @@ import torch
 import triton
 import triton.language as tl
 
-from chunkform.runtime.by_head import by_head
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out, triangular_inverse
 from chunkform.runtime.decode import Step, StepKernel
-from chunkform.runtime.kernels import border_sums, chained_matrix, chunk_of, cumulate, inverse, part_of, place_of, power
+from chunkform.runtime.kernels import (
+    border_sums,
+    chained_matrix,
+    chunk_of,
+    cumulate_beside,
+    inverse,
+    part_of,
+    place_of,
+    power,
+)
 from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, steps, strides, whole
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
@@ -854,7 +862,7 @@ def forward_ends_1(
             )
 
 
-def triton_forward(given, states, constants, packed=None, exchange=None, needs_backward=True):
+def triton_forward(given, states, constants, packed=None, exchange=None, needs_backward=True, finals=True):
     """Outputs, last states and what the backward pass uses."""
     q = steps(given["q"])
     k = steps(given["k"])
@@ -865,13 +873,12 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], o.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = o.shape[-1]
-    config = choose(some.dtype, (D, E), "9b6b71a46cc93db0")
+    config = choose(some.dtype, (D, E), "fa4ed40e1e7d78db")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     s_first = whole(states.get("s"))
     s_starts = s_first
-    lam_by_head = by_head(lam, H)
-    lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
+    lam_sums, lam_resets, lam_extents, lam_by_head = cumulate_beside(lam, lam, lay, config.exact)
     lam_extents = None
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
@@ -982,7 +989,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     s_ends = None
     write1 = some.new_empty((B, T, H, E), dtype=some.dtype)
     v = some.new_empty((B, T, H, E), dtype=some.dtype)
-    s_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
+    s_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if finals else None
     launch(
         forward_sweep_1,
         (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
@@ -1021,9 +1028,12 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         num_warps=config.warps,
         num_stages=2,
     )
-    lam_resets = lam_sums = matrix1 = None
+    lam_resets = matrix1 = None
     saved = {"d91dd90777": write1}
     write1 = None
+    if needs_backward is True and not config.exact:
+        saved |= {"lam_sums": lam_sums, "lam_by_head": lam_by_head}
+    lam_by_head = lam_sums = None
     if parts > 1:
         saved |= {"s starts": s_starts}
     if parts > 1 or exchange is not None:
@@ -1286,8 +1296,6 @@ def backward_prepare_2(
         write1_p = write1_p_all + b * write1_b + h // write1_g * write1_h
         lam_a = tl.load(lam_sums + at + row)
         lam_r = tl.load(lam_resets + at + row) if EXACT else -1
-        lam_a_before = tl.load(lam_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-        lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
@@ -1298,14 +1306,10 @@ def backward_prepare_2(
             seen = seen & (i[None, :] >= lam_r[:, None])
         m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
         tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (p * m))  # (do write1^T) . m
-        seen2 = i[:, None] > i[None, :]
-        if EXACT:
-            seen2 = seen2 & (i[None, :] >= lam_r_before[:, None])
-        m2 = power(lam_a_before[:, None] - lam_a[None, :], seen2)  # decays from write to read
         lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
         x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
         tl.store(
-            matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (x[None, :] * (m2 * p))
+            matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (x[None, :] * (p * m))
         )  # ((do write1^T) . m) diag((1 - lam))
 
 
@@ -1561,9 +1565,11 @@ def backward_prepare_3(
             p * p2 * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * m
         )  # -([order_{mask}]_{i,j} . (q k^T) . (do write1^T) . m) diag((1 - lam))
         sums = tl.sum(pairs, axis=1)
-        sums2 = -tl.sum(pairs, axis=0)
-        tl.store(own1_out + at + i, sums2, mask=i_ok)  # s: own.late
-        tl.store(own2_out + at + i, sums, mask=i_ok)  # s: own.early
+        sums2 = tl.sum(tl.reshape(pairs, [2, C // 2, C]), axis=1)
+        tl.store(own1_out + (bh * 1 + 0) * T + t0 + i, sums, mask=i_ok)  # s: own.early, rows
+        tl.store(
+            own2_out + (bh * 2 + 0 + tl.arange(0, 2))[:, None] * T + t0 + i[None, :], -sums2, mask=i_ok[None, :]
+        )  # s: own.late, columns
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1589,8 +1595,8 @@ def backward_sweep_3(
     k_h,
     k_g,
     matrix3,
-    lam_by_head,
     dq_out,
+    lam_by_head,
     write1_p,
     write1_b,
     write1_t,
@@ -1656,8 +1662,6 @@ def backward_sweep_3(
         step = (b * T + t0) * H + h
         lam_a = tl.load(lam_sums + at + row)
         lam_r = tl.load(lam_resets + at + row) if EXACT else -1
-        lam_a_before = tl.load(lam_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-        lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         since = power(lam_a, lam_r < 0)
@@ -1666,8 +1670,8 @@ def backward_sweep_3(
         p = tl.zeros([block_d, C], tl.float32)
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         k_each = tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
-        lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
         kept = power(lam_a_end, lam_r_end < 0)
+        lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
         x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
         s_next = ()
@@ -1699,14 +1703,11 @@ def backward_sweep_3(
             tl.reshape(rounded_to((-since[None, :] * q_each.to(tl.float32)), DT) * p, [WARPS, block_d // WARPS, C]),
             axis=1,
         )
-        since2 = power(lam_a_before, lam_r_before < 0)
         t = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(k.to(DT), tl.trans(t.to(DT)), (since2[None, :] * p), input_precision="tf32x3")  # ... + matrix3 k
+        p2 = tl.dot(k.to(DT), tl.trans(t.to(DT)), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix3 k
         if YIELD:
             tl.store(
-                dq_out + step * D + i[None, :] * (H * D) + d[:, None],
-                (-lam[None, :] * p2),
-                mask=d_ok[:, None] & i_ok[None, :],
+                dq_out + step * D + i[None, :] * (H * D) + d[:, None], (-p2), mask=d_ok[:, None] & i_ok[None, :]
             )  # dq
             tl.store(
                 s_in_early__out
@@ -1734,7 +1735,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], o.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = o.shape[-1]
-    config = choose(some.dtype, (D, E), "9b6b71a46cc93db0")
+    config = choose(some.dtype, (D, E), "fa4ed40e1e7d78db")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     s_first = whole(states.get("s"))
@@ -1742,9 +1743,11 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     s_starts = saved["s starts"] if parts > 1 else s_first
     write1 = saved["d91dd90777"]
     dv = cotangent(cotangents.get("v"), some, (B, T, H, E))
-    lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
+    if "lam_sums" in saved:
+        lam_sums, lam_resets, lam_extents, lam_by_head = saved["lam_sums"], None, None, saved["lam_by_head"]
+    else:
+        lam_sums, lam_resets, lam_extents, lam_by_head = cumulate_beside(lam, lam, lay, config.exact)
     lam_extents = None
-    lam_by_head = by_head(lam, H)
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
         backward_prepare_1,
@@ -1823,7 +1826,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             ds_starts = chained_matrix(ds_first, ds_ends, ds_linear, lay, parts, False, along=0)
     ds_ends = None
     do = some.new_empty((B, T, H, E), dtype=some.dtype)
-    ds_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
+    ds_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if needs & {"s"} else None
     launch(
         backward_sweep_1,
         (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
@@ -1943,8 +1946,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
     matrix2 = None
     if needs & {"lam", "q"}:
+        own2 = some.new_empty((B, H, 2, T), dtype=torch.float32)
         own1 = some.new_empty((B, H, 1, T), dtype=torch.float32)
-        own2 = some.new_empty((B, H, 1, T), dtype=torch.float32)
         launch(
             backward_prepare_3,
             (config.queues(lay.programs),),
@@ -1987,7 +1990,11 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         s_in_early_ = some.new_empty(
             (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
-        s_last = some.new_empty((lay.sequences * parts, H, D, E), dtype=torch.float32)
+        s_last = (
+            some.new_empty((lay.sequences * parts, H, D, E), dtype=torch.float32)
+            if ds_first is not None or parts > 1 or exchange is not None
+            else None
+        )
         launch(
             backward_sweep_3,
             (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
@@ -2003,8 +2010,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             k,
             *strides(k, H),
             matrix3,
-            lam_by_head,
             dq,
+            lam_by_head,
             write1,
             *strides(write1, H),
             *lay.walked,
@@ -2029,7 +2036,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=config.warps,
             num_stages=2,
         )
-    matrix3 = None
+    lam_by_head = matrix3 = None
     if needs & {"lam"}:
         s_at_ends = pair(s_last, ds_starts, (-2, -1))
     s_last = None
@@ -2044,8 +2051,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             config.exact,
             out_late=s_out_late_,
             in_early=s_in_early_,
-            own_late=own1,
-            own_early=own2,
+            own_late=own2,
+            own_early=own1,
             at_once=True,
         )
     lam_resets = lam_sums = own1 = own2 = s_in_early_ = s_out_late_ = None
@@ -2178,6 +2185,7 @@ OP = Op(
                     "packed",
                     "groups",
                     "inference",
+                    "finals",
                     "replays",
                     "exchange",
                 )

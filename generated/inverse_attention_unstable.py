@@ -63,7 +63,6 @@ import torch
 import triton
 import triton.language as tl
 
-from chunkform.runtime.by_head import by_head
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out, triangular_inverse
 from chunkform.runtime.decode import Step, StepKernel
 from chunkform.runtime.kernels import border_sums, chained_matrix, chunk_of, cumulate, inverse, part_of, place_of, power
@@ -880,7 +879,7 @@ def forward_ends_1(
             )
 
 
-def triton_forward(given, states, constants, packed=None, exchange=None, needs_backward=True):
+def triton_forward(given, states, constants, packed=None, exchange=None, needs_backward=True, finals=True):
     """Outputs, last states and what the backward pass uses."""
     q = steps(given["q"])
     k = steps(given["k"])
@@ -891,15 +890,15 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], o.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = o.shape[-1]
-    config = choose(some.dtype, (D, E), "30ab0a02f0d863d1")
+    config = choose(some.dtype, (D, E), "a98ef008c4e9d8eb")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     s_first = whole(states.get("s"))
     s_starts = s_first
-    t1 = (each_head(q, H).float() * each_head(k, H).float()).sum(-1)
-    ahead1 = steps((1.0 / t1).expand(B, T, H))
     lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
     lam_extents = None
+    t1 = (each_head(q, H).float() * each_head(k, H).float()).sum(-1)
+    ahead1 = steps((1.0 / t1).expand(B, T, H))
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
         forward_prepare_1,
@@ -1010,7 +1009,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             s_starts = chained_matrix(s_first, s_ends, s_linear, lay, parts, True, along=0)
     s_ends = None
     write1 = some.new_empty((B, T, H, E), dtype=some.dtype)
-    s_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
+    s_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if finals else None
     launch(
         forward_sweep_1,
         (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
@@ -1049,9 +1048,12 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         num_warps=config.warps,
         num_stages=2,
     )
-    lam_resets = lam_sums = matrix1 = None
+    lam_resets = matrix1 = None
     t2 = (each_head(q, H).float() * each_head(k, H).float()).sum(-1)
     saved = {"d91dd90777": write1}
+    if needs_backward is True and not config.exact:
+        saved |= {"lam_sums": lam_sums}
+    lam_sums = None
     if parts > 1:
         saved |= {"s starts": s_starts}
     if parts > 1 or exchange is not None:
@@ -1513,8 +1515,6 @@ def backward_sweep_2(
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_3(
     matrix3,
-    lam_sums,
-    lam_resets,
     do_p,
     do_b,
     do_t,
@@ -1530,6 +1530,8 @@ def backward_prepare_3(
     ahead1_t,
     ahead1_h,
     ahead1_g,
+    lam_sums,
+    lam_resets,
     q_p,
     q_b,
     q_t,
@@ -1586,38 +1588,34 @@ def backward_prepare_3(
         ahead1_p = ahead1_p_all + b * ahead1_b + h // ahead1_g * ahead1_h
         q_p = q_p_all + b * q_b + h // q_g * q_h
         k_p = k_p_all + b * k_b + h // k_g * k_h
-        lam_a_before = tl.load(lam_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-        lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
         lam_a = tl.load(lam_sums + at + row)
         lam_r = tl.load(lam_resets + at + row) if EXACT else -1
-        seen = i[:, None] > i[None, :]
-        if EXACT:
-            seen = seen & (i[None, :] >= lam_r_before[:, None])
-        m = power(lam_a_before[:, None] - lam_a[None, :], seen)  # decays from write to read
         do = tl.load(do_p + t0 * do_t + i[:, None] * do_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
         p = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
         ahead1 = tl.load(ahead1_p + t0 * ahead1_t + i * ahead1_t, mask=i_ok, other=0.0)
+        seen = i[:, None] > i[None, :]
+        if EXACT:
+            seen = seen & (i[None, :] >= lam_r[:, None])
+        m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
         tl.store(
             matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-            (ahead1.to(tl.float32)[None, :] * (m * p)),
+            (ahead1.to(tl.float32)[None, :] * (p * m)),
         )  # ((do write1^T) . m) diag((cd952cfd4723))
         q = tl.load(q_p + t0 * q_t + i[:, None] * q_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p2 = tl.dot(q.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # q k^T
-        seen2 = i[:, None] > i[None, :]
-        if EXACT:
-            seen2 = seen2 & (i[None, :] >= lam_r[:, None])
-        m2 = power(lam_a[:, None] - lam_a[None, :], seen2)  # decays from write to read
         pairs = -ahead1.to(tl.float32)[None, :] * (
-            p2 * p * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * m2
+            p2 * p * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * m
         )  # -([order_{mask}]_{i,j} . (q k^T) . (do write1^T) . m) diag((cd952cfd4723))
         sums = tl.sum(pairs, axis=1)
-        sums2 = -tl.sum(pairs, axis=0)
-        tl.store(own1_out + at + i, sums2, mask=i_ok)  # s: own.late
-        tl.store(own2_out + at + i, sums, mask=i_ok)  # s: own.early
+        sums2 = tl.sum(tl.reshape(pairs, [2, C // 2, C]), axis=1)
+        tl.store(own1_out + (bh * 1 + 0) * T + t0 + i, sums, mask=i_ok)  # s: own.early, rows
+        tl.store(
+            own2_out + (bh * 2 + 0 + tl.arange(0, 2))[:, None] * T + t0 + i[None, :], -sums2, mask=i_ok[None, :]
+        )  # s: own.late, columns
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1643,7 +1641,6 @@ def backward_sweep_3(
     k_h,
     k_g,
     matrix3,
-    lam_by_head,
     dq_2_out,
     ahead1_p,
     ahead1_b,
@@ -1716,8 +1713,6 @@ def backward_sweep_3(
         step = (b * T + t0) * H + h
         lam_a = tl.load(lam_sums + at + row)
         lam_r = tl.load(lam_resets + at + row) if EXACT else -1
-        lam_a_before = tl.load(lam_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-        lam_r_before = tl.load(lam_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         since = power(lam_a, lam_r < 0)
@@ -1758,15 +1753,11 @@ def backward_sweep_3(
             tl.reshape(rounded_to((-since[None, :] * q_each.to(tl.float32)), DT) * p, [WARPS, block_d // WARPS, C]),
             axis=1,
         )
-        since2 = power(lam_a_before, lam_r_before < 0)
         t = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(k.to(DT), tl.trans(t.to(DT)), (since2[None, :] * p), input_precision="tf32x3")  # ... + matrix3 k
-        lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
+        p2 = tl.dot(k.to(DT), tl.trans(t.to(DT)), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix3 k
         if YIELD:
             tl.store(
-                dq_2_out + step * D + i[None, :] * (H * D) + d[:, None],
-                (-lam[None, :] * p2),
-                mask=d_ok[:, None] & i_ok[None, :],
+                dq_2_out + step * D + i[None, :] * (H * D) + d[:, None], (-p2), mask=d_ok[:, None] & i_ok[None, :]
             )  # dq
             tl.store(
                 s_in_early__out
@@ -1794,7 +1785,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], o.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = o.shape[-1]
-    config = choose(some.dtype, (D, E), "30ab0a02f0d863d1")
+    config = choose(some.dtype, (D, E), "a98ef008c4e9d8eb")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     s_first = whole(states.get("s"))
@@ -1802,7 +1793,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     s_starts = saved["s starts"] if parts > 1 else s_first
     write1 = saved["d91dd90777"]
     dv = cotangent(cotangents.get("v"), some, (B, T, H, E))
-    lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
+    if "lam_sums" in saved:
+        lam_sums, lam_resets, lam_extents = saved["lam_sums"], None, None
+    else:
+        lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
     lam_extents = None
     t1 = (each_head(q, H).float() * each_head(k, H).float()).sum(-1)
     ahead1 = steps((1.0 / t1).expand(B, T, H))
@@ -1886,7 +1880,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             ds_starts = chained_matrix(ds_first, ds_ends, ds_linear, lay, parts, False, along=0)
     ds_ends = None
     do = some.new_empty((B, T, H, E), dtype=some.dtype)
-    ds_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
+    ds_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if needs & {"s"} else None
     launch(
         backward_sweep_1,
         (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
@@ -2009,21 +2003,21 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         )
     matrix2 = None
     if needs & {"lam", "q"}:
+        own2 = some.new_empty((B, H, 2, T), dtype=torch.float32)
         own1 = some.new_empty((B, H, 1, T), dtype=torch.float32)
-        own2 = some.new_empty((B, H, 1, T), dtype=torch.float32)
         matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
             backward_prepare_3,
             (config.queues(lay.programs),),
             matrix3,
-            lam_sums,
-            lam_resets,
             do,
             *strides(do, H),
             write1,
             *strides(write1, H),
             ahead1,
             *strides(ahead1, H),
+            lam_sums,
+            lam_resets,
             q,
             *strides(q, H),
             k,
@@ -2051,13 +2045,16 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_stages=1,
             maxnreg=255,
         )
-    lam_by_head = by_head(lam, H)
     if needs & {"lam", "q"}:
         dq_2 = some.new_empty((B, T, H, D), dtype=some.dtype)
         s_in_early_ = some.new_empty(
             (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
-        s_last = some.new_empty((lay.sequences * parts, H, D, E), dtype=torch.float32)
+        s_last = (
+            some.new_empty((lay.sequences * parts, H, D, E), dtype=torch.float32)
+            if ds_first is not None or parts > 1 or exchange is not None
+            else None
+        )
         launch(
             backward_sweep_3,
             (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
@@ -2073,7 +2070,6 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             k,
             *strides(k, H),
             matrix3,
-            lam_by_head,
             dq_2,
             ahead1,
             *strides(ahead1, H),
@@ -2116,8 +2112,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             config.exact,
             out_late=s_out_late_,
             in_early=s_in_early_,
-            own_late=own1,
-            own_early=own2,
+            own_late=own2,
+            own_early=own1,
             at_once=True,
         )
     lam_resets = lam_sums = own1 = own2 = s_in_early_ = s_out_late_ = None
@@ -2276,6 +2272,7 @@ OP = Op(
                     "packed",
                     "groups",
                     "inference",
+                    "finals",
                     "replays",
                     "exchange",
                 )

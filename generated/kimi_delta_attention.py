@@ -1250,7 +1250,7 @@ def forward_ends_1(
             )
 
 
-def triton_forward(given, states, constants, packed=None, exchange=None, needs_backward=True):
+def triton_forward(given, states, constants, packed=None, exchange=None, needs_backward=True, finals=True):
     """Outputs, last states and what the backward pass uses."""
     q = steps(given["q"])
     k = steps(given["k"])
@@ -1426,7 +1426,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     write1 = some.new_empty((B, T, H, E), dtype=some.dtype) if needs_backward else None
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
     S_borders = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype) if needs_backward else None
-    S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
+    S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if finals else None
     launch(
         forward_sweep_1,
         (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
@@ -1471,6 +1471,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     )
     alpha_resets = alpha_sums = matrix1 = matrix2 = scaled1 = scaled2 = scaled3 = None
     saved = {}
+    if needs_backward is True and not config.exact:
+        saved |= {"beta_by_head": beta_by_head}
     if needs_backward:
         saved |= {"c0cc4e5ad4": write1, "S borders": S_borders}
     S_borders = write1 = None
@@ -2777,7 +2779,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     write1 = saved["c0cc4e5ad4"]
     do = cotangent(cotangents.get("o"), some, (B, T, H, E))
     alpha_sums, alpha_resets, alpha_extents = cumulate(alpha, lay, config.exact)
-    beta_by_head = by_head(beta, H)
+    if "beta_by_head" in saved:
+        beta_by_head = saved["beta_by_head"]
+    else:
+        beta_by_head = by_head(beta, H)
     matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     scaled1 = some.new_empty((B, H, T, D))
@@ -2907,7 +2912,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     dv = some.new_empty((B, T, H, E), dtype=some.dtype)
     dbeta_0 = some.new_empty((B, H, cdiv(E, min(config.tile, config.padded(E))) * config.warps, T), dtype=torch.float32)
     dS_borders = some.new_empty((B, H, blocks.chunks, D, E), dtype=some.dtype)
-    dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
+    dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
     launch(
         backward_sweep_1,
         (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
@@ -3184,6 +3189,7 @@ OP = Op(
                     "packed",
                     "groups",
                     "inference",
+                    "finals",
                     "replays",
                     "exchange",
                 )

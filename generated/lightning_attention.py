@@ -615,7 +615,7 @@ def forward_sweep_1(
             )
 
 
-def triton_forward(given, states, constants, packed=None, exchange=None, needs_backward=True):
+def triton_forward(given, states, constants, packed=None, exchange=None, needs_backward=True, finals=True):
     """Outputs, last states and what the backward pass uses."""
     q = steps(given["q"])
     k = steps(given["k"])
@@ -626,7 +626,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "03bba7694ac2e098")
+    config = choose(some.dtype, (D, E), "af34505dd8468cd4")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     jointly = needs_backward is True and together(config, (D, E), q, k, v)
@@ -692,7 +692,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     S_ends = None
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
     S_borders = some.new_empty((B, blocks.chunks * config.padded(E), H, D), dtype=some.dtype) if jointly else None
-    S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
+    S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if finals else None
     launch(
         forward_sweep_1,
         (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
@@ -732,11 +732,14 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         num_warps=config.warps,
         num_stages=2,
     )
-    lam_resets = lam_sums = None
+    lam_resets = None
     saved = {}
     if jointly:
         saved |= {"S borders": S_borders}
     S_borders = None
+    if needs_backward is True and not config.exact and not jointly:
+        saved |= {"lam_sums": lam_sums}
+    lam_sums = None
     if parts > 1:
         saved |= {"S starts": S_starts}
     return {"o": o}, {"S": S_last}, saved
@@ -876,8 +879,7 @@ def backward_whole(
     k_t,
     k_h,
     k_g,
-    S_own_late_row_out,
-    S_own_late_column_out,
+    S_own_late__out,
     S_in_late__out,
     dq_p,
     dq_b,
@@ -986,8 +988,7 @@ def backward_whole(
         pairs = p2 * t.to(tl.float32)  # (q k^T) . matrix1
         sums = row_sums(pairs, WARPS)
         sums2 = column_sums(pairs, WARPS)
-        store_parts(S_own_late_row_out, sums, bh, t0, T, i_ok)  # S.own.late.row
-        store_parts(S_own_late_column_out, sums2, bh, t0, T, i_ok)  # S.own.late.column
+        store_parts(S_own_late__out, sums, sums2, bh, t0, T, i_ok)  # S.own.late
         t2 = (p2 * m).to(DT)  # (q k^T) . m
         p3 = tl.dot(tl.trans(S.to(DT)), tl.trans(do.to(DT)), input_precision="tf32x3")  # do S^T
         lam_a2 = tl.load(lam_sums + at + row)
@@ -1053,7 +1054,7 @@ def triton_backward_whole(
     H = max(q.shape[2], k.shape[2], v.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "03bba7694ac2e098")
+    config = choose(some.dtype, (D, E), "af34505dd8468cd4")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -1130,15 +1131,19 @@ def triton_backward_whole(
     dv = some.new_empty((B, T, H, E), dtype=some.dtype)
     dk = places_of_borders.pop() if places_of_borders else some.new_empty((B, T, H, D), dtype=some.dtype)
     S_spans = some.new_empty((B, H, blocks.chunks, warps_of((config.padded(D), config.padded(E)))), dtype=torch.float32)
-    S_own_late_row = some.new_empty(
-        (B, H, row_parts(warps_of((config.padded(D), config.padded(E)))), T), dtype=torch.float32
-    )
-    S_own_late_column = some.new_empty(
-        (B, H, column_parts(warps_of((config.padded(D), config.padded(E)))), T), dtype=torch.float32
+    S_own_late_ = some.new_empty(
+        (
+            B,
+            H,
+            row_parts(warps_of((config.padded(D), config.padded(E))))
+            + column_parts(warps_of((config.padded(D), config.padded(E)))),
+            T,
+        ),
+        dtype=torch.float32,
     )
     S_in_late_ = some.new_empty((B, H, 1, T), dtype=torch.float32)
     S_out_late_ = some.new_empty((B, H, 1, T), dtype=torch.float32)
-    dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
+    dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
     launch(
         backward_whole,
         (lay.sequences * parts * H,),
@@ -1154,8 +1159,7 @@ def triton_backward_whole(
         *strides(v, H),
         k,
         *strides(k, H),
-        S_own_late_row,
-        S_own_late_column,
+        S_own_late_,
         S_in_late_,
         dq,
         *strides(dq, H),
@@ -1194,11 +1198,10 @@ def triton_backward_whole(
         S_spans,
         blocks,
         in_late=S_in_late_,
-        own_late_rows=S_own_late_row,
-        own_late_columns=S_own_late_column,
+        own_late=S_own_late_,
         out_late=S_out_late_,
     )
-    S_in_late_ = S_out_late_ = S_own_late_column = S_own_late_row = S_spans = None
+    S_in_late_ = S_out_late_ = S_own_late_ = S_spans = None
     if "q" in needs:
         gradients["q"] = dq.to(given["q"].dtype)
     if "k" in needs:
@@ -1301,8 +1304,11 @@ def backward_prepare_1(
             p * p2 * m * tl.where(i[:, None] > i[None, :], 1.0, 0.0)
         )  # [order_{mask}]_{i,j} . (q k^T) . (do v^T) . m
         sums = tl.sum(pairs, axis=1)
-        sums2 = sums - tl.sum(pairs, axis=0)
-        tl.store(own1_out + at + i, sums2, mask=i_ok)  # S: own.late
+        sums2 = tl.sum(tl.reshape(pairs, [2, C // 2, C]), axis=1)
+        tl.store(own1_out + (bh * 3 + 0) * T + t0 + i, sums, mask=i_ok)  # S: own.late, rows
+        tl.store(
+            own1_out + (bh * 3 + 1 + tl.arange(0, 2))[:, None] * T + t0 + i[None, :], -sums2, mask=i_ok[None, :]
+        )  # S: own.late, columns
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1730,16 +1736,19 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "03bba7694ac2e098")
+    config = choose(some.dtype, (D, E), "af34505dd8468cd4")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     dS_first = dS_starts = whole(final_cotangents.get("S"))
     S_starts = saved["S starts"] if parts > 1 else S_first
     do = cotangent(cotangents.get("o"), some, (B, T, H, E))
-    lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
+    if "lam_sums" in saved:
+        lam_sums, lam_resets, lam_extents = saved["lam_sums"], None, None
+    else:
+        lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
     lam_extents = None
-    own1 = some.new_empty((B, H, 1, T), dtype=torch.float32)
+    own1 = some.new_empty((B, H, 3, T), dtype=torch.float32)
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
@@ -1839,7 +1848,11 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         S_in_late_ = some.new_empty(
             (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
-        S_last = some.new_empty((lay.sequences * parts, H, D, E), dtype=torch.float32)
+        S_last = (
+            some.new_empty((lay.sequences * parts, H, D, E), dtype=torch.float32)
+            if dS_first is not None or parts > 1 or exchange is not None
+            else None
+        )
         launch(
             backward_sweep_1,
             (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
@@ -1889,7 +1902,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     dS_ends = None
     if needs & {"S", "v"}:
         dv = some.new_empty((B, T, H, E), dtype=some.dtype)
-        dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
+        dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
         launch(
             backward_sweep_2,
             (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
@@ -2117,6 +2130,7 @@ OP = Op(
                     "packed",
                     "groups",
                     "inference",
+                    "finals",
                     "replays",
                     "exchange",
                     "overwrites",

@@ -493,7 +493,7 @@ def forward_sweep_1(
             )
 
 
-def triton_forward(given, states, constants, packed=None, exchange=None, needs_backward=True):
+def triton_forward(given, states, constants, packed=None, exchange=None, needs_backward=True, finals=True):
     """Outputs, last states and what the backward pass uses."""
     q = steps(given["q"])
     k = steps(given["k"])
@@ -559,7 +559,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     S_ends = None
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
     S_borders = some.new_empty((B, blocks.chunks * config.padded(E), H, D), dtype=some.dtype) if jointly else None
-    S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
+    S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if finals else None
     launch(
         forward_sweep_1,
         (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
@@ -910,7 +910,7 @@ def triton_backward_whole(
     dq = places_of_borders.pop() if places_of_borders else some.new_empty((B, T, H, D), dtype=some.dtype)
     dv = some.new_empty((B, T, H, E), dtype=some.dtype)
     dk = places_of_borders.pop() if places_of_borders else some.new_empty((B, T, H, D), dtype=some.dtype)
-    dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
+    dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
     launch(
         backward_whole,
         (lay.sequences * parts * H,),
@@ -1363,7 +1363,11 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 dS_coming = exchange.begin((map_of_all("S", dS_first, dS_ends, lay, parts, False),))
     if needs & {"q"}:
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
-        S_last = some.new_empty((lay.sequences * parts, H, D, E), dtype=torch.float32)
+        S_last = (
+            some.new_empty((lay.sequences * parts, H, D, E), dtype=torch.float32)
+            if dS_first is not None or parts > 1 or exchange is not None
+            else None
+        )
         launch(
             backward_sweep_1,
             (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
@@ -1407,7 +1411,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     dS_ends = None
     if needs & {"S", "v"}:
         dv = some.new_empty((B, T, H, E), dtype=some.dtype)
-        dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
+        dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
         launch(
             backward_sweep_2,
             (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
@@ -1596,6 +1600,7 @@ OP = Op(
                     "packed",
                     "groups",
                     "inference",
+                    "finals",
                     "replays",
                     "exchange",
                     "overwrites",

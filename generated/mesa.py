@@ -519,7 +519,7 @@ def x_system_forward_sweep_1(
             )
 
 
-def triton_x_system_forward(given, states, constants, packed=None, needs_backward=True):
+def triton_x_system_forward(given, states, constants, packed=None, needs_backward=True, finals=True):
     """Outputs, last states and what the backward pass uses."""
     u = steps(given["u"])
     lam = steps(given["lam"])
@@ -529,7 +529,7 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
     B, T = u.shape[:2]
     H = max(u.shape[2], lam.shape[2], lam_0.shape[0], p.shape[2], 0)
     D = u.shape[-1]
-    config = choose(some.dtype, (D,), "4b8c6104b44e668b")
+    config = choose(some.dtype, (D,), "8f3b071e7895055a")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -581,7 +581,7 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
         H__starts = chained(H__first, H__ends, lay, parts, True, (lam_sums, lam_resets), None, config.exact)
     H__ends = None
     y = some.new_empty((B, T, H, D), dtype=some.dtype)
-    H__last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32)
+    H__last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32) if finals else None
     launch(
         x_system_forward_sweep_1,
         (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
@@ -613,8 +613,11 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
         num_warps=config.warps,
         num_stages=2,
     )
-    lam_resets = lam_sums = None
+    lam_resets = None
     saved = {}
+    if needs_backward is True and not config.exact:
+        saved |= {"lam_sums": lam_sums}
+    lam_sums = None
     if parts > 1:
         saved |= {"H starts": H__starts}
     return {"y": y}, {"H": H__last}, saved
@@ -691,8 +694,11 @@ def x_system_backward_prepare_1(
             m * p * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p3
         )  # [order_{mask}]_{i,j} . (p u^T) . (dy u^T) . m
         sums = tl.sum(pairs, axis=1)
-        sums2 = sums - tl.sum(pairs, axis=0)
-        tl.store(own1_out + at + i, sums2, mask=i_ok)  # H: own.late
+        sums2 = tl.sum(tl.reshape(pairs, [2, C // 2, C]), axis=1)
+        tl.store(own1_out + (bh * 3 + 0) * T + t0 + i, sums, mask=i_ok)  # H: own.late, rows
+        tl.store(
+            own1_out + (bh * 3 + 1 + tl.arange(0, 2))[:, None] * T + t0 + i[None, :], -sums2, mask=i_ok[None, :]
+        )  # H: own.late, columns
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1247,7 +1253,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     B, T = u.shape[:2]
     H = max(u.shape[2], lam.shape[2], lam_0.shape[0], p.shape[2], 0)
     D = u.shape[-1]
-    config = choose(some.dtype, (D,), "4b8c6104b44e668b")
+    config = choose(some.dtype, (D,), "8f3b071e7895055a")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -1262,10 +1268,13 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     dH_first = dH_starts = whole(final_cotangents.get("H"))
     H__starts = saved["H starts"] if parts > 1 else H__first
     dy = cotangent(cotangents.get("y"), some, (B, T, H, D))
-    lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
+    if "lam_sums" in saved:
+        lam_sums, lam_resets, lam_extents = saved["lam_sums"], None, None
+    else:
+        lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
     lam_extents = None
     if needs & {"lam"}:
-        own1 = some.new_empty((B, H, 1, T), dtype=torch.float32)
+        own1 = some.new_empty((B, H, 3, T), dtype=torch.float32)
         launch(
             x_system_backward_prepare_1,
             (config.queues(lay.programs),),
@@ -1366,7 +1375,11 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
         H_in_late_ = some.new_empty(
             (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
-        H__last = some.new_empty((lay.sequences * parts, H, D, D), dtype=torch.float32)
+        H__last = (
+            some.new_empty((lay.sequences * parts, H, D, D), dtype=torch.float32)
+            if dH_first is not None or parts > 1
+            else None
+        )
         launch(
             x_system_backward_sweep_1,
             (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
@@ -1410,7 +1423,9 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
         H_out_late_ = some.new_empty(
             (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
-        dH_last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32)
+        dH_last = (
+            some.new_empty((lay.sequences, H, D, D), dtype=torch.float32) if needs & {"H", "dH", "lam_0"} else None
+        )
         launch(
             x_system_backward_sweep_2,
             (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),

@@ -121,9 +121,18 @@ import torch
 import triton
 import triton.language as tl
 
-from chunkform.runtime.by_head import by_head
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out
-from chunkform.runtime.kernels import FLOOR, LOG2E, border_sums, chained, chunk_of, cumulate, part_of, place_of, power
+from chunkform.runtime.kernels import (
+    FLOOR,
+    LOG2E,
+    border_sums,
+    chained,
+    chunk_of,
+    cumulate_beside,
+    part_of,
+    place_of,
+    power,
+)
 from chunkform.runtime.launch import (
     DTYPES,
     cdiv,
@@ -861,7 +870,7 @@ def x_system_forward_sweep_1(
             )
 
 
-def triton_x_system_forward(given, states, constants, packed=None, needs_backward=True):
+def triton_x_system_forward(given, states, constants, packed=None, needs_backward=True, finals=True):
     """Outputs, last states and what the backward pass uses."""
     k = steps(given["k"])
     beta = steps(given["beta"])
@@ -872,14 +881,13 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
     B, T = k.shape[:2]
     H = max(k.shape[2], beta.shape[2], lam.shape[2], lamb.shape[0], p.shape[2], 0)
     D = k.shape[-1]
-    config = choose(some.dtype, (D,), "0f9228f73f22cdf5")
+    config = choose(some.dtype, (D,), "f9a5f0cc03204422")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
     H__starts = H__first
-    lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
+    lam_sums, lam_resets, lam_extents, beta_by_head = cumulate_beside(lam, beta, lay, config.exact)
     lam_extents = None
-    beta_by_head = by_head(beta, H)
     if parts > 1:
         H__ends = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
         launch(
@@ -918,7 +926,7 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
         H__starts = chained(H__first, H__ends, lay, parts, True, (lam_sums, lam_resets), None, config.exact)
     H__ends = None
     y_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
-    H__last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32)
+    H__last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32) if finals else None
     launch(
         x_system_forward_sweep_1,
         (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
@@ -951,8 +959,11 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
         num_warps=config.warps,
         num_stages=2,
     )
-    lam_resets = lam_sums = None
+    lam_resets = None
     saved = {}
+    if needs_backward is True and not config.exact:
+        saved |= {"lam_sums": lam_sums, "beta_by_head": beta_by_head}
+    beta_by_head = lam_sums = None
     if parts > 1:
         saved |= {"H starts": H__starts}
     return (
@@ -1035,8 +1046,11 @@ def x_system_backward_prepare_1(
             m * p2 * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p3
         )  # ([order_{mask}]_{i,j} . (p k^T) . (dy k^T) . m) diag(beta)
         sums = tl.sum(pairs, axis=1)
-        sums2 = sums - tl.sum(pairs, axis=0)
-        tl.store(own1_out + at + i, sums2, mask=i_ok)  # H: own.late
+        sums2 = tl.sum(tl.reshape(pairs, [2, C // 2, C]), axis=1)
+        tl.store(own1_out + (bh * 3 + 0) * T + t0 + i, sums, mask=i_ok)  # H: own.late, rows
+        tl.store(
+            own1_out + (bh * 3 + 1 + tl.arange(0, 2))[:, None] * T + t0 + i[None, :], -sums2, mask=i_ok[None, :]
+        )  # H: own.late, columns
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1622,18 +1636,20 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     B, T = k.shape[:2]
     H = max(k.shape[2], beta.shape[2], lam.shape[2], lamb.shape[0], p.shape[2], 0)
     D = k.shape[-1]
-    config = choose(some.dtype, (D,), "0f9228f73f22cdf5")
+    config = choose(some.dtype, (D,), "f9a5f0cc03204422")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
     dH_first = dH_starts = whole(final_cotangents.get("H"))
     H__starts = saved["H starts"] if parts > 1 else H__first
     dy = cotangent(cotangents.get("y"), some, (B, T, H, D))
-    lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
+    if "lam_sums" in saved:
+        lam_sums, lam_resets, lam_extents, beta_by_head = saved["lam_sums"], None, None, saved["beta_by_head"]
+    else:
+        lam_sums, lam_resets, lam_extents, beta_by_head = cumulate_beside(lam, beta, lay, config.exact)
     lam_extents = None
-    beta_by_head = by_head(beta, H)
     if needs & {"lam"}:
-        own1 = some.new_empty((B, H, 1, T), dtype=torch.float32)
+        own1 = some.new_empty((B, H, 3, T), dtype=torch.float32)
         launch(
             x_system_backward_prepare_1,
             (config.queues(lay.programs),),
@@ -1734,7 +1750,11 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
         H_in_late_ = some.new_empty(
             (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
-        H__last = some.new_empty((lay.sequences * parts, H, D, D), dtype=torch.float32)
+        H__last = (
+            some.new_empty((lay.sequences * parts, H, D, D), dtype=torch.float32)
+            if dH_first is not None or parts > 1
+            else None
+        )
         launch(
             x_system_backward_sweep_1,
             (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
@@ -1776,7 +1796,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     dH_ends = None
     if needs & {"H", "beta", "k", "lam"}:
         dk_1 = some.new_empty((B, T, H, D), dtype=torch.float32)
-        dH_last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32)
+        dH_last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32) if needs & {"H"} else None
         launch(
             x_system_backward_sweep_2,
             (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
@@ -1892,7 +1912,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             num_warps=config.warps,
             num_stages=2,
         )
-    dk_1 = matrix2 = None
+    beta_by_head = dk_1 = matrix2 = None
     gradients, initial = {}, {}
     if needs & {"lam"}:  # the decay times <H_(t-1), dH_t>
         H__pairing = border_sums(
@@ -2399,7 +2419,7 @@ def o_forward_sweep_1(
             )
 
 
-def triton_o_forward(given, states, constants, packed=None, needs_backward=True):
+def triton_o_forward(given, states, constants, packed=None, needs_backward=True, finals=True):
     """Outputs, last states and what the backward pass uses."""
     k = steps(given["k"])
     v = steps(given["v"])
@@ -2411,14 +2431,13 @@ def triton_o_forward(given, states, constants, packed=None, needs_backward=True)
     H = max(k.shape[2], v.shape[2], beta.shape[2], lam.shape[2], x.shape[2], 0)
     D = k.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "39cc9a89173c1638")
+    config = choose(some.dtype, (D, E), "921fa0e50c0b738e")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     S_starts = S_first
-    lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
+    lam_sums, lam_resets, lam_extents, beta_by_head = cumulate_beside(lam, beta, lay, config.exact)
     lam_extents = None
-    beta_by_head = by_head(beta, H)
     if parts > 1:
         S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         launch(
@@ -2461,7 +2480,7 @@ def triton_o_forward(given, states, constants, packed=None, needs_backward=True)
         S_starts = chained(S_first, S_ends, lay, parts, True, (lam_sums, lam_resets), None, config.exact)
     S_ends = None
     y = some.new_empty((B, T, H, E), dtype=some.dtype)
-    S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
+    S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if finals else None
     launch(
         o_forward_sweep_1,
         (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
@@ -2498,8 +2517,11 @@ def triton_o_forward(given, states, constants, packed=None, needs_backward=True)
         num_warps=config.warps,
         num_stages=2,
     )
-    lam_resets = lam_sums = None
+    lam_resets = None
     saved = {}
+    if needs_backward is True and not config.exact:
+        saved |= {"lam_sums": lam_sums, "beta_by_head": beta_by_head}
+    beta_by_head = lam_sums = None
     if parts > 1:
         saved |= {"S starts": S_starts}
     return {"y": y}, {"S": S_last}, saved
@@ -2601,8 +2623,11 @@ def o_backward_prepare_1(
             m * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p * p2
         )  # ([order_{mask}]_{i,j} . (x k^T) . (dy v^T) . m) diag(beta)
         sums = tl.sum(pairs, axis=1)
-        sums2 = sums - tl.sum(pairs, axis=0)
-        tl.store(own1_out + at + i, sums2, mask=i_ok)  # S: own.late
+        sums2 = tl.sum(tl.reshape(pairs, [2, C // 2, C]), axis=1)
+        tl.store(own1_out + (bh * 3 + 0) * T + t0 + i, sums, mask=i_ok)  # S: own.late, rows
+        tl.store(
+            own1_out + (bh * 3 + 1 + tl.arange(0, 2))[:, None] * T + t0 + i[None, :], -sums2, mask=i_ok[None, :]
+        )  # S: own.late, columns
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -3077,17 +3102,19 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
     H = max(k.shape[2], v.shape[2], beta.shape[2], lam.shape[2], x.shape[2], 0)
     D = k.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "39cc9a89173c1638")
+    config = choose(some.dtype, (D, E), "921fa0e50c0b738e")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
     dS_first = dS_starts = whole(final_cotangents.get("S"))
     S_starts = saved["S starts"] if parts > 1 else S_first
     dy = cotangent(cotangents.get("y"), some, (B, T, H, E))
-    lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
+    if "lam_sums" in saved:
+        lam_sums, lam_resets, lam_extents, beta_by_head = saved["lam_sums"], None, None, saved["beta_by_head"]
+    else:
+        lam_sums, lam_resets, lam_extents, beta_by_head = cumulate_beside(lam, beta, lay, config.exact)
     lam_extents = None
-    beta_by_head = by_head(beta, H)
-    own1 = some.new_empty((B, H, 1, T), dtype=torch.float32)
+    own1 = some.new_empty((B, H, 3, T), dtype=torch.float32)
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
     matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
     matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk), dtype=torch.float32)
@@ -3175,7 +3202,11 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
         S_in_late_ = some.new_empty(
             (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
-        S_last = some.new_empty((lay.sequences * parts, H, D, E), dtype=torch.float32)
+        S_last = (
+            some.new_empty((lay.sequences * parts, H, D, E), dtype=torch.float32)
+            if dS_first is not None or parts > 1
+            else None
+        )
         launch(
             o_backward_sweep_1,
             (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
@@ -3224,7 +3255,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
     dS_ends = None
     if needs & {"S", "v"}:
         dv = some.new_empty((B, T, H, E), dtype=some.dtype)
-        dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
+        dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
         launch(
             o_backward_sweep_2,
             (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
@@ -3315,7 +3346,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
             num_warps=config.warps,
             num_stages=2,
         )
-    matrix3 = None
+    beta_by_head = matrix3 = None
     gradients, initial = {}, {}
     if needs & {"lam"}:  # the decay times <S_(t-1), dS_t>
         S_pairing = border_sums(

@@ -800,7 +800,7 @@ def o2_forward_sweep_1(
             )
 
 
-def triton_o2_forward(given, states, constants, packed=None, needs_backward=True):
+def triton_o2_forward(given, states, constants, packed=None, needs_backward=True, finals=True):
     """Outputs, last states and what the backward pass uses."""
     q = steps(given["q"])
     u = steps(given["u"])
@@ -810,7 +810,7 @@ def triton_o2_forward(given, states, constants, packed=None, needs_backward=True
     B, T = q.shape[:2]
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], 0)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "4d6558950f12973b")
+    config = choose(some.dtype, (D,), "045b43bd9c4890b9")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -862,7 +862,7 @@ def triton_o2_forward(given, states, constants, packed=None, needs_backward=True
         H__starts = chained(H__first, H__ends, lay, parts, True, (lam_sums, lam_resets), None, config.exact)
     H__ends = None
     y_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
-    H__last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32)
+    H__last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32) if finals else None
     launch(
         o2_forward_sweep_1,
         (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
@@ -894,8 +894,11 @@ def triton_o2_forward(given, states, constants, packed=None, needs_backward=True
         num_warps=config.warps,
         num_stages=2,
     )
-    lam_resets = lam_sums = None
+    lam_resets = None
     saved = {}
+    if needs_backward is True and not config.exact:
+        saved |= {"lam_sums": lam_sums}
+    lam_sums = None
     if parts > 1:
         saved |= {"H starts": H__starts}
     return (
@@ -978,8 +981,11 @@ def o2_backward_prepare_1(
             p2 * m * p * tl.where(i[:, None] > i[None, :], 1.0, 0.0)
         )  # -[order_{mask}]_{i,j} . (q u^T) . (dy u^T) . m
         sums = tl.sum(pairs, axis=1)
-        sums2 = sums - tl.sum(pairs, axis=0)
-        tl.store(own1_out + at + i, sums2, mask=i_ok)  # H: own.late
+        sums2 = tl.sum(tl.reshape(pairs, [2, C // 2, C]), axis=1)
+        tl.store(own1_out + (bh * 3 + 0) * T + t0 + i, sums, mask=i_ok)  # H: own.late, rows
+        tl.store(
+            own1_out + (bh * 3 + 1 + tl.arange(0, 2))[:, None] * T + t0 + i[None, :], -sums2, mask=i_ok[None, :]
+        )  # H: own.late, columns
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1543,7 +1549,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
     B, T = q.shape[:2]
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], 0)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "4d6558950f12973b")
+    config = choose(some.dtype, (D,), "045b43bd9c4890b9")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -1558,10 +1564,13 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
     dH_first = dH_starts = whole(final_cotangents.get("H"))
     H__starts = saved["H starts"] if parts > 1 else H__first
     dy = cotangent(cotangents.get("y"), some, (B, T, H, D))
-    lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
+    if "lam_sums" in saved:
+        lam_sums, lam_resets, lam_extents = saved["lam_sums"], None, None
+    else:
+        lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
     lam_extents = None
     if needs & {"lam", "q"}:
-        own1 = some.new_empty((B, H, 1, T), dtype=torch.float32)
+        own1 = some.new_empty((B, H, 3, T), dtype=torch.float32)
         matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
             o2_backward_prepare_1,
@@ -1665,7 +1674,11 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
         H_in_late_ = some.new_empty(
             (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
-        H__last = some.new_empty((lay.sequences * parts, H, D, D), dtype=torch.float32)
+        H__last = (
+            some.new_empty((lay.sequences * parts, H, D, D), dtype=torch.float32)
+            if dH_first is not None or parts > 1
+            else None
+        )
         launch(
             o2_backward_sweep_1,
             (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
@@ -1712,7 +1725,9 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
         H_out_late_ = some.new_empty(
             (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
-        dH_last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32)
+        dH_last = (
+            some.new_empty((lay.sequences, H, D, D), dtype=torch.float32) if needs & {"H", "dH", "lam_0"} else None
+        )
         launch(
             o2_backward_sweep_2,
             (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
@@ -1987,7 +2002,7 @@ def o3_forward_sweep_1(
             )
 
 
-def triton_o3_forward(given, states, constants, packed=None, needs_backward=True):
+def triton_o3_forward(given, states, constants, packed=None, needs_backward=True, finals=True):
     """Outputs, last states and what the backward pass uses."""
     q = steps(given["q"])
     u = steps(given["u"])
@@ -1998,7 +2013,7 @@ def triton_o3_forward(given, states, constants, packed=None, needs_backward=True
     B, T = q.shape[:2]
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], x.shape[2], 0)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "04e9850ea4e3403e")
+    config = choose(some.dtype, (D,), "8c279726b8cc3552")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -2050,7 +2065,7 @@ def triton_o3_forward(given, states, constants, packed=None, needs_backward=True
         H__starts = chained(H__first, H__ends, lay, parts, True, (lam_sums, lam_resets), None, config.exact)
     H__ends = None
     y_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
-    H__last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32)
+    H__last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32) if finals else None
     launch(
         o3_forward_sweep_1,
         (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
@@ -2082,8 +2097,11 @@ def triton_o3_forward(given, states, constants, packed=None, needs_backward=True
         num_warps=config.warps,
         num_stages=2,
     )
-    lam_resets = lam_sums = None
+    lam_resets = None
     saved = {}
+    if needs_backward is True and not config.exact:
+        saved |= {"lam_sums": lam_sums}
+    lam_sums = None
     if parts > 1:
         saved |= {"H starts": H__starts}
     return (
@@ -2170,8 +2188,11 @@ def o3_backward_prepare_1(
             m * p * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p2
         )  # -[order_{mask}]_{i,j} . (x u^T) . (dy u^T) . m
         sums = tl.sum(pairs, axis=1)
-        sums2 = sums - tl.sum(pairs, axis=0)
-        tl.store(own1_out + at + i, sums2, mask=i_ok)  # H: own.late
+        sums2 = tl.sum(tl.reshape(pairs, [2, C // 2, C]), axis=1)
+        tl.store(own1_out + (bh * 3 + 0) * T + t0 + i, sums, mask=i_ok)  # H: own.late, rows
+        tl.store(
+            own1_out + (bh * 3 + 1 + tl.arange(0, 2))[:, None] * T + t0 + i[None, :], -sums2, mask=i_ok[None, :]
+        )  # H: own.late, columns
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -2736,7 +2757,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
     B, T = q.shape[:2]
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], x.shape[2], 0)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "04e9850ea4e3403e")
+    config = choose(some.dtype, (D,), "8c279726b8cc3552")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -2751,10 +2772,13 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
     dH_first = dH_starts = whole(final_cotangents.get("H"))
     H__starts = saved["H starts"] if parts > 1 else H__first
     dy = cotangent(cotangents.get("y"), some, (B, T, H, D))
-    lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
+    if "lam_sums" in saved:
+        lam_sums, lam_resets, lam_extents = saved["lam_sums"], None, None
+    else:
+        lam_sums, lam_resets, lam_extents = cumulate(lam, lay, config.exact)
     lam_extents = None
     if needs & {"lam", "x"}:
-        own1 = some.new_empty((B, H, 1, T), dtype=torch.float32)
+        own1 = some.new_empty((B, H, 3, T), dtype=torch.float32)
         matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
             o3_backward_prepare_1,
@@ -2858,7 +2882,11 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
         H_in_late_ = some.new_empty(
             (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
-        H__last = some.new_empty((lay.sequences * parts, H, D, D), dtype=torch.float32)
+        H__last = (
+            some.new_empty((lay.sequences * parts, H, D, D), dtype=torch.float32)
+            if dH_first is not None or parts > 1
+            else None
+        )
         launch(
             o3_backward_sweep_1,
             (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
@@ -2905,7 +2933,9 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
         H_out_late_ = some.new_empty(
             (B, H, cdiv(D, min(config.tile, config.padded(D))) * config.warps, T), dtype=torch.float32
         )
-        dH_last = some.new_empty((lay.sequences, H, D, D), dtype=torch.float32)
+        dH_last = (
+            some.new_empty((lay.sequences, H, D, D), dtype=torch.float32) if needs & {"H", "dH", "lam_0"} else None
+        )
         launch(
             o3_backward_sweep_2,
             (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),

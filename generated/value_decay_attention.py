@@ -996,7 +996,7 @@ def forward_sweep_1(
             )
 
 
-def triton_forward(given, states, constants, packed=None, exchange=None, needs_backward=True):
+def triton_forward(given, states, constants, packed=None, exchange=None, needs_backward=True, finals=True):
     """Outputs, last states and what the backward pass uses."""
     q = steps(given["q"])
     k = steps(given["k"])
@@ -1141,7 +1141,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             S_starts = chained(S_first, S_ends, lay, parts, True, (beta_sums, beta_resets), 1, config.exact)
     S_ends = None
     o = some.new_empty((B, T, H, E), dtype=some.dtype)
-    S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
+    S_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if finals else None
     launch(
         forward_sweep_1,
         (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
@@ -2951,7 +2951,11 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     if needs & {"S", "beta", "v"}:
         S_late_0 = some.new_empty((B, T, H, E), dtype=torch.float32)
         S_in_ = some.new_empty((B, H, lay.chunks, E), dtype=torch.float32)
-        S_last = some.new_empty((lay.sequences * parts, H, D, E), dtype=torch.float32)
+        S_last = (
+            some.new_empty((lay.sequences * parts, H, D, E), dtype=torch.float32)
+            if dS_first is not None or parts > 1 or exchange is not None
+            else None
+        )
         launch(
             backward_sweep_1,
             (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
@@ -3234,7 +3238,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         S_late_ = S_late_0  # in place
         dv = some.new_empty((B, T, H, E), dtype=some.dtype)
         S_out_ = some.new_empty((B, H, lay.chunks, E), dtype=torch.float32)
-        dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32)
+        dS_last = some.new_empty((lay.sequences, H, D, E), dtype=torch.float32) if needs & {"S"} else None
         launch(
             backward_sweep_3,
             (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
@@ -3521,6 +3525,7 @@ OP = Op(
                     "packed",
                     "groups",
                     "inference",
+                    "finals",
                     "replays",
                     "exchange",
                 )

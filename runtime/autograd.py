@@ -21,7 +21,7 @@ from .signature import OVERWRITE, Signature
 def apply(call: Call, tensors: Sequence[Tensor | None]) -> Sequence[Tensor]:
     """Outputs and final states of a call, with gradients."""
     if torch._C._are_functorch_transforms_active():
-        return Functional.apply(call, *tensors)
+        return Functional.apply(dataclasses.replace(call, finals=True), *tensors)
     if not call.needs_backward:
         return _forward(call, tensors)[0]
     return Run.apply(call, *tensors)

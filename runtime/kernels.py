@@ -344,10 +344,10 @@ def later(x, y):
 
 @triton.jit(do_not_specialize=["T", "chunks"])
 def cumulate_steps_kernel(
-    log, log_b, log_t, log_h, log_g, a, r, T, H, chunks, begins, stops, C: tl.constexpr, HEADS: tl.constexpr,
-    EXACT: tl.constexpr,
+    log, log_b, log_t, log_h, log_g, x, x_b, x_t, x_h, x_g, a, r, y, T, H, chunks, begins, stops, C: tl.constexpr,
+    HEADS: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
-    """a = cumulative log2 decay within each chunk, r = the last reset up to there, -1 for none; both [B, H, T]."""
+    """a = cumulative log2 decay within each chunk, r = the last reset up to there, -1 for none, and y = x; all [B, H, T]."""
     b, c, h, there = some_heads(H, chunks, HEADS)
     t0, last = place_of(c, T, begins, stops, C)
     i = tl.arange(0, C)
@@ -360,6 +360,9 @@ def cumulate_steps_kernel(
     tl.store(a + out, sums, mask=ok)
     if EXACT:
         tl.store(r + out, tl.associative_scan(tl.where(reset, i[:, None], -1), 0, later), mask=ok)
+    if x is not None:
+        at = x + b * x_b + (t0 + i)[:, None] * x_t + (h // x_g * x_h)[None, :]
+        tl.store(y + out, tl.load(at, mask=ok, other=0.0).to(tl.float32), mask=ok)
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -457,20 +460,32 @@ def passes(a, r, at, LEAST: tl.constexpr, EXACT: tl.constexpr):
     return kept.to(tl.float32)
 
 
+@triton.jit
+def as_one(p, total, bh, t, ok, T, N: tl.constexpr):
+    """`slot`, stored as one sum where there is a place for it, [B, H, T]."""
+    found = slot(p, bh, t, ok, T, N)
+    if total is not None:
+        tl.store(total + (bh * T)[:, None] + t[None, :], found, mask=ok)
+    return found
+
+
 @triton.jit(do_not_specialize=["T", "chunks"])
 def border_totals_kernel(
-    a, r, in_late, in_early, out_late, out_early, kept, total, T, H, chunks, begins, stops, HEADS: tl.constexpr,
-    N_IN: tl.constexpr, N_OUT: tl.constexpr, C: tl.constexpr, LEAST: tl.constexpr, EXACT: tl.constexpr,
+    a, r, in_late, in_early, out_late, out_early, all_in_late, all_in_early, all_out_late, all_out_early, kept, total,
+    T, H, chunks, begins, stops, HEADS: tl.constexpr, N_IN: tl.constexpr, N_OUT: tl.constexpr, C: tl.constexpr,
+    LEAST: tl.constexpr, EXACT: tl.constexpr,
 ):  # fmt: skip
-    """For each chunk, <S, dS> at its start as kept * (<S, dS> at its end) + total; both [B, H, chunks]."""
+    """For each chunk, <S, dS> at its start as kept * (<S, dS> at its end) + total; both [B, H, chunks]. And of what each sweep
+    has summed in parts the whole sums."""
     b, c, h, there = some_heads(H, chunks, HEADS)
     t0, last = place_of(c, T, begins, stops, C)
     if last < 0:
         return
     i, bh = tl.arange(0, C), b * H + h
     t, ok = t0 + i, there[:, None] & (i <= last)[None, :]
-    inside = slot(in_late, bh, t, ok, T, N_IN) + slot(in_early, bh, t, ok, T, N_IN)
-    outside = slot(out_late, bh, t, ok, T, N_OUT) + slot(out_early, bh, t, ok, T, N_OUT)
+    inside = as_one(in_late, all_in_late, bh, t, ok, T, N_IN) + as_one(in_early, all_in_early, bh, t, ok, T, N_IN)
+    outside = as_one(out_late, all_out_late, bh, t, ok, T, N_OUT)
+    outside += as_one(out_early, all_out_early, bh, t, ok, T, N_OUT)
     keeps = passes(a, r, bh * T + t0 + last, LEAST, EXACT)
     tl.store(kept + bh * chunks + c, keeps, mask=there)
     tl.store(total + bh * chunks + c, tl.sum(inside, axis=1) + keeps * tl.sum(outside, axis=1), mask=there)
@@ -479,8 +494,8 @@ def border_totals_kernel(
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def border_sums_kernel(
     a, r, start, in_late, in_early, out_late, out_early, own_late, own_early, kept, total, out, T, H, chunks, begins, stops,
-    owners, ends, parts, length, HEADS: tl.constexpr, N_IN: tl.constexpr, N_OUT: tl.constexpr, N_OWN: tl.constexpr,
-    C: tl.constexpr, BLOCK: tl.constexpr, LEAST: tl.constexpr, EXACT: tl.constexpr, AT_ONCE: tl.constexpr,
+    owners, ends, parts, length, HEADS: tl.constexpr, N_LATE: tl.constexpr, N_EARLY: tl.constexpr, C: tl.constexpr,
+    BLOCK: tl.constexpr, LEAST: tl.constexpr, EXACT: tl.constexpr, AT_ONCE: tl.constexpr,
 ):  # fmt: skip
     """The pairing at each step of a chunk, [B, T, H]; see `border_sums`."""
     b, c, h, there = some_heads(H, chunks, HEADS)
@@ -509,14 +524,14 @@ def border_sums_kernel(
     if start is not None:
         value += still * tl.load(start + sequence * H + h)
     t, ok = t0 + i, there[:, None] & (i <= last)[None, :]
-    late, early = slot(out_late, bh, t, ok, T, N_OUT), slot(out_early, bh, t, ok, T, N_OUT)
+    late, early = slot(out_late, bh, t, ok, T, 1), slot(out_early, bh, t, ok, T, 1)
     border = value + tl.sum(late + early, axis=1)
     pairing = (border * passes(a, r, bh * T + t0 + last, LEAST, EXACT))[:, None]
     pairing -= tl.cumsum(late, axis=1) - late + tl.cumsum(early, axis=1)
     if AT_ONCE:
         pairing += early
-    late = slot(in_late, bh, t, ok, T, N_IN) + slot(own_late, bh, t, ok, T, N_OWN)
-    early = slot(in_early, bh, t, ok, T, N_IN) + slot(own_early, bh, t, ok, T, N_OWN)
+    late = slot(in_late, bh, t, ok, T, 1) + slot(own_late, bh, t, ok, T, N_LATE)
+    early = slot(in_early, bh, t, ok, T, 1) + slot(own_early, bh, t, ok, T, N_EARLY)
     pairing += tl.cumsum(late, axis=1, reverse=True) + tl.cumsum(early, axis=1, reverse=True)
     if not AT_ONCE:
         pairing -= early
@@ -787,19 +802,23 @@ def border_sums(
     """
     kept, total = (a.new_empty((p.batch, p.heads, p.chunks)) for _ in range(2))
     out = a.new_empty((p.batch, p.steps, p.heads))
-    pairs = ((in_late, in_early), (out_late, out_early), (own_late, own_early))
-    tiles = [next((x.shape[2] for x in pair if x is not None), 1) for pair in pairs]
+    parts_in, parts_out, parts_late, parts_early = (
+        next((x.shape[2] for x in sums if x is not None), 1)
+        for sums in ((in_late, in_early), (out_late, out_early), (own_late,), (own_early,))
+    )
+    sums = (in_late, in_early, out_late, out_early)
+    whole = [None if x is None or x.shape[2] == 1 else a.new_empty((p.batch, p.heads, 1, p.steps)) for x in sums]
     least = -22.0 if exact else -16.0  # far below the rounding of one pair
     programs, heads = grouped(p, 4)
     launch(
-        border_totals_kernel, (programs,), a, r, in_late, in_early, out_late, out_early, kept, total, *p.at_once,
-        HEADS=heads, N_IN=tiles[0], N_OUT=tiles[1], C=p.chunk, LEAST=least, EXACT=exact, num_warps=1,
+        border_totals_kernel, (programs,), a, r, *sums, *whole, kept, total, *p.at_once,
+        HEADS=heads, N_IN=parts_in, N_OUT=parts_out, C=p.chunk, LEAST=least, EXACT=exact, num_warps=1,
     )  # fmt: skip
+    sums = tuple(x if y is None else y for x, y in zip(sums, whole, strict=True))
     launch(
-        border_sums_kernel, (programs,), a, r, None if start is None else start.contiguous(), in_late, in_early,
-        out_late, out_early, own_late, own_early, kept, total, out, *p.at_once, p.owners, p.ends, parts,
-        p.length(parts), HEADS=heads, N_IN=tiles[0], N_OUT=tiles[1], N_OWN=tiles[2], C=p.chunk, BLOCK=128, LEAST=least,
-        EXACT=exact, AT_ONCE=at_once, num_warps=1,
+        border_sums_kernel, (programs,), a, r, None if start is None else start.contiguous(), *sums, own_late, own_early,
+        kept, total, out, *p.at_once, p.owners, p.ends, parts, p.length(parts), HEADS=heads, N_LATE=parts_late,
+        N_EARLY=parts_early, C=p.chunk, BLOCK=128, LEAST=least, EXACT=exact, AT_ONCE=at_once, num_warps=1,
     )  # fmt: skip
     return out
 
@@ -819,13 +838,7 @@ def cumulate(log: torch.Tensor, p: Places, exact: bool, made: bool = False) -> t
     """
     B, T, H = p.batch, p.steps, p.heads
     if log.ndim == 3:
-        a = log.new_empty((B, H, T), dtype=torch.float32)
-        r = log.new_empty((B, H, T), dtype=torch.int32) if exact else None
-        programs, heads = grouped(p, 16)
-        launch(
-            cumulate_steps_kernel, (programs,), log, *strides(log, H), a, r, *p.at_once,
-            C=p.chunk, HEADS=heads, EXACT=exact, num_warps=2,
-        )  # fmt: skip
+        a, r, _ = _of_steps(log, None, p, exact)
         return a, r, None
     X = log.shape[3]
     log = steps(log)
@@ -839,6 +852,28 @@ def cumulate(log: torch.Tensor, p: Places, exact: bool, made: bool = False) -> t
         X=X, C=p.chunk, BX=triton.next_power_of_2(X), EXACT=exact, num_warps=4 if X <= 64 else 8,
     )  # fmt: skip
     return a, n, extent
+
+
+def cumulate_beside(
+    log: torch.Tensor, x: torch.Tensor, p: Places, exact: bool
+) -> tuple[torch.Tensor, Any, Any, torch.Tensor | None]:
+    """`cumulate` of one decay a step, and other numbers of each step, x [B, T, H or fewer], as [B, H, T] in float32."""
+    a, r, y = _of_steps(log, x, p, exact)
+    return a, r, None, y
+
+
+def _of_steps(log: torch.Tensor, x: torch.Tensor | None, p: Places, exact: bool) -> tuple[torch.Tensor, Any, Any]:
+    shape = (p.batch, p.heads, p.steps)
+    a = log.new_empty(shape, dtype=torch.float32)
+    r = log.new_empty(shape, dtype=torch.int32) if exact else None
+    y = None if x is None else log.new_empty(shape, dtype=torch.float32)
+    places = (0, 0, 0, 1) if x is None else strides(x, p.heads)
+    programs, heads = grouped(p, 16)
+    launch(
+        cumulate_steps_kernel, (programs,), log, *strides(log, p.heads), x, *places, a, r, y, *p.at_once,
+        C=p.chunk, HEADS=heads, EXACT=exact, num_warps=2,
+    )  # fmt: skip
+    return a, r, y
 
 
 def suffix_sum(

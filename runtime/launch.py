@@ -160,9 +160,9 @@ def candidates(itemsize: int, largest: int) -> tuple[Config, ...]:
         old: dict[str, Any] = {"tile": 32, "slice": 256, "stages": 2}
         others = ({"stages": 2}, {"tile": 32}, old, {"ahead": 2}, {"block": 64, "ahead": 2})
     else:
-        usual = Config(chunk=32, tile=64, slice=64, block=32, warps=4, stages=3, ahead=2, registers=168)
+        usual = Config(chunk=32, tile=64, slice=64, block=32, warps=4, stages=4, ahead=2, registers=168)
         wide: dict[str, Any] = {"block": 64, "registers": None}
-        others = ({"slice": 128}, {"registers": 128}, wide, {"stages": 2}, {"stages": 4})
+        others = ({"slice": 128}, {"registers": 128}, wide, {"stages": 2}, {"stages": 3})
     return tuple(dict.fromkeys([usual, *(replace(usual, **x) for x in others)]))
 
 

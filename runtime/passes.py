@@ -48,15 +48,18 @@ class Call:
 
 
 def _forward_options(call: Call, again: bool = False) -> dict[str, Any]:
-    """`options`, and whether anything need be saved; `again` is the forward pass within the backward pass."""
-    if "inference" not in call.backend.features:
-        return call.options
-    needs: bool | str = again or (call.needs_backward and call.recompute != "always")
-    return call.options | {"needs_backward": "announced" if needs and call.announced and not again else needs}
+    """`options`, and what is wanted of the forward pass; `again` is that within the backward pass."""
+    options, features = call.options, call.backend.features
+    if "inference" in features:
+        needs: bool | str = again or (call.needs_backward and call.recompute != "always")
+        options["needs_backward"] = "announced" if needs and call.announced and not again else needs
+    if "finals" in features:
+        options["finals"] = call.finals and not again
+    return options
 
 
-def run_forward(call: Call, given: Tensors, states: Maybe) -> tuple[Tensors, Tensors, Tensors]:
-    """(outputs, final states, what the backward pass uses), by name."""
+def run_forward(call: Call, given: Tensors, states: Maybe) -> tuple[Tensors, Maybe, Tensors]:
+    """(outputs, final states, what the backward pass uses), by name. Final states that nobody wants may be None."""
     own, first = _arguments(call, given), _states(call, states)
     with _no_autocast(given):
         outputs, finals, saved = call.backend.forward(own, first, call.constants, **_forward_options(call))
@@ -100,7 +103,7 @@ def run_backward(
         return reduced, {n: _cast(g, wide) for n, g in initial.items() if n in needs}
 
 
-def forward_pass(call: Call, tensors: Sequence[Tensor | None]) -> tuple[list[Tensor], Tensors]:
+def forward_pass(call: Call, tensors: Sequence[Tensor | None]) -> tuple[list[Any], Tensors]:
     """(outputs and final states in order, what the backward pass uses), from the arguments and states in order."""
     outputs, finals, saved = run_forward(call, *_named(call.signature, tensors))
     return [*(outputs[n] for n, _ in call.signature.outputs), *(finals[n] for n, _ in call.signature.states)], saved

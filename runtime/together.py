@@ -85,18 +85,23 @@ def column_sums(x, WARPS: tl.constexpr):
 
 
 @triton.jit
-def store_parts(p, x, bh, t0, T, ok):
-    """Store sums of steps in parts, [N, C], in p [B, H, N, T]."""
-    N: tl.constexpr = x.shape[0]
-    rows = bh * N + tl.arange(0, N)
-    tl.store(p + rows[:, None] * T + (t0 + tl.arange(0, x.shape[1]))[None, :], x, mask=ok[None, :])
+def store_parts(p, rows, columns, bh, t0, T, ok):
+    """Store sums of rows [R, C], and of columns [N, C], which are subtracted, in p [B, H, R + N, T]; one of them may be None."""
+    R: tl.constexpr = 0 if rows is None else rows.shape[0]
+    N: tl.constexpr = 0 if columns is None else columns.shape[0]
+    t = t0 + tl.arange(0, ok.shape[0])
+    if R > 0:
+        at = bh * (R + N) + tl.arange(0, R)
+        tl.store(p + at[:, None] * T + t[None, :], rows, mask=ok[None, :])
+    if N > 0:
+        at = bh * (R + N) + R + tl.arange(0, N)
+        tl.store(p + at[:, None] * T + t[None, :], -columns, mask=ok[None, :])
 
 
 @triton.jit(do_not_specialize=["T", "chunks"])
 def pairing_kernel(
-    spans, in_late, in_early, out_late, out_early, late_rows, late_columns, early_rows, early_columns, out, T, H, chunks,
-    begins, stops, HEADS: tl.constexpr, N: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, C: tl.constexpr,
-    AT_ONCE: tl.constexpr,
+    spans, in_late, in_early, out_late, out_early, own_late, own_early, out, T, H, chunks, begins, stops,
+    HEADS: tl.constexpr, N: tl.constexpr, N_LATE: tl.constexpr, N_EARLY: tl.constexpr, C: tl.constexpr, AT_ONCE: tl.constexpr,
 ):  # fmt: skip
     """The pairing at each step of a block, [B, T, H]; see `block_pairing`."""
     b, c, h, there = some_heads(H, chunks, HEADS)
@@ -110,10 +115,8 @@ def pairing_kernel(
     pairing = border[:, None] - (tl.cumsum(late, axis=1) - late + tl.cumsum(early, axis=1))
     if AT_ONCE:
         pairing += early
-    late = slot(in_late, bh, t, ok, T, 1) + slot(late_rows, bh, t, ok, T, ROWS)
-    late -= slot(late_columns, bh, t, ok, T, COLUMNS)
-    early = slot(in_early, bh, t, ok, T, 1) + slot(early_rows, bh, t, ok, T, ROWS)
-    early -= slot(early_columns, bh, t, ok, T, COLUMNS)
+    late = slot(in_late, bh, t, ok, T, 1) + slot(own_late, bh, t, ok, T, N_LATE)
+    early = slot(in_early, bh, t, ok, T, 1) + slot(own_early, bh, t, ok, T, N_EARLY)
     pairing += tl.cumsum(late, axis=1, reverse=True) + tl.cumsum(early, axis=1, reverse=True)
     if not AT_ONCE:
         pairing -= early
@@ -127,25 +130,21 @@ def block_pairing(
     in_early: torch.Tensor | None = None,
     out_late: torch.Tensor | None = None,
     out_early: torch.Tensor | None = None,
-    own_late_rows: torch.Tensor | None = None,
-    own_late_columns: torch.Tensor | None = None,
-    own_early_rows: torch.Tensor | None = None,
-    own_early_columns: torch.Tensor | None = None,
+    own_late: torch.Tensor | None = None,
+    own_early: torch.Tensor | None = None,
     at_once: bool = False,
 ) -> torch.Tensor:
     """A decay's pairing [B, T, H], float32, from what a walk over blocks has summed for each step, [B, H, parts, T] or None for
-    nothing: `own` are rows of pairs inside a block, and columns, which are subtracted, `in` reads of the state before it, `out`
-    (negative) reads of the gradient after it. `spans` [B, H, blocks, parts] are the decays of each block times <S before it, dS
-    after it>. `at_once`: early terms count for their own step as well.
+    nothing: `own` are pairs inside a block, `in` reads of the state before it, `out` (negative) reads of the gradient after it.
+    `spans` [B, H, blocks, parts] are the decays of each block times <S before it, dS after it>. `at_once`: early terms count for
+    their own step as well.
     """
     out = spans.new_empty((p.batch, p.steps, p.heads))
     programs, heads = grouped(p, 4)
-    own = ((own_late_rows, own_early_rows), (own_late_columns, own_early_columns))
-    rows, columns = (next((x.shape[2] for x in sums if x is not None), 1) for sums in own)
+    late, early = (1 if x is None else x.shape[2] for x in (own_late, own_early))
     launch(
-        pairing_kernel, (programs,), spans, in_late, in_early, out_late, out_early, own_late_rows, own_late_columns,
-        own_early_rows, own_early_columns, out, *p.at_once, HEADS=heads, N=spans.shape[-1], ROWS=rows, COLUMNS=columns,
-        C=p.chunk, AT_ONCE=at_once, num_warps=1,
+        pairing_kernel, (programs,), spans, in_late, in_early, out_late, out_early, own_late, own_early, out, *p.at_once,
+        HEADS=heads, N=spans.shape[-1], N_LATE=late, N_EARLY=early, C=p.chunk, AT_ONCE=at_once, num_warps=1,
     )  # fmt: skip
     return out
 

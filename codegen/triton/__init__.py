@@ -1,8 +1,8 @@
 """The Triton backend: a plan's sweeps as kernels, and the functions that launch them."""
 
 from .blocks import Blocks
+from .decayed import simplified
 from .names import IMPORTS
-from .reused import reused
 from .section import cuttable, roles, triton_source, walked, whole_walk
 from .tile import CannotPrint, Fine
 from .together import Together
@@ -14,8 +14,8 @@ __all__ = [
     "Fine",
     "Together",
     "cuttable",
-    "reused",
     "roles",
+    "simplified",
     "triton_source",
     "walked",
     "whole_walk",

@@ -21,7 +21,7 @@ from .blocks import blocks
 from .fuse import Fused, Store, fuse, is_made
 from .kernels import Kernel, Piece, made_ahead, others_name, prepare_kernel, read_kernel, sweep_kernel
 from .names import Names
-from .opened import Opened, Own, opened
+from .opened import Opened, opened, owned
 from .tile import PER_STEP, Argument, Fine, axis_name, block_name, size_name
 from .together import Together
 
@@ -67,6 +67,10 @@ class Host:
         assert c.forward is not None
         self.turned = _turned_maps(c.forward, plan if backward or later is None else later.plan) if cuts else set()
         self.spare = set() if backward else self._kept_alone()  # what only a backward pass uses
+        self.by_head: dict[
+            str, None
+        ] = {}  # numbers of each step that this pass lays out by heads, and keeps for the other
+        self.kept_by_head: dict[str, None] = {}  # those that the forward pass has kept
         self.waiting = list(self.pieces)
         self.cuts = cuts  # may sequences be cut in parts, which programs of their own walk over?
         self.exchanges = cuts and exchanges  # may other parts be elsewhere?
@@ -109,7 +113,7 @@ class Host:
         else:
             self._outputs()
         exchange = ", exchange=None" if self.exchanges else ""
-        head = f"(given, states, constants, packed=None{exchange}, needs_backward=True)"
+        head = f"(given, states, constants, packed=None{exchange}, needs_backward=True, finals=True)"
         doc = "Outputs, last states and what the backward pass uses."
         if self.backward:
             head, doc = (
@@ -285,13 +289,24 @@ class Host:
             if s.name in sweep.finals:
                 name = self.names(leaf("state", s.name))
                 count = "lay.sequences * parts" if each else "lay.sequences"
-                lines.append(f"{name}_last = {self._new_state(s, count)}")
+                lines.append(f"{name}_last = {self._new_state(s, count)} if {self._wants_last(s, each)} else None")
         lines += self._launch(kernel)
         if self.cuts and self.backward and sweep.direction > 0 and self._can_wait(k):
             self.held.append((wanted, lines, sweep.finals))
         else:
             self._under(wanted, lines)
             self.left.update(sweep.finals)
+
+    def _wants_last(self, s: StateForm, each: bool) -> str:
+        """When somebody uses the last value of a state: of the recurrence's own states, in a backward pass, that is what pairs
+        it with its gradient there, if there is one."""
+        if not self.backward:
+            return "finals"
+        if each:
+            gradient = self.names(leaf("state", f"d{s.name}"))
+            return f"{gradient}_first is not None" + (f" or {self._in_parts}" if self.cuts else "")
+        wanted = sorted({s.name[1:]} | self._initial_wants(s.name[1:]))
+        return "needs & {" + ", ".join(f'"{n}"' for n in wanted) + "}"
 
     def _read_by(self, k: int) -> list[int]:
         """The pieces that make what sweep k loads."""
@@ -469,8 +484,8 @@ class Host:
         self._inputs(kernel, makes=making)
         lines = []
         for own in (x for x in sums if x.place == 0):
-            for x in own.ahead.values():
-                lines.append(f"{self.names(x)} = some.new_empty((B, H, {own.count}, T), dtype=torch.float32)")
+            for slot, x in own.ahead.items():
+                lines.append(f"{self.names(x)} = some.new_empty((B, H, {own.counts[slot]}, T), dtype=torch.float32)")
         for x in dict.fromkeys(ahead):
             self.prepared[self.names(x)] = wanted
             axes = [a for a in x.axes if not a.startswith("%")]
@@ -533,9 +548,11 @@ class Host:
                     parts.setdefault(best if more.get(best, 2) < 2 else k, []).append(term)
                 if set(parts) != {k}:
                     o.own.remove(own)
-                    for place, j in enumerate(sorted(parts)):
-                        source = None if j == k else o
-                        walks[j].own.append(Own(own.ahead, parts[j], place, len(parts), source))
+                    for j, share in zip(
+                        sorted(parts), owned(own.ahead, [parts[j] for j in sorted(parts)]), strict=True
+                    ):
+                        share.source = None if j == k else o
+                        walks[j].own.append(share)
 
     def _entering(
         self, k: int, sweep: Sweep, kernel: Kernel, wanted: set[str], number: int
@@ -601,24 +618,54 @@ class Host:
     def _inputs(self, kernel: Kernel, block: str = "", makes: frozenset[str] = frozenset()) -> None:
         """What torch computes ahead of a kernel, but for sums of decays that it makes; `block` begins the names of one decay a
         step over blocks."""
-        for a in kernel.arguments:
+        for a in sorted(kernel.arguments, key=lambda a: not a.name.endswith("_sums")):
             x = a.source
             assert x is not None
             which = "" if a.axes else block  # kernels make sums over blocks of those over chunks, for each channel
             if a.name.endswith("_sums") and f"{which}{a.name}" not in self.ready:
                 self.ready.add(f"{which}{a.name}")
-                log, base = self._log(x), f"{which}{a.name.removesuffix('_sums')}"
-                made = f"cumulate({log}, {'blocks' if which else 'lay'}, config.exact{', made=True' * (base in makes)})"
-                self.lines.append(f"{base}_sums, {base}_resets, {base}_extents = {made}")
+                self._cumulate(a, which, kernel, makes)
             if a.name.endswith("_by_head") and a.name not in self.ready:
                 self.ready.add(a.name)
-                self.lines.append(f"{a.name} = by_head({self.names(x)}, H)")
+                self._laid_out([a.name], f"{a.name} = by_head({self.names(x)}, H)")
             if x.op == "leaf" and x.attrs[0] == "ahead" and self.names(x) not in self.ready:
                 self.ready.add(self.names(x))
                 node = self._ahead(x)
                 results = self.torch_text({"x": node}, {"x": x.attrs[2]})
                 shape = ", ".join(["B", "T", "H", *(size_name(dim_of(z)) for z in x.attrs[2])])
                 self.lines.append(f"{self.names(x)} = steps(({results['x']}).expand({shape}))")
+
+    def _cumulate(self, a: Argument, which: str, kernel: Kernel, makes: frozenset[str]) -> None:
+        """Sums of a decay; of one decay a step by the launch that lays out another number of each step, if one is waiting."""
+        assert a.source is not None
+        log, base = self._log(a.source), f"{which}{a.name.removesuffix('_sums')}"
+        names, where = f"{base}_sums, {base}_resets, {base}_extents", "blocks" if which else "lay"
+        waiting = [y for y in kernel.arguments if y.name.endswith("_by_head") and y.name not in self.ready]
+        if a.axes:
+            self.lines.append(f"{names} = cumulate({log}, {where}, config.exact{', made=True' * (base in makes)})")
+            return
+        if not waiting:
+            self._laid_out([f"{base}_sums"], f"{names} = cumulate({log}, {where}, config.exact)")
+            return
+        other = waiting[0].source
+        assert other is not None
+        self.ready.add(waiting[0].name)
+        made = f"{names}, {waiting[0].name} = cumulate_beside({log}, {self.names(other)}, {where}, config.exact)"
+        self._laid_out([f"{base}_sums", waiting[0].name], made)
+
+    def _laid_out(self, made: list[str], line: str) -> None:
+        """A statement that makes numbers of each step by heads: a backward pass has those that the forward pass has made, unless
+        resets belong to them."""
+        if not self.backward:
+            self.by_head |= dict.fromkeys(made)
+            self.lines.append(line)
+            return
+        if not set(made) <= self.kept_by_head.keys():
+            self.lines.append(line)
+            return
+        names = line.split(" = ")[0].split(", ")
+        values = ", ".join(f'saved["{n}"]' if n in made else "None" for n in names)
+        self.lines += [f'if "{made[0]}" in saved:', f"    {', '.join(names)} = {values}", "else:", f"    {line}"]
 
     def _ahead(self, x: Node) -> Node:
         for o in (*self.opened.values(), *self.pieces.values()):
@@ -837,6 +884,10 @@ class Host:
         if self.whole is not None:
             kept = self.names(leaf("state", self.whole.state.name))
             self.lines += ["if jointly:", f'    saved |= {{"{self.whole.state.name} borders": {kept}_borders}}']
+        if self.by_head:
+            kept = ", ".join(f'"{n}": {n}' for n in self.by_head)
+            alone = " and not jointly" if self.whole is not None else ""
+            self.lines += [f"if needs_backward is True and not config.exact{alone}:", f"    saved |= {{{kept}}}"]
         more = [spare] if spare else []
         more += [f'"{n} borders": {self.names(leaf("state", n))}_borders' for n in borders]
         if more:
@@ -1124,7 +1175,7 @@ def _uses(node: Node, x: Node) -> bool:
     return any(y.op == "leaf" and y.attrs[:2] == x.attrs[:2] for y in walk(node))
 
 
-ASSIGNED = re.compile(r"^ *(\w+(?:, \w+)*) = (?:some\.new_empty|cumulate|spread)\(")
+ASSIGNED = re.compile(r"^ *(\w+(?:, \w+)*) = (?:some\.new_empty|cumulate|cumulate_beside|spread)\(")
 
 
 def freed(lines: list[str]) -> list[str]:

@@ -10,7 +10,7 @@ from ..ir import COL, ROW, Node, add, dim_of, factors_of, leaf, rename, walk
 from ..read_write import StateForm
 from ..stages import Sweep
 from .fuse import Store
-from .opened import Opened, Sums
+from .opened import HALVES, SIDES, Opened, Own, Sums
 from .slices import count_of, counter, sliced
 from .tile import PER_HEAD, PER_STEP, Argument, Fine, Tiles, Value, at_row, axis_name, block_name, size_name
 
@@ -438,12 +438,7 @@ def prepare_kernel(
         at = f"{target} + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :]"
         tiles.lines.append(f"tl.store({at}, {v.over((ROW, COL))})  # {tiles.note(node)}")
     for own in o.own:
-        found = own_sums(own.terms, tiles, None)
-        place = "at + i" if own.count == 1 else f"(bh * {own.count} + {own.place}) * T + t0 + i"
-        for slot, x in own.ahead.items():
-            target = tiles.argument(f"{name_of(x)}_out", "sums", x)
-            text = found.get(slot, "tl.zeros([C], tl.float32)")
-            tiles.lines.append(f"tl.store({target} + {place}, {text}, mask=i_ok)  # {own.state}: own.{slot}")
+        _store_own(own, tiles, name_of)
     sums: list[str] = []
     for axis in o.tile:
         sums += _intra_blocks(axis, o, tiles, name_of, parts)
@@ -778,6 +773,28 @@ def own_sums(terms: list[tuple[Node, str, str]], tiles: Tiles, tiled: str | None
             before = f"{out[slot]} {sign} " if slot in out else sign.strip("+")
             out[slot] = tiles.assign("sums", f"{before}tl.sum({pairs}, axis={axis})", (ROW,)).text
     return out
+
+
+def _store_own(own: Own, tiles: Tiles, name_of: NameOf) -> None:
+    """The sums of pairs inside a chunk."""
+    found: dict[tuple[str, str], str] = {}
+    for node, *slots in own.terms:
+        pairs = tiles.assign("pairs", tiles.value(node).over((ROW, COL)), (ROW, COL), note=tiles.note(node)).text
+        for slot, side in zip(slots, SIDES, strict=True):
+            text = f"tl.sum({pairs}, axis=1)"
+            if side == "column":
+                text = f"tl.sum(tl.reshape({pairs}, [{HALVES}, C // {HALVES}, C]), axis=1)"
+            before = f"{found[slot, side]} + " if (slot, side) in found else ""
+            found[slot, side] = tiles.assign("sums", before + text, (ROW,)).text
+    for (slot, side), text in found.items():
+        x = own.ahead[slot]
+        target = tiles.argument(f"{name_of(x)}_out", "sums", x)
+        row, first = f"bh * {own.counts[slot]}", own.first[slot, side]
+        place, what = f"({row} + {first}) * T + t0 + i", f"{text}, mask=i_ok"
+        if side == "column":
+            place = f"({row} + {first} + tl.arange(0, {HALVES}))[:, None] * T + t0 + i[None, :]"
+            what = f"-{text}, mask=i_ok[None, :]"
+        tiles.lines.append(f"tl.store({target} + {place}, {what})  # {own.state}: own.{slot}, {side}s")
 
 
 def _store_sums(sums: Sums, tiles: Tiles, tiled: str | None, name_of: NameOf) -> list[str]:

@@ -14,8 +14,8 @@ from .tile import KEPT, axis_name, block_name, size_name
 IMPORTS = {
     "chunkform.runtime.by_head": "by_head",
     "chunkform.runtime.kernels": (
-        "block_sums border_sums chained chained_matrix chunk_of cumulate decayed_product decayed_sum inverse is_flat "
-        "last_of later_sums log2_of over_block part_of place_of power reach span steep suffix_sum sums_of"
+        "block_sums border_sums chained chained_matrix chunk_of cumulate cumulate_beside decayed_product decayed_sum inverse "
+        "is_flat last_of later_sums log2_of over_block part_of place_of power reach span steep suffix_sum sums_of"
     ),
     "chunkform.runtime.launch": "DTYPES cdiv choose cotangent each_head launch spread steps strides whole",
     "chunkform.runtime.parts": "map_of_all",

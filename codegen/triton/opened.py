@@ -55,20 +55,42 @@ class Sums:
         return tuple(n for n in ("late", "early") if any(n in (rows, columns) for _, rows, columns in self.own))
 
 
+SIDES = ("row", "column")  # of a matrix that is summed
+HALVES = (
+    2  # sums of columns that a kernel ahead of a walk makes, of so many parts of their steps, so that no warp waits
+)
+
+
 @dataclass
 class Own:
     """Pairs inside a chunk that a kernel ahead of a walk sums: matrices with the slots of their row sums and of their column
-    sums, for these leaves, by slot; as one of `count` kernels that do so, of which each has a `place` of its own."""
+    sums, which are subtracted, for these leaves, by slot, [B, H, parts, T]. `place` is its place among all kernels that do so,
+    `first` says where its parts of a slot's rows or columns begin, and `counts` how many a slot has of all kernels."""
 
     ahead: dict[str, Node]
     terms: list[tuple[Node, str, str]]
-    place: int = 0
-    count: int = 1
+    place: int
+    first: dict[tuple[str, str], int]
+    counts: dict[str, int]
     source: Opened | None = None  # whose streams the matrices are made of, where they are another walk's
 
     @property
     def state(self) -> str:
         return next(iter(self.ahead.values())).attrs[1].split(".")[0]
+
+
+def owned(ahead: dict[str, Node], parts: list[list[tuple[Node, str, str]]]) -> list[Own]:
+    """What each of several kernels sums."""
+    counts = dict.fromkeys(ahead, 0)
+    out = []
+    for place, terms in enumerate(parts):
+        first: dict[tuple[str, str], int] = {}
+        for slot, side in ((slot, side) for _, *slots in terms for slot, side in zip(slots, SIDES, strict=True)):
+            if (slot, side) not in first:
+                first[slot, side] = counts[slot]
+                counts[slot] += 1 if side == "row" else HALVES
+        out.append(Own(ahead, terms, place, first, counts))
+    return out
 
 
 @dataclass
@@ -192,7 +214,7 @@ class _Opening:
         out.sums = [self.sums(border) for border in self.sweep.borders]
         self.join()
         self.prune()
-        out.own = [Own(s.ahead, s.own) for s in out.sums if s.ahead]
+        out.own = [x for s in out.sums if s.ahead for x in owned(s.ahead, [s.own])]
         return out
 
     def many(self, definitions: dict[Node, Node]) -> bool:
@@ -222,14 +244,12 @@ class _Opening:
                 continue
             steps = next(a for a in y.attrs[2] if a in STEPS)
             base = next(s for s in self.streams if s.attrs[1] == y.attrs[1])
-            if base in self.sweep.chunk.decays and (
-                self.streams[base].op != "leaf" or any(z.op.startswith("decay_") and y in z.args for z in walk(x))
-            ):
+            if base in self.sweep.chunk.decays and self.streams[base].op != "leaf":
                 continue
             own = dict(zip(base.attrs[2][1:], (a for a in y.attrs[2] if a not in STEPS), strict=True))
             node = rename(self.streams[base], own)
             mapping[y] = rename(self.parts(node), {ROW: steps})
-        return self.absorbed(replace(x, mapping))
+        return self.absorbed(_replaced(x, mapping))
 
     def absorbed(self, x: Node) -> Node:
         """x with a step's decay made part of the decays from the chunk's start up to that step, which then need not be known up
@@ -240,10 +260,20 @@ class _Opening:
                 continue
             (step,), own = [a for a in g.axes if a in STEPS], set(g.axes) - set(STEPS)
             for f in x.args:
-                longer = _longer(f, step) if set(f.axes) - set(STEPS) == own else None
-                if longer is not None and self.own_decays.get(f.args[0].attrs[1]) == g.attrs[1]:
-                    return self.absorbed(mul(longer, *(y for y in x.args if y is not f and y is not g)))
+                if (more := self.up_to(f, step, own, g)) is not None:
+                    return self.absorbed(mul(more, *(y for y in x.args if y is not f and y is not g)))
         return x
+
+    def up_to(self, f: Node, step: str, own: set[str], decay: Node) -> Node | None:
+        """Decays, or a sum of products with some of one decay a step, which reach up to a step as well; None for other nodes."""
+        if f.op == "sum" and not own:
+            factors = factors_of(f.args[0])
+            for y in factors:
+                if y.op != "sum" and (more := self.up_to(y, step, own, decay)) is not None:
+                    return make("sum", (mul(more, *(z for z in factors if z is not y)),), f.attrs, f.axes)
+            return None
+        more = longer(f, step) if set(f.axes) - set(STEPS) == own else None
+        return more if more is not None and self.own_decays.get(f.args[0].attrs[1]) == decay.attrs[1] else None
 
     def is_decay(self, x: Node) -> bool:
         """Is x what a step scales a state by, as it was given?"""
@@ -410,7 +440,7 @@ class _Opening:
         return rebuild(x, (self.product(a) for a in x.args)) if x.args else x
 
 
-def _longer(x: Node, step: str) -> Node | None:
+def longer(x: Node, step: str) -> Node | None:
     """Decays from the chunk's start up to what comes before a step, with those of the step as well; None for other nodes."""
     if step not in x.axes or x.op not in ("decay_in", "decay_out", "decay_mask"):
         return None
@@ -423,6 +453,13 @@ def _longer(x: Node, step: str) -> Node | None:
         return None
     which[place] = read
     return make(x.op, x.args, (*which, direction), x.axes)
+
+
+def _replaced(x: Node, mapping: dict[Node, Node]) -> Node:
+    """x with leaves replaced, but for those that decays between steps are made of."""
+    if x.op.startswith("decay_"):
+        return x
+    return mapping.get(x) or (rebuild(x, (_replaced(a, mapping) for a in x.args)) if x.args else x)
 
 
 def _used(definitions: dict[Node, Node], roots: list[Node]) -> dict[Node, Node]:

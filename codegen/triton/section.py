@@ -14,10 +14,10 @@ from ..segments import feeds_back, linear_sweep
 from ..stages import Plan
 from .blocks import Blocks, blocks
 from .cut import cut
+from .decayed import simplified
 from .fuse import fuse
 from .host import HASH, Host, without
 from .kernels import Kernel
-from .reused import reused
 from .tile import CannotPrint, Fine
 from .together import Together, together
 from .together_host import WholeHost
@@ -49,12 +49,14 @@ def triton_source(c: Compiled, exchanges: bool = True, fine: Fine | None = None,
     t = whole_walk(c) if fine is None and unwanted is None else None
     hosts = []
     if t is not None:
-        alone = reused(c.backward)  # whose walks needn't be cut, as one makes all
+        alone = simplified(c.backward)  # whose walks needn't be cut, as one makes all
         gate_plan(c.adjoint, c.forward, alone, walks=True)
         hosts.append(WholeHost(c, alone, cuts, exchanges, t))
     backward = Host(c, plan, True, cuts, exchanges, fine, whole=t)
-    for host in (Host(c, c.forward, False, cuts, exchanges, fine, backward, t), *hosts, backward):
+    forward = Host(c, c.forward, False, cuts, exchanges, fine, backward, t)
+    for host in (forward, *hosts, backward):
         text = host.text()
+        backward.kept_by_head = forward.by_head
         kernels = [kernel_text(x) for k in host.kernels for x in ((k, k.for_others()) if k.others else (k,))]
         parts += [*kernels, text]
         printed += kernels
@@ -64,7 +66,7 @@ def triton_source(c: Compiled, exchanges: bool = True, fine: Fine | None = None,
 
 def walked(c: Compiled, plan: Plan) -> Plan:
     """A backward plan as kernels walk it: what a walk loads is known once it is printed."""
-    plan = reused(plan)
+    plan = simplified(plan)
     once = Host(c, plan, True, cuttable(c))
     once.text()
     return cut(plan, once.heavy) if once.heavy else plan
@@ -80,7 +82,7 @@ def roles(c: Compiled) -> Blocks:
 def whole_walk(c: Compiled) -> Together | None:
     """The backward pass as one walk that makes all of it, where that is faster."""
     assert c.backward is not None
-    plan = reused(c.backward)
+    plan = simplified(c.backward)
     return None if roles(c).pieces else together(plan, fuse(plan), [s.name for s in c.step.states])
 
 

@@ -29,11 +29,12 @@ from .kernels import (
     same_size,
     store_state,
 )
-from .opened import Opened, Sums, opened
+from .opened import SIDES, Opened, Sums, opened
 from .tile import PER_HEAD, PER_STEP, Tiles, Value, at_row, block_name, is_state, size_name
 
-Own = dict[Node, str]  # what pairs inside a block add to a decay's gradient so far, by `own_leaf`
-SIDES = ("row", "column")
+Inside = dict[
+    tuple[Node, str], str
+]  # what pairs inside a block add to a decay's gradient so far: by the leaf, and the side
 READS = 3  # of states and their gradients, of which a program holds what is made of one at a time
 
 
@@ -201,7 +202,7 @@ def together_kernel(
     tiles.lines.append(f"{state} = {state}_rows.load([c * {block_name(rows)}, 0])")
     if t.state.decay is not None and any(o.sums for o in t.opened.values()):
         _store_spans(t, first, tiles, state, gradient, name_of)
-    own: Own = {}
+    own: Inside = {}
     tiles = _made_first(t, tiles, known, own, name_of)
     outputs: set[str] = set()  # arguments that the copy engine stores to
     walks: Tiles | None = None  # that of the sweep which makes the state
@@ -311,7 +312,7 @@ def _is_free(nodes: Iterable[Node], t: Together, o: Opened) -> bool:
     return True
 
 
-def _made_first(t: Together, tiles: WholeTiles, known: dict[Node, Value], own: Own, name_of: NameOf) -> WholeTiles:
+def _made_first(t: Together, tiles: WholeTiles, known: dict[Node, Value], own: Inside, name_of: NameOf) -> WholeTiles:
     """What needs no state, before there are products with states in registers: what is written to the state, the sums of pairs
     inside the block, which go into `own` or are stored at once, and matrices over the block's steps."""
     first = t.opened[t.first]
@@ -324,7 +325,7 @@ def _made_first(t: Together, tiles: WholeTiles, known: dict[Node, Value], own: O
         for sums in o.sums:
             _add_own(sums, [x for x in sums.own if _is_free([x[0]], t, o)], own, o, tiles)
     later = _later(t)
-    _store_own({x: own.pop(x) for x in [*own] if x not in later}, tiles, name_of)
+    _store_own({key: own.pop(key) for key in [*own] if key[0] not in later}, tiles, name_of)
     for o in t.opened.values():
         tiles = _next(tiles, o, known, name_of, decays=True)
         for x, node in o.matrices.items():
@@ -338,7 +339,7 @@ def _sweep(
     o: Opened,
     stores: list[Store],
     tiles: WholeTiles,
-    own: Own,
+    own: Inside,
     inside: set[Node],
     outputs: set[str],
     name_of: NameOf,
@@ -377,12 +378,7 @@ def _sweep(
 def _later(t: Together) -> set[Node]:
     """The sums of pairs inside the block that need what the sweeps make."""
     terms = [(s, x) for o in t.opened.values() for s in o.sums for x in s.own if not _is_free([x[0]], t, o)]
-    return {own_leaf(s.state, slot, side) for s, (_, *slots) in terms for slot, side in zip(slots, SIDES, strict=True)}
-
-
-def own_leaf(state: str, slot: str, side: str) -> Node:
-    """Sums of the rows of pairs inside blocks, or of their columns, which are subtracted: [B, H, parts, T]."""
-    return leaf("sums", f"{state}.own.{slot}.{side}")
+    return {leaf("sums", f"{s.state}.own.{slot}") for s, (_, *slots) in terms for slot in slots}
 
 
 def _uses(node: Node, made: set[tuple[str, str]]) -> bool:
@@ -409,14 +405,14 @@ def _store_read(sums: Sums, slot: str, node: Node, tiles: WholeTiles, name_of: N
     tiles.lines.append(_stored_sum(target, v, tiles, f"{sums.state}: {sums.kind}.{slot}", factor))
 
 
-def _add_own(sums: Sums, terms: list[tuple[Node, str, str]], own: Own, o: Opened, tiles: Tiles) -> None:
+def _add_own(sums: Sums, terms: list[tuple[Node, str, str]], own: Inside, o: Opened, tiles: Tiles) -> None:
     """What pairs inside a block add to it, so far: in parts, so that no warp waits for another."""
     for node, *slots in terms:
         node = _by_matrix(node, slots[0] == slots[1], o, tiles)
         pairs = tiles.assign("pairs", tiles.value(node).over((ROW, COL)), (ROW, COL), note=tiles.note(node)).text
         for slot, side in zip(slots, SIDES, strict=True):
-            x, text = own_leaf(sums.state, slot, side), f"{side}_sums({pairs}, WARPS)"
-            own[x] = tiles.assign("sums", f"{own[x]} + {text}" if x in own else text, (ROW,)).text
+            key, text = (leaf("sums", f"{sums.state}.own.{slot}"), side), f"{side}_sums({pairs}, WARPS)"
+            own[key] = tiles.assign("sums", f"{own[key]} + {text}" if key in own else text, (ROW,)).text
 
 
 def _by_matrix(x: Node, cancels: bool, o: Opened, tiles: Tiles) -> Node:
@@ -434,10 +430,11 @@ def _by_matrix(x: Node, cancels: bool, o: Opened, tiles: Tiles) -> Node:
     return mul(*factors)
 
 
-def _store_own(own: Own, tiles: Tiles, name_of: NameOf) -> None:
-    for x, text in own.items():
+def _store_own(own: Inside, tiles: Tiles, name_of: NameOf) -> None:
+    for x in dict.fromkeys(x for x, _ in own):
         target = tiles.argument(*_sums_argument(x, name_of))
-        tiles.lines.append(f"store_parts({target}, {text}, bh, t0, T, i_ok)  # {x.attrs[1]}")
+        sums = ", ".join(own.get((x, side), "None") for side in SIDES)
+        tiles.lines.append(f"store_parts({target}, {sums}, bh, t0, T, i_ok)  # {x.attrs[1]}")
 
 
 def _sums_argument(x: Node, name_of: Callable[[Node], str]) -> tuple[str, str, Node]:

@@ -11,9 +11,9 @@ from ..stages import Accumulate, Plan
 from .fuse import Store
 from .host import Host
 from .kernels import Kernel, made_here, sweep_kernel
-from .opened import opened
+from .opened import SIDES, opened
 from .tile import size_name
-from .together import SIDES, Together, ends_of, own_leaf, spans_of, together_kernel
+from .together import Together, ends_of, spans_of, together_kernel
 
 NAME = "triton_backward_whole"
 
@@ -92,18 +92,23 @@ class WholeHost(Host):
                 name, made = line.split(" = ", 1)
                 line = f"{name} = places_of_borders.pop() if places_of_borders else {made}"
             self.lines.append(line)
+        sides: dict[Node, set[str]] = {}  # of what pairs inside blocks are summed to
+        for sums in (x for o in self.t.opened.values() for x in o.sums):
+            for slot, side in ((n, side) for _, *slots in sums.own for n, side in zip(slots, SIDES, strict=True)):
+                sides.setdefault(leaf("sums", f"{sums.state}.own.{slot}"), set()).add(side)
         for a in kernel.arguments:
             x = a.source
             if a.layout != "sums" or x is None or any(x == s.leaf for s in stores):
                 continue
             warps = f"warps_of(({', '.join(f'config.padded({size_name(dim_of(y))})' for y in kernel.axes)}))"
-            side = x.attrs[1].rsplit(".", 1)[1]
-            shape = f"B, H, {side}_parts({warps}), T" if side in SIDES else "B, H, 1, T"
+            parts = [f"{side}_parts({warps})" for side in SIDES if side in sides.get(x, ())]
+            shape = f"B, H, {' + '.join(parts) or 1}, T"
             if x == spans_of(self.t.state.name):
                 shape = f"B, H, blocks.chunks, {warps}"
             self.lines.append(f"{self.names(x)} = some.new_empty(({shape}), dtype=torch.float32)")
         name = self.names(leaf("state", self.t.gradient.name))
-        self.lines.append(f"{name}_last = {self._new_state(self.t.gradient, 'lay.sequences')}")
+        wanted = self._wants_last(self.t.gradient, False)
+        self.lines.append(f"{name}_last = {self._new_state(self.t.gradient, 'lay.sequences')} if {wanted} else None")
 
     def _sums_of(self, k: int) -> str:
         return "1"
@@ -118,9 +123,7 @@ class WholeHost(Host):
         for o in self.t.opened.values():
             for sums in o.sums:
                 found |= {f"{sums.kind}_{slot}": leaf("sums", f"{state}.{sums.kind}.{slot}") for slot in sums.reads}
-                for _, *slots in sums.own:
-                    for slot, side in zip(slots, SIDES, strict=True):
-                        found[f"own_{slot}_{side}s"] = own_leaf(state, slot, side)
+                found |= {f"own_{slot}": leaf("sums", f"{state}.own.{slot}") for slot in sums.slots}
         self.lines.append(f"{name}_pairing = block_pairing(")
         self.lines.append(f"    {self.names(spans_of(state))}, blocks,")
         self.lines += [f"    {slot}={self.names(x)}," for slot, x in found.items()]

@@ -10,7 +10,8 @@ from chunkform.codegen.gates import gate_plan
 from chunkform.codegen.ir import mul, walk
 from chunkform.codegen.pipeline import compile_spec
 from chunkform.codegen.stages import Sweep
-from chunkform.codegen.triton import triton_source
+from chunkform.codegen.triton import simplified, triton_source
+from chunkform.codegen.triton.decayed import decayed
 from chunkform.codegen.triton.fuse import fuse
 from chunkform.codegen.triton.reused import reused
 from chunkform.codegen.triton.section import walked
@@ -52,6 +53,41 @@ def test_a_plan_that_would_divide_by_a_coefficient_is_kept():
     r.output("o", S.next.T * q)
     c = compile_spec(r)
     assert reused(c.backward) is c.backward
+
+
+def test_reads_are_made_with_a_steps_decay_that_all_their_uses_are_times():
+    """Then no kernel loads the decay of a step on its own, nor sums up to the step before."""
+    for name in ("gated_delta_rule", "inverse_attention"):
+        c = compiled(name)
+        plan = simplified(c.backward)
+        assert plan is not reused(c.backward)
+        gate_plan(c.adjoint, c.forward, plan, walks=True)
+        text = triton_source(c)
+        assert "_before" not in text[text.index("def backward_prepare_1(") : text.index("def triton_backward(")]
+    assert "alpha_by_head" not in triton_source(compiled("gated_delta_rule"))
+
+
+@pytest.mark.parametrize("name", ["lightning_attention", "kimi_delta_attention", "delta_rule"])
+def test_reads_whose_uses_say_nothing_of_a_steps_decay_stay(name):
+    """There is none, or one for each channel."""
+    plan = reused(compiled(name).backward)
+    assert decayed(plan) is plan
+
+
+def test_a_read_that_an_output_is_as_well_stays():
+    """Its gradient is of what is read and of what is written, of which one is times the decay."""
+    r = Recurrence("read_twice")
+    d, e = r.dims("d e")
+    q, k = r.inputs("q k", d)
+    v, al = r.inputs("v", e), r.decay("al")
+    S = r.state("S", d, e)
+    r.update(S, al * S.prev + k * (v - al * S.prev.T * k).T)
+    r.output("o", S.next.T * q)
+    r.output("before", S.prev.T * k)
+    c = compile_spec(r)
+    plan = reused(c.backward)
+    assert any(".prev." in x.attrs[1] for s in plan.sweeps for x in s.chunk.outputs)
+    assert decayed(plan) is plan
 
 
 def test_the_gate_refuses_walks_that_compute_something_else():
