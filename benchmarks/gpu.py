@@ -106,6 +106,9 @@ def main(
     dtype: Annotated[str, typer.Option(help=f"of the inputs: {', '.join(DTYPES)}")] = "bfloat16",
     device: Annotated[str, typer.Option(help="cuda, or cpu to try this program out")] = "cuda",
     errors: Annotated[bool, typer.Option("--errors/--no-errors", help="compare with float64")] = True,
+    reference: Annotated[
+        bool, typer.Option("--reference/--no-reference", help="measure torch's own attention as well")
+    ] = True,
 ) -> None:
     """Measure ours and the installed peers."""
     start = time.monotonic()
@@ -134,7 +137,7 @@ def main(
     s = Session(device, DTYPES[dtype], decay, effort, rate, start + budget, out, console, results)
     for name in names:
         _ours(s, name, chosen, errors)
-    if timing.on_gpu(device):
+    if timing.on_gpu(device) and reference:
         for shape in chosen:
             _reference(s, shape)
     for name in names if with_peers or earlier else ():
