@@ -7,12 +7,11 @@ import pytest
 from chunkform.codegen.ir import ROW, leaf, make, mul, terms_of, walk
 from chunkform.codegen.pipeline import compile_spec
 from chunkform.codegen.stages import Sweep
-from chunkform.codegen.triton import walked
+from chunkform.codegen.triton import simplified, walked
 from chunkform.codegen.triton.blocks import blocks
 from chunkform.codegen.triton.fuse import fuse
 from chunkform.codegen.triton.host import Host
 from chunkform.codegen.triton.opened import _Opening, opened
-from chunkform.codegen.triton.reused import reused
 from chunkform.spec.language import find
 
 
@@ -65,7 +64,7 @@ def test_kernels_ahead_take_one_chunk_after_the_other_or_have_few_registers(name
 def test_a_walk_that_loads_too_much_is_cut_in_one_for_each_read():
     """Each has the sums that are over its read, and one of them the pairs inside chunks and the last state."""
     c = compile_spec(find("gated_delta_rule")[0])
-    whole = reused(c.backward).sweeps[-1]
+    whole = simplified(c.backward).sweeps[-1]
     *before, one, two = [s for s in walked(c, c.backward).stages if isinstance(s, Sweep)]
     assert len(before) == 2 and len(whole.chunk.outputs) == 2
     assert {**one.chunk.outputs, **two.chunk.outputs} == whole.chunk.outputs and len(one.chunk.outputs) == 1
