@@ -67,10 +67,9 @@ class Host:
         assert c.forward is not None
         self.turned = _turned_maps(c.forward, plan if backward or later is None else later.plan) if cuts else set()
         self.spare = set() if backward else self._kept_alone()  # what only a backward pass uses
-        self.by_head: dict[
-            str, None
-        ] = {}  # numbers of each step that this pass lays out by heads, and keeps for the other
-        self.kept_by_head: dict[str, None] = {}  # those that the forward pass has kept
+        # numbers of each step that this pass lays out by heads, and keeps for the other; and those that it has from the other
+        self.by_head: dict[str, None] = {}
+        self.kept_by_head: dict[str, None] = {}
         self.waiting = list(self.pieces)
         self.cuts = cuts  # may sequences be cut in parts, which programs of their own walk over?
         self.exchanges = cuts and exchanges  # may other parts be elsewhere?
@@ -548,9 +547,8 @@ class Host:
                     parts.setdefault(best if more.get(best, 2) < 2 else k, []).append(term)
                 if set(parts) != {k}:
                     o.own.remove(own)
-                    for j, share in zip(
-                        sorted(parts), owned(own.ahead, [parts[j] for j in sorted(parts)]), strict=True
-                    ):
+                    order = sorted(parts)
+                    for j, share in zip(order, owned(own.ahead, [parts[j] for j in order]), strict=True):
                         share.source = None if j == k else o
                         walks[j].own.append(share)
 
@@ -627,7 +625,7 @@ class Host:
                 self._cumulate(a, which, kernel, makes)
             if a.name.endswith("_by_head") and a.name not in self.ready:
                 self.ready.add(a.name)
-                self._laid_out([a.name], f"{a.name} = by_head({self.names(x)}, H)")
+                self._laid_out([a.name], f"by_head({self.names(x)}, H)")
             if x.op == "leaf" and x.attrs[0] == "ahead" and self.names(x) not in self.ready:
                 self.ready.add(self.names(x))
                 node = self._ahead(x)
@@ -639,33 +637,31 @@ class Host:
         """Sums of a decay; of one decay a step by the launch that lays out another number of each step, if one is waiting."""
         assert a.source is not None
         log, base = self._log(a.source), f"{which}{a.name.removesuffix('_sums')}"
-        names, where = f"{base}_sums, {base}_resets, {base}_extents", "blocks" if which else "lay"
+        names, where = [f"{base}_{x}" for x in ("sums", "resets", "extents")], "blocks" if which else "lay"
         waiting = [y for y in kernel.arguments if y.name.endswith("_by_head") and y.name not in self.ready]
         if a.axes:
-            self.lines.append(f"{names} = cumulate({log}, {where}, config.exact{', made=True' * (base in makes)})")
-            return
-        if not waiting:
-            self._laid_out([f"{base}_sums"], f"{names} = cumulate({log}, {where}, config.exact)")
-            return
-        other = waiting[0].source
-        assert other is not None
-        self.ready.add(waiting[0].name)
-        made = f"{names}, {waiting[0].name} = cumulate_beside({log}, {self.names(other)}, {where}, config.exact)"
-        self._laid_out([f"{base}_sums", waiting[0].name], made)
+            made = ", made=True" * (base in makes)
+            self.lines.append(f"{', '.join(names)} = cumulate({log}, {where}, config.exact{made})")
+        elif not waiting:
+            self._laid_out(names, f"cumulate({log}, {where}, config.exact)")
+        else:
+            other = waiting[0].source
+            assert other is not None
+            self.ready.add(waiting[0].name)
+            made = f"cumulate_beside({log}, {self.names(other)}, {where}, config.exact)"
+            self._laid_out([*names, waiting[0].name], made)
 
-    def _laid_out(self, made: list[str], line: str) -> None:
-        """A statement that makes numbers of each step by heads: a backward pass has those that the forward pass has made, unless
-        resets belong to them."""
+    def _laid_out(self, names: list[str], made: str) -> None:
+        """Numbers of each step by heads, and what comes with them: a backward pass has those that the forward pass has made,
+        unless resets belong to them."""
+        line, kept = f"{', '.join(names)} = {made}", [n for n in names if n.endswith(("_sums", "_by_head"))]
         if not self.backward:
-            self.by_head |= dict.fromkeys(made)
+            self.by_head |= dict.fromkeys(kept)
+        if not self.kept_by_head.keys() >= set(kept):
             self.lines.append(line)
             return
-        if not set(made) <= self.kept_by_head.keys():
-            self.lines.append(line)
-            return
-        names = line.split(" = ")[0].split(", ")
-        values = ", ".join(f'saved["{n}"]' if n in made else "None" for n in names)
-        self.lines += [f'if "{made[0]}" in saved:', f"    {', '.join(names)} = {values}", "else:", f"    {line}"]
+        values = ", ".join(f'saved["{n}"]' if n in kept else "None" for n in names)
+        self.lines += [f'if "{kept[0]}" in saved:', f"    {', '.join(names)} = {values}", "else:", f"    {line}"]
 
     def _ahead(self, x: Node) -> Node:
         for o in (*self.opened.values(), *self.pieces.values()):

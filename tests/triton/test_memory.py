@@ -74,3 +74,41 @@ def test_what_is_made_entry_by_entry_replaces_what_it_is_made_of():
 
     assert "S_late_ = S_late_0  # in place" in triton_source(compiled("value_decay_attention"))
     assert "S_pairing = alpha_sums  # in place" in triton_source(compiled("gated_linear_attention"))
+
+
+@pytest.mark.parametrize("name", ["gated_delta_rule", "kimi_delta_attention", "lightning_attention", "delta_rule"])
+def test_nothing_is_stored_that_nobody_wants(name):
+    """What only a backward pass uses, and the states after the last step."""
+    c, m = compiled(name), module(name)
+
+    def empty(axes, dtype):
+        return torch.empty((1, 128, 2, *(64 for _ in axes)), dtype=dtype, device="meta")
+
+    given = {v.name: empty(v.axes, torch.bfloat16 if v.kind == "input" else torch.float32) for v in c.step.variables}
+    incoming = {n: empty(axes, torch.bfloat16) for n, axes in c.step.output_axes.items()}
+    with replaced_launches(m, lambda *_: None, parts=1):
+        _, finals, saved = m.triton_forward(given, {}, {}, needs_backward=False, finals=False)
+        assert saved == {} and set(finals.values()) == {None}
+        _, finals, saved = m.triton_forward(given, {}, {})
+        assert saved and None not in finals.values()
+        for needs, wanted in ((frozenset(given), False), (frozenset({*given, "S"}), True)):
+            initial = m.triton_backward(given, {}, {}, saved, incoming, {}, needs)[1]
+            assert ("S" in initial) == wanted and None not in initial.values()
+
+
+def test_a_backward_pass_makes_what_the_forward_pass_has_not_kept():
+    """Sums of decays and numbers by heads; float32 has resets beside these sums, and makes them anew."""
+    m = module("gated_delta_rule")
+    shapes = {"q": (64,), "k": (64,), "v": (64,), "beta": (), "alpha": ()}
+
+    def launched(dtype, needs):
+        given = {n: torch.empty((1, 128, 2, *x), dtype=dtype, device="meta") for n, x in shapes.items()}
+        names = []
+        with replaced_launches(m, lambda kernel, *_: names.append(kernel.__name__), parts=1):
+            saved = m.triton_forward(given, {}, {}, needs_backward=needs)[2]
+            names.clear()
+            m.triton_backward(given, {}, {}, saved, {}, {}, frozenset(given))
+        return "cumulate_steps_kernel" in names
+
+    assert not launched(torch.bfloat16, True)
+    assert launched(torch.bfloat16, "announced") and launched(torch.float32, True)
