@@ -765,7 +765,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "591fed1180b51ac2")
+    config = choose(some.dtype, (D, E), "9f046a3d730a304b")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -954,7 +954,6 @@ def backward_prepare_1(
     write1_t,
     write1_h,
     write1_g,
-    matrix4,
     T,
     H,
     chunks,
@@ -1016,10 +1015,6 @@ def backward_prepare_1(
         p3 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
         tl.store(
             matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-            (tl.where(i[:, None] >= i[None, :], 1.0, 0.0) * p3),
-        )  # [order_{mask}]_{i,j} . (do write1^T)
-        tl.store(
-            matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
             (beta[None, :] * (tl.where(i[:, None] >= i[None, :], 1.0, 0.0) * p3)),
         )  # ([order_{mask}]_{i,j} . (do write1^T)) diag(beta)
 
@@ -1181,7 +1176,8 @@ def backward_sweep_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_2(
-    matrix5,
+    matrix4,
+    beta_by_head,
     dv_p,
     dv_b,
     dv_t,
@@ -1192,8 +1188,6 @@ def backward_prepare_2(
     write1_t,
     write1_h,
     write1_g,
-    matrix6,
-    beta_by_head,
     T,
     H,
     chunks,
@@ -1228,18 +1222,14 @@ def backward_prepare_2(
         step = (b * T + t0) * H + h
         dv_p = dv_p_all + b * dv_b + h // dv_g * dv_h
         write1_p = write1_p_all + b * write1_b + h // write1_g * write1_h
+        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         dv = tl.load(dv_p + t0 * dv_t + i[:, None] * dv_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0)
         write1 = tl.load(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
         p = tl.dot(dv.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # dv write1^T
         tl.store(
-            matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
-            (tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p),
-        )  # [order_{mask}]_{i,j} . (dv write1^T)
-        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-        tl.store(
-            matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
+            matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :],
             (beta[None, :] * (tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p)),
         )  # ([order_{mask}]_{i,j} . (dv write1^T)) diag(beta)
 
@@ -1247,24 +1237,24 @@ def backward_prepare_2(
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
 def backward_sweep_2(
     dS_first,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    matrix5,
+    beta_by_head,
     write1_p,
     write1_b,
     write1_t,
     write1_h,
     write1_g,
+    k_p,
+    k_b,
+    k_t,
+    k_h,
+    k_g,
+    matrix4,
     q_p,
     q_b,
     q_t,
     q_h,
     q_g,
     matrix3,
-    beta_by_head,
     dk_1_out,
     dv_p,
     dv_b,
@@ -1321,8 +1311,8 @@ def backward_sweep_2(
         dS = dS + (dS_slice,)
         e = e + (e_slice,)
         e_ok = e_ok + (e_ok_slice,)
-    k_p += b * k_b + h // k_g * k_h
     write1_p += b * write1_b + h // write1_g * write1_h
+    k_p += b * k_b + h // k_g * k_h
     q_p += b * q_b + h // q_g * q_h
     dv_p += b * dv_b + h // dv_g * dv_h
     do_p += b * do_b + h // do_g * do_h
@@ -1336,10 +1326,8 @@ def backward_sweep_2(
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
+        p = tl.zeros([block_d, C], tl.float32)
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
-        t = tl.load(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p = tl.dot(k.to(DT), t.to(DT), input_precision="tf32x3")  # matrix5 k
-        p2 = -p
         q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
         dS_next = ()
         for n_e in tl.static_range((E + block_e - 1) // block_e):
@@ -1348,7 +1336,7 @@ def backward_sweep_2(
                 mask=i_ok[:, None] & e_ok[n_e][None, :],
                 other=0.0,
             )
-            p2 = tl.dot(dS[n_e].to(DT), tl.trans(write1.to(DT)), p2, input_precision="tf32x3")  # ... + write1 dS^T
+            p = tl.dot(dS[n_e].to(DT), tl.trans(write1.to(DT)), p, input_precision="tf32x3")  # write1 dS^T
             dv = tl.load(
                 dv_p + t0 * dv_t + i[:, None] * dv_t + e[n_e][None, :],
                 mask=i_ok[:, None] & e_ok[n_e][None, :],
@@ -1364,13 +1352,13 @@ def backward_sweep_2(
             dS_slice2 = p5  # dS + q^T do - k^T dv
             dS_next = dS_next + (dS_slice2,)
         dS = dS_next
+        t = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p2 = tl.dot(k.to(DT), t.to(DT), input_precision="tf32x3")  # matrix4 k
         t2 = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p3 = tl.dot(q.to(DT), t2.to(DT), p2, input_precision="tf32x3")  # ... + matrix3 q
+        p3 = tl.dot(q.to(DT), t2.to(DT), ((beta[None, :] * p) + (-p2)), input_precision="tf32x3")  # ... + matrix3 q
         if YIELD:
             tl.store(
-                dk_1_out + step * D + i[None, :] * (H * D) + d[:, None],
-                (beta[None, :] * p3),
-                mask=d_ok[:, None] & i_ok[None, :],
+                dk_1_out + step * D + i[None, :] * (H * D) + d[:, None], p3, mask=d_ok[:, None] & i_ok[None, :]
             )  # dk
 
 
@@ -1388,13 +1376,13 @@ def backward_sweep_3(
     k_t,
     k_h,
     k_g,
-    matrix4,
+    matrix3,
     dv_p,
     dv_b,
     dv_t,
     dv_h,
     dv_g,
-    matrix6,
+    matrix4,
     dk_1_p,
     dk_1_b,
     dk_1_t,
@@ -1501,10 +1489,10 @@ def backward_sweep_3(
             S_slice2 = p5  # S + k^T diag(beta) write1
             S_next = S_next + (S_slice2,)
         S = S_next
-        t = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(k.to(DT), tl.trans(t.to(DT)), p, input_precision="tf32x3")  # ... + matrix4 k
-        t2 = tl.load(matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p4 = tl.dot(k.to(DT), tl.trans(t2.to(DT)), p3, input_precision="tf32x3")  # ... + matrix6 k
+        t = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p2 = tl.dot(k.to(DT), tl.trans(t.to(DT)), p, input_precision="tf32x3")  # ... + matrix3 k
+        t2 = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p4 = tl.dot(k.to(DT), tl.trans(t2.to(DT)), p3, input_precision="tf32x3")  # ... + matrix4 k
         if YIELD:
             tl.store(
                 dq_out + step * D + i[None, :] * (H * D) + d[:, None], p2, mask=d_ok[:, None] & i_ok[None, :]
@@ -1532,7 +1520,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "591fed1180b51ac2")
+    config = choose(some.dtype, (D, E), "9f046a3d730a304b")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -1547,7 +1535,6 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-    matrix4 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
         backward_prepare_1,
         (config.queues(lay.programs),),
@@ -1563,7 +1550,6 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         *strides(do, H),
         write1,
         *strides(write1, H),
-        matrix4,
         *lay.at_once,
         lay.programs,
         D=D,
@@ -1683,18 +1669,16 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     )
     matrix1 = matrix2 = None
     if needs & {"k", "q"}:
-        matrix5 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-        matrix6 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+        matrix4 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
             backward_prepare_2,
             (config.queues(lay.programs),),
-            matrix5,
+            matrix4,
+            beta_by_head,
             dv,
             *strides(dv, H),
             write1,
             *strides(write1, H),
-            matrix6,
-            beta_by_head,
             *lay.at_once,
             lay.programs,
             E=E,
@@ -1716,15 +1700,15 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             backward_sweep_2,
             (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
             dS_starts,
-            k,
-            *strides(k, H),
-            matrix5,
+            beta_by_head,
             write1,
             *strides(write1, H),
+            k,
+            *strides(k, H),
+            matrix4,
             q,
             *strides(q, H),
             matrix3,
-            beta_by_head,
             dk_1,
             dv,
             *strides(dv, H),
@@ -1742,7 +1726,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             STAGES=config.stages_for(
                 config.padded(E) * (write1.element_size() + dv.element_size() + do.element_size()),
                 min(config.tile, config.padded(D)) * (k.element_size() + q.element_size())
-                + config.chunk * (matrix5.element_size() + matrix3.element_size()),
+                + config.chunk * (matrix4.element_size() + matrix3.element_size()),
             ),
             C=config.chunk,
             LEVELS=config.levels,
@@ -1752,7 +1736,6 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=config.warps,
             num_stages=2,
         )
-    matrix3 = matrix5 = None
     if needs & {"k", "q"}:
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
         dk = dk_1  # in place
@@ -1770,10 +1753,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             *strides(do, H),
             k,
             *strides(k, H),
-            matrix4,
+            matrix3,
             dv,
             *strides(dv, H),
-            matrix6,
+            matrix4,
             dk_1,
             *strides(dk_1, H),
             dq,
@@ -1793,7 +1776,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             STAGES=config.stages_for(
                 config.padded(E) * (do.element_size() + dv.element_size() + write1.element_size()),
                 min(config.tile, config.padded(D)) * (k.element_size() + dk_1.element_size())
-                + config.chunk * (matrix4.element_size() + matrix6.element_size()),
+                + config.chunk * (matrix3.element_size() + matrix4.element_size()),
             ),
             C=config.chunk,
             LEVELS=config.levels,
@@ -1803,7 +1786,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=config.warps,
             num_stages=2,
         )
-    S_last = dk_1 = matrix4 = matrix6 = None
+    S_last = dk_1 = matrix3 = matrix4 = None
     gradients, initial = {}, {}
     if "q" in needs:
         gradients["q"] = dq.to(given["q"].dtype)

@@ -947,7 +947,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "c1b3837e79e9db4d")
+    config = choose(some.dtype, (D, E), "7777d84b1945ffc5")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -1148,7 +1148,6 @@ def backward_prepare_1(
     write1_t,
     write1_h,
     write1_g,
-    matrix4,
     own1_out,
     T,
     H,
@@ -1216,9 +1215,8 @@ def backward_prepare_1(
             write1_p + t0 * write1_t + i[:, None] * write1_t + e[None, :], mask=i_ok[:, None] & e_ok[None, :], other=0.0
         )
         p3 = tl.dot(do.to(DT), tl.trans(write1.to(DT)), input_precision="tf32x3")  # do write1^T
-        tl.store(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (p3 * m))  # (do write1^T) . m
         tl.store(
-            matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta[None, :] * (p3 * m))
+            matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta[None, :] * (p3 * m))
         )  # ((do write1^T) . m) diag(beta)
         pairs = beta[None, :] * (
             p3 * m * p * tl.where(i[:, None] > i[None, :], 1.0, 0.0)
@@ -1398,7 +1396,7 @@ def backward_sweep_1(
 
 @triton.jit(do_not_specialize=["T", "chunks", "programs"])
 def backward_prepare_2(
-    matrix5,
+    matrix4,
     dv_p,
     dv_b,
     dv_t,
@@ -1411,7 +1409,6 @@ def backward_prepare_2(
     write1_g,
     alpha_sums,
     alpha_resets,
-    matrix6,
     beta_by_head,
     k_p,
     k_b,
@@ -1471,10 +1468,9 @@ def backward_prepare_2(
         if EXACT:
             seen = seen & (i[None, :] >= alpha_r[:, None])
         m = power(alpha_a[:, None] - alpha_a[None, :], seen)  # decays from write to read
-        tl.store(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (p * m))  # (dv write1^T) . m
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         tl.store(
-            matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta[None, :] * (p * m))
+            matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta[None, :] * (p * m))
         )  # ((dv write1^T) . m) diag(beta)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p2 = tl.dot(k.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # k k^T
@@ -1506,7 +1502,7 @@ def backward_sweep_2(
     write1_h,
     write1_g,
     S_out_late__out,
-    matrix5,
+    matrix4,
     q_p,
     q_b,
     q_t,
@@ -1632,15 +1628,15 @@ def backward_sweep_2(
             ),
             axis=1,
         )
-        t = tl.load(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(k.to(DT), t.to(DT), input_precision="tf32x3")  # matrix5 k
+        t = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p2 = tl.dot(k.to(DT), t.to(DT), input_precision="tf32x3")  # matrix4 k
         t2 = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p3 = tl.dot(q.to(DT), t2.to(DT), ((since[None, :] * p) + (-p2)), input_precision="tf32x3")  # ... + matrix3 q
+        p3 = tl.dot(
+            q.to(DT), t2.to(DT), (((beta * since)[None, :] * p) + (-p2)), input_precision="tf32x3"
+        )  # ... + matrix3 q
         if YIELD:
             tl.store(
-                dk_1_out + step * D + i[None, :] * (H * D) + d[:, None],
-                (beta[None, :] * p3),
-                mask=d_ok[:, None] & i_ok[None, :],
+                dk_1_out + step * D + i[None, :] * (H * D) + d[:, None], p3, mask=d_ok[:, None] & i_ok[None, :]
             )  # dk
             tl.store(
                 S_out_late__out
@@ -1674,7 +1670,7 @@ def backward_sweep_3(
     k_t,
     k_h,
     k_g,
-    matrix4,
+    matrix3,
     dq_out,
     beta_by_head,
     write1_p,
@@ -1782,8 +1778,8 @@ def backward_sweep_3(
             tl.reshape(rounded_to((since[None, :] * q_each.to(tl.float32)), DT) * p, [WARPS, block_d // WARPS, C]),
             axis=1,
         )
-        t = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(k.to(DT), tl.trans(t.to(DT)), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix4 k
+        t = tl.load(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p2 = tl.dot(k.to(DT), tl.trans(t.to(DT)), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix3 k
         if YIELD:
             tl.store(
                 dq_out + step * D + i[None, :] * (H * D) + d[:, None], p2, mask=d_ok[:, None] & i_ok[None, :]
@@ -1819,7 +1815,7 @@ def backward_sweep_4(
     dv_h,
     dv_g,
     S_in_early__out,
-    matrix6,
+    matrix4,
     dk_1_p,
     dk_1_b,
     dk_1_t,
@@ -1934,8 +1930,8 @@ def backward_sweep_4(
             tl.reshape(rounded_to((-since[None, :] * k_each.to(tl.float32)), DT) * p, [WARPS, block_d // WARPS, C]),
             axis=1,
         )
-        t = tl.load(matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(k.to(DT), tl.trans(t.to(DT)), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix6 k
+        t = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p2 = tl.dot(k.to(DT), tl.trans(t.to(DT)), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix4 k
         if YIELD:
             tl.store(
                 dk_out + step * D + i[None, :] * (H * D) + d[:, None],
@@ -1964,7 +1960,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "c1b3837e79e9db4d")
+    config = choose(some.dtype, (D, E), "7777d84b1945ffc5")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -1982,7 +1978,6 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     matrix2 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix1 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     matrix3 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-    matrix4 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
     launch(
         backward_prepare_1,
         (config.queues(lay.programs),),
@@ -2000,7 +1995,6 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         *strides(do, H),
         write1,
         *strides(write1, H),
-        matrix4,
         own1,
         *lay.at_once,
         lay.programs,
@@ -2125,19 +2119,17 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     )
     matrix1 = matrix2 = None
     if needs & {"alpha", "k"}:
-        matrix5 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
-        matrix6 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
+        matrix4 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
             backward_prepare_2,
             (config.queues(lay.programs),),
-            matrix5,
+            matrix4,
             dv,
             *strides(dv, H),
             write1,
             *strides(write1, H),
             alpha_sums,
             alpha_resets,
-            matrix6,
             beta_by_head,
             k,
             *strides(k, H),
@@ -2180,7 +2172,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             write1,
             *strides(write1, H),
             S_out_late_,
-            matrix5,
+            matrix4,
             q,
             *strides(q, H),
             matrix3,
@@ -2201,7 +2193,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             STAGES=config.stages_for(
                 config.padded(E) * (write1.element_size() + dv.element_size() + do.element_size()),
                 min(config.tile, config.padded(D)) * (k.element_size() + q.element_size())
-                + config.chunk * (matrix5.element_size() + matrix3.element_size()),
+                + config.chunk * (matrix4.element_size() + matrix3.element_size()),
             ),
             C=config.chunk,
             LEVELS=config.levels,
@@ -2211,7 +2203,6 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=config.warps,
             num_stages=2,
         )
-    matrix3 = matrix5 = None
     if needs & {"alpha", "q"}:
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
         S_in_late_ = some.new_empty(
@@ -2236,7 +2227,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             S_in_late_,
             k,
             *strides(k, H),
-            matrix4,
+            matrix3,
             dq,
             beta_by_head,
             write1,
@@ -2253,7 +2244,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             STAGES=config.stages_for(
                 config.padded(E) * (do.element_size() + write1.element_size()),
                 min(config.tile, config.padded(D)) * (q.element_size() + k.element_size())
-                + config.chunk * matrix4.element_size(),
+                + config.chunk * matrix3.element_size(),
             ),
             C=config.chunk,
             LEVELS=config.levels,
@@ -2263,7 +2254,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=config.warps,
             num_stages=2,
         )
-    matrix4 = None
+    matrix3 = None
     if needs & {"alpha"}:
         S_at_ends = pair(S_last, dS_starts, (-2, -1))
     S_last = None
@@ -2283,7 +2274,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             dv,
             *strides(dv, H),
             S_in_early_,
-            matrix6,
+            matrix4,
             dk_1,
             *strides(dk_1, H),
             dk,
@@ -2302,7 +2293,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             STAGES=config.stages_for(
                 config.padded(E) * (dv.element_size() + write1.element_size()),
                 min(config.tile, config.padded(D)) * (k.element_size() + dk_1.element_size())
-                + config.chunk * matrix6.element_size(),
+                + config.chunk * matrix4.element_size(),
             ),
             C=config.chunk,
             LEVELS=config.levels,
@@ -2312,7 +2303,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=config.warps,
             num_stages=2,
         )
-    beta_by_head = dk_1 = matrix6 = None
+    beta_by_head = dk_1 = matrix4 = None
     gradients, initial = {}, {}
     if needs & {"alpha"}:  # the decay times <S_(t-1), dS_t>
         S_pairing = border_sums(

@@ -881,7 +881,7 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
     B, T = k.shape[:2]
     H = max(k.shape[2], beta.shape[2], lam.shape[2], lamb.shape[0], p.shape[2], 0)
     D = k.shape[-1]
-    config = choose(some.dtype, (D,), "f9a5f0cc03204422")
+    config = choose(some.dtype, (D,), "19ee660da5213491")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -1199,6 +1199,7 @@ def x_system_backward_prepare_2(
     matrix1,
     lam_sums,
     lam_resets,
+    beta_by_head,
     dy_p,
     dy_b,
     dy_t,
@@ -1249,10 +1250,13 @@ def x_system_backward_prepare_2(
         if EXACT:
             seen = seen & (i[None, :] >= lam_r[:, None])
         m = power(lam_a[:, None] - lam_a[None, :], seen)  # decays from write to read
+        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         dy = tl.load(dy_p + t0 * dy_t + i[:, None] * dy_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         k = tl.load(k_p + t0 * k_t + i[:, None] * k_t + d[None, :], mask=i_ok[:, None] & d_ok[None, :], other=0.0)
         p = tl.dot(dy.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # dy k^T
-        tl.store(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p))  # (dy k^T) . m
+        tl.store(
+            matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta[None, :] * (m * p))
+        )  # ((dy k^T) . m) diag(beta)
 
 
 @triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
@@ -1266,13 +1270,13 @@ def x_system_backward_sweep_2(
     k_t,
     k_h,
     k_g,
+    beta_by_head,
     p_p,
     p_b,
     p_t,
     p_h,
     p_g,
     matrix1,
-    beta_by_head,
     dk_1_out,
     dy_p,
     dy_b,
@@ -1339,7 +1343,6 @@ def x_system_backward_sweep_2(
         lam_r = tl.load(lam_resets + at + row) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
-        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         p = tl.zeros([block_d_kept, C], tl.float32)
         p2 = tl.load(
@@ -1365,15 +1368,18 @@ def x_system_backward_sweep_2(
             dH_slice2 = p4  # kept dH + dy^T diag(until) p
             dH_next = dH_next + (dH_slice2,)
         dH = dH_next
+        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         rounded, rest = rounded_and_rest(t, DT)
-        p3 = tl.dot(p2.to(DT), rounded.to(DT), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix1 p
+        p3 = tl.dot(
+            p2.to(DT), rounded.to(DT), ((since * beta)[None, :] * p), input_precision="tf32x3"
+        )  # ... + matrix1 p
         if not EXACT:
             p3 = tl.dot(p2.to(DT), rest.to(DT), p3)
         if YIELD:
             tl.store(
                 dk_1_out + step * D + i[None, :] * (H * D) + d_kept[:, None],
-                (beta[None, :] * p3),
+                p3,
                 mask=d_kept_ok[:, None] & i_ok[None, :],
             )  # dk
     for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -1636,7 +1642,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     B, T = k.shape[:2]
     H = max(k.shape[2], beta.shape[2], lam.shape[2], lamb.shape[0], p.shape[2], 0)
     D = k.shape[-1]
-    config = choose(some.dtype, (D,), "f9a5f0cc03204422")
+    config = choose(some.dtype, (D,), "19ee660da5213491")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -1688,6 +1694,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             matrix1,
             lam_sums,
             lam_resets,
+            beta_by_head,
             dy,
             *strides(dy, H),
             k,
@@ -1719,10 +1726,10 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
                 lam_resets,
                 k,
                 *strides(k, H),
+                beta_by_head,
                 p,
                 *strides(p, H),
                 matrix1,
-                beta_by_head,
                 None,
                 dy,
                 *strides(dy, H),
@@ -1806,10 +1813,10 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             lam_resets,
             k,
             *strides(k, H),
+            beta_by_head,
             p,
             *strides(p, H),
             matrix1,
-            beta_by_head,
             dk_1,
             dy,
             *strides(dy, H),
@@ -2431,7 +2438,7 @@ def triton_o_forward(given, states, constants, packed=None, needs_backward=True,
     H = max(k.shape[2], v.shape[2], beta.shape[2], lam.shape[2], x.shape[2], 0)
     D = k.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "921fa0e50c0b738e")
+    config = choose(some.dtype, (D, E), "094a57d2c25f68ac")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -2617,7 +2624,9 @@ def o_backward_prepare_1(
         p2 = tl.dot(rounded.to(DT), tl.trans(k.to(DT)), input_precision="tf32x3")  # x k^T
         if not EXACT:
             p2 = tl.dot(rest.to(DT), tl.trans(k.to(DT)), p2)
-        tl.store(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p2))  # (x k^T) . m
+        tl.store(
+            matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (beta[None, :] * (m * p2))
+        )  # ((x k^T) . m) diag(beta)
         tl.store(matrix3 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :], (m * p))  # (dy v^T) . m
         pairs = beta[None, :] * (
             m * tl.where(i[:, None] > i[None, :], 1.0, 0.0) * p * p2
@@ -2793,13 +2802,13 @@ def o_backward_sweep_2(
     k_t,
     k_h,
     k_g,
+    beta_by_head,
     dy_p,
     dy_b,
     dy_t,
     dy_h,
     dy_g,
     matrix2,
-    beta_by_head,
     dv_out,
     x_p,
     x_b,
@@ -2867,7 +2876,6 @@ def o_backward_sweep_2(
         lam_r = tl.load(lam_resets + at + row) if EXACT else -1
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
-        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         p = tl.zeros([block_e, C], tl.float32)
         dy = tl.load(dy_p + t0 * dy_t + i[None, :] * dy_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
@@ -2898,16 +2906,17 @@ def o_backward_sweep_2(
             dS_slice2 = p3  # kept dS + x^T diag(until) dy
             dS_next = dS_next + (dS_slice2,)
         dS = dS_next
+        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         rounded2, rest2 = rounded_and_rest(t, DT)
-        p2 = tl.dot(dy.to(DT), rounded2.to(DT), (since[None, :] * p), input_precision="tf32x3")  # ... + matrix2 dy
+        p2 = tl.dot(
+            dy.to(DT), rounded2.to(DT), ((since * beta)[None, :] * p), input_precision="tf32x3"
+        )  # ... + matrix2 dy
         if not EXACT:
             p2 = tl.dot(dy.to(DT), rest2.to(DT), p2)
         if YIELD:
             tl.store(
-                dv_out + step * E + i[None, :] * (H * E) + e[:, None],
-                (beta[None, :] * p2),
-                mask=e_ok[:, None] & i_ok[None, :],
+                dv_out + step * E + i[None, :] * (H * E) + e[:, None], p2, mask=e_ok[:, None] & i_ok[None, :]
             )  # dv
     for n_d in tl.static_range((D + block_d - 1) // block_d):
         if YIELD:
@@ -3102,7 +3111,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
     H = max(k.shape[2], v.shape[2], beta.shape[2], lam.shape[2], x.shape[2], 0)
     D = k.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "921fa0e50c0b738e")
+    config = choose(some.dtype, (D, E), "094a57d2c25f68ac")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -3169,10 +3178,10 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
                 lam_resets,
                 k,
                 *strides(k, H),
+                beta_by_head,
                 dy,
                 *strides(dy, H),
                 matrix2,
-                beta_by_head,
                 None,
                 x,
                 *strides(x, H),
@@ -3265,10 +3274,10 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
             lam_resets,
             k,
             *strides(k, H),
+            beta_by_head,
             dy,
             *strides(dy, H),
             matrix2,
-            beta_by_head,
             dv,
             x,
             *strides(x, H),

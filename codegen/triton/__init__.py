@@ -1,8 +1,8 @@
 """The Triton backend: a plan's sweeps as kernels, and the functions that launch them."""
 
 from .blocks import Blocks
-from .decayed import simplified
 from .names import IMPORTS
+from .scaled import simplified
 from .section import cuttable, roles, triton_source, walked, whole_walk
 from .tile import CannotPrint, Fine
 from .together import Together

@@ -341,7 +341,20 @@ class _Opening:
                     made = self.matrix(mul(*inside))
                     return total(mul(made, *(self.hoist(f) for f in factors if f not in inside)), COL)
             x = rebuild(x, (self.scale(x.args[0]),))
+        if x.op == "mul" and self.dense and (moved := self.inward(x)) is not x:
+            return self.hoist(moved)
         return rebuild(x, (self.hoist(a) for a in x.args)) if x.args else x
+
+    def inward(self, x: Node) -> Node:
+        """A product with numbers of each read's step moved into the one sum over writes that it has, so that they become part of
+        a matrix over the steps of a chunk."""
+        numbers = [f for f in x.args if f.op == "leaf" and f.attrs[0] == "input" and f.axes == (ROW,)]
+        sums = [f for f in x.args if f.op == "sum" and f.attrs == (COL,) and ROW in f.axes]
+        if not numbers or len(sums) != 1:
+            return x
+        (f,) = sums
+        moved = make("sum", (mul(*numbers, *factors_of(f.args[0])),), f.attrs, f.axes)
+        return mul(moved, *(y for y in x.args if y is not f and y not in numbers))
 
     def matrix(self, node: Node) -> Node:
         """The leaf of a matrix that the kernel ahead makes, perhaps as the transposed one of another walk."""

@@ -14,10 +14,10 @@ from ..segments import feeds_back, linear_sweep
 from ..stages import Plan
 from .blocks import Blocks, blocks
 from .cut import cut
-from .decayed import simplified
 from .fuse import fuse
 from .host import HASH, Host, without
 from .kernels import Kernel
+from .scaled import simplified
 from .tile import CannotPrint, Fine
 from .together import Together, together
 from .together_host import WholeHost

@@ -11,9 +11,10 @@ from chunkform.codegen.ir import mul, walk
 from chunkform.codegen.pipeline import compile_spec
 from chunkform.codegen.stages import Sweep
 from chunkform.codegen.triton import simplified, triton_source
-from chunkform.codegen.triton.decayed import decayed
 from chunkform.codegen.triton.fuse import fuse
+from chunkform.codegen.triton.opened import opened
 from chunkform.codegen.triton.reused import reused
+from chunkform.codegen.triton.scaled import scaled
 from chunkform.codegen.triton.section import walked
 from chunkform.errors import GateError
 from chunkform.spec.language import Recurrence, find
@@ -67,11 +68,20 @@ def test_reads_are_made_with_a_steps_decay_that_all_their_uses_are_times():
     assert "alpha_by_head" not in triton_source(compiled("gated_delta_rule"))
 
 
-@pytest.mark.parametrize("name", ["lightning_attention", "kimi_delta_attention", "delta_rule"])
-def test_reads_whose_uses_say_nothing_of_a_steps_decay_stay(name):
-    """There is none, or one for each channel."""
+def test_matrices_over_steps_serve_the_sweeps_over_both_states():
+    """A read that is times beta_t is of what writes with beta_t make of the other state, transposed."""
+    for name, before, after in (("gated_delta_rule", 6, 4), ("delta_rule", 6, 4)):
+        c = compiled(name)
+        plans = reused(c.backward), simplified(c.backward)
+        made = [{x for s in p.sweeps for x in opened(s, True).matrices} for p in plans]
+        assert [len(x) for x in made] == [before, after]
+
+
+@pytest.mark.parametrize("name", ["lightning_attention", "kimi_delta_attention"])
+def test_reads_of_which_uses_are_times_no_number_stay(name):
+    """Or of a state with a decay for each channel."""
     plan = reused(compiled(name).backward)
-    assert decayed(plan) is plan
+    assert scaled(plan) is plan
 
 
 def test_a_read_that_an_output_is_as_well_stays():
@@ -87,7 +97,7 @@ def test_a_read_that_an_output_is_as_well_stays():
     c = compile_spec(r)
     plan = reused(c.backward)
     assert any(".prev." in x.attrs[1] for s in plan.sweeps for x in s.chunk.outputs)
-    assert decayed(plan) is plan
+    assert scaled(plan) is plan
 
 
 def test_the_gate_refuses_walks_that_compute_something_else():

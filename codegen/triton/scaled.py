@@ -1,9 +1,11 @@
-"""Reads of a state before a step's decay, of which every use is times that decay: they are made with it.
+"""Reads of which every use is times the same number of the step: they are made with it.
 
-    alpha_t (S_{t-1} v_t) = (alpha_t S_{t-1}) v_t
+    alpha_t (S_{t-1} v_t) = (alpha_t S_{t-1}) v_t          beta_t (dS_t u_t) = dS_t (beta_t u_t)
 
-So the decays of such a read reach up to its own step, as those of other reads do, and no kernel needs the decay of a step on its
-own, nor sums of decays up to the step before. For one decay a step: of one for each channel kernels have the sums anyway.
+A decay of a step makes the decays of such a read reach up to its own step, as those of other reads do, so that no kernel needs it
+on its own, nor sums of decays up to the step before. Any other number becomes part of matrices over the steps of a chunk, which
+are then those of the sweep over the other state, transposed: its writes have that number. For states with one decay a step, or
+none: of one for each channel, such matrices are made block by block.
 """
 
 from __future__ import annotations
@@ -19,21 +21,36 @@ from .reused import reused
 
 def simplified(plan: Plan) -> Plan:
     """The plan as kernels walk it, before walks that load too much are cut."""
-    return decayed(reused(plan))
+    return scaled(reused(plan))
 
 
-def decayed(plan: Plan) -> Plan:
-    """The plan, with the decay in such reads."""
+def scaled(plan: Plan) -> Plan:
+    """The plan, with such numbers in its reads."""
     for k, stage in enumerate(plan.stages):
-        if not isinstance(stage, Sweep):
-            continue
-        for r in stage.reads:
+        for r in stage.reads if isinstance(stage, Sweep) else ():
             decay = plan.form.state(r.state).decay
-            if decay is None or decay.axes or decay.op != "leaf" or r.leaf not in stage.chunk.outputs:
+            if decay is not None and (decay.axes or decay.op != "leaf"):
                 continue
-            if _before(stage.chunk.outputs[r.leaf]) and (found := _made_with(plan, k, r.leaf, decay)) is not None:
-                plan = found
+            for number in _numbers(plan, r.leaf):
+                made = plan.stages[k].chunk.outputs.get(r.leaf)  # type: ignore[union-attr]
+                if made is not None and (number is not decay or _before(made)):
+                    plan = _made_with(plan, k, r.leaf, number) or plan
     return plan
+
+
+def _numbers(plan: Plan, read: Node) -> list[Node]:
+    """Numbers of a step that uses of a read are times."""
+    using = [x for x in _values(plan) if _uses(x, read)]
+    found = dict.fromkeys(f for x in using for t in terms_of(x) for f in factors_of(t) if f.op == "leaf" and not f.axes)
+    return [f for f in found if f.attrs[0] in ("input", "decay")]
+
+
+def _values(plan: Plan) -> Iterator[Node]:
+    for stage in plan.stages:
+        if isinstance(stage, Map):
+            yield from stage.values.values()
+        elif isinstance(stage, Accumulate):
+            yield from (stage.pairing.late, stage.pairing.early)
 
 
 def _before(x: Node) -> bool:
@@ -42,28 +59,28 @@ def _before(x: Node) -> bool:
     return bool(decays) and all(longer(y, ROW) is not None for y in decays)
 
 
-def _made_with(plan: Plan, k: int, read: Node, decay: Node) -> Plan | None:
-    """The plan with a read times the decay in the place of the read of stage k; None where a use isn't times the decay."""
+def _made_with(plan: Plan, k: int, read: Node, number: Node) -> Plan | None:
+    """The plan with a read times a number in the place of the read of stage k; None where a use isn't times that."""
     if any(_uses(x, read) for x in _given(plan)):
         return None
     stages = list(plan.stages)
     for n, stage in enumerate(stages):
         if isinstance(stage, Map):
-            values = {name: _without(x, read, decay) for name, x in stage.values.items()}
+            values = {name: _without(x, read, number) for name, x in stage.values.items()}
             if None in values.values():
                 return None
             stages[n] = Map({name: x for name, x in values.items() if x is not None})
         if isinstance(stage, Accumulate):
-            late, early = (_without(x, read, decay) for x in (stage.pairing.late, stage.pairing.early))
+            late, early = (_without(x, read, number) for x in (stage.pairing.late, stage.pairing.early))
             if late is None or early is None:
                 return None
             stages[n] = replace(stage, pairing=replace(stage.pairing, late=late, early=early))
     sweep = plan.stages[k]
     assert isinstance(sweep, Sweep)
     chunk = sweep.chunk
-    stream = leaf("stream", decay.key[:12], (ROW,))
+    stream = leaf("stream", number.key[:12], (ROW,))
     outputs = chunk.outputs | {read: add(*(mul(stream, x) for x in terms_of(chunk.outputs[read])))}
-    stages[k] = replace(sweep, chunk=replace(chunk, streams=chunk.streams | {stream: decay}, outputs=outputs))
+    stages[k] = replace(sweep, chunk=replace(chunk, streams=chunk.streams | {stream: number}, outputs=outputs))
     return replace(plan, stages=tuple(stages))
 
 
@@ -80,15 +97,15 @@ def _uses(x: Node, read: Node) -> bool:
     return any(y.op == "leaf" and y.attrs[:2] == read.attrs[:2] for y in walk(x))
 
 
-def _without(x: Node, read: Node, decay: Node) -> Node | None:
-    """x without the decay that each use of a read is times; None where one isn't."""
+def _without(x: Node, read: Node, number: Node) -> Node | None:
+    """x without the number that each use of a read is times; None where one isn't."""
     if not _uses(x, read):
         return x
     if x.op == "add":
-        terms = [_without(y, read, decay) for y in x.args]
+        terms = [_without(y, read, number) for y in x.args]
         return None if None in terms else add(*terms)
     factors = factors_of(x)
-    rest = [f for f in factors if f is not decay]
+    rest = [f for f in factors if f is not number]
     return mul(*rest) if len(rest) == len(factors) - 1 and _linear(mul(*rest), read) else None
 
 
