@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from .chunk import Builder
-from .ir import ONE, ZERO, Node, add, canonical_axis, eye, leaf, mul, rename, total
+from .ir import ONE, ZERO, Node, add, canonical_axis, eye, leaf, mul, rename, total, walk
 from .plan import Sweep
 from .read_write import Read, StateForm, Write, affine_terms
 
@@ -169,6 +169,19 @@ def linear_sweep(group: tuple[StateForm, ...], table: dict[Node, Read]) -> Sweep
     own = {rename(x, columns): replace(r, leaf=rename(x, columns)) for x, r in table.items() if r.state in names}
     moved = tuple(states)
     return Sweep(moved, True, "row", (), names, Builder(moved, (), True, own).build())
+
+
+def same_walk(group: tuple[StateForm, ...], table: dict[Node, Read]) -> bool:
+    """Are columns of A what the walk over the states itself makes of columns of the identity, where all that it loads for columns
+    is zero? So it is where each constant is a product with something that it loads for them."""
+    names = tuple(s.name for s in group)
+    for s in group:
+        for w in s.writes:
+            terms = affine_terms(w.right, lambda x: x in table and table[x].state in names)
+            for term in (term for term, _, read in terms if read is None):
+                if not any(y.op == "leaf" and s.col in y.axes for y in walk(term)):
+                    return False
+    return True
 
 
 # --- the two parts of a map -------------------------------------------------------------------------------------------

@@ -532,6 +532,7 @@ def forward_prepare_1(
 def forward_sweep_1(
     S_first,
     S_last,
+    S_linear,
     k_p,
     k_b,
     k_t,
@@ -572,8 +573,11 @@ def forward_sweep_1(
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S."""
-    tile = tl.program_id(0) % tl.cdiv(E, block_e)
-    sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
+    tiles = tl.cdiv(E, block_e)
+    if S_linear is not None:
+        tiles += tl.cdiv(D, block_e)
+    tile = tl.program_id(0) % tiles
+    sh = (tl.program_id(0) // tiles).to(tl.int64)
     h = sh % H
     b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
     bh = b * H + h
@@ -581,6 +585,9 @@ def forward_sweep_1(
     i = tl.arange(0, C)
     e = tile * block_e + tl.arange(0, block_e)
     e_ok = e < E
+    if S_linear is not None:
+        column = e - tl.cdiv(E, block_e) * block_e  # of the matrix of the part's map
+        column_ok = (column >= 0) & (column < D)
     S = ()
     d = ()
     d_ok = ()
@@ -594,6 +601,8 @@ def forward_sweep_1(
                 mask=d_ok_slice[None, :] & e_ok[:, None],
                 other=0.0,
             )
+        if S_linear is not None:
+            S_slice += tl.where(column[:, None] == d_slice[None, :], 1.0, 0.0)
         S = S + (S_slice,)
         d = d + (d_slice,)
         d_ok = d_ok + (d_ok_slice,)
@@ -657,100 +666,11 @@ def forward_sweep_1(
             tl.store(
                 S_last + sh * D * E + d[n_d][None, :] * E + e[:, None], S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None]
             )
-
-
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
-def forward_ends_1(
-    S_last,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    matrix1,
-    beta_by_head,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    block_d_kept: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
-):
-    """A walk forwards over chunks, carrying a tile of S."""
-    tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
-    sh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
-    h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
-    bh = b * H + h
-    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
-    i = tl.arange(0, C)
-    d_kept = tile * block_d_kept + tl.arange(0, block_d_kept)
-    S = ()
-    d = ()
-    d_ok = ()
-    for n_d in tl.static_range((D + block_d - 1) // block_d):
-        d_slice = n_d * block_d + tl.arange(0, block_d)
-        d_ok_slice = d_slice < D
-        S_slice = tl.where(d_kept[:, None] == d_slice[None, :], 1.0, 0.0)
-        S = S + (S_slice,)
-        d = d + (d_slice,)
-        d_ok = d_ok + (d_ok_slice,)
-    d_kept_ok = d_kept < D
-    k_p += b * k_b + h // k_g * k_h
-    for n in tl.range(0, count, num_stages=STAGES):
-        c = n
-        t0 = begin + tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
-        c += first
-        i_ok = i < last + 1
-        row = i if EVEN else tl.minimum(i, last)
-        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
-        step = (b * T + t0) * H + h
-        p = tl.zeros([block_d_kept, C], tl.float32)
-        k = ()
-        for n_d in tl.static_range((D + block_d - 1) // block_d):
-            k_slice = tl.load(
-                k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
-            )
-            p = tl.dot(S[n_d].to(DT), tl.trans(k_slice.to(DT)), p, input_precision="tf32x3")  # k S
-            k = k + (k_slice,)
-        w = -p
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
-        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-        S_next = ()
-        for n_d in tl.static_range((D + block_d - 1) // block_d):
-            p3 = tl.dot(
-                (beta[None, :] * p2).to(DT), k[n_d].to(DT), S[n_d], input_precision="tf32x3"
-            )  # ... + k^T diag(beta) p2
-            S_slice2 = p3  # S + k^T diag(beta) p2
-            S_next = S_next + (S_slice2,)
-        S = S_next
-    for n_d in tl.static_range((D + block_d - 1) // block_d):
-        if YIELD:
-            if S_last is not None:
-                if part == parts - 1:
-                    tl.store(
-                        S_last + (sh // H // parts * H + h) * D * D + d[n_d][None, :] * D + d_kept[:, None],
-                        S[n_d],
-                        mask=d_ok[n_d][None, :] & d_kept_ok[:, None],
-                    )
-        else:
+        if S_linear is not None:
             tl.store(
-                S_last + sh * D * D + d[n_d][None, :] * D + d_kept[:, None],
+                S_linear + sh * D * D + d[n_d][None, :] * D + column[:, None],
                 S[n_d],
-                mask=d_ok[n_d][None, :] & d_kept_ok[:, None],
+                mask=column_ok[:, None] & d_ok[n_d][None, :],
             )
 
 
@@ -765,7 +685,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "9f046a3d730a304b")
+    config = choose(some.dtype, (D, E), "83afbbce209e473f")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -800,11 +720,18 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     )
     if parts > 1 or exchange is not None:
         S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
+        S_linear = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
         launch(
             forward_sweep_1,
-            (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
+            (
+                lay.sequences
+                * parts
+                * H
+                * (cdiv(E, min(config.tile, config.padded(E))) + cdiv(D, min(config.tile, config.padded(E)))),
+            ),
             None,
             S_ends,
+            S_linear,
             k,
             *strides(k, H),
             v,
@@ -826,9 +753,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             YIELD=False,
             WARPS=config.warps,
             STAGES=config.stages_for(
-                config.padded(D) * (k.element_size() + q.element_size()),
-                min(config.tile, config.padded(E)) * v.element_size()
-                + config.chunk * (matrix1.element_size() + matrix2.element_size()),
+                config.padded(D) * k.element_size(),
+                min(config.tile, config.padded(E)) * v.element_size() + config.chunk * matrix1.element_size(),
+                config.crowd(config.padded(D)),
             ),
             C=config.chunk,
             LEVELS=config.levels,
@@ -837,32 +764,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=2,
-        )
-        S_linear = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
-        launch(
-            forward_ends_1,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
-            S_linear,
-            k,
-            *strides(k, H),
-            matrix1,
-            beta_by_head,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            D=D,
-            block_d=min(config.slice, config.padded(D)),
-            block_d_kept=min(config.tile, config.padded(D)),
-            YIELD=False,
-            WARPS=config.warps,
-            STAGES=config.stages_for(config.padded(D) * k.element_size(), config.chunk * matrix1.element_size()),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.warps,
-            num_stages=2,
+            maxnreg=config.registers_for(config.crowd(config.padded(D))),
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             S_coming = exchange.begin((map_of_all("S", S_first, S_ends, lay, parts, True, linear=S_linear, axis=0),))
@@ -880,6 +782,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
         S_starts,
         S_last,
+        None,
         k,
         *strides(k, H),
         v,
@@ -1520,7 +1423,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "9f046a3d730a304b")
+    config = choose(some.dtype, (D, E), "83afbbce209e473f")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -1573,6 +1476,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     )
     if parts > 1 or exchange is not None:
         dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
+        dS_linear = saved["S linear"].mT
         launch(
             backward_sweep_1,
             (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
@@ -1602,7 +1506,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             WARPS=config.warps,
             STAGES=config.stages_for(
                 config.padded(D) * (k.element_size() + q.element_size()),
-                min(config.tile, config.padded(E)) * (do.element_size() + write1.element_size())
+                min(config.tile, config.padded(E)) * do.element_size()
                 + config.chunk * (matrix2.element_size() + matrix1.element_size()),
             ),
             C=config.chunk,
@@ -1613,7 +1517,6 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=config.warps,
             num_stages=2,
         )
-        dS_linear = saved["S linear"].mT
         if exchange is not None:  # other parts of the sequence are elsewhere
             dS_coming = exchange.begin(
                 (map_of_all("S", dS_first, dS_ends, lay, parts, False, linear=dS_linear, axis=0),)

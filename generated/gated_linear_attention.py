@@ -1124,8 +1124,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             YIELD=False,
             WARPS=config.warps,
             STAGES=config.stages_for(
-                config.padded(D) * (scaled1.element_size() + scaled2.element_size()),
-                min(config.tile, config.padded(E)) * v.element_size() + config.chunk * matrix1.element_size(),
+                config.padded(D) * scaled2.element_size(), min(config.tile, config.padded(E)) * v.element_size()
             ),
             BLOCK=BLOCK,
             C=config.chunk,
@@ -2220,8 +2219,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             YIELD=False,
             WARPS=config.warps,
             STAGES=config.stages_for(
-                config.padded(D) * (scaled1.element_size() + scaled2.element_size()),
-                min(config.tile, config.padded(E)) * do.element_size() + config.chunk * matrix1.element_size(),
+                config.padded(D) * scaled2.element_size(), min(config.tile, config.padded(E)) * do.element_size()
             ),
             BLOCK=BLOCK,
             C=config.chunk,

@@ -534,6 +534,7 @@ def forward_prepare_1(
 def forward_sweep_1(
     W_first,
     W_last,
+    W_linear,
     y_p,
     y_b,
     y_t,
@@ -574,8 +575,11 @@ def forward_sweep_1(
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of W."""
-    tile = tl.program_id(0) % tl.cdiv(M, block_m_)
-    sh = (tl.program_id(0) // tl.cdiv(M, block_m_)).to(tl.int64)
+    tiles = tl.cdiv(M, block_m_)
+    if W_linear is not None:
+        tiles += tl.cdiv(N, block_m_)
+    tile = tl.program_id(0) % tiles
+    sh = (tl.program_id(0) // tiles).to(tl.int64)
     h = sh % H
     b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
     bh = b * H + h
@@ -583,6 +587,9 @@ def forward_sweep_1(
     i = tl.arange(0, C)
     m_ = tile * block_m_ + tl.arange(0, block_m_)
     m__ok = m_ < M
+    if W_linear is not None:
+        column = m_ - tl.cdiv(M, block_m_) * block_m_  # of the matrix of the part's map
+        column_ok = (column >= 0) & (column < N)
     W = ()
     n_ = ()
     n__ok = ()
@@ -596,6 +603,8 @@ def forward_sweep_1(
                 mask=m__ok[:, None] & n__ok_slice[None, :],
                 other=0.0,
             )
+        if W_linear is not None:
+            W_slice += tl.where(column[:, None] == n__slice[None, :], 1.0, 0.0)
         W = W + (W_slice,)
         n_ = n_ + (n__slice,)
         n__ok = n__ok + (n__ok_slice,)
@@ -668,101 +677,11 @@ def forward_sweep_1(
                 W[n_n_],
                 mask=m__ok[:, None] & n__ok[n_n_][None, :],
             )
-
-
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
-def forward_ends_1(
-    W_last,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    matrix1,
-    eta_by_head,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    N: tl.constexpr,
-    block_n_: tl.constexpr,
-    block_n__kept: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
-):
-    """A walk forwards over chunks, carrying a tile of W."""
-    tile = tl.program_id(0) % tl.cdiv(N, block_n__kept)
-    sh = (tl.program_id(0) // tl.cdiv(N, block_n__kept)).to(tl.int64)
-    h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
-    bh = b * H + h
-    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
-    i = tl.arange(0, C)
-    n__kept = tile * block_n__kept + tl.arange(0, block_n__kept)
-    W = ()
-    n_ = ()
-    n__ok = ()
-    for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
-        n__slice = n_n_ * block_n_ + tl.arange(0, block_n_)
-        n__ok_slice = n__slice < N
-        W_slice = tl.where(n__kept[:, None] == n__slice[None, :], 1.0, 0.0)
-        W = W + (W_slice,)
-        n_ = n_ + (n__slice,)
-        n__ok = n__ok + (n__ok_slice,)
-    n__kept_ok = n__kept < N
-    x_p += b * x_b + h // x_g * x_h
-    for n in tl.range(0, count, num_stages=STAGES):
-        c = n
-        t0 = begin + tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
-        c += first
-        i_ok = i < last + 1
-        row = i if EVEN else tl.minimum(i, last)
-        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
-        step = (b * T + t0) * H + h
-        p = tl.zeros([block_n__kept, C], tl.float32)
-        x = ()
-        for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
-            x_slice = tl.load(
-                x_p + t0 * x_t + i[:, None] * x_t + n_[n_n_][None, :],
-                mask=i_ok[:, None] & n__ok[n_n_][None, :],
-                other=0.0,
-            )
-            p = tl.dot(W[n_n_].to(DT), tl.trans(x_slice.to(DT)), p, input_precision="tf32x3")  # x W
-            x = x + (x_slice,)
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(p.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 p
-        eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
-        W_next = ()
-        for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
-            p3 = tl.dot(
-                (-eta[None, :] * p2).to(DT), x[n_n_].to(DT), W[n_n_], input_precision="tf32x3"
-            )  # ... + -x^T diag(eta) p2
-            W_slice2 = p3  # W - x^T diag(eta) p2
-            W_next = W_next + (W_slice2,)
-        W = W_next
-    for n_n_ in tl.static_range((N + block_n_ - 1) // block_n_):
-        if YIELD:
-            if W_last is not None:
-                if part == parts - 1:
-                    tl.store(
-                        W_last + (sh // H // parts * H + h) * N * N + n_[n_n_][None, :] * N + n__kept[:, None],
-                        W[n_n_],
-                        mask=n__ok[n_n_][None, :] & n__kept_ok[:, None],
-                    )
-        else:
+        if W_linear is not None:
             tl.store(
-                W_last + sh * N * N + n_[n_n_][None, :] * N + n__kept[:, None],
+                W_linear + sh * N * N + n_[n_n_][None, :] * N + column[:, None],
                 W[n_n_],
-                mask=n__ok[n_n_][None, :] & n__kept_ok[:, None],
+                mask=column_ok[:, None] & n__ok[n_n_][None, :],
             )
 
 
@@ -777,7 +696,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "4803bc92ce19b43d")
+    config = choose(some.dtype, (N, M), "b900a06ebd80cfb2")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(M, min(config.tile, config.padded(M))))
     W_first = whole(states.get("W"))
@@ -812,11 +731,18 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     )
     if parts > 1 or exchange is not None:
         W_ends = some.new_empty((B * parts, H, M, N), dtype=torch.float32)
+        W_linear = some.new_empty((B * parts, H, N, N), dtype=torch.float32)
         launch(
             forward_sweep_1,
-            (lay.sequences * parts * H * cdiv(M, min(config.tile, config.padded(M))),),
+            (
+                lay.sequences
+                * parts
+                * H
+                * (cdiv(M, min(config.tile, config.padded(M))) + cdiv(N, min(config.tile, config.padded(M)))),
+            ),
             None,
             W_ends,
+            W_linear,
             y,
             *strides(y, H),
             x,
@@ -838,9 +764,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             YIELD=False,
             WARPS=config.warps,
             STAGES=config.stages_for(
-                config.padded(N) * (x.element_size() + z.element_size()),
-                min(config.tile, config.padded(M)) * y.element_size()
-                + config.chunk * (matrix1.element_size() + matrix2.element_size()),
+                config.padded(N) * x.element_size(),
+                min(config.tile, config.padded(M)) * y.element_size() + config.chunk * matrix1.element_size(),
+                config.crowd(config.padded(N)),
             ),
             C=config.chunk,
             LEVELS=config.levels,
@@ -849,32 +775,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=2,
-        )
-        W_linear = some.new_empty((B * parts, H, N, N), dtype=torch.float32)
-        launch(
-            forward_ends_1,
-            (lay.sequences * parts * H * cdiv(N, min(config.tile, config.padded(N))),),
-            W_linear,
-            x,
-            *strides(x, H),
-            matrix1,
-            eta_by_head,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            N=N,
-            block_n_=min(config.slice, config.padded(N)),
-            block_n__kept=min(config.tile, config.padded(N)),
-            YIELD=False,
-            WARPS=config.warps,
-            STAGES=config.stages_for(config.padded(N) * x.element_size(), config.chunk * matrix1.element_size()),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.warps,
-            num_stages=2,
+            maxnreg=config.registers_for(config.crowd(config.padded(N))),
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             W_coming = exchange.begin((map_of_all("W", W_first, W_ends, lay, parts, True, linear=W_linear, axis=1),))
@@ -892,6 +793,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         (lay.sequences * parts * H * cdiv(M, min(config.tile, config.padded(M))),),
         W_starts,
         W_last,
+        None,
         y,
         *strides(y, H),
         x,
@@ -1543,7 +1445,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "4803bc92ce19b43d")
+    config = choose(some.dtype, (N, M), "b900a06ebd80cfb2")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(N, min(config.tile, config.padded(N))))
     W_first = whole(states.get("W"))
@@ -1598,6 +1500,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     )
     if parts > 1 or exchange is not None:
         dW_ends = some.new_empty((B * parts, H, M, N), dtype=torch.float32)
+        dW_linear = saved["W linear"].mT
         launch(
             backward_sweep_1,
             (lay.sequences * parts * H * cdiv(M, min(config.tile, config.padded(M))),),
@@ -1635,7 +1538,6 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=config.warps,
             num_stages=2,
         )
-        dW_linear = saved["W linear"].mT
         if exchange is not None:  # other parts of the sequence are elsewhere
             dW_coming = exchange.begin(
                 (map_of_all("W", dW_first, dW_ends, lay, parts, False, linear=dW_linear, axis=1),)

@@ -619,6 +619,7 @@ def forward_prepare_1(
 def forward_sweep_1(
     s_first,
     s_last,
+    s_linear,
     o_p,
     o_b,
     o_t,
@@ -660,8 +661,11 @@ def forward_sweep_1(
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of s."""
-    tile = tl.program_id(0) % tl.cdiv(E, block_e)
-    sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
+    tiles = tl.cdiv(E, block_e)
+    if s_linear is not None:
+        tiles += tl.cdiv(D, block_e)
+    tile = tl.program_id(0) % tiles
+    sh = (tl.program_id(0) // tiles).to(tl.int64)
     h = sh % H
     b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
     bh = b * H + h
@@ -669,6 +673,9 @@ def forward_sweep_1(
     i = tl.arange(0, C)
     e = tile * block_e + tl.arange(0, block_e)
     e_ok = e < E
+    if s_linear is not None:
+        column = e - tl.cdiv(E, block_e) * block_e  # of the matrix of the part's map
+        column_ok = (column >= 0) & (column < D)
     d = ()
     d_ok = ()
     s = ()
@@ -682,6 +689,8 @@ def forward_sweep_1(
                 mask=d_ok_slice[None, :] & e_ok[:, None],
                 other=0.0,
             )
+        if s_linear is not None:
+            s_slice += tl.where(column[:, None] == d_slice[None, :], 1.0, 0.0)
         d = d + (d_slice,)
         d_ok = d_ok + (d_ok_slice,)
         s = s + (s_slice,)
@@ -746,119 +755,11 @@ def forward_sweep_1(
             tl.store(
                 s_last + sh * D * E + d[n_d][None, :] * E + e[:, None], s[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None]
             )
-
-
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
-def forward_ends_1(
-    s_last,
-    q_p,
-    q_b,
-    q_t,
-    q_h,
-    q_g,
-    lam_sums,
-    lam_resets,
-    matrix1,
-    lam_by_head,
-    k_p,
-    k_b,
-    k_t,
-    k_h,
-    k_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    block_d_kept: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
-):
-    """A walk forwards over chunks, carrying a tile of s."""
-    tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
-    sh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
-    h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
-    bh = b * H + h
-    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
-    i = tl.arange(0, C)
-    d_kept = tile * block_d_kept + tl.arange(0, block_d_kept)
-    d = ()
-    d_ok = ()
-    s = ()
-    for n_d in tl.static_range((D + block_d - 1) // block_d):
-        d_slice = n_d * block_d + tl.arange(0, block_d)
-        d_ok_slice = d_slice < D
-        s_slice = tl.where(d_kept[:, None] == d_slice[None, :], 1.0, 0.0)
-        d = d + (d_slice,)
-        d_ok = d_ok + (d_ok_slice,)
-        s = s + (s_slice,)
-    d_kept_ok = d_kept < D
-    q_p += b * q_b + h // q_g * q_h
-    k_p += b * k_b + h // k_g * k_h
-    for n in tl.range(0, count, num_stages=STAGES):
-        c = n
-        t0 = begin + tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
-        c += first
-        i_ok = i < last + 1
-        row = i if EVEN else tl.minimum(i, last)
-        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
-        step = (b * T + t0) * H + h
-        lam_a = tl.load(lam_sums + at + row)
-        lam_r = tl.load(lam_resets + at + row) if EXACT else -1
-        lam_a_end = tl.load(lam_sums + at + last)
-        lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
-        p = tl.zeros([block_d_kept, C], tl.float32)
-        k = ()
-        for n_d in tl.static_range((D + block_d - 1) // block_d):
-            q = tl.load(
-                q_p + t0 * q_t + i[:, None] * q_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
-            )
-            p = tl.dot(s[n_d].to(DT), tl.trans(q.to(DT)), p, input_precision="tf32x3")  # q s
-            k_slice = tl.load(
-                k_p + t0 * k_t + i[:, None] * k_t + d[n_d][None, :], mask=i_ok[:, None] & d_ok[n_d][None, :], other=0.0
-            )
-            k = k + (k_slice,)
-        since = power(lam_a, lam_r < 0)
-        w = -since[None, :] * p
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
-        kept = power(lam_a_end, lam_r_end < 0)
-        lam = tl.exp(tl.load(lam_by_head + at + i, mask=i_ok, other=0.0))
-        x = tl.where(i_ok, (1.0 + (-lam)), 0.0)  # 1 - lam
-        until = power(lam_a_end - lam_a, lam_r_end < i + 1)
-        s_next = ()
-        for n_d in tl.static_range((D + block_d - 1) // block_d):
-            p3 = tl.dot(
-                ((x * until)[None, :] * p2).to(DT), k[n_d].to(DT), (kept * s[n_d]), input_precision="tf32x3"
-            )  # ... + k^T diag((1 - lam) . until) p2
-            s_slice2 = p3  # kept s + k^T diag((1 - lam) . until) p2
-            s_next = s_next + (s_slice2,)
-        s = s_next
-    for n_d in tl.static_range((D + block_d - 1) // block_d):
-        if YIELD:
-            if s_last is not None:
-                if part == parts - 1:
-                    tl.store(
-                        s_last + (sh // H // parts * H + h) * D * D + d[n_d][None, :] * D + d_kept[:, None],
-                        s[n_d],
-                        mask=d_ok[n_d][None, :] & d_kept_ok[:, None],
-                    )
-        else:
+        if s_linear is not None:
             tl.store(
-                s_last + sh * D * D + d[n_d][None, :] * D + d_kept[:, None],
+                s_linear + sh * D * D + d[n_d][None, :] * D + column[:, None],
                 s[n_d],
-                mask=d_ok[n_d][None, :] & d_kept_ok[:, None],
+                mask=column_ok[:, None] & d_ok[n_d][None, :],
             )
 
 
@@ -873,7 +774,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], o.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = o.shape[-1]
-    config = choose(some.dtype, (D, E), "fa4ed40e1e7d78db")
+    config = choose(some.dtype, (D, E), "279cab2bb1c9a96c")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     s_first = whole(states.get("s"))
@@ -909,11 +810,18 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     )
     if parts > 1 or exchange is not None:
         s_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
+        s_linear = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
         launch(
             forward_sweep_1,
-            (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
+            (
+                lay.sequences
+                * parts
+                * H
+                * (cdiv(E, min(config.tile, config.padded(E))) + cdiv(D, min(config.tile, config.padded(E)))),
+            ),
             None,
             s_ends,
+            s_linear,
             o,
             *strides(o, H),
             q,
@@ -938,6 +846,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             STAGES=config.stages_for(
                 config.padded(D) * (q.element_size() + k.element_size()),
                 min(config.tile, config.padded(E)) * o.element_size() + config.chunk * matrix1.element_size(),
+                config.crowd(config.padded(D)),
             ),
             C=config.chunk,
             LEVELS=config.levels,
@@ -946,38 +855,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=2,
-        )
-        s_linear = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
-        launch(
-            forward_ends_1,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
-            s_linear,
-            q,
-            *strides(q, H),
-            lam_sums,
-            lam_resets,
-            matrix1,
-            lam_by_head,
-            k,
-            *strides(k, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            D=D,
-            block_d=min(config.slice, config.padded(D)),
-            block_d_kept=min(config.tile, config.padded(D)),
-            YIELD=False,
-            WARPS=config.warps,
-            STAGES=config.stages_for(
-                config.padded(D) * (q.element_size() + k.element_size()), config.chunk * matrix1.element_size()
-            ),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.warps,
-            num_stages=2,
+            maxnreg=config.registers_for(config.crowd(config.padded(D))),
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             s_coming = exchange.begin((map_of_all("s", s_first, s_ends, lay, parts, True, linear=s_linear, axis=0),))
@@ -995,6 +873,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
         s_starts,
         s_last,
+        None,
         o,
         *strides(o, H),
         q,
@@ -1735,7 +1614,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], o.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = o.shape[-1]
-    config = choose(some.dtype, (D, E), "fa4ed40e1e7d78db")
+    config = choose(some.dtype, (D, E), "279cab2bb1c9a96c")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     s_first = whole(states.get("s"))
@@ -1777,6 +1656,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     )
     if parts > 1 or exchange is not None:
         ds_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
+        ds_linear = saved["s linear"].mT
         launch(
             backward_sweep_1,
             (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
@@ -1814,7 +1694,6 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=config.warps,
             num_stages=2,
         )
-        ds_linear = saved["s linear"].mT
         if exchange is not None:  # other parts of the sequence are elsewhere
             ds_coming = exchange.begin(
                 (map_of_all("s", ds_first, ds_ends, lay, parts, False, linear=ds_linear, axis=0),)

@@ -980,6 +980,7 @@ def forward_prepare_1_others(
 def forward_sweep_1(
     S_first,
     S_last,
+    S_linear,
     S_borders,
     scaled1_p,
     v_p,
@@ -1018,8 +1019,11 @@ def forward_sweep_1(
     DT: tl.constexpr,
 ):
     """A walk forwards over chunks, carrying a tile of S."""
-    tile = tl.program_id(0) % tl.cdiv(E, block_e)
-    sh = (tl.program_id(0) // tl.cdiv(E, block_e)).to(tl.int64)
+    tiles = tl.cdiv(E, block_e)
+    if S_linear is not None:
+        tiles += tl.cdiv(D, block_e)
+    tile = tl.program_id(0) % tiles
+    sh = (tl.program_id(0) // tiles).to(tl.int64)
     h = sh % H
     b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
     bh = b * H + h
@@ -1027,6 +1031,9 @@ def forward_sweep_1(
     i = tl.arange(0, C)
     e = tile * block_e + tl.arange(0, block_e)
     e_ok = e < E
+    if S_linear is not None:
+        column = e - tl.cdiv(E, block_e) * block_e  # of the matrix of the part's map
+        column_ok = (column >= 0) & (column < D)
     S = ()
     d = ()
     d_ok = ()
@@ -1040,6 +1047,8 @@ def forward_sweep_1(
                 mask=d_ok_slice[None, :] & e_ok[:, None],
                 other=0.0,
             )
+        if S_linear is not None:
+            S_slice += tl.where(column[:, None] == d_slice[None, :], 1.0, 0.0)
         S = S + (S_slice,)
         d = d + (d_slice,)
         d_ok = d_ok + (d_ok_slice,)
@@ -1136,117 +1145,11 @@ def forward_sweep_1(
             tl.store(
                 S_last + sh * D * E + d[n_d][None, :] * E + e[:, None], S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None]
             )
-
-
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
-def forward_ends_1(
-    S_last,
-    scaled1_p,
-    matrix1,
-    alpha_sums,
-    alpha_resets,
-    beta_by_head,
-    scaled3_p,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    D: tl.constexpr,
-    block_d: tl.constexpr,
-    block_d_kept: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
-):
-    """A walk forwards over chunks, carrying a tile of S."""
-    tile = tl.program_id(0) % tl.cdiv(D, block_d_kept)
-    sh = (tl.program_id(0) // tl.cdiv(D, block_d_kept)).to(tl.int64)
-    h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
-    bh = b * H + h
-    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
-    i = tl.arange(0, C)
-    d_kept = tile * block_d_kept + tl.arange(0, block_d_kept)
-    S = ()
-    d = ()
-    d_ok = ()
-    for n_d in tl.static_range((D + block_d - 1) // block_d):
-        d_slice = n_d * block_d + tl.arange(0, block_d)
-        d_ok_slice = d_slice < D
-        S_slice = tl.where(d_kept[:, None] == d_slice[None, :], 1.0, 0.0)
-        S = S + (S_slice,)
-        d = d + (d_slice,)
-        d_ok = d_ok + (d_ok_slice,)
-    d_kept_ok = d_kept < D
-    for n in tl.range(0, count, num_stages=STAGES):
-        c = n
-        t0 = begin + tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
-        c += first
-        i_ok = i < last + 1
-        row = i if EVEN else tl.minimum(i, last)
-        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
-        step = (b * T + t0) * H + h
-        p = tl.zeros([block_d_kept, C], tl.float32)
-        kept = ()
-        scaled3 = ()
-        for n_d in tl.static_range((D + block_d - 1) // block_d):
-            alpha_a_end = tl.load(alpha_sums + step * D + last * (H * D) + d[n_d], mask=d_ok[n_d], other=0)
-            alpha_n_end = (
-                tl.load(alpha_resets + step * D + last * (H * D) + d[n_d], mask=d_ok[n_d], other=0)
-                if EXACT
-                else tl.full([1], 0, tl.int32)
-            )
-            scaled1 = tl.load(
-                scaled1_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :],
-                other=0.0,
-            )
-            p = tl.dot(S[n_d].to(DT), tl.trans(scaled1.to(DT)), p, input_precision="tf32x3")  # scaled1 S
-            kept_slice = span(alpha_a_end, alpha_n_end, 0.0, 0)
-            scaled3_slice = tl.load(
-                scaled3_p + at * D + i[:, None] * D + d[n_d][None, :],
-                mask=i_ok[:, None] & d_ok[n_d][None, :],
-                other=0.0,
-            )
-            kept = kept + (kept_slice,)
-            scaled3 = scaled3 + (scaled3_slice,)
-        w = -p
-        t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
-        beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
-        S_next = ()
-        for n_d in tl.static_range((D + block_d - 1) // block_d):
-            p3 = tl.dot(
-                (beta[None, :] * p2).to(DT),
-                scaled3[n_d].to(DT),
-                (kept[n_d][None, :] * S[n_d]),
-                input_precision="tf32x3",
-            )  # ... + scaled3^T diag(beta) p2
-            S_slice2 = p3  # diag(kept) S + scaled3^T diag(beta) p2
-            S_next = S_next + (S_slice2,)
-        S = S_next
-    for n_d in tl.static_range((D + block_d - 1) // block_d):
-        if YIELD:
-            if S_last is not None:
-                if part == parts - 1:
-                    tl.store(
-                        S_last + (sh // H // parts * H + h) * D * D + d[n_d][None, :] * D + d_kept[:, None],
-                        S[n_d],
-                        mask=d_ok[n_d][None, :] & d_kept_ok[:, None],
-                    )
-        else:
+        if S_linear is not None:
             tl.store(
-                S_last + sh * D * D + d[n_d][None, :] * D + d_kept[:, None],
+                S_linear + sh * D * D + d[n_d][None, :] * D + column[:, None],
                 S[n_d],
-                mask=d_ok[n_d][None, :] & d_kept_ok[:, None],
+                mask=column_ok[:, None] & d_ok[n_d][None, :],
             )
 
 
@@ -1262,7 +1165,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "6f30b71d23777a51")
+    config = choose(some.dtype, (D, E), "53e468155ae5541c")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -1342,11 +1245,18 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     alpha_extents = None
     if parts > 1 or exchange is not None:
         S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
+        S_linear = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
         launch(
             forward_sweep_1,
-            (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
+            (
+                lay.sequences
+                * parts
+                * H
+                * (cdiv(E, min(config.tile, config.padded(E))) + cdiv(D, min(config.tile, config.padded(E)))),
+            ),
             None,
             S_ends,
+            S_linear,
             None,
             scaled1,
             v,
@@ -1371,9 +1281,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             YIELD=False,
             WARPS=config.warps,
             STAGES=config.stages_for(
-                config.padded(D) * (scaled1.element_size() + scaled2.element_size() + scaled3.element_size()),
-                min(config.tile, config.padded(E)) * v.element_size()
-                + config.chunk * (matrix1.element_size() + matrix2.element_size()),
+                config.padded(D) * (scaled1.element_size() + scaled3.element_size()),
+                min(config.tile, config.padded(E)) * v.element_size() + config.chunk * matrix1.element_size(),
+                config.crowd(config.padded(D)),
             ),
             BLOCK=BLOCK,
             C=config.chunk,
@@ -1383,37 +1293,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=2,
-        )
-        S_linear = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
-        launch(
-            forward_ends_1,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
-            S_linear,
-            scaled1,
-            matrix1,
-            alpha_sums,
-            alpha_resets,
-            beta_by_head,
-            scaled3,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            D=D,
-            block_d=min(config.slice, config.padded(D)),
-            block_d_kept=min(config.tile, config.padded(D)),
-            YIELD=False,
-            WARPS=config.warps,
-            STAGES=config.stages_for(
-                config.padded(D) * (scaled1.element_size() + scaled3.element_size()),
-                config.chunk * matrix1.element_size(),
-            ),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.warps,
-            num_stages=2,
+            maxnreg=config.registers_for(config.crowd(config.padded(D))),
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             S_coming = exchange.begin((map_of_all("S", S_first, S_ends, lay, parts, True, linear=S_linear, axis=0),))
@@ -1432,6 +1312,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
         S_starts,
         S_last,
+        None,
         S_borders,
         scaled1,
         v,
@@ -2769,7 +2650,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "6f30b71d23777a51")
+    config = choose(some.dtype, (D, E), "53e468155ae5541c")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -2854,6 +2735,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     )
     if parts > 1 or exchange is not None:
         dS_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
+        dS_linear = saved["S linear"].mT
         launch(
             backward_sweep_1,
             (lay.sequences * parts * H * cdiv(E, min(config.tile, config.padded(E))),),
@@ -2886,7 +2768,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             WARPS=config.warps,
             STAGES=config.stages_for(
                 config.padded(D) * (scaled1.element_size() + scaled2.element_size() + scaled3.element_size()),
-                min(config.tile, config.padded(E)) * (do.element_size() + write1.element_size())
+                min(config.tile, config.padded(E)) * do.element_size()
                 + config.chunk * (matrix2.element_size() + matrix1.element_size()),
             ),
             BLOCK=BLOCK,
@@ -2898,7 +2780,6 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_warps=config.warps,
             num_stages=2,
         )
-        dS_linear = saved["S linear"].mT
         if exchange is not None:  # other parts of the sequence are elsewhere
             dS_coming = exchange.begin(
                 (map_of_all("S", dS_first, dS_ends, lay, parts, False, linear=dS_linear, axis=0),)

@@ -536,8 +536,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             YIELD=False,
             WARPS=config.warps,
             STAGES=config.stages_for(
-                config.padded(D) * (q.element_size() + k.element_size()),
-                min(config.tile, config.padded(E)) * v.element_size(),
+                config.padded(D) * k.element_size(), min(config.tile, config.padded(E)) * v.element_size()
             ),
             BLOCK=BLOCK,
             ROWS=config.padded(E),
@@ -1348,8 +1347,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 YIELD=False,
                 WARPS=config.warps,
                 STAGES=config.stages_for(
-                    config.padded(D) * (k.element_size() + q.element_size()),
-                    min(config.tile, config.padded(E)) * do.element_size(),
+                    config.padded(D) * q.element_size(), min(config.tile, config.padded(E)) * do.element_size()
                 ),
                 C=config.chunk,
                 LEVELS=config.levels,

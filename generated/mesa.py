@@ -566,9 +566,7 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=False,
             WARPS=config.warps,
-            STAGES=config.stages_for(
-                config.padded(D) * p.element_size(), min(config.tile, config.padded(D)) * u.element_size()
-            ),
+            STAGES=config.stages_for(0, min(config.tile, config.padded(D)) * u.element_size()),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1359,9 +1357,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
                 YIELD=False,
                 WARPS=config.warps,
                 STAGES=config.stages_for(
-                    config.padded(D) * dy.element_size(),
-                    min(config.tile, config.padded(D)) * (u.element_size() + p.element_size())
-                    + config.chunk * matrix1.element_size(),
+                    config.padded(D) * dy.element_size(), min(config.tile, config.padded(D)) * p.element_size()
                 ),
                 C=config.chunk,
                 LEVELS=config.levels,

@@ -911,9 +911,7 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=False,
             WARPS=config.warps,
-            STAGES=config.stages_for(
-                config.padded(D) * p.element_size(), min(config.tile, config.padded(D)) * k.element_size()
-            ),
+            STAGES=config.stages_for(0, min(config.tile, config.padded(D)) * k.element_size()),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1742,8 +1740,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
                 YIELD=False,
                 WARPS=config.warps,
                 STAGES=config.stages_for(
-                    config.padded(D) * (k.element_size() + dy.element_size()),
-                    min(config.tile, config.padded(D)) * p.element_size() + config.chunk * matrix1.element_size(),
+                    config.padded(D) * dy.element_size(), min(config.tile, config.padded(D)) * p.element_size()
                 ),
                 C=config.chunk,
                 LEVELS=config.levels,
@@ -2472,8 +2469,7 @@ def triton_o_forward(given, states, constants, packed=None, needs_backward=True,
             YIELD=False,
             WARPS=config.warps,
             STAGES=config.stages_for(
-                config.padded(D) * (x.element_size() + k.element_size()),
-                min(config.tile, config.padded(E)) * v.element_size(),
+                config.padded(D) * k.element_size(), min(config.tile, config.padded(E)) * v.element_size()
             ),
             C=config.chunk,
             LEVELS=config.levels,
@@ -3195,8 +3191,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
                 YIELD=False,
                 WARPS=config.warps,
                 STAGES=config.stages_for(
-                    config.padded(D) * (k.element_size() + x.element_size()),
-                    min(config.tile, config.padded(E)) * dy.element_size() + config.chunk * matrix2.element_size(),
+                    config.padded(D) * x.element_size(), min(config.tile, config.padded(E)) * dy.element_size()
                 ),
                 C=config.chunk,
                 LEVELS=config.levels,

@@ -847,9 +847,7 @@ def triton_o2_forward(given, states, constants, packed=None, needs_backward=True
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=False,
             WARPS=config.warps,
-            STAGES=config.stages_for(
-                config.padded(D) * q.element_size(), min(config.tile, config.padded(D)) * u.element_size()
-            ),
+            STAGES=config.stages_for(0, min(config.tile, config.padded(D)) * u.element_size()),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -1657,9 +1655,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
                 YIELD=False,
                 WARPS=config.warps,
                 STAGES=config.stages_for(
-                    config.padded(D) * dy.element_size(),
-                    min(config.tile, config.padded(D)) * (u.element_size() + q.element_size())
-                    + config.chunk * matrix1.element_size(),
+                    config.padded(D) * dy.element_size(), min(config.tile, config.padded(D)) * q.element_size()
                 ),
                 C=config.chunk,
                 LEVELS=config.levels,
@@ -2050,9 +2046,7 @@ def triton_o3_forward(given, states, constants, packed=None, needs_backward=True
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=False,
             WARPS=config.warps,
-            STAGES=config.stages_for(
-                config.padded(D) * x.element_size(), min(config.tile, config.padded(D)) * u.element_size()
-            ),
+            STAGES=config.stages_for(0, min(config.tile, config.padded(D)) * u.element_size()),
             C=config.chunk,
             LEVELS=config.levels,
             EVEN=lay.even,
@@ -2865,9 +2859,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
                 YIELD=False,
                 WARPS=config.warps,
                 STAGES=config.stages_for(
-                    config.padded(D) * dy.element_size(),
-                    min(config.tile, config.padded(D)) * (u.element_size() + x.element_size())
-                    + config.chunk * matrix1.element_size(),
+                    config.padded(D) * dy.element_size(), min(config.tile, config.padded(D)) * x.element_size()
                 ),
                 C=config.chunk,
                 LEVELS=config.levels,

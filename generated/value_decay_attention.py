@@ -1106,9 +1106,8 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             YIELD=False,
             WARPS=config.warps,
             STAGES=config.stages_for(
-                config.padded(D) * (q.element_size() + k.element_size()),
-                min(config.tile, config.padded(E))
-                * (intra1.element_size() + beta_sums.element_size() + scaled1.element_size()),
+                config.padded(D) * k.element_size(),
+                min(config.tile, config.padded(E)) * (beta_sums.element_size() + scaled1.element_size()),
             ),
             C=config.chunk,
             LEVELS=config.levels,
@@ -3157,15 +3156,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 YIELD=False,
                 WARPS=config.warps,
                 STAGES=config.stages_for(
-                    config.padded(D) * (k.element_size() + q.element_size()),
-                    min(config.tile, config.padded(E))
-                    * (
-                        beta_sums.element_size()
-                        + v.element_size()
-                        + intra2.element_size()
-                        + S_late_0.element_size()
-                        + do.element_size()
-                    ),
+                    config.padded(D) * q.element_size(),
+                    min(config.tile, config.padded(E)) * (beta_sums.element_size() + do.element_size()),
                 ),
                 C=config.chunk,
                 LEVELS=config.levels,

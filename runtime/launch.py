@@ -27,6 +27,7 @@ def cdiv(a: int, b: int) -> int:
 BUFFERS = (
     104 * 1024
 )  # bytes that a program may fill with what comes ahead, on GPUs with 228 KiB of shared memory for two
+REGISTERS = 65536  # of a multiprocessor
 QUEUES, QUEUE = 4, 48 * 1024  # programs of a multiprocessor that take chunks one after the other, and bytes of each
 DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 
@@ -63,16 +64,25 @@ class Config:
         """Are resets kept apart, as float32 wants it?"""
         return self.itemsize == 4
 
-    def stages_for(self, whole: int, others: int) -> int:
-        """How many chunks of a walk are under way at once: as many as two programs on a multiprocessor have buffers for.
+    def stages_for(self, whole: int, others: int, programs: int = 2) -> int:
+        """How many chunks of a walk are under way at once: as many as so many programs on a multiprocessor have buffers for.
 
         Both are bytes that it loads for each step: of tiles along axes that it has whole, which products take from their buffers,
         so that these take one more, and of other tiles.
         """
         for n in range(self.stages, 2, -1):
-            if self.chunk * (n * whole + (n - 1) * others) <= BUFFERS:
+            if self.chunk * (n * whole + (n - 1) * others) <= 2 * BUFFERS // programs:
                 return n
         return min(2, self.stages)
+
+    def crowd(self, whole: int) -> int:
+        """How many programs a multiprocessor is to hold of a walk that makes what parts leave and the matrices of their maps, of
+        states with an axis of such a width whole: four have the registers that two of other walks have."""
+        return 4 if whole <= 128 and not self.exact else 2
+
+    def registers_for(self, programs: int) -> int | None:
+        """The most registers that a thread of a walk may have, for so many programs on a multiprocessor; None for two."""
+        return None if programs <= 2 else REGISTERS // (32 * self.warps * programs)
 
     def queued(self, loaded: int, chunk: int) -> int:
         """How many chunks are under way at once in a program that takes one after the other, of so many bytes for each step."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from ..adjoint import gradient_name
 from ..ir import ZERO, Node, dim_of, leaf, rename, terms_of, walk
@@ -59,7 +58,7 @@ class Host:
         # chunks' matrices serve several sweeps, and the sums as well, where walks make sums; and what was cut had several
         walks = self.blocks.walks.values()
         ahead = any(b.own for s in walks for b in s.borders) or len({(s.states, s.side) for s in walks}) < len(walks)
-        self.opened: dict[Any, Opened] = {k: opened(s, ahead) for k, s in self.blocks.walks.items()}
+        self.opened: dict[int, Opened] = {k: opened(s, ahead) for k, s in self.blocks.walks.items()}
         self.pieces: dict[int, Opened] = {k: opened(s, True) for k, s in self.blocks.pieces.items()}
         self._share_sums()
         self.again = {n for s in self.blocks.walks.values() for n in s.states} & states if backward else set()
@@ -244,6 +243,7 @@ class Host:
         if not group:
             return  # what it yields is made by other sweeps, with their stores or sums
         each = self.backward and sweep.direction > 0  # pairings start from the end of each part
+        linear = first and self.cuts and self._makes_matrix(sweep)
         kernel = sweep_kernel(
             f"{self.kind}_sweep_{number}",
             sweep,
@@ -251,6 +251,7 @@ class Host:
             stores,
             self.names,
             ends=first and self.cuts,
+            linear=linear,
             each=each,
             fine=self.fine,
             borders=borders,
@@ -265,7 +266,7 @@ class Host:
         self.kernels.append(kernel)
         if first:
             self.entered |= set(sweep.states)
-            begin, finish = self._entering(k, sweep, kernel, group, number)
+            begin, finish = self._entering(k, sweep, kernel)
             self._under(group, begin)
             self._walk_held()
             self._under(group, finish)
@@ -467,7 +468,7 @@ class Host:
             scaled={x: n for x, n in o.scaled.items() if x in ahead},
             intra={x: n for x, n in o.intra.items() if x in ahead},
         )
-        for j, later in ((j, x) for j, x in self.opened.items() if isinstance(j, int) and j > k):
+        for j, later in ((j, x) for j, x in self.opened.items() if j > k):
             for x, node in self._matrices_early(some, later, k).items():
                 if self.names(x) not in self.prepared:
                     some.matrices[x] = node
@@ -552,9 +553,12 @@ class Host:
                         share.source = None if j == k else o
                         walks[j].own.append(share)
 
-    def _entering(
-        self, k: int, sweep: Sweep, kernel: Kernel, wanted: set[str], number: int
-    ) -> tuple[list[str], list[str]]:
+    def _makes_matrix(self, sweep: Sweep) -> bool:
+        """Does a walk make the matrix of each part's map? Not where another pass's serves, transposed."""
+        turned = self.backward and sweep.group[0].name[1:] in self.turned
+        return _matrix_map(sweep, self.plan) is not None and not turned
+
+    def _entering(self, k: int, sweep: Sweep, kernel: Kernel) -> tuple[list[str], list[str]]:
         """What enters each part of the sequences, from maps of the parts; nothing to do where there is one.
 
         In two halves: between them other parts of the sequence, where they are elsewhere, hand on what enters this one.
@@ -563,21 +567,13 @@ class Host:
             return [], []
         linear = _matrix_map(sweep, self.plan)
         lines = [f"{self.names(leaf('state', s.name))}_ends = {self._new_state(s, 'B * parts')}" for s in sweep.group]
-        lines += self._launch(kernel, "ends")
-        turned = self.backward and sweep.group[0].name[1:] in self.turned
-        if turned:
-            (s,) = sweep.group
-            kept = f'saved["{s.name[1:]} linear"]'
-            lines.append(f"{self.names(leaf('state', s.name))}_linear = {kept}.mT")
-        elif linear is not None:
-            o = self.opened[k, "linear"] = opened(linear)
-            self._prepare(o, wanted, f"{self.kind}_prepare_{number}_linear", k)
-            walk = sweep_kernel(f"{self.kind}_ends_{number}", linear, o, [], self.names, ends=True, identity=True)
-            self._inputs(walk)
-            self.kernels.append(walk)
-            (s,) = linear.group
-            lines.append(f"{self.names(leaf('state', s.name))}_linear = {self._new_state(s, 'B * parts')}")
-            lines += self._launch(walk, "linear")
+        if linear is not None:
+            name = self.names(leaf("state", sweep.group[0].name))
+            kept = f'saved["{sweep.group[0].name[1:]} linear"].mT'
+            lines.append(
+                f"{name}_linear = {kept if kernel.inner is None else self._new_state(linear.group[0], 'B * parts')}"
+            )
+        lines += self._launch(kernel, ends=True)
         finish: list[str] = []
         for s in sweep.group:
             name, way = self.names(leaf("state", s.name)), s.direction > 0
@@ -762,24 +758,32 @@ class Host:
         whole = f"config.padded({size_name(dim_of(axis))})"
         return f"min(config.slice, {whole})" if kernel.walks and not kernel.whole else whole
 
-    def _launch(self, kernel: Kernel, instead: str = "", block: str = "") -> list[str]:
-        """The launch of a kernel; of a walk, `instead` of what it yields, for the states after each part, into `.._{instead}`.
+    def _launch(self, kernel: Kernel, ends: bool = False, block: str = "") -> list[str]:
+        """The launch of a kernel; of a walk, for its `ends`: what each part makes of the states, and nothing of what it yields.
         `block` begins the names of decays over blocks, where it takes blocks at once."""
         if not kernel.others:
-            return self._launched(kernel, instead, block)
-        return [*self._launched(kernel, instead, block, True), *self._launched(kernel, instead, block, False)]
+            return self._launched(kernel, ends, block)
+        return [*self._launched(kernel, ends, block, True), *self._launched(kernel, ends, block, False)]
 
-    def _launched(self, kernel: Kernel, instead: str, block: str, flat: bool | None = None) -> list[str]:
+    def _launched(self, kernel: Kernel, ends: bool, block: str, flat: bool | None = None) -> list[str]:
         lay, chunk, levels = ("blocks", "BLOCK", "LEVELS") if block else ("lay", "config.chunk", "config.levels")
         grid = "lay.sequences * parts * H" if kernel.walks else f"{lay}.programs"
         grid = f"cdiv({grid}, GROUP)" if flat is False else grid
         if kernel.queues:
             grid = f"config.queues({grid})"
         if kernel.tiled is not None:
-            grid += f" * cdiv({size_name(dim_of(kernel.tiled))}, {self._block(kernel, kernel.tiled)})"
+            wide = self._block(kernel, kernel.tiled)
+            tiles = [kernel.tiled, *([kernel.inner] if ends and kernel.inner is not None else [])]
+            counts = " + ".join(f"cdiv({size_name(dim_of(a))}, {wide})" for a in tiles)
+            grid += f" * ({counts})" if len(tiles) > 1 else f" * {counts}"
         name = others_name(kernel.name) if flat is False else kernel.name
+        crowd = (
+            ""  # how many programs a multiprocessor is to hold, where there are twice as many as for what a walk yields
+        )
+        if ends and kernel.inner is not None:
+            crowd = f"config.crowd(config.padded({size_name(dim_of(kernel.inner))}))"
         lines = ["launch(", f"    {name}, ({grid},),"]
-        lines += [f"    {self._passed(a, kernel, instead, block)}," for a in kernel.arguments]
+        lines += [f"    {self._passed(a, kernel, ends, block)}," for a in kernel.arguments]
         sizes = dict.fromkeys(size_name(dim_of(x)) for x in (*kernel.axes, *kernel.parts))
         words = [f"{n}={n}" for n in sizes]
         words += [f"{block_name(a)}={self._block(kernel, a)}" for a in kernel.axes]
@@ -789,18 +793,18 @@ class Host:
         if kernel.whole:
             widths = [f"config.padded({size_name(dim_of(a))})" for a in kernel.axes]
             warps = f"warps_of(({', '.join(widths)}))"
-            loaded, _ = self._loaded(kernel, instead).rsplit(", ", 1)
+            loaded, _ = self._loaded(kernel, ends).rsplit(", ", 1)
             words += ["YIELD=True", f"WARPS={warps}", f"STAGES=stages_of({loaded}, 2 * {' * '.join(widths)})"]
         elif kernel.walks:
-            words += [f"YIELD={not instead}", "WARPS=config.warps"]
-            words.append(f"STAGES=config.stages_for({self._loaded(kernel, instead)})")
+            words += [f"YIELD={not ends}", "WARPS=config.warps"]
+            words.append(f"STAGES=config.stages_for({self._loaded(kernel, ends)}{f', {crowd}' if crowd else ''})")
         words += ["BLOCK=BLOCK"] if kernel.borders else []
         if kernel.rows:
             assert self.whole is not None
             words.append(f"ROWS=config.padded({size_name(dim_of(self.whole.rows))})")
         words += [] if kernel.walks else ["CHUNK=config.chunk"]
         if kernel.queues:
-            words.append(f"STAGES=config.queued({self._loaded(kernel, instead).removesuffix(', 0')}, {chunk})")
+            words.append(f"STAGES=config.queued({self._loaded(kernel, ends).removesuffix(', 0')}, {chunk})")
         words += [f"C={chunk}", f"LEVELS={levels}", f"EVEN={lay}.even"]
         words += ["EXACT=config.exact", "DT=DTYPES[some.dtype]"]
         if not kernel.whole:
@@ -811,18 +815,22 @@ class Host:
         # told nothing, the assembler gives a long kernel of float32 products 32 registers, and spills the rest
         most = "config.registers" if kernel.few and not block else "255 if config.exact else None"
         most = "255" if kernel.queues else most  # as many as there are for each of 4 programs with 2 warps
-        most = "" if kernel.walks else f" maxnreg={most},"
+        if kernel.walks:
+            most = f"config.registers_for({crowd})" if crowd else ""
+        most = f" maxnreg={most}," if most else ""
         places = f"*{lay}.walked, parts, {lay}.length(parts)" if kernel.walks else f"*{lay}.at_once, {lay}.programs"
         places += ", blocks.chunks" if kernel.borders else ""
         stages = 2 if kernel.walks else 1
         return [*lines, f"    {places}, {', '.join(words)}, num_warps={warps}, num_stages={stages},{most}", ")"]
 
-    def _loaded(self, kernel: Kernel, instead: str) -> str:
+    def _loaded(self, kernel: Kernel, ends: bool) -> str:
         """How many bytes a walk loads for each step: of tiles along the axes that it has whole, and of others."""
         found: dict[str | None, list[str]] = {}
         for name, axis in kernel.loads:
+            if ends and name not in kernel.carried:
+                continue
             a = next(x for x in kernel.arguments if x.name == name)
-            found.setdefault(axis, []).append(f"{self._passed(a, kernel, instead).split(',')[0]}.element_size()")
+            found.setdefault(axis, []).append(f"{self._passed(a, kernel, ends).split(',')[0]}.element_size()")
         whole, others = [], []
         for axis, sizes in found.items():
             each = f"({' + '.join(sizes)})" if len(sizes) > 1 else sizes[0]
@@ -832,11 +840,11 @@ class Host:
                 whole.append(f"config.padded({size_name(dim_of(axis))}) * {each}")
         return f"{' + '.join(whole) or 0}, {' + '.join(others) or 0}"
 
-    def _passed(self, a: Argument, kernel: Kernel, instead: str, block: str = "") -> str:
+    def _passed(self, a: Argument, kernel: Kernel, ends: bool, block: str = "") -> str:
         x = a.source
         assert x is not None
         if a.layout == "border":
-            return "None" if instead else a.name
+            return "None" if ends else a.name
         if a.layout == "step":
             name = self.names(x)
             return f"{name}, *strides({name}, H)"
@@ -845,8 +853,8 @@ class Host:
         if a.layout == "size":
             return size_name(x.attrs[0])
         if a.layout == "state":
-            return self._passed_state(a.name, x.attrs[1], kernel, instead)
-        if instead and a.name.endswith("_out"):
+            return self._passed_state(a.name, x.attrs[1], kernel, ends)
+        if ends and a.name.endswith("_out"):
             return "None"
         made_ahead = a.layout == "matrix" or (
             a.layout == "chunked" and x.op == "leaf" and x.attrs[0] in ("scaled", "intra")
@@ -857,12 +865,14 @@ class Host:
             return self.names(x)
         return a.name if a.axes or a.name.endswith("_by_head") else f"{block}{a.name}"
 
-    def _passed_state(self, argument: str, state: str, kernel: Kernel, instead: str) -> str:
+    def _passed_state(self, argument: str, state: str, kernel: Kernel, ends: bool) -> str:
         name = self.names(leaf("state", state))
         if argument.endswith("_first"):
-            return "None" if instead else f"{name}_starts"
-        if instead:
-            return f"{name}_{instead}"
+            return "None" if ends else f"{name}_starts"
+        if argument.endswith("_linear"):
+            return f"{name}_linear" if ends else "None"
+        if ends:
+            return f"{name}_ends"
         return f"{name}_last" if state in kernel.finals else "None"
 
     # --- results ----------------------------------------------------------------------------------------------------

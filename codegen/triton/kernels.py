@@ -11,7 +11,7 @@ from ..read_write import StateForm
 from ..stages import Sweep
 from .fuse import Store
 from .opened import HALVES, SIDES, Opened, Own, Sums
-from .slices import count_of, counter, sliced
+from .slices import carried_from, count_of, counter, sliced
 from .tile import PER_HEAD, PER_STEP, Argument, Fine, Tiles, Value, at_row, axis_name, block_name, size_name
 
 NameOf = Callable[[Node], str]
@@ -52,6 +52,8 @@ class Kernel:
     queues: bool = False  # does a program of a kernel ahead of a walk take one chunk after the other?
     whole: bool = False  # does a walk take blocks of steps, with states whole?
     rows: bool = False  # are the states that it stores at the borders of blocks for a walk that has them whole?
+    inner: str | None = None  # where a walk makes the matrix of a part's map as well: the axis of its columns
+    carried: frozenset[str] = frozenset()  # what a walk loads for states alone, not for what it yields
 
     def signature(self) -> list[str]:
         """The parameters, a few to a line."""
@@ -132,7 +134,7 @@ def sweep_kernel(
     stores: list[Store],
     name_of: NameOf,
     ends: bool,
-    identity: bool = False,
+    linear: bool = False,
     each: bool = False,
     fine: Fine | None = None,
     borders: bool = False,
@@ -141,28 +143,35 @@ def sweep_kernel(
 ) -> Kernel:
     """The walk over sequences or parts of them in chunks, with the states in registers.
 
-    Where not YIELD, it makes nothing but the states after each part, from zero states, or the `identity`. `ends` says that it is
-    launched so. Otherwise it yields last states of whole sequences, or, with `each`, of each part; and, with `borders`, the
-    states as each block of BLOCK steps finds them; with `rows`, laid out for a walk that has them whole, with this axis in rows.
-    It does without the `spare` leaves of what it stores where it is given no place for them.
+    Where not YIELD, it makes nothing but the states after each part, from zero states. `ends` says that it is launched so; with
+    `linear` it makes the matrix of each part's map as well, in tiles beyond those of the state, whose columns are those of the
+    identity at first (see `segments.same_walk`). Otherwise it yields last states of whole sequences, or, with `each`, of each
+    part; and, with `borders`, the states as each block of BLOCK steps finds them; with `rows`, laid out for a walk that has them
+    whole, with this axis in rows. It does without the `spare` leaves of what it stores where it is given no place for them.
     """
     tiled = o.tile[0] if len(o.tile) == 1 else None
+    inner = o.full[0] if linear else None
     tiles = Tiles(o.full, o.tile, o.direction, o.decays, o.streams, o.definitions, name_of, walks=True)
     tiles.precise, tiles.fine = bool(o.sums) or (fine is not None and fine.states and o.direction < 0), fine
     tiles.parted, tiles.wide = fine is not None or any(x.totals for x in o.sums), o.wide
     axes = (*o.full, *o.tile)
-    setup = header(axes, tiled, walks=True)
-    after: list[str] = []
     carried = {s.name: name_of(leaf("state", s.name)) for s in sweep.group}
+    setup = header(axes, tiled, walks=True, matrix=(inner, f"{carried[sweep.group[0].name]}_linear"))
+    after: list[str] = []
     tiles.names |= set(carried.values())
     group = [replace(s, axes=tuple(o.rename.get(a, a) for a in s.axes)) for s in sweep.group]
     for s in group:
         own, state = tiles.ordered(s.axes), carried[s.name]
         tiles.memo[leaf("state in", s.name, s.axes)] = Value(state, own)
-        setup += load_state(s, state, own, tiles, identity)
+        setup += load_state(s, state, own, tiles)
         if ends or s.name in sweep.finals:
             tiles.argument(f"{state}_last", "state", leaf("last", s.name, s.axes), s.axes)
             after += store_state(s, state, own, o.direction, each)
+        if inner is not None:
+            assert tiled is not None and s.row is not None
+            target = tiles.argument(f"{state}_linear", "state", leaf("linear", s.name, s.axes), s.axes)
+            begin, end = _matrix_columns(inner, tiled, state, target, tiles)
+            setup, after = setup + begin, after + end
     if borders:
         tiles.lines += _store_borders(group, carried, tiles, o.direction, rows)
         setup.append("first_block = (begin // BLOCK + (0 if starts is None else sh // H)).to(tl.int32)")
@@ -196,6 +205,7 @@ def sweep_kernel(
     states = ", ".join(sweep.states)
     doc = f"A walk {way} over chunks, carrying a tile of {states}."
     loop = tiles.used([*chunk_header(o.direction), *tiles.head, *tiles.lines])
+    needed = carried_from(loop, set(carried.values()))
     counters = {counter(a): count_of(a) for a in o.full}
     whole = {carried[s.name]: counter(a) for s in group for a in s.axes if a in o.full}
     lines = sliced({"setup": setup, "loop": loop, "after": after}, counters, whole, tiles.fresh)
@@ -215,6 +225,8 @@ def sweep_kernel(
         loads=_loads(tiles),
         inside=frozenset(key[0] for key in tiles.loads if key[1:2] == ("a",) and key[2] != "_end"),
         heavy=len(o.outputs) > 1 and not sweep.solve and _heavy(tiles, tiled),
+        inner=inner,
+        carried=frozenset(needed & set(tiles.arguments)),
     )
 
 
@@ -628,11 +640,23 @@ def _block_loop(axis: str) -> list[str]:
 # --- parts of a kernel ------------------------------------------------------------------------------------------------
 
 
-def header(axes: tuple[str, ...], tiled: str | None, walks: bool, sliced: bool = True) -> list[str]:
+def header(
+    axes: tuple[str, ...],
+    tiled: str | None,
+    walks: bool,
+    sliced: bool = True,
+    matrix: tuple[str | None, str] = (None, ""),
+) -> list[str]:
+    """What a program finds out first. `matrix`: the axis of columns of a matrix that further tiles make, and its place."""
     lines, place = [], "tl.program_id(0)"
     if tiled is not None:
-        lines.append(f"tile = {place} % {_tiles_of(tiled)}")
-        place = f"({place} // {_tiles_of(tiled)})"
+        tiles, (inner, target) = _tiles_of(tiled), matrix
+        if inner is not None:
+            lines += [f"tiles = {tiles}", f"if {target} is not None:"]
+            lines.append(f"    tiles += tl.cdiv({size_name(dim_of(inner))}, {block_name(tiled)})")
+            tiles = "tiles"
+        lines.append(f"tile = {place} % {tiles}")
+        place = f"({place} // {tiles})"
     if walks:
         lines += [
             f"sh = {place}.to(tl.int64)",
@@ -745,10 +769,28 @@ def _row_place(rows: str, own: tuple[str, ...], which: str) -> tuple[str, str]:
     return f"(({which} * ROWS + {r}) * H + h) * {width} + {c}", f", mask={ok}"
 
 
-def load_state(s: StateForm, state: str, own: tuple[str, ...], tiles: Tiles, identity: bool) -> list[str]:
-    if identity:
-        row, column = (f"{axis_name(a)}[{place}]" for a, place in zip(own, (":, None", "None, :"), strict=True))
-        return [f"{state} = tl.where({row} == {column}, 1.0, 0.0)"]
+def _matrix_columns(inner: str, tiled: str, state: str, target: str, tiles: Tiles) -> tuple[list[str], list[str]]:
+    """The columns of a matrix, which tiles beyond those of a state begin as the identity's, and store at the end."""
+    size = size_name(dim_of(inner))
+    own = tiles.ordered((tiled, inner))
+    row, ok = (tiles.along(x, inner, own) for x in (axis_name(inner), tiles.ok(inner)))
+    column = tiles.along("column", tiled, own)
+    begin = [
+        f"if {target} is not None:",
+        f"    column = {axis_name(tiled)} - {_tiles_of(tiled)} * {block_name(tiled)}  # of the matrix of the part's map",
+        f"    column_ok = (column >= 0) & (column < {size})",
+        f"if {target} is not None:",
+        f"    {state} += tl.where({column} == {row}, 1.0, 0.0)",
+    ]
+    there = f"{tiles.along('column_ok', tiled, own)} & {ok}"
+    end = [
+        f"if {target} is not None:",
+        f"    tl.store({target} + sh * {size} * {size} + {row} * {size} + {column}, {state}, mask={there})",
+    ]
+    return begin, end
+
+
+def load_state(s: StateForm, state: str, own: tuple[str, ...], tiles: Tiles) -> list[str]:
     tiles.argument(f"{state}_first", "state", leaf("first", s.name, s.axes), s.axes)
     where, mask = _state_place(s, own)
     other = ", other=0.0" if mask else ""

@@ -10,7 +10,7 @@ import jinja2
 from ..adjoint import gradient_name
 from ..gates import gate_plan
 from ..pipeline import Compiled
-from ..segments import feeds_back, linear_sweep
+from ..segments import feeds_back, linear_sweep, same_walk
 from ..stages import Plan
 from .blocks import Blocks, blocks
 from .cut import cut
@@ -94,7 +94,7 @@ def cuttable(c: Compiled) -> bool:
             if not feeds_back(sweep.group, sweep.solve):
                 continue
             linear = linear_sweep(sweep.group, plan.form.reads)
-            if linear is None or len(sweep.group) > 1:
+            if linear is None or len(sweep.group) > 1 or not same_walk(sweep.group, plan.form.reads):
                 return False
     return True
 

@@ -87,6 +87,18 @@ def statements(lines: Iterable[str]) -> list[Statement]:
     return found
 
 
+def carried_from(loop: Iterable[str], names: set[str]) -> set[str]:
+    """What a loop reads for what it hands on in these names, to its next pass, and not for what it does only where YIELD."""
+    found = statements(line for line in loop)
+    needed, before = set(names), set[str]()
+    while needed != before:
+        before = set(needed)
+        for s in found:
+            if s.writes & needed and "YIELD" not in s.reads:
+                needed |= s.reads
+    return needed
+
+
 def sliced(
     sections: dict[str, list[str]], counters: dict[str, str], states: dict[str, str], fresh: Callable[[str], str]
 ) -> dict[str, list[str]]:

@@ -222,7 +222,7 @@ def together_kernel(
     after = walks.value(first.states[t.gradient.name])
     walks.lines.append(f"{gradient} = {after.over((rows, columns))}  # {walks.note(first.states[t.gradient.name])}")
     s = t.gradient
-    start = load_state(s, gradient, (rows, columns), tiles, False)
+    start = load_state(s, gradient, (rows, columns), tiles)
     tiles.argument(f"{gradient}_last", "state", leaf("last", s.name, s.axes), s.axes)
     end = store_state(s, gradient, (rows, columns), -1, False)
     arguments = tuple(tiles.arguments.values())

@@ -77,7 +77,7 @@ class WholeHost(Host):
         inner, self.lines = self.lines, outer
         self.lines += [f"if {self._in_parts}:", *(f"    {x}" for x in inner)] if inner else []
         self.kernels.append(walk_of_ends)
-        begin, finish = self._entering(k, sweep, walk_of_ends, self._everything(), 0)
+        begin, finish = self._entering(k, sweep, walk_of_ends)
         self.lines += [*begin, *finish]
         self.ready, self.opened = ready, before
 

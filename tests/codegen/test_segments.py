@@ -12,7 +12,7 @@ import pytest
 from chunkform.codegen import gates, segments
 from chunkform.codegen.ir import ONE, Node, mul
 from chunkform.codegen.pipeline import Compiled, compile_spec
-from chunkform.codegen.segments import Affine, SegmentMap, linear_sweep, segment_map
+from chunkform.codegen.segments import Affine, SegmentMap, linear_sweep, same_walk, segment_map
 from chunkform.errors import GateError
 from chunkform.spec.language import find, load
 
@@ -21,7 +21,8 @@ SPECS = Path(__file__).parent / "specs"
 
 def compiled(name: str) -> Compiled:
     path = SPECS / f"{name}.py"
-    return compile_spec(load(path)[0] if path.exists() else find(name)[0])
+    known = {r.name: r for r in load(SPECS / "corrections.py")}
+    return compile_spec(known[name] if name in known else load(path)[0] if path.exists() else find(name)[0])
 
 
 def forward_map(name: str) -> SegmentMap:
@@ -70,6 +71,14 @@ def test_a_linear_part_is_a_sweep_from_the_identity_unless_columns_differ() -> N
         assert c.forward is not None
         sweep = next(s for s in c.forward.sweeps if s.solve)
         assert (linear_sweep(sweep.group, c.forward.form.reads) is not None) is found
+
+
+def test_columns_of_a_matrix_are_the_states_walk_unless_something_is_written_to_all_columns() -> None:
+    for name, same in (("delta_rule", True), ("squashed", True), ("pulled", False)):
+        c = compiled(name)
+        assert c.forward is not None
+        sweep = next(s for s in c.forward.sweeps if s.solve)
+        assert same_walk(sweep.group, c.forward.form.reads) is same
 
 
 def test_a_scan_composes_maps_of_one_shape() -> None:

@@ -127,11 +127,11 @@ def sliced(name: str, width: int) -> None:
     m.choose = lambda *a: replace(usual(*a), slice=width)
 
 
-def parts(name: str, steps: int, lengths: list[int]) -> list[dict]:
+def parts(name: str, steps: int, lengths: list[int], width: int = 17) -> list[dict]:
     """Two sequences that programs share, and packed ones, of such lengths, that differ from those alone."""
     m = module(name)
     whole, m.parts_for = m.parts_for, lambda places, programs: 3
-    rows = [asdict(e) for e in errors(name, Case(batch=2, steps=steps, heads=1, width=17), torch.float32)]
+    rows = [asdict(e) for e in errors(name, Case(batch=2, steps=steps, heads=1, width=width), torch.float32)]
     m.parts_for = whole
     difference = packed_difference(name, tuple(lengths))
     return [*rows, {"recurrence": name, "quantity": "packed", "error": difference, "dtype": "float32", "rounding": 0}]

@@ -133,6 +133,11 @@ def test_parts_of_a_sequence_and_packed_sequences(name):
     assert_small(interpret((name,), [], parts=PARTS), 1e-5)
 
 
+def test_parts_of_two_tiles_whose_writes_are_functions_or_the_same_for_all_columns():
+    """The matrix of a part's map is in tiles beyond those of the state, where all that is written must vanish."""
+    assert_small(interpret(("squashed", "pulled"), [], parts=[*PARTS, 40]), 1e-5)
+
+
 def test_what_sweeps_sum_for_decays_in_float16_cancels_over_parts_and_at_the_end():
     rows = interpret(("retention", "stacked"), [], decays=True)
     assert [r["quantity"] for r in rows] == ["dgamma", "dlam", "dmu"]
