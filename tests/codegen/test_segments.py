@@ -21,7 +21,7 @@ SPECS = Path(__file__).parent / "specs"
 
 def compiled(name: str) -> Compiled:
     path = SPECS / f"{name}.py"
-    known = {r.name: r for r in load(SPECS / "corrections.py")}
+    known = {r.name: r for r in load(SPECS / "columns.py")}
     return compile_spec(known[name] if name in known else load(path)[0] if path.exists() else find(name)[0])
 
 

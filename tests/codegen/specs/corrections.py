@@ -1,6 +1,6 @@
 """Delta rules whose solved writes, coefficients and reads stand to each other in other ways than those of the catalogue."""
 
-from chunkform.spec.language import Recurrence, ones, sigmoid
+from chunkform.spec.language import Recurrence
 
 r = Recurrence("two_scalars", doc="A write with two coefficients.")
 d, e = r.dims("d e")
@@ -60,25 +60,3 @@ r.update(S, al * S.prev + b * k * (v - al * S.prev.T * k).T)
 r.output("o", S.next.T * q)
 r.output("x", S.next * w)
 both_sides = r
-
-r = Recurrence("squashed", doc="What is written is a function that isn't zero at zero.")
-d, e = r.dims("d e")
-q, k = r.inputs("q k", d)
-v = r.inputs("v", e)
-b = r.inputs("b")
-al = r.decay("al")
-S = r.state("S", d, e)
-r.update(S, al * S.prev + b * k * (sigmoid(v) - al * S.prev.T * k).T)
-r.output("o", S.next.T * q)
-squashed = r
-
-r = Recurrence("pulled", doc="Each column is drawn towards the same.")
-d, e = r.dims("d e")
-q, k = r.inputs("q k", d)
-v = r.inputs("v", e)
-b = r.inputs("b")
-al = r.decay("al")
-S = r.state("S", d, e)
-r.update(S, al * S.prev + b * k * (ones(e) - al * S.prev.T * k).T)
-r.output("o", v + S.next.T * q)
-pulled = r
