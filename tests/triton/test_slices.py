@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from chunkform.codegen.triton.slices import sliced
+from chunkform.codegen.triton.slices import carried_from, sliced
 from chunkform.codegen.triton.tile import CannotPrint
 from chunkform.runtime import launch
 from chunkform.runtime.launch import Config
@@ -76,6 +76,18 @@ def test_as_many_chunks_come_ahead_as_two_programs_have_buffers_for():
     assert config.stages_for(512 * 2 * 4, 0) == 2
     one = Config(chunk=16, tile=32, slice=256, block=32, warps=8, stages=1, itemsize=4)
     assert one.stages_for(512 * 2, 0) == 1
+
+
+def test_a_multiprocessor_holds_four_programs_that_make_matrices_of_parts_maps():
+    config = launch.candidates(2, 128)[0]
+    assert (config.crowd(128), config.registers_for(4), config.registers_for(2)) == (4, 128, None)
+    assert [config.stages_for(whole, 192, 4) for whole in (256, 512)] == [4, 2]
+    assert launch.candidates(2, 256)[0].crowd(256) == launch.candidates(4, 64)[0].crowd(64) == 2
+
+
+def test_what_a_walk_only_yields_is_not_loaded_for_states():
+    loop = ["k = load(k_p)", "w = k * S", "q = load(q_p)", "if YIELD:", "    store(q * S)", "S = S + w"]
+    assert {"k_p", "S"} <= carried_from(loop, {"S"}) and "q_p" not in carried_from(loop, {"S"})
 
 
 def test_tiles_that_read_at_borders_are_never_narrow_in_16_bits():
