@@ -2,10 +2,13 @@
 
     python -m benchmarks.kernels --ops lightning_attention,gated_delta_rule
     python -m benchmarks.kernels --ops gated_delta_rule --shape S2 --configs now,chunk=64:block=64,registers=128
+    python -m benchmarks.kernels --ops gated_delta_rule --configs now,out/before
 
-A candidate changes fields of `runtime.launch.Config`; `now` is the one that is used. Each candidate of each op runs in a process
-of its own: all compile at once, then one after the other is timed. A candidate is only worth having if its errors are those of
-`now`, at widths below 64 too: some that are fast compute something else (a fault of the compiler).
+A candidate changes fields of `runtime.launch.Config`; `now` is the one that is used. Or it is a folder, with a slash in its path,
+of files that another version of the compiler wrote (`chunkform build --out`), which run with the runtime that is here. Each
+candidate of each op runs in a process of its own: all compile at once, then one after the other is timed. A candidate is only
+worth having if its errors are those of `now`, at widths below 64 too: some that are fast compute something else (a fault of the
+compiler).
 """
 
 from __future__ import annotations
@@ -25,8 +28,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from . import peers
-from .calls import forward_backward
+from . import peers, timing
+from .calls import forward, forward_backward
 from .inputs import draw, parse_shape
 
 OPS = "lightning_attention,gated_linear_attention,gated_delta_rule,kimi_delta_attention"
@@ -37,15 +40,19 @@ SMALL = ("1x256x2x128", "1x150x2x32")  # where errors are taken
 def main(
     ops: Annotated[str, typer.Option(help="recurrences of the catalogue, with commas between")] = OPS,
     configs: Annotated[
-        str, typer.Option(help="candidates: fields with colons between, candidates with commas")
+        str, typer.Option(help="candidates: fields with colons between, or a folder; candidates with commas between")
     ] = "now",
     shape: Annotated[str, typer.Option(help="as in benchmarks.gpu")] = "S1",
     out: Annotated[Path | None, typer.Option(help="write the numbers here")] = None,
 ) -> None:
-    """Microseconds of each kernel, and errors."""
+    """Microseconds of each kernel in both passes, medians of calls, and errors."""
     if not torch.cuda.is_available():
         raise SystemExit("benchmarks.kernels: torch sees no CUDA device")
     changes = {text: parsed(text) for text in configs.split(",")}
+    for text in filter(is_folder, changes):
+        for op in ops.split(","):
+            if not Path(text, f"{op}.py").is_file():
+                raise typer.BadParameter(f"--configs: {text} has no {op}.py")
     jobs = [(op, text, changes[text], shape) for op in ops.split(",") for text in changes]
     context = mp.get_context("spawn")
     barrier, turn, results = context.Barrier(len(jobs)), context.Lock(), context.Queue()
@@ -62,11 +69,16 @@ def main(
         out.write_text(json.dumps({"about": about, "shape": shape, "rows": rows}, indent=1) + "\n")
 
 
+def is_folder(text: str) -> bool:
+    """Is a candidate a folder of generated files?"""
+    return "/" in text
+
+
 def parsed(text: str) -> dict[str, int]:
     """The fields that a candidate changes."""
     from chunkform.runtime.launch import Config
 
-    if text == "now":
+    if text == "now" or is_folder(text):
         return {}
     known = {f.name for f in fields(Config)} - {"itemsize"}
     found = {}
@@ -74,7 +86,7 @@ def parsed(text: str) -> dict[str, int]:
         name, _, value = part.partition("=")
         if name not in known or not value.isdecimal() or int(value) < 1:
             raise typer.BadParameter(
-                f"{part!r}: expected FIELD=NUMBER with a field of {', '.join(sorted(known))}, or now"
+                f"{part!r}: expected FIELD=NUMBER with a field of {', '.join(sorted(known))}, a folder, or now"
             )
         found[name] = int(value)
     return found
@@ -86,9 +98,12 @@ def work(job: tuple[str, str, dict[str, int], str], barrier: Any, turn: Any, res
     row: dict[str, Any] = {"op": op, "config": text}
     run = None
     try:
+        import chunkform.generated
         from chunkform.runtime import replay
 
         replay.ON = False  # so that the profiler names kernels
+        if is_folder(text):
+            chunkform.generated.__path__.insert(0, text)
         module = importlib.import_module(f"chunkform.generated.{op}")
         usual = module.choose
         module.choose = lambda *a: replace(usual(*a), **change)
@@ -109,6 +124,9 @@ def work(job: tuple[str, str, dict[str, int], str], barrier: Any, turn: Any, res
             try:
                 row["kernels"] = times(run)
                 row["us"] = sum(row["kernels"].values())
+                replay.ON = True
+                row["forward_backward"] = timing.medians(run, "cuda", timing.QUICK)
+                row["forward"] = timing.medians(forward(subject, given), "cuda", timing.QUICK)
             except Exception:
                 row["problem"] = traceback.format_exc()[-300:]
     results.put(row)
@@ -149,14 +167,15 @@ def times(run: Any) -> dict[str, float]:
 
 def show(rows: list[dict[str, Any]]) -> None:
     """A table: the candidates of each op, the fastest first."""
-    table = Table("op", "config", "us", "largest error", "of", "slowest kernels, us")
+    table = Table("op", "config", "us", "f ms", "f+b ms", "largest error", "of", "slowest kernels, us")
     for r in rows:
         if "us" not in r:
-            table.add_row(r["op"], r["config"], "", "", "", r.get("problem", ""))
+            table.add_row(r["op"], r["config"], "", "", "", "", "", r.get("problem", ""))
             continue
         worst = max(((e, f"{n}, {size}") for size, x in r["errors"].items() for n, e in x.items()), key=_size)
         slowest = ", ".join(f"{n} {t:.0f}" for n, t in list(r["kernels"].items())[:6])
-        table.add_row(r["op"], r["config"], f"{r['us']:.0f}", f"{worst[0]:.1e}", worst[1], slowest)
+        medians = [f"{r[n]['median']:.3f}" if n in r else "" for n in ("forward", "forward_backward")]
+        table.add_row(r["op"], r["config"], f"{r['us']:.0f}", *medians, f"{worst[0]:.1e}", worst[1], slowest)
     Console().print(table)
 
 

@@ -363,7 +363,7 @@ def test_the_hosts_time_is_measured_with_and_without_replays(tmp_path):
 
 
 def test_candidates_of_a_configuration_are_read_or_refused() -> None:
-    assert kernels.parsed("now") == {}
+    assert kernels.parsed("now") == kernels.parsed("out/before") == {}
     assert kernels.parsed("chunk=64:tile=128:warps=8") == {"chunk": 64, "tile": 128, "warps": 8}
     for wrong in ("chunk", "chunk=", "chunk=0", "chunks=64", "itemsize=4"):
         with pytest.raises(typer.BadParameter, match="expected FIELD=NUMBER"):
