@@ -46,13 +46,13 @@ def main(
     out: Annotated[Path | None, typer.Option(help="write the numbers here")] = None,
 ) -> None:
     """Microseconds of each kernel in both passes, medians of calls, and errors."""
-    if not torch.cuda.is_available():
-        raise SystemExit("benchmarks.kernels: torch sees no CUDA device")
     changes = {text: parsed(text) for text in configs.split(",")}
     for text in filter(is_folder, changes):
         for op in ops.split(","):
             if not Path(text, f"{op}.py").is_file():
-                raise typer.BadParameter(f"--configs: {text} has no {op}.py")
+                raise typer.BadParameter(f"--configs: expected a folder with {op}.py, got {text}")
+    if not torch.cuda.is_available():
+        raise SystemExit("benchmarks.kernels: torch sees no CUDA device")
     jobs = [(op, text, changes[text], shape) for op in ops.split(",") for text in changes]
     context = mp.get_context("spawn")
     barrier, turn, results = context.Barrier(len(jobs)), context.Lock(), context.Queue()

@@ -370,6 +370,13 @@ def test_candidates_of_a_configuration_are_read_or_refused() -> None:
             kernels.parsed(wrong)
 
 
+def test_a_folder_of_candidates_must_have_the_ops(tmp_path) -> None:
+    app = Typer()
+    app.command()(kernels.main)
+    result = CliRunner().invoke(app, ["--ops", "mesa", "--configs", f"now,{tmp_path}"])
+    assert result.exit_code == 2 and "mesa.py" in result.output
+
+
 def test_errors_of_a_candidate_that_is_not_a_number_are_the_largest(capsys) -> None:
     row = {"op": "o", "config": "now", "us": 1.0, "kernels": {"k": 1.0}, "errors": {"s": {"a": 0.5, "b": float("nan")}}}
     kernels.show([row, {"op": "o", "config": "chunk=64", "problem": "out of resources"}])

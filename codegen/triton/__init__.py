@@ -1,7 +1,7 @@
 """The Triton backend: a plan's sweeps as kernels, and the functions that launch them."""
 
 from .blocks import Blocks
-from .names import IMPORTS
+from .reserved import IMPORTS
 from .scaled import simplified
 from .section import cuttable, roles, triton_source, walked, whole_walk
 from .tile import CannotPrint, Fine

@@ -568,11 +568,10 @@ class Host:
         linear = _matrix_map(sweep, self.plan)
         lines = [f"{self.names(leaf('state', s.name))}_ends = {self._new_state(s, 'B * parts')}" for s in sweep.group]
         if linear is not None:
-            name = self.names(leaf("state", sweep.group[0].name))
-            kept = f'saved["{sweep.group[0].name[1:]} linear"].mT'
-            lines.append(
-                f"{name}_linear = {kept if kernel.inner is None else self._new_state(linear.group[0], 'B * parts')}"
-            )
+            (s,) = linear.group
+            made = kernel.inner is not None  # or else the forward pass has made it
+            where = self._new_state(s, "B * parts") if made else f'saved["{s.name[1:]} linear"].mT'
+            lines.append(f"{self.names(leaf('state', s.name))}_linear = {where}")
         lines += self._launch(kernel, ends=True)
         finish: list[str] = []
         for s in sweep.group:
@@ -777,9 +776,7 @@ class Host:
             counts = " + ".join(f"cdiv({size_name(dim_of(a))}, {wide})" for a in tiles)
             grid += f" * ({counts})" if len(tiles) > 1 else f" * {counts}"
         name = others_name(kernel.name) if flat is False else kernel.name
-        crowd = (
-            ""  # how many programs a multiprocessor is to hold, where there are twice as many as for what a walk yields
-        )
+        crowd = ""  # programs that a multiprocessor is to hold, where tiles of a matrix have more of them
         if ends and kernel.inner is not None:
             crowd = f"config.crowd(config.padded({size_name(dim_of(kernel.inner))}))"
         lines = ["launch(", f"    {name}, ({grid},),"]

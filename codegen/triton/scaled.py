@@ -27,13 +27,14 @@ def simplified(plan: Plan) -> Plan:
 def scaled(plan: Plan) -> Plan:
     """The plan, with such numbers in its reads."""
     for k, stage in enumerate(plan.stages):
-        for r in stage.reads if isinstance(stage, Sweep) else ():
+        if not isinstance(stage, Sweep):
+            continue
+        for r in stage.reads:
             decay = plan.form.state(r.state).decay
-            if decay is not None and (decay.axes or decay.op != "leaf"):
+            if r.leaf not in stage.chunk.outputs or (decay is not None and (decay.axes or decay.op != "leaf")):
                 continue
             for number in _numbers(plan, r.leaf):
-                made = plan.stages[k].chunk.outputs.get(r.leaf)  # type: ignore[union-attr]
-                if made is not None and (number is not decay or _before(made)):
+                if number.attrs[0] == "input" or (number is decay and _before(stage.chunk.outputs[r.leaf])):
                     plan = _made_with(plan, k, r.leaf, number) or plan
     return plan
 
@@ -41,8 +42,8 @@ def scaled(plan: Plan) -> Plan:
 def _numbers(plan: Plan, read: Node) -> list[Node]:
     """Numbers of a step that uses of a read are times."""
     using = [x for x in _values(plan) if _uses(x, read)]
-    found = dict.fromkeys(f for x in using for t in terms_of(x) for f in factors_of(t) if f.op == "leaf" and not f.axes)
-    return [f for f in found if f.attrs[0] in ("input", "decay")]
+    factors = [f for x in using for t in terms_of(x) for f in factors_of(t)]
+    return list(dict.fromkeys(f for f in factors if f.op == "leaf" and not f.axes))
 
 
 def _values(plan: Plan) -> Iterator[Node]:

@@ -89,7 +89,7 @@ def statements(lines: Iterable[str]) -> list[Statement]:
 
 def carried_from(loop: Iterable[str], names: set[str]) -> set[str]:
     """What a loop reads for what it hands on in these names, to its next pass, and not for what it does only where YIELD."""
-    found = statements(line for line in loop)
+    found = statements(loop)
     needed, before = set(names), set[str]()
     while needed != before:
         before = set(needed)

@@ -32,6 +32,7 @@ from ..ir import (
     walk,
 )
 from ..show import plain
+from .reserved import RESERVED
 
 INNER = "%ik"
 STEPS = (ROW, INNER, COL)
@@ -857,12 +858,11 @@ def at_row(x: Node) -> Node:
     )
 
 
-INTERNAL = frozenset(
-    "i c h b n bh sh t0 at row step last part first begin stop count chunks tile tl m p s t x w y".split()
-)  # names of every kernel
+INTERNAL = RESERVED | set("m p s t w x y".split())  # names of every kernel
 
 
 def axis_name(axis: str) -> str:
+    """The name of an index over an axis: that of its dim, with an underscore where kernels have another use for that."""
     dim = dim_of(axis).removesuffix(KEPT)
     name = f"{dim}_" if dim in INTERNAL else dim
     if axis.endswith(KEPT):
@@ -871,9 +871,10 @@ def axis_name(axis: str) -> str:
 
 
 def size_name(dim: str) -> str:
+    """The name of the size of a dim."""
     dim = dim.removesuffix(KEPT)
     name = dim.upper()
-    return f"{dim}_size" if not dim.islower() or name in ("B", "C", "T", "H", "DT", "LEVELS") else name
+    return f"{dim}_size" if not dim.islower() or name in RESERVED else name
 
 
 def block_name(axis: str) -> str:

@@ -80,8 +80,8 @@ def test_one_walk_also_solves_for_writes_and_sums_for_numbers_of_each_step():
     assert_small(interpret(("mamba2",), [], whole=["packed"], forced=True), 2e-3)
 
 
-def test_variables_may_be_called_what_kernels_call_their_own():
-    assert_small(interpret(("awkward_names",), [SMALL], parts=FEW), 1e-5)
+def test_variables_and_dims_may_be_called_what_kernels_call_their_own():
+    assert_small(interpret(("awkward_names", "awkward_dims"), [SMALL], parts=FEW), 1e-5)
 
 
 def test_states_read_at_the_borders_of_blocks_in_one_part_and_in_several():

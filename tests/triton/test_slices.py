@@ -4,8 +4,9 @@ import itertools
 
 import pytest
 
+from chunkform.codegen.triton.reserved import RESERVED
 from chunkform.codegen.triton.slices import carried_from, sliced
-from chunkform.codegen.triton.tile import CannotPrint
+from chunkform.codegen.triton.tile import CannotPrint, axis_name, block_name, size_name
 from chunkform.runtime import launch
 from chunkform.runtime.launch import Config
 
@@ -88,6 +89,11 @@ def test_a_multiprocessor_holds_four_programs_that_make_matrices_of_parts_maps()
 def test_what_a_walk_only_yields_is_not_loaded_for_states():
     loop = ["k = load(k_p)", "w = k * S", "q = load(q_p)", "if YIELD:", "    store(q * S)", "S = S + w"]
     assert {"k_p", "S"} <= carried_from(loop, {"S"}) and "q_p" not in carried_from(loop, {"S"})
+
+
+@pytest.mark.parametrize("name", sorted(n for n in RESERVED if n.islower()))
+def test_dims_may_have_any_name_that_kernels_use(name):
+    assert not {axis_name(name), size_name(name), block_name(name)} & RESERVED
 
 
 def test_tiles_that_read_at_borders_are_never_narrow_in_16_bits():

@@ -1,0 +1,31 @@
+"""Names that mean something in every section of kernels: what is imported, and what is called by name."""
+
+from __future__ import annotations
+
+# what a section imports
+IMPORTS = {
+    "chunkform.runtime.by_head": "by_head",
+    "chunkform.runtime.kernels": (
+        "block_sums border_sums chained chained_matrix chunk_of cumulate cumulate_beside decayed_product decayed_sum inverse "
+        "is_flat last_of later_sums log2_of over_block part_of place_of power reach span steep suffix_sum sums_of"
+    ),
+    "chunkform.runtime.launch": "DTYPES cdiv choose cotangent each_head launch spread steps strides whole",
+    "chunkform.runtime.parts": "map_of_all",
+    "chunkform.runtime.packed": "BLOCK",
+    "chunkform.runtime.places": "GROUP LEVELS parts_for places",
+    "chunkform.runtime.rounding": "rounded_and_rest rounded_to",
+    "chunkform.runtime.together": (
+        "aligned block_pairing column_parts column_sums in_place over_rows paired_states row_parts row_sums rows_of "
+        "stages_of store_parts store_sums together warps_of"
+    ),
+    "chunkform.runtime.signature": "OVERWRITE",
+    "chunkform.runtime.total": "pair total",
+}
+# what is called by name in kernels and in the functions that launch them
+RESERVED = frozenset(
+    "B T H C DT BLOCK CHUNK GROUP LEVELS ROWS blocks first_block first_row jointly "
+    "places_of_borders needs_backward tiles column column_ok program i_ok exchange EVEN EXACT FLAT STAGES SUMS WARPS YIELD "
+    "tl triton torch i c h b n group programs bh sh t0 at row step last chunks tile flat extent part first begin stop "
+    "count given states constants saved needs cotangents final_cotangents packed lay parts config dtype some length "
+    "begins stops starts start late early gradients initial outputs finals".split()
+) | {name for names in IMPORTS.values() for name in names.split()}
