@@ -995,6 +995,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=2,
+        maxnreg=config.registers_for(),
     )
     alpha_resets = matrix1 = matrix2 = None
     saved = {}
@@ -1953,6 +1954,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=2,
+            maxnreg=config.registers_for(),
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             dS_coming = exchange.begin(
@@ -2008,6 +2010,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=2,
+        maxnreg=config.registers_for(),
     )
     matrix1 = matrix2 = None
     if needs & {"alpha", "k"}:
@@ -2094,6 +2097,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=2,
+            maxnreg=config.registers_for(),
         )
     if needs & {"alpha", "q"}:
         dq = some.new_empty((B, T, H, D), dtype=some.dtype)
@@ -2145,6 +2149,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=2,
+            maxnreg=config.registers_for(),
         )
     matrix3 = None
     if needs & {"alpha"}:
@@ -2194,6 +2199,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=2,
+            maxnreg=config.registers_for(),
         )
     beta_by_head = dk_1 = matrix4 = None
     gradients, initial = {}, {}

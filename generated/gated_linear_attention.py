@@ -1134,6 +1134,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=2,
+            maxnreg=config.registers_for(),
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             S_coming = exchange.begin(
@@ -1196,6 +1197,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=2,
+        maxnreg=config.registers_for(),
     )
     alpha_resets = alpha_sums = matrix1 = scaled1 = scaled2 = None
     saved = {}
@@ -2229,6 +2231,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=2,
+            maxnreg=config.registers_for(),
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             dS_coming = exchange.begin(
@@ -2291,6 +2294,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=2,
+        maxnreg=config.registers_for(),
     )
     matrix1 = scaled1 = scaled2 = None
     if needs & {"alpha", "k", "q"}:
@@ -2332,7 +2336,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             DT=DTYPES[some.dtype],
             num_warps=config.read_warps(config.padded(E)),
             num_stages=1,
-            maxnreg=255 if config.exact else None,
+            maxnreg=config.registers_for(),
         )
         launch(
             backward_read_1_others,
@@ -2369,7 +2373,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             DT=DTYPES[some.dtype],
             num_warps=config.read_warps(config.padded(E)),
             num_stages=1,
-            maxnreg=255 if config.exact else None,
+            maxnreg=config.registers_for(),
         )
     alpha_extents = alpha_resets = alpha_sums = dS_borders = None
     gradients, initial = {}, {}

@@ -826,6 +826,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=2,
+        maxnreg=config.registers_for(),
     )
     matrix1 = matrix2 = None
     saved = {}
@@ -1537,6 +1538,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=2,
+            maxnreg=config.registers_for(),
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             dW_coming = exchange.begin(
@@ -1586,6 +1588,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=2,
+        maxnreg=config.registers_for(),
     )
     matrix1 = matrix2 = None
     if needs & {"eta", "x", "z"}:
@@ -1661,6 +1664,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=2,
+            maxnreg=config.registers_for(),
         )
     matrix3 = matrix5 = None
     if needs & {"x", "z"}:
@@ -1712,6 +1716,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=2,
+            maxnreg=config.registers_for(),
         )
     W_last = dx_1 = matrix4 = matrix6 = None
     gradients, initial = {}, {}

@@ -1025,6 +1025,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=2,
+        maxnreg=config.registers_for(),
     )
     keep_resets = matrix1 = matrix2 = None
     saved = {}
@@ -2002,6 +2003,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=2,
+            maxnreg=config.registers_for(),
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             dW_coming = exchange.begin(
@@ -2053,6 +2055,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=2,
+        maxnreg=config.registers_for(),
     )
     matrix1 = matrix2 = None
     if needs & {"eta", "keep", "x"}:
@@ -2145,6 +2148,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=2,
+            maxnreg=config.registers_for(),
         )
     matrix3 = matrix5 = None
     if needs & {"keep", "z"}:
@@ -2197,6 +2201,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=2,
+            maxnreg=config.registers_for(),
         )
     matrix4 = None
     if needs & {"keep"}:
@@ -2246,6 +2251,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=2,
+            maxnreg=config.registers_for(),
         )
     dx_2 = eta_by_head = matrix6 = None
     gradients, initial = {}, {}

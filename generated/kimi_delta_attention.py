@@ -1349,6 +1349,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=2,
+        maxnreg=config.registers_for(),
     )
     alpha_resets = alpha_sums = matrix1 = matrix2 = scaled1 = scaled2 = scaled3 = None
     saved = {}
@@ -2779,6 +2780,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=2,
+            maxnreg=config.registers_for(),
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             dS_coming = exchange.begin(
@@ -2837,6 +2839,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=2,
+        maxnreg=config.registers_for(),
     )
     matrix1 = matrix2 = scaled1 = scaled2 = scaled3 = None
     if needs & {"alpha", "k", "q"}:
@@ -2883,7 +2886,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             DT=DTYPES[some.dtype],
             num_warps=config.read_warps(config.padded(E)),
             num_stages=1,
-            maxnreg=255 if config.exact else None,
+            maxnreg=config.registers_for(),
         )
         launch(
             backward_read_1_others,
@@ -2925,7 +2928,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             DT=DTYPES[some.dtype],
             num_warps=config.read_warps(config.padded(E)),
             num_stages=1,
-            maxnreg=255 if config.exact else None,
+            maxnreg=config.registers_for(),
         )
     alpha_extents = alpha_resets = alpha_sums = dS_borders = None
     gradients, initial = {}, {}

@@ -574,6 +574,7 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=2,
+            maxnreg=config.registers_for(),
         )
     if parts > 1:
         H__starts = chained(H__first, H__ends, lay, parts, True, (lam_sums, lam_resets), None, config.exact)
@@ -610,6 +611,7 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=2,
+        maxnreg=config.registers_for(),
     )
     lam_resets = None
     saved = {}
@@ -1366,6 +1368,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
                 DT=DTYPES[some.dtype],
                 num_warps=config.warps,
                 num_stages=2,
+                maxnreg=config.registers_for(),
             )
     if needs & {"lam"}:
         H_in_late_ = some.new_empty(
@@ -1409,6 +1412,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=2,
+            maxnreg=config.registers_for(),
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         if parts > 1:
@@ -1458,6 +1462,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=2,
+            maxnreg=config.registers_for(),
         )
     matrix1 = None
     if needs & {"lam"}:
@@ -1528,6 +1533,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=2,
+            maxnreg=config.registers_for(),
         )
     du_1 = matrix2 = None
     gradients, initial = {}, {}

@@ -919,6 +919,7 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=2,
+            maxnreg=config.registers_for(),
         )
     if parts > 1:
         H__starts = chained(H__first, H__ends, lay, parts, True, (lam_sums, lam_resets), None, config.exact)
@@ -956,6 +957,7 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=2,
+        maxnreg=config.registers_for(),
     )
     lam_resets = None
     saved = {}
@@ -1749,6 +1751,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
                 DT=DTYPES[some.dtype],
                 num_warps=config.warps,
                 num_stages=2,
+                maxnreg=config.registers_for(),
             )
     if needs & {"lam"}:
         H_in_late_ = some.new_empty(
@@ -1793,6 +1796,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=2,
+            maxnreg=config.registers_for(),
         )
     if needs & {"H", "beta", "k", "lam"}:
         if parts > 1:
@@ -1836,6 +1840,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=2,
+            maxnreg=config.registers_for(),
         )
     matrix1 = None
     if needs & {"lam"}:
@@ -1915,6 +1920,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=2,
+            maxnreg=config.registers_for(),
         )
     beta_by_head = dk_1 = matrix2 = None
     gradients, initial = {}, {}
@@ -2478,6 +2484,7 @@ def triton_o_forward(given, states, constants, packed=None, needs_backward=True,
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=2,
+            maxnreg=config.registers_for(),
         )
     if parts > 1:
         S_starts = chained(S_first, S_ends, lay, parts, True, (lam_sums, lam_resets), None, config.exact)
@@ -2519,6 +2526,7 @@ def triton_o_forward(given, states, constants, packed=None, needs_backward=True,
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=2,
+        maxnreg=config.registers_for(),
     )
     lam_resets = None
     saved = {}
@@ -3200,6 +3208,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
                 DT=DTYPES[some.dtype],
                 num_warps=config.warps,
                 num_stages=2,
+                maxnreg=config.registers_for(),
             )
     if needs & {"lam", "x"}:
         dx = some.new_empty((B, T, H, D), dtype=torch.float32)
@@ -3251,6 +3260,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=2,
+            maxnreg=config.registers_for(),
         )
     matrix1 = None
     if needs & {"S", "beta", "k", "lam", "v"}:
@@ -3296,6 +3306,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=2,
+            maxnreg=config.registers_for(),
         )
     matrix2 = None
     if needs & {"lam"}:
@@ -3349,6 +3360,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=2,
+            maxnreg=config.registers_for(),
         )
     beta_by_head = matrix3 = None
     gradients, initial = {}, {}

@@ -855,6 +855,7 @@ def triton_o2_forward(given, states, constants, packed=None, needs_backward=True
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=2,
+            maxnreg=config.registers_for(),
         )
     if parts > 1:
         H__starts = chained(H__first, H__ends, lay, parts, True, (lam_sums, lam_resets), None, config.exact)
@@ -891,6 +892,7 @@ def triton_o2_forward(given, states, constants, packed=None, needs_backward=True
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=2,
+        maxnreg=config.registers_for(),
     )
     lam_resets = None
     saved = {}
@@ -1664,6 +1666,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
                 DT=DTYPES[some.dtype],
                 num_warps=config.warps,
                 num_stages=2,
+                maxnreg=config.registers_for(),
             )
     if needs & {"lam", "q"}:
         dq_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
@@ -1711,6 +1714,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=2,
+            maxnreg=config.registers_for(),
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         if parts > 1:
@@ -1760,6 +1764,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=2,
+            maxnreg=config.registers_for(),
         )
     matrix1 = None
     if needs & {"lam"}:
@@ -1830,6 +1835,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=2,
+            maxnreg=config.registers_for(),
         )
     du_1 = matrix2 = None
     gradients, initial = {}, {}
@@ -2054,6 +2060,7 @@ def triton_o3_forward(given, states, constants, packed=None, needs_backward=True
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=2,
+            maxnreg=config.registers_for(),
         )
     if parts > 1:
         H__starts = chained(H__first, H__ends, lay, parts, True, (lam_sums, lam_resets), None, config.exact)
@@ -2090,6 +2097,7 @@ def triton_o3_forward(given, states, constants, packed=None, needs_backward=True
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=2,
+        maxnreg=config.registers_for(),
     )
     lam_resets = None
     saved = {}
@@ -2868,6 +2876,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
                 DT=DTYPES[some.dtype],
                 num_warps=config.warps,
                 num_stages=2,
+                maxnreg=config.registers_for(),
             )
     if needs & {"lam", "x"}:
         dx_0 = some.new_empty((B, T, H, D), dtype=torch.float32)
@@ -2915,6 +2924,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=2,
+            maxnreg=config.registers_for(),
         )
     if needs & {"H", "dH", "lam", "lam_0", "u"}:
         if parts > 1:
@@ -2964,6 +2974,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=2,
+            maxnreg=config.registers_for(),
         )
     matrix1 = None
     if needs & {"lam"}:
@@ -3034,6 +3045,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=2,
+            maxnreg=config.registers_for(),
         )
     du_1 = matrix2 = None
     gradients, initial = {}, {}

@@ -1116,6 +1116,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=2,
+            maxnreg=config.registers_for(),
         )
         if exchange is not None:  # other parts of the sequence are elsewhere
             S_coming = exchange.begin(
@@ -1176,6 +1177,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         DT=DTYPES[some.dtype],
         num_warps=config.warps,
         num_stages=2,
+        maxnreg=config.registers_for(),
     )
     beta_resets = beta_sums = intra1 = scaled1 = None
     saved = {}
@@ -2994,6 +2996,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=2,
+            maxnreg=config.registers_for(),
         )
     intra1 = None
     if needs & {"q"}:
@@ -3166,6 +3169,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 DT=DTYPES[some.dtype],
                 num_warps=config.warps,
                 num_stages=2,
+                maxnreg=config.registers_for(),
             )
             if exchange is not None:  # other parts of the sequence are elsewhere
                 dS_coming = exchange.begin(
@@ -3217,6 +3221,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=2,
+            maxnreg=config.registers_for(),
         )
     matrix1 = scaled1 = scaled2 = None
     if needs & {"S", "beta", "k", "v"}:
@@ -3279,6 +3284,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=2,
+            maxnreg=config.registers_for(),
         )
     S_late_0 = intra2 = None
     if needs & {"beta"}:
@@ -3381,6 +3387,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             DT=DTYPES[some.dtype],
             num_warps=config.warps,
             num_stages=2,
+            maxnreg=config.registers_for(),
         )
     beta_resets = beta_sums = matrix2 = scaled3 = scaled4 = None
     gradients, initial = {}, {}

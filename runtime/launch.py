@@ -80,8 +80,11 @@ class Config:
         states with an axis of such a width whole: four have the registers that two of other walks have."""
         return 4 if whole <= 128 and not self.exact else 2
 
-    def registers_for(self, programs: int) -> int | None:
-        """The most registers that a thread of a walk may have, for so many programs on a multiprocessor; None for two."""
+    def registers_for(self, programs: int = 2) -> int | None:
+        """The most registers that a thread may have, for so many programs of a walk on a multiprocessor; None for as many as the
+        assembler gives it. Told nothing, that gives a long kernel of float32 products 32, and spills the rest."""
+        if self.exact:
+            return 255
         return None if programs <= 2 else REGISTERS // (32 * self.warps * programs)
 
     def queued(self, loaded: int, chunk: int) -> int:

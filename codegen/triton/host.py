@@ -809,12 +809,9 @@ class Host:
         if block and not kernel.whole:
             wholes = [f"config.padded({size_name(dim_of(a))})" for a in kernel.axes if a != kernel.tiled]
             warps = f"config.read_warps({', '.join(wholes)})" if kernel.reads and wholes else "4"
-        # told nothing, the assembler gives a long kernel of float32 products 32 registers, and spills the rest
-        most = "config.registers" if kernel.few and not block else "255 if config.exact else None"
+        most = "config.registers" if kernel.few and not block else f"config.registers_for({crowd})"
         most = "255" if kernel.queues else most  # as many as there are for each of 4 programs with 2 warps
-        if kernel.walks:
-            most = f"config.registers_for({crowd})" if crowd else ""
-        most = f" maxnreg={most}," if most else ""
+        most = "" if kernel.whole else f" maxnreg={most},"
         places = f"*{lay}.walked, parts, {lay}.length(parts)" if kernel.walks else f"*{lay}.at_once, {lay}.programs"
         places += ", blocks.chunks" if kernel.borders else ""
         stages = 2 if kernel.walks else 1

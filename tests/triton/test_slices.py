@@ -3,7 +3,9 @@
 import itertools
 
 import pytest
+from triton_errors import compiled
 
+from chunkform.codegen.inspect import inspect_op
 from chunkform.codegen.triton.reserved import RESERVED
 from chunkform.codegen.triton.slices import carried_from, sliced
 from chunkform.codegen.triton.tile import CannotPrint, axis_name, block_name, size_name
@@ -81,9 +83,17 @@ def test_as_many_chunks_come_ahead_as_two_programs_have_buffers_for():
 
 def test_a_multiprocessor_holds_four_programs_that_make_matrices_of_parts_maps():
     config = launch.candidates(2, 128)[0]
-    assert (config.crowd(128), config.registers_for(4), config.registers_for(2)) == (4, 128, None)
+    assert (config.crowd(128), config.registers_for(4), config.registers_for()) == (4, 128, None)
     assert [config.stages_for(whole, 192, 4) for whole in (256, 512)] == [4, 2]
     assert launch.candidates(2, 256)[0].crowd(256) == launch.candidates(4, 64)[0].crowd(64) == 2
+    assert launch.candidates(4, 64)[0].registers_for() == 255
+
+
+def test_float32_walks_have_the_registers_that_there_are():
+    """Given 32, as the assembler chooses, they spill five times as much."""
+    rows = inspect_op(compiled("lightning_attention"), dtypes=("float32",), widths=(128,))
+    walks = [r for r in rows if "sweep" in r.kernel]
+    assert walks and [r for r in walks if not r.ok or r.registers < 128] == []
 
 
 def test_what_a_walk_only_yields_is_not_loaded_for_states():
