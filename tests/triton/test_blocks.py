@@ -58,7 +58,7 @@ def test_kernels_ahead_take_one_chunk_after_the_other_or_have_few_registers(name
     ahead = [k for k in host.kernels if not k.walks and not k.reads]
     assert ahead and all((k.queues, k.few) == (queues, not queues) for k in ahead)
     assert text.count("(config.queues(lay.programs),)") == queues * len(ahead)
-    assert text.count("maxnreg=config.registers") == (not queues) * sum(1 + bool(k.others) for k in ahead)
+    assert text.count("maxnreg=config.registers,") == (not queues) * sum(1 + bool(k.others) for k in ahead)
 
 
 def test_a_walk_that_loads_too_much_is_cut_in_one_for_each_read():
