@@ -112,7 +112,7 @@ def _launches(c: Compiled, module: Any, dtype: str, width: int) -> list[_Launch]
     found: dict[str, _Launch] = {}
 
     def record(kernel: Any, grid: Any, args: Any, options: Any) -> None:
-        key = f"{kernel.fn.__name__} {options.get('FLAT', '')} {options.get('YIELD', '')}".strip()
+        key = " ".join([kernel.fn.__name__, *(str(options.get(n, "")) for n in ("FLAT", "YIELD", "READ"))])
         found.setdefault(key, _Launch(kernel, args, options))
 
     def empty(lead: tuple[int, ...], axes: tuple[str, ...], wide: bool = False) -> Any:

@@ -63,7 +63,7 @@ from chunkform.runtime.by_head import by_head
 from chunkform.runtime.decay import order_mask, triangular_inverse
 from chunkform.runtime.decode import Step, StepKernel
 from chunkform.runtime.kernels import chained_matrix, chunk_of, inverse, part_of, place_of
-from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, steps, strides, whole
+from chunkform.runtime.launch import DTYPES, by_launch, cdiv, choose, cotangent, launch, steps, strides, whole
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
 from chunkform.runtime.parts import map_of_all
@@ -566,6 +566,7 @@ def forward_sweep_1(
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
     STAGES: tl.constexpr,
+    PRODUCTS: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -575,7 +576,7 @@ def forward_sweep_1(
     """A walk forwards over chunks, carrying a tile of S."""
     tiles = tl.cdiv(E, block_e)
     if S_linear is not None:
-        tiles += tl.cdiv(D, block_e)
+        tiles = tl.cdiv(D, block_e) + (0 if S_last is None else tiles)
     tile = tl.program_id(0) % tiles
     sh = (tl.program_id(0) // tiles).to(tl.int64)
     h = sh % H
@@ -586,8 +587,10 @@ def forward_sweep_1(
     e = tile * block_e + tl.arange(0, block_e)
     e_ok = e < E
     if S_linear is not None:
-        column = e - tl.cdiv(E, block_e) * block_e  # of the matrix of the part's map
-        column_ok = (column >= 0) & (column < D)
+        column = e - (0 if S_last is None else tl.cdiv(E, block_e) * block_e)
+        column_ok = (column >= 0) & (column < D)  # of the matrix of the part's map
+        if S_last is None:
+            e_ok = tl.zeros([block_e], tl.int1)
     S = ()
     d = ()
     d_ok = ()
@@ -609,6 +612,7 @@ def forward_sweep_1(
     k_p += b * k_b + h // k_g * k_h
     v_p += b * v_b + h // v_g * v_h
     q_p += b * q_b + h // q_g * q_h
+    identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
     for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -632,7 +636,11 @@ def forward_sweep_1(
             p3 = tl.dot(S[n_d].to(DT), tl.trans(q.to(DT)), p3, input_precision="tf32x3")  # q S
             k = k + (k_slice,)
         v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
-        v_each = tl.where(e_ok[:, None] & i_ok[None, :], v, 0.0)
+        v_each = (
+            tl.dot(v.to(DT), identity)
+            if PRODUCTS and v.dtype == DT
+            else tl.where(e_ok[:, None] & i_ok[None, :], v, 0.0)
+        )
         w = (-p) + v_each.to(tl.float32)
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
@@ -662,7 +670,7 @@ def forward_sweep_1(
                         S[n_d],
                         mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
-        else:
+        elif S_last is not None:
             tl.store(
                 S_last + sh * D * E + d[n_d][None, :] * E + e[:, None], S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None]
             )
@@ -685,7 +693,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "83afbbce209e473f")
+    config = choose(some.dtype, (D, E), "bdd3e2830f1bddfc")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -721,51 +729,57 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     if parts > 1 or exchange is not None:
         S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         S_linear = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
-        launch(
-            forward_sweep_1,
-            (
-                lay.sequences
-                * parts
-                * H
-                * (cdiv(E, min(config.tile, config.padded(E))) + cdiv(D, min(config.tile, config.padded(E)))),
-            ),
-            None,
-            S_ends,
-            S_linear,
-            k,
-            *strides(k, H),
-            v,
-            *strides(v, H),
-            matrix1,
-            q,
-            *strides(q, H),
-            matrix2,
-            None,
-            None,
-            beta_by_head,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            D=D,
-            E=E,
-            block_d=min(config.slice, config.padded(D)),
-            block_e=min(config.tile, config.padded(E)),
-            YIELD=False,
-            WARPS=config.warps,
-            STAGES=config.stages_for(
-                config.padded(D) * k.element_size(),
-                min(config.tile, config.padded(E)) * v.element_size() + config.chunk * matrix1.element_size(),
-                config.crowd(config.padded(D)),
-            ),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.warps,
-            num_stages=2,
-            maxnreg=config.registers_for(config.crowd(config.padded(D))),
-        )
+        crowd = config.crowd(config.padded(D))
+        for ends, linear in by_launch(S_ends, S_linear, crowd):
+            launch(
+                forward_sweep_1,
+                (
+                    lay.sequences
+                    * parts
+                    * H
+                    * (
+                        cdiv(E, min(config.tile, config.padded(E))) * (ends is not None)
+                        + cdiv(D, min(config.tile, config.padded(E))) * (linear is not None)
+                    ),
+                ),
+                None,
+                ends,
+                linear,
+                k,
+                *strides(k, H),
+                v,
+                *strides(v, H),
+                matrix1,
+                q,
+                *strides(q, H),
+                matrix2,
+                None,
+                None,
+                beta_by_head,
+                *lay.walked,
+                parts,
+                lay.length(parts),
+                D=D,
+                E=E,
+                block_d=min(config.slice, config.padded(D)),
+                block_e=min(config.tile, config.padded(E)),
+                YIELD=False,
+                WARPS=config.warps,
+                **config.buffers(
+                    config.padded(D) * k.element_size(),
+                    config.chunk * matrix1.element_size(),
+                    min(config.tile, config.padded(E)) * v.element_size(),
+                    programs=crowd,
+                ),
+                C=config.chunk,
+                LEVELS=config.levels,
+                EVEN=lay.even,
+                EXACT=config.exact,
+                DT=DTYPES[some.dtype],
+                num_warps=config.warps,
+                num_stages=2,
+                maxnreg=config.registers_for(crowd),
+            )
         if exchange is not None:  # other parts of the sequence are elsewhere
             S_coming = exchange.begin((map_of_all("S", S_first, S_ends, lay, parts, True, linear=S_linear, axis=0),))
     if parts > 1 or exchange is not None:
@@ -803,10 +817,10 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         block_e=min(config.tile, config.padded(E)),
         YIELD=True,
         WARPS=config.warps,
-        STAGES=config.stages_for(
+        **config.buffers(
             config.padded(D) * (k.element_size() + q.element_size()),
-            min(config.tile, config.padded(E)) * v.element_size()
-            + config.chunk * (matrix1.element_size() + matrix2.element_size()),
+            config.chunk * (matrix1.element_size() + matrix2.element_size()),
+            min(config.tile, config.padded(E)) * v.element_size(),
         ),
         C=config.chunk,
         LEVELS=config.levels,
@@ -965,6 +979,7 @@ def backward_sweep_1(
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
     STAGES: tl.constexpr,
+    PRODUCTS: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1001,6 +1016,7 @@ def backward_sweep_1(
     do_p += b * do_b + h // do_g * do_h
     write1_p += b * write1_b + h // write1_g * write1_h
     q_p += b * q_b + h // q_g * q_h
+    identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
     for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -1014,7 +1030,11 @@ def backward_sweep_1(
         write1 = tl.load(
             write1_p + t0 * write1_t + i[None, :] * write1_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0
         )
-        write1_each = tl.where(e_ok[:, None] & i_ok[None, :], write1, 0.0)
+        write1_each = (
+            tl.dot(write1.to(DT), identity)
+            if PRODUCTS and write1.dtype == DT
+            else tl.where(e_ok[:, None] & i_ok[None, :], write1, 0.0)
+        )
         p = tl.zeros([block_e, C], tl.float32)
         do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         k = ()
@@ -1313,6 +1333,8 @@ def backward_sweep_3(
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
     STAGES: tl.constexpr,
+    PRODUCTS: tl.constexpr,
+    READ: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1350,6 +1372,7 @@ def backward_sweep_3(
     dv_p += b * dv_b + h // dv_g * dv_h
     dk_1_p += b * dk_1_b + h // dk_1_g * dk_1_h
     write1_p += b * write1_b + h // write1_g * write1_h
+    identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
     for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -1362,11 +1385,19 @@ def backward_sweep_3(
         dk_1 = tl.load(
             dk_1_p + t0 * dk_1_t + i[None, :] * dk_1_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0
         )
-        dk_1_each = tl.where(d_ok[:, None] & i_ok[None, :], dk_1, 0.0)
+        dk_1_each = (
+            tl.dot(dk_1.to(DT), identity)
+            if PRODUCTS and dk_1.dtype == DT
+            else tl.where(d_ok[:, None] & i_ok[None, :], dk_1, 0.0)
+        )
         p = tl.zeros([block_d, C], tl.float32)
         p3 = tl.zeros([block_d, C], tl.float32)
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
-        k_each = tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
+        k_each = (
+            tl.dot(k.to(DT), identity)
+            if PRODUCTS and k.dtype == DT
+            else tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
+        )
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         S_next = ()
         for n_e in tl.static_range((E + block_e - 1) // block_e):
@@ -1397,10 +1428,11 @@ def backward_sweep_3(
         p2 = tl.dot(k.to(DT), tl.trans(t.to(DT)), p, input_precision="tf32x3")  # ... + matrix3 k
         t2 = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p4 = tl.dot(k.to(DT), tl.trans(t2.to(DT)), p3, input_precision="tf32x3")  # ... + matrix4 k
-        if YIELD:
+        if YIELD and (READ == 0 or READ == 1):
             tl.store(
                 dq_out + step * D + i[None, :] * (H * D) + d[:, None], p2, mask=d_ok[:, None] & i_ok[None, :]
             )  # dq
+        if YIELD and (READ == 0 or READ == 2):
             tl.store(
                 dk_out + step * D + i[None, :] * (H * D) + d[:, None],
                 ((-p4) + dk_1_each.to(tl.float32)),
@@ -1424,7 +1456,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "83afbbce209e473f")
+    config = choose(some.dtype, (D, E), "bdd3e2830f1bddfc")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -1505,10 +1537,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_e=min(config.tile, config.padded(E)),
             YIELD=False,
             WARPS=config.warps,
-            STAGES=config.stages_for(
+            **config.buffers(
                 config.padded(D) * (k.element_size() + q.element_size()),
-                min(config.tile, config.padded(E)) * do.element_size()
-                + config.chunk * (matrix2.element_size() + matrix1.element_size()),
+                config.chunk * (matrix2.element_size() + matrix1.element_size()),
+                min(config.tile, config.padded(E)) * do.element_size(),
             ),
             C=config.chunk,
             LEVELS=config.levels,
@@ -1559,10 +1591,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         block_e=min(config.tile, config.padded(E)),
         YIELD=True,
         WARPS=config.warps,
-        STAGES=config.stages_for(
+        **config.buffers(
             config.padded(D) * (k.element_size() + q.element_size()),
-            min(config.tile, config.padded(E)) * (do.element_size() + write1.element_size())
-            + config.chunk * (matrix2.element_size() + matrix1.element_size()),
+            config.chunk * (matrix2.element_size() + matrix1.element_size()),
+            min(config.tile, config.padded(E)) * (do.element_size() + write1.element_size()),
         ),
         C=config.chunk,
         LEVELS=config.levels,
@@ -1651,49 +1683,63 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             if dS_first is not None or parts > 1 or exchange is not None
             else None
         )
-        launch(
-            backward_sweep_3,
-            (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
-            S_starts,
-            S_last,
-            do,
-            *strides(do, H),
-            k,
-            *strides(k, H),
-            matrix3,
-            dv,
-            *strides(dv, H),
-            matrix4,
-            dk_1,
-            *strides(dk_1, H),
-            dq,
-            dk,
-            beta_by_head,
-            write1,
-            *strides(write1, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            E=E,
-            D=D,
-            block_e=min(config.slice, config.padded(E)),
-            block_d=min(config.tile, config.padded(D)),
-            YIELD=True,
-            WARPS=config.warps,
-            STAGES=config.stages_for(
+        for read, loaded in config.by_read(
+            (
                 config.padded(E) * (do.element_size() + dv.element_size() + write1.element_size()),
-                min(config.tile, config.padded(D)) * (k.element_size() + dk_1.element_size())
-                + config.chunk * (matrix3.element_size() + matrix4.element_size()),
+                config.chunk * (matrix3.element_size() + matrix4.element_size()),
+                min(config.tile, config.padded(D)) * (k.element_size() + dk_1.element_size()),
             ),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.warps,
-            num_stages=2,
-            maxnreg=config.registers_for(),
-        )
+            (
+                config.padded(E) * (do.element_size() + write1.element_size()),
+                config.chunk * matrix3.element_size(),
+                min(config.tile, config.padded(D)) * k.element_size(),
+            ),
+            (
+                config.padded(E) * (dv.element_size() + write1.element_size()),
+                config.chunk * matrix4.element_size(),
+                min(config.tile, config.padded(D)) * (k.element_size() + dk_1.element_size()),
+            ),
+        ):
+            launch(
+                backward_sweep_3,
+                (lay.sequences * parts * H * cdiv(D, min(config.tile, config.padded(D))),),
+                S_starts,
+                S_last if read < 2 else None,
+                do,
+                *strides(do, H),
+                k,
+                *strides(k, H),
+                matrix3,
+                dv,
+                *strides(dv, H),
+                matrix4,
+                dk_1,
+                *strides(dk_1, H),
+                dq,
+                dk,
+                beta_by_head,
+                write1,
+                *strides(write1, H),
+                *lay.walked,
+                parts,
+                lay.length(parts),
+                E=E,
+                D=D,
+                block_e=min(config.slice, config.padded(E)),
+                block_d=min(config.tile, config.padded(D)),
+                YIELD=True,
+                WARPS=config.warps,
+                **config.buffers(*loaded),
+                READ=read,
+                C=config.chunk,
+                LEVELS=config.levels,
+                EVEN=lay.even,
+                EXACT=config.exact,
+                DT=DTYPES[some.dtype],
+                num_warps=config.warps,
+                num_stages=2,
+                maxnreg=config.registers_for(),
+            )
     S_last = dk_1 = matrix3 = matrix4 = None
     gradients, initial = {}, {}
     if "q" in needs:

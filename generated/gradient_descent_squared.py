@@ -65,7 +65,7 @@ from chunkform.runtime.by_head import by_head
 from chunkform.runtime.decay import order_mask, triangular_inverse
 from chunkform.runtime.decode import Step, StepKernel
 from chunkform.runtime.kernels import chained_matrix, chunk_of, inverse, part_of, place_of
-from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, steps, strides, whole
+from chunkform.runtime.launch import DTYPES, by_launch, cdiv, choose, cotangent, launch, steps, strides, whole
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
 from chunkform.runtime.parts import map_of_all
@@ -568,6 +568,7 @@ def forward_sweep_1(
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
     STAGES: tl.constexpr,
+    PRODUCTS: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -577,7 +578,7 @@ def forward_sweep_1(
     """A walk forwards over chunks, carrying a tile of W."""
     tiles = tl.cdiv(M, block_m_)
     if W_linear is not None:
-        tiles += tl.cdiv(N, block_m_)
+        tiles = tl.cdiv(N, block_m_) + (0 if W_last is None else tiles)
     tile = tl.program_id(0) % tiles
     sh = (tl.program_id(0) // tiles).to(tl.int64)
     h = sh % H
@@ -588,8 +589,10 @@ def forward_sweep_1(
     m_ = tile * block_m_ + tl.arange(0, block_m_)
     m__ok = m_ < M
     if W_linear is not None:
-        column = m_ - tl.cdiv(M, block_m_) * block_m_  # of the matrix of the part's map
-        column_ok = (column >= 0) & (column < N)
+        column = m_ - (0 if W_last is None else tl.cdiv(M, block_m_) * block_m_)
+        column_ok = (column >= 0) & (column < N)  # of the matrix of the part's map
+        if W_last is None:
+            m__ok = tl.zeros([block_m_], tl.int1)
     W = ()
     n_ = ()
     n__ok = ()
@@ -611,6 +614,7 @@ def forward_sweep_1(
     y_p += b * y_b + h // y_g * y_h
     x_p += b * x_b + h // x_g * x_h
     z_p += b * z_b + h // z_g * z_h
+    identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
     for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -621,7 +625,11 @@ def forward_sweep_1(
         at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
         step = (b * T + t0) * H + h
         y = tl.load(y_p + t0 * y_t + i[None, :] * y_t + m_[:, None], mask=m__ok[:, None] & i_ok[None, :], other=0.0)
-        y_each = tl.where(m__ok[:, None] & i_ok[None, :], y, 0.0)
+        y_each = (
+            tl.dot(y.to(DT), identity)
+            if PRODUCTS and y.dtype == DT
+            else tl.where(m__ok[:, None] & i_ok[None, :], y, 0.0)
+        )
         p = -y_each.to(tl.float32)
         x = ()
         z = ()
@@ -671,7 +679,7 @@ def forward_sweep_1(
                         W[n_n_],
                         mask=m__ok[:, None] & n__ok[n_n_][None, :],
                     )
-        else:
+        elif W_last is not None:
             tl.store(
                 W_last + sh * M * N + m_[:, None] * N + n_[n_n_][None, :],
                 W[n_n_],
@@ -696,7 +704,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "b900a06ebd80cfb2")
+    config = choose(some.dtype, (N, M), "76c86a5ce627f1d1")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(M, min(config.tile, config.padded(M))))
     W_first = whole(states.get("W"))
@@ -732,51 +740,57 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     if parts > 1 or exchange is not None:
         W_ends = some.new_empty((B * parts, H, M, N), dtype=torch.float32)
         W_linear = some.new_empty((B * parts, H, N, N), dtype=torch.float32)
-        launch(
-            forward_sweep_1,
-            (
-                lay.sequences
-                * parts
-                * H
-                * (cdiv(M, min(config.tile, config.padded(M))) + cdiv(N, min(config.tile, config.padded(M)))),
-            ),
-            None,
-            W_ends,
-            W_linear,
-            y,
-            *strides(y, H),
-            x,
-            *strides(x, H),
-            matrix1,
-            matrix2,
-            z,
-            *strides(z, H),
-            None,
-            None,
-            eta_by_head,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            N=N,
-            M=M,
-            block_n_=min(config.slice, config.padded(N)),
-            block_m_=min(config.tile, config.padded(M)),
-            YIELD=False,
-            WARPS=config.warps,
-            STAGES=config.stages_for(
-                config.padded(N) * x.element_size(),
-                min(config.tile, config.padded(M)) * y.element_size() + config.chunk * matrix1.element_size(),
-                config.crowd(config.padded(N)),
-            ),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.warps,
-            num_stages=2,
-            maxnreg=config.registers_for(config.crowd(config.padded(N))),
-        )
+        crowd = config.crowd(config.padded(N))
+        for ends, linear in by_launch(W_ends, W_linear, crowd):
+            launch(
+                forward_sweep_1,
+                (
+                    lay.sequences
+                    * parts
+                    * H
+                    * (
+                        cdiv(M, min(config.tile, config.padded(M))) * (ends is not None)
+                        + cdiv(N, min(config.tile, config.padded(M))) * (linear is not None)
+                    ),
+                ),
+                None,
+                ends,
+                linear,
+                y,
+                *strides(y, H),
+                x,
+                *strides(x, H),
+                matrix1,
+                matrix2,
+                z,
+                *strides(z, H),
+                None,
+                None,
+                eta_by_head,
+                *lay.walked,
+                parts,
+                lay.length(parts),
+                N=N,
+                M=M,
+                block_n_=min(config.slice, config.padded(N)),
+                block_m_=min(config.tile, config.padded(M)),
+                YIELD=False,
+                WARPS=config.warps,
+                **config.buffers(
+                    config.padded(N) * x.element_size(),
+                    config.chunk * matrix1.element_size(),
+                    min(config.tile, config.padded(M)) * y.element_size(),
+                    programs=crowd,
+                ),
+                C=config.chunk,
+                LEVELS=config.levels,
+                EVEN=lay.even,
+                EXACT=config.exact,
+                DT=DTYPES[some.dtype],
+                num_warps=config.warps,
+                num_stages=2,
+                maxnreg=config.registers_for(crowd),
+            )
         if exchange is not None:  # other parts of the sequence are elsewhere
             W_coming = exchange.begin((map_of_all("W", W_first, W_ends, lay, parts, True, linear=W_linear, axis=1),))
     if parts > 1 or exchange is not None:
@@ -814,10 +828,10 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         block_m_=min(config.tile, config.padded(M)),
         YIELD=True,
         WARPS=config.warps,
-        STAGES=config.stages_for(
+        **config.buffers(
             config.padded(N) * (x.element_size() + z.element_size()),
-            min(config.tile, config.padded(M)) * y.element_size()
-            + config.chunk * (matrix1.element_size() + matrix2.element_size()),
+            config.chunk * (matrix1.element_size() + matrix2.element_size()),
+            min(config.tile, config.padded(M)) * y.element_size(),
         ),
         C=config.chunk,
         LEVELS=config.levels,
@@ -1187,6 +1201,7 @@ def backward_sweep_2(
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
     STAGES: tl.constexpr,
+    PRODUCTS: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1224,6 +1239,7 @@ def backward_sweep_2(
     z_p += b * z_b + h // z_g * z_h
     dy_p += b * dy_b + h // dy_g * dy_h
     do_p += b * do_b + h // do_g * do_h
+    identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
     for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -1235,7 +1251,11 @@ def backward_sweep_2(
         step = (b * T + t0) * H + h
         eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
         x = tl.load(x_p + t0 * x_t + i[None, :] * x_t + n_[:, None], mask=n__ok[:, None] & i_ok[None, :], other=0.0)
-        x_each = tl.where(n__ok[:, None] & i_ok[None, :], x, 0.0)
+        x_each = (
+            tl.dot(x.to(DT), identity)
+            if PRODUCTS and x.dtype == DT
+            else tl.where(n__ok[:, None] & i_ok[None, :], x, 0.0)
+        )
         t = tl.load(matrix5 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p = tl.dot(x.to(DT), t.to(DT), input_precision="tf32x3")  # matrix5 x
         p2 = -p
@@ -1333,6 +1353,8 @@ def backward_sweep_3(
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
     STAGES: tl.constexpr,
+    PRODUCTS: tl.constexpr,
+    READ: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1370,6 +1392,7 @@ def backward_sweep_3(
     dy_p += b * dy_b + h // dy_g * dy_h
     dx_1_p += b * dx_1_b + h // dx_1_g * dx_1_h
     write1_p += b * write1_b + h // write1_g * write1_h
+    identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
     for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -1382,9 +1405,17 @@ def backward_sweep_3(
         dx_1 = tl.load(
             dx_1_p + t0 * dx_1_t + i[None, :] * dx_1_t + n_[:, None], mask=n__ok[:, None] & i_ok[None, :], other=0.0
         )
-        dx_1_each = tl.where(n__ok[:, None] & i_ok[None, :], dx_1, 0.0)
+        dx_1_each = (
+            tl.dot(dx_1.to(DT), identity)
+            if PRODUCTS and dx_1.dtype == DT
+            else tl.where(n__ok[:, None] & i_ok[None, :], dx_1, 0.0)
+        )
         x = tl.load(x_p + t0 * x_t + i[None, :] * x_t + n_[:, None], mask=n__ok[:, None] & i_ok[None, :], other=0.0)
-        x_each = tl.where(n__ok[:, None] & i_ok[None, :], x, 0.0)
+        x_each = (
+            tl.dot(x.to(DT), identity)
+            if PRODUCTS and x.dtype == DT
+            else tl.where(n__ok[:, None] & i_ok[None, :], x, 0.0)
+        )
         t = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p = tl.dot(x.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix4 x
         p2 = -p
@@ -1417,15 +1448,16 @@ def backward_sweep_3(
             W_slice2 = p5  # W - write1^T diag(eta) x
             W_next = W_next + (W_slice2,)
         W = W_next
-        if YIELD:
+        if YIELD and (READ == 0 or READ == 1):
+            tl.store(
+                dz_out + step * N + i[None, :] * (H * N) + n_[:, None], p2, mask=n__ok[:, None] & i_ok[None, :]
+            )  # dz
+        if YIELD and (READ == 0 or READ == 2):
             tl.store(
                 dx_out + step * N + i[None, :] * (H * N) + n_[:, None],
                 ((-p4) + dx_1_each.to(tl.float32)),
                 mask=n__ok[:, None] & i_ok[None, :],
             )  # dx
-            tl.store(
-                dz_out + step * N + i[None, :] * (H * N) + n_[:, None], p2, mask=n__ok[:, None] & i_ok[None, :]
-            )  # dz
     for n_m_ in tl.static_range((M + block_m_ - 1) // block_m_):
         if W_last is not None:
             tl.store(
@@ -1446,7 +1478,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "b900a06ebd80cfb2")
+    config = choose(some.dtype, (N, M), "76c86a5ce627f1d1")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(N, min(config.tile, config.padded(N))))
     W_first = whole(states.get("W"))
@@ -1652,10 +1684,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_n_=min(config.tile, config.padded(N)),
             YIELD=True,
             WARPS=config.warps,
-            STAGES=config.stages_for(
+            **config.buffers(
                 config.padded(M) * (write1.element_size() + dy.element_size() + do.element_size()),
-                min(config.tile, config.padded(N)) * (x.element_size() + z.element_size())
-                + config.chunk * (matrix5.element_size() + matrix3.element_size()),
+                config.chunk * (matrix5.element_size() + matrix3.element_size()),
+                min(config.tile, config.padded(N)) * (x.element_size() + z.element_size()),
             ),
             C=config.chunk,
             LEVELS=config.levels,
@@ -1675,49 +1707,63 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             if dW_first is not None or parts > 1 or exchange is not None
             else None
         )
-        launch(
-            backward_sweep_3,
-            (lay.sequences * parts * H * cdiv(N, min(config.tile, config.padded(N))),),
-            W_starts,
-            W_last,
-            x,
-            *strides(x, H),
-            matrix4,
-            do,
-            *strides(do, H),
-            matrix6,
-            dy,
-            *strides(dy, H),
-            dx_1,
-            *strides(dx_1, H),
-            dx,
-            dz,
-            eta_by_head,
-            write1,
-            *strides(write1, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            M=M,
-            N=N,
-            block_m_=min(config.slice, config.padded(M)),
-            block_n_=min(config.tile, config.padded(N)),
-            YIELD=True,
-            WARPS=config.warps,
-            STAGES=config.stages_for(
+        for read, loaded in config.by_read(
+            (
                 config.padded(M) * (do.element_size() + dy.element_size() + write1.element_size()),
-                min(config.tile, config.padded(N)) * (x.element_size() + dx_1.element_size())
-                + config.chunk * (matrix4.element_size() + matrix6.element_size()),
+                config.chunk * (matrix4.element_size() + matrix6.element_size()),
+                min(config.tile, config.padded(N)) * (x.element_size() + dx_1.element_size()),
             ),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.warps,
-            num_stages=2,
-            maxnreg=config.registers_for(),
-        )
+            (
+                config.padded(M) * (do.element_size() + write1.element_size()),
+                config.chunk * matrix4.element_size(),
+                min(config.tile, config.padded(N)) * x.element_size(),
+            ),
+            (
+                config.padded(M) * (dy.element_size() + write1.element_size()),
+                config.chunk * matrix6.element_size(),
+                min(config.tile, config.padded(N)) * (x.element_size() + dx_1.element_size()),
+            ),
+        ):
+            launch(
+                backward_sweep_3,
+                (lay.sequences * parts * H * cdiv(N, min(config.tile, config.padded(N))),),
+                W_starts,
+                W_last if read < 2 else None,
+                x,
+                *strides(x, H),
+                matrix4,
+                do,
+                *strides(do, H),
+                matrix6,
+                dy,
+                *strides(dy, H),
+                dx_1,
+                *strides(dx_1, H),
+                dx,
+                dz,
+                eta_by_head,
+                write1,
+                *strides(write1, H),
+                *lay.walked,
+                parts,
+                lay.length(parts),
+                M=M,
+                N=N,
+                block_m_=min(config.slice, config.padded(M)),
+                block_n_=min(config.tile, config.padded(N)),
+                YIELD=True,
+                WARPS=config.warps,
+                **config.buffers(*loaded),
+                READ=read,
+                C=config.chunk,
+                LEVELS=config.levels,
+                EVEN=lay.even,
+                EXACT=config.exact,
+                DT=DTYPES[some.dtype],
+                num_warps=config.warps,
+                num_stages=2,
+                maxnreg=config.registers_for(),
+            )
     W_last = dx_1 = matrix4 = matrix6 = None
     gradients, initial = {}, {}
     if "x" in needs:

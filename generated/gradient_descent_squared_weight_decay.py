@@ -83,7 +83,7 @@ from chunkform.runtime.kernels import (
     place_of,
     power,
 )
-from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, spread, steps, strides, whole
+from chunkform.runtime.launch import DTYPES, by_launch, cdiv, choose, cotangent, launch, spread, steps, strides, whole
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
 from chunkform.runtime.parts import map_of_all
@@ -749,6 +749,7 @@ def forward_sweep_1(
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
     STAGES: tl.constexpr,
+    PRODUCTS: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -758,7 +759,7 @@ def forward_sweep_1(
     """A walk forwards over chunks, carrying a tile of W."""
     tiles = tl.cdiv(M, block_m_)
     if W_linear is not None:
-        tiles += tl.cdiv(N, block_m_)
+        tiles = tl.cdiv(N, block_m_) + (0 if W_last is None else tiles)
     tile = tl.program_id(0) % tiles
     sh = (tl.program_id(0) // tiles).to(tl.int64)
     h = sh % H
@@ -769,8 +770,10 @@ def forward_sweep_1(
     m_ = tile * block_m_ + tl.arange(0, block_m_)
     m__ok = m_ < M
     if W_linear is not None:
-        column = m_ - tl.cdiv(M, block_m_) * block_m_  # of the matrix of the part's map
-        column_ok = (column >= 0) & (column < N)
+        column = m_ - (0 if W_last is None else tl.cdiv(M, block_m_) * block_m_)
+        column_ok = (column >= 0) & (column < N)  # of the matrix of the part's map
+        if W_last is None:
+            m__ok = tl.zeros([block_m_], tl.int1)
     W = ()
     n_ = ()
     n__ok = ()
@@ -792,6 +795,7 @@ def forward_sweep_1(
     x_p += b * x_b + h // x_g * x_h
     y_p += b * y_b + h // y_g * y_h
     z_p += b * z_b + h // z_g * z_h
+    identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
     for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -826,7 +830,11 @@ def forward_sweep_1(
             p3 = tl.dot(W[n_n_].to(DT), tl.trans(z.to(DT)), p3, input_precision="tf32x3")  # z W^T
             x = x + (x_slice,)
         y = tl.load(y_p + t0 * y_t + i[None, :] * y_t + m_[:, None], mask=m__ok[:, None] & i_ok[None, :], other=0.0)
-        y_each = tl.where(m__ok[:, None] & i_ok[None, :], y, 0.0)
+        y_each = (
+            tl.dot(y.to(DT), identity)
+            if PRODUCTS and y.dtype == DT
+            else tl.where(m__ok[:, None] & i_ok[None, :], y, 0.0)
+        )
         w = (since[None, :] * p) + (-y_each.to(tl.float32))
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
@@ -862,7 +870,7 @@ def forward_sweep_1(
                         W[n_n_],
                         mask=m__ok[:, None] & n__ok[n_n_][None, :],
                     )
-        else:
+        elif W_last is not None:
             tl.store(
                 W_last + sh * M * N + m_[:, None] * N + n_[n_n_][None, :],
                 W[n_n_],
@@ -888,7 +896,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], keep.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "22451aece33be48b")
+    config = choose(some.dtype, (N, M), "4315ec2739e5020e")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(M, min(config.tile, config.padded(M))))
     W_first = whole(states.get("W"))
@@ -927,53 +935,59 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     if parts > 1 or exchange is not None:
         W_ends = some.new_empty((B * parts, H, M, N), dtype=torch.float32)
         W_linear = some.new_empty((B * parts, H, N, N), dtype=torch.float32)
-        launch(
-            forward_sweep_1,
-            (
-                lay.sequences
-                * parts
-                * H
-                * (cdiv(M, min(config.tile, config.padded(M))) + cdiv(N, min(config.tile, config.padded(M)))),
-            ),
-            None,
-            W_ends,
-            W_linear,
-            keep_sums,
-            keep_resets,
-            x,
-            *strides(x, H),
-            y,
-            *strides(y, H),
-            matrix1,
-            z,
-            *strides(z, H),
-            matrix2,
-            None,
-            None,
-            eta_by_head,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            N=N,
-            M=M,
-            block_n_=min(config.slice, config.padded(N)),
-            block_m_=min(config.tile, config.padded(M)),
-            YIELD=False,
-            WARPS=config.warps,
-            STAGES=config.stages_for(
-                config.padded(N) * x.element_size(),
-                min(config.tile, config.padded(M)) * y.element_size() + config.chunk * matrix1.element_size(),
-                config.crowd(config.padded(N)),
-            ),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.warps,
-            num_stages=2,
-            maxnreg=config.registers_for(config.crowd(config.padded(N))),
-        )
+        crowd = config.crowd(config.padded(N))
+        for ends, linear in by_launch(W_ends, W_linear, crowd):
+            launch(
+                forward_sweep_1,
+                (
+                    lay.sequences
+                    * parts
+                    * H
+                    * (
+                        cdiv(M, min(config.tile, config.padded(M))) * (ends is not None)
+                        + cdiv(N, min(config.tile, config.padded(M))) * (linear is not None)
+                    ),
+                ),
+                None,
+                ends,
+                linear,
+                keep_sums,
+                keep_resets,
+                x,
+                *strides(x, H),
+                y,
+                *strides(y, H),
+                matrix1,
+                z,
+                *strides(z, H),
+                matrix2,
+                None,
+                None,
+                eta_by_head,
+                *lay.walked,
+                parts,
+                lay.length(parts),
+                N=N,
+                M=M,
+                block_n_=min(config.slice, config.padded(N)),
+                block_m_=min(config.tile, config.padded(M)),
+                YIELD=False,
+                WARPS=config.warps,
+                **config.buffers(
+                    config.padded(N) * x.element_size(),
+                    config.chunk * matrix1.element_size(),
+                    min(config.tile, config.padded(M)) * y.element_size(),
+                    programs=crowd,
+                ),
+                C=config.chunk,
+                LEVELS=config.levels,
+                EVEN=lay.even,
+                EXACT=config.exact,
+                DT=DTYPES[some.dtype],
+                num_warps=config.warps,
+                num_stages=2,
+                maxnreg=config.registers_for(crowd),
+            )
         if exchange is not None:  # other parts of the sequence are elsewhere
             W_coming = exchange.begin((map_of_all("W", W_first, W_ends, lay, parts, True, linear=W_linear, axis=1),))
     if parts > 1 or exchange is not None:
@@ -1013,10 +1027,10 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         block_m_=min(config.tile, config.padded(M)),
         YIELD=True,
         WARPS=config.warps,
-        STAGES=config.stages_for(
+        **config.buffers(
             config.padded(N) * (x.element_size() + z.element_size()),
-            min(config.tile, config.padded(M)) * y.element_size()
-            + config.chunk * (matrix1.element_size() + matrix2.element_size()),
+            config.chunk * (matrix1.element_size() + matrix2.element_size()),
+            min(config.tile, config.padded(M)) * y.element_size(),
         ),
         C=config.chunk,
         LEVELS=config.levels,
@@ -1196,6 +1210,7 @@ def backward_sweep_1(
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
     STAGES: tl.constexpr,
+    PRODUCTS: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1231,6 +1246,7 @@ def backward_sweep_1(
     x_p += b * x_b + h // x_g * x_h
     do_p += b * do_b + h // do_g * do_h
     z_p += b * z_b + h // z_g * z_h
+    identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
     for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -1249,7 +1265,11 @@ def backward_sweep_1(
         keep_r_before = tl.load(keep_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
         p = tl.zeros([block_m_, C], tl.float32)
         do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + m_[:, None], mask=m__ok[:, None] & i_ok[None, :], other=0.0)
-        do_each = tl.where(m__ok[:, None] & i_ok[None, :], do, 0.0)
+        do_each = (
+            tl.dot(do.to(DT), identity)
+            if PRODUCTS and do.dtype == DT
+            else tl.where(m__ok[:, None] & i_ok[None, :], do, 0.0)
+        )
         kept = power(keep_a_end, keep_r_end < 0)
         until = power(keep_a, keep_r < 0)
         p4 = ()
@@ -1454,6 +1474,7 @@ def backward_sweep_2(
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
     STAGES: tl.constexpr,
+    PRODUCTS: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1491,6 +1512,7 @@ def backward_sweep_2(
     z_p += b * z_b + h // z_g * z_h
     do_p += b * do_b + h // do_g * do_h
     dy_p += b * dy_b + h // dy_g * dy_h
+    identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
     for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -1509,10 +1531,18 @@ def backward_sweep_2(
         since = power(keep_a_end - keep_a, keep_r_end < i + 1)
         eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
         x = tl.load(x_p + t0 * x_t + i[None, :] * x_t + n_[:, None], mask=n__ok[:, None] & i_ok[None, :], other=0.0)
-        x_each = tl.where(n__ok[:, None] & i_ok[None, :], x, 0.0)
+        x_each = (
+            tl.dot(x.to(DT), identity)
+            if PRODUCTS and x.dtype == DT
+            else tl.where(n__ok[:, None] & i_ok[None, :], x, 0.0)
+        )
         p = tl.zeros([block_n_, C], tl.float32)
         z = tl.load(z_p + t0 * z_t + i[None, :] * z_t + n_[:, None], mask=n__ok[:, None] & i_ok[None, :], other=0.0)
-        z_each = tl.where(n__ok[:, None] & i_ok[None, :], z, 0.0)
+        z_each = (
+            tl.dot(z.to(DT), identity)
+            if PRODUCTS and z.dtype == DT
+            else tl.where(n__ok[:, None] & i_ok[None, :], z, 0.0)
+        )
         kept = power(keep_a_end, keep_r_end < 0)
         until = power(keep_a, keep_r < 0)
         until2 = power(keep_a_before, keep_r_before < 0)
@@ -1601,13 +1631,26 @@ def backward_sweep_3(
     do_t,
     do_h,
     do_g,
-    W_in_late__out,
     x_p,
     x_b,
     x_t,
     x_h,
     x_g,
+    dy_p,
+    dy_b,
+    dy_t,
+    dy_h,
+    dy_g,
+    W_in_late__out,
+    W_in_early__out,
     matrix4,
+    matrix6,
+    dx_2_p,
+    dx_2_b,
+    dx_2_t,
+    dx_2_h,
+    dx_2_g,
+    dx_out,
     dz_out,
     eta_by_head,
     write1_p,
@@ -1628,6 +1671,8 @@ def backward_sweep_3(
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
     STAGES: tl.constexpr,
+    PRODUCTS: tl.constexpr,
+    READ: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1663,7 +1708,10 @@ def backward_sweep_3(
     z_p += b * z_b + h // z_g * z_h
     do_p += b * do_b + h // do_g * do_h
     x_p += b * x_b + h // x_g * x_h
+    dy_p += b * dy_b + h // dy_g * dy_h
+    dx_2_p += b * dx_2_b + h // dx_2_g * dx_2_h
     write1_p += b * write1_b + h // write1_g * write1_h
+    identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
     for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -1675,14 +1723,33 @@ def backward_sweep_3(
         step = (b * T + t0) * H + h
         keep_a = tl.load(keep_sums + at + row)
         keep_r = tl.load(keep_resets + at + row) if EXACT else -1
+        keep_a_before = tl.load(keep_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
+        keep_r_before = tl.load(keep_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
+        dx_2 = tl.load(
+            dx_2_p + t0 * dx_2_t + i[None, :] * dx_2_t + n_[:, None], mask=n__ok[:, None] & i_ok[None, :], other=0.0
+        )
+        dx_2_each = (
+            tl.dot(dx_2.to(DT), identity)
+            if PRODUCTS and dx_2.dtype == DT
+            else tl.where(n__ok[:, None] & i_ok[None, :], dx_2, 0.0)
+        )
         keep_a_end = tl.load(keep_sums + at + last)
         keep_r_end = tl.load(keep_resets + at + last) if EXACT else -1
         since = power(keep_a, keep_r < 0)
         z = tl.load(z_p + t0 * z_t + i[None, :] * z_t + n_[:, None], mask=n__ok[:, None] & i_ok[None, :], other=0.0)
-        z_each = tl.where(n__ok[:, None] & i_ok[None, :], z, 0.0)
+        z_each = (
+            tl.dot(z.to(DT), identity)
+            if PRODUCTS and z.dtype == DT
+            else tl.where(n__ok[:, None] & i_ok[None, :], z, 0.0)
+        )
         p = tl.zeros([block_n_, C], tl.float32)
+        p2 = tl.zeros([block_n_, C], tl.float32)
         x = tl.load(x_p + t0 * x_t + i[None, :] * x_t + n_[:, None], mask=n__ok[:, None] & i_ok[None, :], other=0.0)
-        x_each = tl.where(n__ok[:, None] & i_ok[None, :], x, 0.0)
+        x_each = (
+            tl.dot(x.to(DT), identity)
+            if PRODUCTS and x.dtype == DT
+            else tl.where(n__ok[:, None] & i_ok[None, :], x, 0.0)
+        )
         kept = power(keep_a_end, keep_r_end < 0)
         until = power(keep_a_end - keep_a, keep_r_end < i + 1)
         eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
@@ -1697,28 +1764,44 @@ def backward_sweep_3(
             p = tl.dot(rounded.to(DT), tl.trans(do.to(DT)), p, input_precision="tf32x3")  # do W
             if not EXACT:
                 p = tl.dot(rest.to(DT), tl.trans(do.to(DT)), p)
+            dy = tl.load(
+                dy_p + t0 * dy_t + i[:, None] * dy_t + m_[n_m_][None, :],
+                mask=i_ok[:, None] & m__ok[n_m_][None, :],
+                other=0.0,
+            )
+            p2 = tl.dot(rounded.to(DT), tl.trans(dy.to(DT)), p2, input_precision="tf32x3")  # dy W
+            if not EXACT:
+                p2 = tl.dot(rest.to(DT), tl.trans(dy.to(DT)), p2)
             write1 = tl.load(
                 write1_p + t0 * write1_t + i[:, None] * write1_t + m_[n_m_][None, :],
                 mask=i_ok[:, None] & m__ok[n_m_][None, :],
                 other=0.0,
             )
-            p3 = tl.dot(
+            p5 = tl.dot(
                 (-(until * eta)[None, :] * x_each.to(tl.float32)).to(DT),
                 write1.to(DT),
                 (kept * W[n_m_]),
                 input_precision="tf32x3",
             )  # ... + -write1^T diag(eta . until) x
-            W_slice2 = p3  # kept W - write1^T diag(eta . until) x
+            W_slice2 = p5  # kept W - write1^T diag(eta . until) x
             W_next = W_next + (W_slice2,)
         W = W_next
+        since2 = power(keep_a_before, keep_r_before < 0)
         sums = tl.sum(
             tl.reshape(rounded_to((since[None, :] * z_each.to(tl.float32)), DT) * p, [WARPS, block_n_ // WARPS, C]),
             axis=1,
         )
+        sums2 = tl.sum(
+            tl.reshape(rounded_to((-since2[None, :] * x_each.to(tl.float32)), DT) * p2, [WARPS, block_n_ // WARPS, C]),
+            axis=1,
+        )
         t = tl.load(matrix4 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(x.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix4 x
-        y = (since[None, :] * p) + (-p2)  # diag(since) do W - matrix4 x
-        if YIELD:
+        p3 = tl.dot(x.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix4 x
+        y = (since[None, :] * p) + (-p3)  # diag(since) do W - matrix4 x
+        t2 = tl.load(matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
+        p4 = tl.dot(x.to(DT), tl.trans(t2.to(DT)), input_precision="tf32x3")  # matrix6 x
+        y2 = (since2[None, :] * p2) + (-p4)  # diag(since) dy W - matrix6 x
+        if YIELD and (READ == 0 or READ == 1):
             tl.store(
                 dz_out + step * N + i[None, :] * (H * N) + n_[:, None], y, mask=n__ok[:, None] & i_ok[None, :]
             )  # dz
@@ -1730,155 +1813,10 @@ def backward_sweep_3(
                 sums,
                 mask=i_ok[None, :],
             )  # W: in.late
-    for n_m_ in tl.static_range((M + block_m_ - 1) // block_m_):
-        if W_last is not None:
-            tl.store(
-                W_last + sh * M * N + m_[n_m_][None, :] * N + n_[:, None],
-                W[n_m_],
-                mask=m__ok[n_m_][None, :] & n__ok[:, None],
-            )
-
-
-@triton.jit(do_not_specialize=["T", "chunks", "parts", "length"])
-def backward_sweep_4(
-    W_first,
-    keep_sums,
-    keep_resets,
-    x_p,
-    x_b,
-    x_t,
-    x_h,
-    x_g,
-    dy_p,
-    dy_b,
-    dy_t,
-    dy_h,
-    dy_g,
-    W_in_early__out,
-    matrix6,
-    dx_2_p,
-    dx_2_b,
-    dx_2_t,
-    dx_2_h,
-    dx_2_g,
-    dx_out,
-    eta_by_head,
-    write1_p,
-    write1_b,
-    write1_t,
-    write1_h,
-    write1_g,
-    T,
-    H,
-    chunks,
-    starts,
-    parts,
-    length,
-    M: tl.constexpr,
-    N: tl.constexpr,
-    block_m_: tl.constexpr,
-    block_n_: tl.constexpr,
-    YIELD: tl.constexpr,
-    WARPS: tl.constexpr,
-    STAGES: tl.constexpr,
-    C: tl.constexpr,
-    LEVELS: tl.constexpr,
-    EVEN: tl.constexpr,
-    EXACT: tl.constexpr,
-    DT: tl.constexpr,
-):
-    """A walk forwards over chunks, carrying a tile of W."""
-    tile = tl.program_id(0) % tl.cdiv(N, block_n_)
-    sh = (tl.program_id(0) // tl.cdiv(N, block_n_)).to(tl.int64)
-    h = sh % H
-    b, part, begin, stop, first = part_of(sh // H, T, starts, parts, length, C)
-    bh = b * H + h
-    count = tl.cdiv(tl.maximum(stop - begin, 0), C).to(tl.int32)
-    i = tl.arange(0, C)
-    n_ = tile * block_n_ + tl.arange(0, block_n_)
-    n__ok = n_ < N
-    W = ()
-    m_ = ()
-    m__ok = ()
-    for n_m_ in tl.static_range((M + block_m_ - 1) // block_m_):
-        m__slice = n_m_ * block_m_ + tl.arange(0, block_m_)
-        m__ok_slice = m__slice < M
-        W_slice = tl.zeros([block_n_, block_m_], tl.float32)
-        if W_first is not None:
-            W_slice += tl.load(
-                W_first + sh * M * N + m__slice[None, :] * N + n_[:, None],
-                mask=m__ok_slice[None, :] & n__ok[:, None],
-                other=0.0,
-            )
-        W = W + (W_slice,)
-        m_ = m_ + (m__slice,)
-        m__ok = m__ok + (m__ok_slice,)
-    x_p += b * x_b + h // x_g * x_h
-    dy_p += b * dy_b + h // dy_g * dy_h
-    dx_2_p += b * dx_2_b + h // dx_2_g * dx_2_h
-    write1_p += b * write1_b + h // write1_g * write1_h
-    for n in tl.range(0, count, num_stages=STAGES):
-        c = n
-        t0 = begin + tl.cast(c, tl.int64) * C
-        last = C - 1 if EVEN else tl.minimum(stop - t0, C).to(tl.int32) - 1
-        c += first
-        i_ok = i < last + 1
-        row = i if EVEN else tl.minimum(i, last)
-        at = tl.multiple_of(bh * T + t0, C) if EVEN else bh * T + t0
-        step = (b * T + t0) * H + h
-        keep_a_before = tl.load(keep_sums + at + tl.minimum(i - 1, last), mask=i > 0, other=0)
-        keep_r_before = tl.load(keep_resets + at + tl.minimum(i - 1, last), mask=i > 0, other=-1) if EXACT else -1
-        dx_2 = tl.load(
-            dx_2_p + t0 * dx_2_t + i[None, :] * dx_2_t + n_[:, None], mask=n__ok[:, None] & i_ok[None, :], other=0.0
-        )
-        dx_2_each = tl.where(n__ok[:, None] & i_ok[None, :], dx_2, 0.0)
-        keep_a_end = tl.load(keep_sums + at + last)
-        keep_r_end = tl.load(keep_resets + at + last) if EXACT else -1
-        keep_a = tl.load(keep_sums + at + row)
-        keep_r = tl.load(keep_resets + at + row) if EXACT else -1
-        since = power(keep_a_before, keep_r_before < 0)
-        x = tl.load(x_p + t0 * x_t + i[None, :] * x_t + n_[:, None], mask=n__ok[:, None] & i_ok[None, :], other=0.0)
-        x_each = tl.where(n__ok[:, None] & i_ok[None, :], x, 0.0)
-        p = tl.zeros([block_n_, C], tl.float32)
-        kept = power(keep_a_end, keep_r_end < 0)
-        until = power(keep_a_end - keep_a, keep_r_end < i + 1)
-        eta = tl.load(eta_by_head + at + i, mask=i_ok, other=0.0)
-        W_next = ()
-        for n_m_ in tl.static_range((M + block_m_ - 1) // block_m_):
-            dy = tl.load(
-                dy_p + t0 * dy_t + i[:, None] * dy_t + m_[n_m_][None, :],
-                mask=i_ok[:, None] & m__ok[n_m_][None, :],
-                other=0.0,
-            )
-            rounded, rest = rounded_and_rest(W[n_m_], DT)
-            p = tl.dot(rounded.to(DT), tl.trans(dy.to(DT)), p, input_precision="tf32x3")  # dy W
-            if not EXACT:
-                p = tl.dot(rest.to(DT), tl.trans(dy.to(DT)), p)
-            write1 = tl.load(
-                write1_p + t0 * write1_t + i[:, None] * write1_t + m_[n_m_][None, :],
-                mask=i_ok[:, None] & m__ok[n_m_][None, :],
-                other=0.0,
-            )
-            p3 = tl.dot(
-                (-(until * eta)[None, :] * x_each.to(tl.float32)).to(DT),
-                write1.to(DT),
-                (kept * W[n_m_]),
-                input_precision="tf32x3",
-            )  # ... + -write1^T diag(eta . until) x
-            W_slice2 = p3  # kept W - write1^T diag(eta . until) x
-            W_next = W_next + (W_slice2,)
-        W = W_next
-        sums = tl.sum(
-            tl.reshape(rounded_to((-since[None, :] * x_each.to(tl.float32)), DT) * p, [WARPS, block_n_ // WARPS, C]),
-            axis=1,
-        )
-        t = tl.load(matrix6 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
-        p2 = tl.dot(x.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix6 x
-        y = (since[None, :] * p) + (-p2)  # diag(since) dy W - matrix6 x
-        if YIELD:
+        if YIELD and (READ == 0 or READ == 2):
             tl.store(
                 dx_out + step * N + i[None, :] * (H * N) + n_[:, None],
-                ((-y) + dx_2_each.to(tl.float32)),
+                ((-y2) + dx_2_each.to(tl.float32)),
                 mask=n__ok[:, None] & i_ok[None, :],
             )  # dx
             tl.store(
@@ -1886,9 +1824,16 @@ def backward_sweep_4(
                 + ((bh * tl.cdiv(N, block_n_) + tile) * WARPS + tl.arange(0, WARPS))[:, None] * T
                 + t0
                 + i[None, :],
-                sums,
+                sums2,
                 mask=i_ok[None, :],
             )  # W: in.early
+    for n_m_ in tl.static_range((M + block_m_ - 1) // block_m_):
+        if W_last is not None:
+            tl.store(
+                W_last + sh * M * N + m_[n_m_][None, :] * N + n_[:, None],
+                W[n_m_],
+                mask=m__ok[n_m_][None, :] & n__ok[:, None],
+            )
 
 
 def triton_backward(given, states, constants, saved, cotangents, final_cotangents, needs, packed=None, exchange=None):
@@ -1903,7 +1848,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(x.shape[2], z.shape[2], y.shape[2], eta.shape[2], keep.shape[2], 0)
     N = x.shape[-1]
     M = y.shape[-1]
-    config = choose(some.dtype, (N, M), "22451aece33be48b")
+    config = choose(some.dtype, (N, M), "4315ec2739e5020e")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(N, min(config.tile, config.padded(N))))
     W_first = whole(states.get("W"))
@@ -1991,10 +1936,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_m_=min(config.tile, config.padded(M)),
             YIELD=False,
             WARPS=config.warps,
-            STAGES=config.stages_for(
+            **config.buffers(
                 config.padded(N) * (x.element_size() + z.element_size()),
-                min(config.tile, config.padded(M)) * do.element_size()
-                + config.chunk * (matrix2.element_size() + matrix1.element_size()),
+                config.chunk * (matrix2.element_size() + matrix1.element_size()),
+                min(config.tile, config.padded(M)) * do.element_size(),
             ),
             C=config.chunk,
             LEVELS=config.levels,
@@ -2043,10 +1988,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         block_m_=min(config.tile, config.padded(M)),
         YIELD=True,
         WARPS=config.warps,
-        STAGES=config.stages_for(
+        **config.buffers(
             config.padded(N) * (x.element_size() + z.element_size()),
-            min(config.tile, config.padded(M)) * do.element_size()
-            + config.chunk * (matrix2.element_size() + matrix1.element_size()),
+            config.chunk * (matrix2.element_size() + matrix1.element_size()),
+            min(config.tile, config.padded(M)) * do.element_size(),
         ),
         C=config.chunk,
         LEVELS=config.levels,
@@ -2058,7 +2003,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         maxnreg=config.registers_for(),
     )
     matrix1 = matrix2 = None
-    if needs & {"eta", "keep", "x"}:
+    if needs & {"eta", "keep", "x", "z"}:
         matrix5 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         matrix6 = some.new_empty((B, H, lay.chunks, config.chunk, config.chunk))
         launch(
@@ -2097,7 +2042,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             num_stages=1,
             maxnreg=255,
         )
-    if needs & {"eta", "keep", "x"}:
+    if needs & {"eta", "keep", "x", "z"}:
         dx_2 = some.new_empty((B, T, H, N), dtype=some.dtype)
         deta_2 = some.new_empty(
             (B, H, cdiv(N, min(config.tile, config.padded(N))) * config.warps, T), dtype=torch.float32
@@ -2136,10 +2081,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_n_=min(config.tile, config.padded(N)),
             YIELD=True,
             WARPS=config.warps,
-            STAGES=config.stages_for(
+            **config.buffers(
                 config.padded(M) * (write1.element_size() + do.element_size() + dy.element_size()),
-                min(config.tile, config.padded(N)) * (x.element_size() + z.element_size())
-                + config.chunk * (matrix5.element_size() + matrix3.element_size()),
+                config.chunk * (matrix5.element_size() + matrix3.element_size()),
+                min(config.tile, config.padded(N)) * (x.element_size() + z.element_size()),
             ),
             C=config.chunk,
             LEVELS=config.levels,
@@ -2151,9 +2096,13 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             maxnreg=config.registers_for(),
         )
     matrix3 = matrix5 = None
-    if needs & {"keep", "z"}:
+    if needs & {"keep", "x", "z"}:
+        dx = dx_2  # in place
         dz = some.new_empty((B, T, H, N), dtype=some.dtype)
         W_in_late_ = some.new_empty(
+            (B, H, cdiv(N, min(config.tile, config.padded(N))) * config.warps, T), dtype=torch.float32
+        )
+        W_in_early_ = some.new_empty(
             (B, H, cdiv(N, min(config.tile, config.padded(N))) * config.warps, T), dtype=torch.float32
         )
         W_last = (
@@ -2161,99 +2110,73 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             if dW_first is not None or parts > 1 or exchange is not None
             else None
         )
-        launch(
-            backward_sweep_3,
-            (lay.sequences * parts * H * cdiv(N, min(config.tile, config.padded(N))),),
-            W_starts,
-            W_last,
-            keep_sums,
-            keep_resets,
-            z,
-            *strides(z, H),
-            do,
-            *strides(do, H),
-            W_in_late_,
-            x,
-            *strides(x, H),
-            matrix4,
-            dz,
-            eta_by_head,
-            write1,
-            *strides(write1, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            M=M,
-            N=N,
-            block_m_=min(config.slice, config.padded(M)),
-            block_n_=min(config.tile, config.padded(N)),
-            YIELD=True,
-            WARPS=config.warps,
-            STAGES=config.stages_for(
-                config.padded(M) * (do.element_size() + write1.element_size()),
-                min(config.tile, config.padded(N)) * (z.element_size() + x.element_size())
-                + config.chunk * matrix4.element_size(),
+        for read, loaded in config.by_read(
+            (
+                config.padded(M) * (do.element_size() + dy.element_size() + write1.element_size()),
+                config.chunk * (matrix4.element_size() + matrix6.element_size()),
+                min(config.tile, config.padded(N)) * (z.element_size() + x.element_size() + dx_2.element_size()),
             ),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.warps,
-            num_stages=2,
-            maxnreg=config.registers_for(),
-        )
-    matrix4 = None
+            (
+                config.padded(M) * (do.element_size() + write1.element_size()),
+                config.chunk * matrix4.element_size(),
+                min(config.tile, config.padded(N)) * (z.element_size() + x.element_size()),
+            ),
+            (
+                config.padded(M) * (dy.element_size() + write1.element_size()),
+                config.chunk * matrix6.element_size(),
+                min(config.tile, config.padded(N)) * (x.element_size() + dx_2.element_size()),
+            ),
+        ):
+            launch(
+                backward_sweep_3,
+                (lay.sequences * parts * H * cdiv(N, min(config.tile, config.padded(N))),),
+                W_starts,
+                W_last if read < 2 else None,
+                keep_sums,
+                keep_resets,
+                z,
+                *strides(z, H),
+                do,
+                *strides(do, H),
+                x,
+                *strides(x, H),
+                dy,
+                *strides(dy, H),
+                W_in_late_,
+                W_in_early_,
+                matrix4,
+                matrix6,
+                dx_2,
+                *strides(dx_2, H),
+                dx,
+                dz,
+                eta_by_head,
+                write1,
+                *strides(write1, H),
+                *lay.walked,
+                parts,
+                lay.length(parts),
+                M=M,
+                N=N,
+                block_m_=min(config.slice, config.padded(M)),
+                block_n_=min(config.tile, config.padded(N)),
+                YIELD=True,
+                WARPS=config.warps,
+                **config.buffers(*loaded),
+                READ=read,
+                C=config.chunk,
+                LEVELS=config.levels,
+                EVEN=lay.even,
+                EXACT=config.exact,
+                DT=DTYPES[some.dtype],
+                num_warps=config.warps,
+                num_stages=2,
+                maxnreg=config.registers_for(),
+            )
+    dx_2 = eta_by_head = matrix4 = matrix6 = None
     if needs & {"keep"}:
         W_at_ends = pair(W_last, dW_starts, (-2, -1))
     W_last = None
-    if needs & {"keep", "x"}:
-        dx = dx_2  # in place
-        W_in_early_ = some.new_empty(
-            (B, H, cdiv(N, min(config.tile, config.padded(N))) * config.warps, T), dtype=torch.float32
-        )
-        launch(
-            backward_sweep_4,
-            (lay.sequences * parts * H * cdiv(N, min(config.tile, config.padded(N))),),
-            W_starts,
-            keep_sums,
-            keep_resets,
-            x,
-            *strides(x, H),
-            dy,
-            *strides(dy, H),
-            W_in_early_,
-            matrix6,
-            dx_2,
-            *strides(dx_2, H),
-            dx,
-            eta_by_head,
-            write1,
-            *strides(write1, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            M=M,
-            N=N,
-            block_m_=min(config.slice, config.padded(M)),
-            block_n_=min(config.tile, config.padded(N)),
-            YIELD=True,
-            WARPS=config.warps,
-            STAGES=config.stages_for(
-                config.padded(M) * (dy.element_size() + write1.element_size()),
-                min(config.tile, config.padded(N)) * (x.element_size() + dx_2.element_size())
-                + config.chunk * matrix6.element_size(),
-            ),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.warps,
-            num_stages=2,
-            maxnreg=config.registers_for(),
-        )
-    dx_2 = eta_by_head = matrix6 = None
     gradients, initial = {}, {}
     if needs & {"keep"}:  # the decay times <W_(t-1), dW_t>
         W_pairing = border_sums(
@@ -2503,7 +2426,7 @@ def gradient_descent_squared_weight_decay(
         chunkform.errors.DoubleBackwardError: a gradient was differentiated.
 
     Cost: in T linear. For each step and head at widths of 64 in two bytes, as planned for a GPU,
-        1,044 bytes and 58,709 FLOPs forwards, 4,030 bytes and 214,357 FLOPs backwards.
+        1,044 bytes and 58,709 FLOPs forwards, 3,384 bytes and 206,165 FLOPs backwards.
 
     Example:
         >>> import torch

@@ -66,7 +66,19 @@ import triton.language as tl
 from chunkform.runtime.decay import decay_all, decay_in, decay_mask, decay_out, triangular_inverse
 from chunkform.runtime.decode import Step, StepKernel
 from chunkform.runtime.kernels import border_sums, chained_matrix, chunk_of, cumulate, inverse, part_of, place_of, power
-from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, each_head, launch, spread, steps, strides, whole
+from chunkform.runtime.launch import (
+    DTYPES,
+    by_launch,
+    cdiv,
+    choose,
+    cotangent,
+    each_head,
+    launch,
+    spread,
+    steps,
+    strides,
+    whole,
+)
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import backward_by_length, forward_by_length
 from chunkform.runtime.parts import map_of_all
@@ -662,6 +674,7 @@ def forward_sweep_1(
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
     STAGES: tl.constexpr,
+    PRODUCTS: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -671,7 +684,7 @@ def forward_sweep_1(
     """A walk forwards over chunks, carrying a tile of s."""
     tiles = tl.cdiv(E, block_e)
     if s_linear is not None:
-        tiles += tl.cdiv(D, block_e)
+        tiles = tl.cdiv(D, block_e) + (0 if s_last is None else tiles)
     tile = tl.program_id(0) % tiles
     sh = (tl.program_id(0) // tiles).to(tl.int64)
     h = sh % H
@@ -682,8 +695,10 @@ def forward_sweep_1(
     e = tile * block_e + tl.arange(0, block_e)
     e_ok = e < E
     if s_linear is not None:
-        column = e - tl.cdiv(E, block_e) * block_e  # of the matrix of the part's map
-        column_ok = (column >= 0) & (column < D)
+        column = e - (0 if s_last is None else tl.cdiv(E, block_e) * block_e)
+        column_ok = (column >= 0) & (column < D)  # of the matrix of the part's map
+        if s_last is None:
+            e_ok = tl.zeros([block_e], tl.int1)
     d = ()
     d_ok = ()
     s = ()
@@ -706,6 +721,7 @@ def forward_sweep_1(
     q_p += b * q_b + h // q_g * q_h
     ahead1_p += b * ahead1_b + h // ahead1_g * ahead1_h
     k_p += b * k_b + h // k_g * k_h
+    identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
     for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -720,7 +736,11 @@ def forward_sweep_1(
         lam_a_end = tl.load(lam_sums + at + last)
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         o = tl.load(o_p + t0 * o_t + i[None, :] * o_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
-        o_each = tl.where(e_ok[:, None] & i_ok[None, :], o, 0.0)
+        o_each = (
+            tl.dot(o.to(DT), identity)
+            if PRODUCTS and o.dtype == DT
+            else tl.where(e_ok[:, None] & i_ok[None, :], o, 0.0)
+        )
         p = tl.zeros([block_e, C], tl.float32)
         k = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -761,7 +781,7 @@ def forward_sweep_1(
                         s[n_d],
                         mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
-        else:
+        elif s_last is not None:
             tl.store(
                 s_last + sh * D * E + d[n_d][None, :] * E + e[:, None], s[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None]
             )
@@ -784,7 +804,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], o.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = o.shape[-1]
-    config = choose(some.dtype, (D, E), "9dfbc77bfe24b724")
+    config = choose(some.dtype, (D, E), "f9db9e624bc2d095")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     s_first = whole(states.get("s"))
@@ -824,52 +844,58 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     if parts > 1 or exchange is not None:
         s_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         s_linear = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
-        launch(
-            forward_sweep_1,
-            (
-                lay.sequences
-                * parts
-                * H
-                * (cdiv(E, min(config.tile, config.padded(E))) + cdiv(D, min(config.tile, config.padded(E)))),
-            ),
-            None,
-            s_ends,
-            s_linear,
-            o,
-            *strides(o, H),
-            q,
-            *strides(q, H),
-            lam_sums,
-            lam_resets,
-            matrix1,
-            None,
-            ahead1,
-            *strides(ahead1, H),
-            k,
-            *strides(k, H),
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            D=D,
-            E=E,
-            block_d=min(config.slice, config.padded(D)),
-            block_e=min(config.tile, config.padded(E)),
-            YIELD=False,
-            WARPS=config.warps,
-            STAGES=config.stages_for(
-                config.padded(D) * (q.element_size() + k.element_size()),
-                min(config.tile, config.padded(E)) * o.element_size() + config.chunk * matrix1.element_size(),
-                config.crowd(config.padded(D)),
-            ),
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.warps,
-            num_stages=2,
-            maxnreg=config.registers_for(config.crowd(config.padded(D))),
-        )
+        crowd = config.crowd(config.padded(D))
+        for ends, linear in by_launch(s_ends, s_linear, crowd):
+            launch(
+                forward_sweep_1,
+                (
+                    lay.sequences
+                    * parts
+                    * H
+                    * (
+                        cdiv(E, min(config.tile, config.padded(E))) * (ends is not None)
+                        + cdiv(D, min(config.tile, config.padded(E))) * (linear is not None)
+                    ),
+                ),
+                None,
+                ends,
+                linear,
+                o,
+                *strides(o, H),
+                q,
+                *strides(q, H),
+                lam_sums,
+                lam_resets,
+                matrix1,
+                None,
+                ahead1,
+                *strides(ahead1, H),
+                k,
+                *strides(k, H),
+                *lay.walked,
+                parts,
+                lay.length(parts),
+                D=D,
+                E=E,
+                block_d=min(config.slice, config.padded(D)),
+                block_e=min(config.tile, config.padded(E)),
+                YIELD=False,
+                WARPS=config.warps,
+                **config.buffers(
+                    config.padded(D) * (q.element_size() + k.element_size()),
+                    config.chunk * matrix1.element_size(),
+                    min(config.tile, config.padded(E)) * o.element_size(),
+                    programs=crowd,
+                ),
+                C=config.chunk,
+                LEVELS=config.levels,
+                EVEN=lay.even,
+                EXACT=config.exact,
+                DT=DTYPES[some.dtype],
+                num_warps=config.warps,
+                num_stages=2,
+                maxnreg=config.registers_for(crowd),
+            )
         if exchange is not None:  # other parts of the sequence are elsewhere
             s_coming = exchange.begin((map_of_all("s", s_first, s_ends, lay, parts, True, linear=s_linear, axis=0),))
     if parts > 1 or exchange is not None:
@@ -907,9 +933,10 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         block_e=min(config.tile, config.padded(E)),
         YIELD=True,
         WARPS=config.warps,
-        STAGES=config.stages_for(
+        **config.buffers(
             config.padded(D) * (q.element_size() + k.element_size()),
-            min(config.tile, config.padded(E)) * o.element_size() + config.chunk * matrix1.element_size(),
+            config.chunk * matrix1.element_size(),
+            min(config.tile, config.padded(E)) * o.element_size(),
         ),
         C=config.chunk,
         LEVELS=config.levels,
@@ -1050,6 +1077,7 @@ def backward_sweep_1(
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
     STAGES: tl.constexpr,
+    PRODUCTS: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1086,6 +1114,7 @@ def backward_sweep_1(
     dv_p += b * dv_b + h // dv_g * dv_h
     k_p += b * k_b + h // k_g * k_h
     q_p += b * q_b + h // q_g * q_h
+    identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
     for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -1101,7 +1130,11 @@ def backward_sweep_1(
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         ahead1 = tl.load(ahead1_p + t0 * ahead1_t + i * ahead1_t, mask=i_ok, other=0.0)
         dv = tl.load(dv_p + t0 * dv_t + i[None, :] * dv_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
-        dv_each = tl.where(e_ok[:, None] & i_ok[None, :], dv, 0.0)
+        dv_each = (
+            tl.dot(dv.to(DT), identity)
+            if PRODUCTS and dv.dtype == DT
+            else tl.where(e_ok[:, None] & i_ok[None, :], dv, 0.0)
+        )
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         p = tl.zeros([block_e, C], tl.float32)
         q = ()
@@ -1259,6 +1292,7 @@ def backward_sweep_2(
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
     STAGES: tl.constexpr,
+    PRODUCTS: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1296,6 +1330,7 @@ def backward_sweep_2(
     write1_p += b * write1_b + h // write1_g * write1_h
     q_p += b * q_b + h // q_g * q_h
     do_p += b * do_b + h // do_g * do_h
+    identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
     for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -1312,10 +1347,18 @@ def backward_sweep_2(
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         ahead1 = tl.load(ahead1_p + t0 * ahead1_t + i * ahead1_t, mask=i_ok, other=0.0)
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
-        k_each = tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
+        k_each = (
+            tl.dot(k.to(DT), identity)
+            if PRODUCTS and k.dtype == DT
+            else tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
+        )
         p = tl.zeros([block_d, C], tl.float32)
         q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
-        q_each = tl.where(d_ok[:, None] & i_ok[None, :], q, 0.0)
+        q_each = (
+            tl.dot(q.to(DT), identity)
+            if PRODUCTS and q.dtype == DT
+            else tl.where(d_ok[:, None] & i_ok[None, :], q, 0.0)
+        )
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a, lam_r < 0)
         ds_next = ()
@@ -1537,6 +1580,7 @@ def backward_sweep_3(
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
     STAGES: tl.constexpr,
+    PRODUCTS: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1574,6 +1618,7 @@ def backward_sweep_3(
     k_p += b * k_b + h // k_g * k_h
     ahead1_p += b * ahead1_b + h // ahead1_g * ahead1_h
     write1_p += b * write1_b + h // write1_g * write1_h
+    identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
     for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -1589,10 +1634,18 @@ def backward_sweep_3(
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         since = power(lam_a, lam_r < 0)
         q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
-        q_each = tl.where(d_ok[:, None] & i_ok[None, :], q, 0.0)
+        q_each = (
+            tl.dot(q.to(DT), identity)
+            if PRODUCTS and q.dtype == DT
+            else tl.where(d_ok[:, None] & i_ok[None, :], q, 0.0)
+        )
         p = tl.zeros([block_d, C], tl.float32)
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
-        k_each = tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
+        k_each = (
+            tl.dot(k.to(DT), identity)
+            if PRODUCTS and k.dtype == DT
+            else tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
+        )
         kept = power(lam_a_end, lam_r_end < 0)
         ahead1 = tl.load(ahead1_p + t0 * ahead1_t + i * ahead1_t, mask=i_ok, other=0.0)
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
@@ -1657,7 +1710,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], o.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = o.shape[-1]
-    config = choose(some.dtype, (D, E), "9dfbc77bfe24b724")
+    config = choose(some.dtype, (D, E), "f9db9e624bc2d095")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     s_first = whole(states.get("s"))
@@ -1729,9 +1782,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_e=min(config.tile, config.padded(E)),
             YIELD=False,
             WARPS=config.warps,
-            STAGES=config.stages_for(
+            **config.buffers(
                 config.padded(D) * (k.element_size() + q.element_size()),
-                min(config.tile, config.padded(E)) * dv.element_size() + config.chunk * matrix1.element_size(),
+                config.chunk * matrix1.element_size(),
+                min(config.tile, config.padded(E)) * dv.element_size(),
             ),
             C=config.chunk,
             LEVELS=config.levels,
@@ -1780,9 +1834,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         block_e=min(config.tile, config.padded(E)),
         YIELD=True,
         WARPS=config.warps,
-        STAGES=config.stages_for(
+        **config.buffers(
             config.padded(D) * (k.element_size() + q.element_size()),
-            min(config.tile, config.padded(E)) * dv.element_size() + config.chunk * matrix1.element_size(),
+            config.chunk * matrix1.element_size(),
+            min(config.tile, config.padded(E)) * dv.element_size(),
         ),
         C=config.chunk,
         LEVELS=config.levels,
@@ -1862,10 +1917,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_d=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
-            STAGES=config.stages_for(
+            **config.buffers(
                 config.padded(E) * (write1.element_size() + do.element_size()),
-                min(config.tile, config.padded(D)) * (k.element_size() + q.element_size())
-                + config.chunk * matrix2.element_size(),
+                config.chunk * matrix2.element_size(),
+                min(config.tile, config.padded(D)) * (k.element_size() + q.element_size()),
             ),
             C=config.chunk,
             LEVELS=config.levels,
@@ -1959,10 +2014,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_d=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
-            STAGES=config.stages_for(
+            **config.buffers(
                 config.padded(E) * (do.element_size() + write1.element_size()),
-                min(config.tile, config.padded(D)) * (q.element_size() + k.element_size())
-                + config.chunk * matrix3.element_size(),
+                config.chunk * matrix3.element_size(),
+                min(config.tile, config.padded(D)) * (q.element_size() + k.element_size()),
             ),
             C=config.chunk,
             LEVELS=config.levels,

@@ -103,7 +103,7 @@ from chunkform.runtime.kernels import (
     span,
     steep,
 )
-from chunkform.runtime.launch import DTYPES, cdiv, choose, cotangent, launch, spread, steps, strides, whole
+from chunkform.runtime.launch import DTYPES, by_launch, cdiv, choose, cotangent, launch, spread, steps, strides, whole
 from chunkform.runtime.op import Argument, Backend, Op, Signature
 from chunkform.runtime.packed import BLOCK, backward_by_length, forward_by_length
 from chunkform.runtime.parts import map_of_all
@@ -1011,6 +1011,7 @@ def forward_sweep_1(
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
     STAGES: tl.constexpr,
+    PRODUCTS: tl.constexpr,
     BLOCK: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
@@ -1021,7 +1022,7 @@ def forward_sweep_1(
     """A walk forwards over chunks, carrying a tile of S."""
     tiles = tl.cdiv(E, block_e)
     if S_linear is not None:
-        tiles += tl.cdiv(D, block_e)
+        tiles = tl.cdiv(D, block_e) + (0 if S_last is None else tiles)
     tile = tl.program_id(0) % tiles
     sh = (tl.program_id(0) // tiles).to(tl.int64)
     h = sh % H
@@ -1032,8 +1033,10 @@ def forward_sweep_1(
     e = tile * block_e + tl.arange(0, block_e)
     e_ok = e < E
     if S_linear is not None:
-        column = e - tl.cdiv(E, block_e) * block_e  # of the matrix of the part's map
-        column_ok = (column >= 0) & (column < D)
+        column = e - (0 if S_last is None else tl.cdiv(E, block_e) * block_e)
+        column_ok = (column >= 0) & (column < D)  # of the matrix of the part's map
+        if S_last is None:
+            e_ok = tl.zeros([block_e], tl.int1)
     S = ()
     d = ()
     d_ok = ()
@@ -1054,6 +1057,7 @@ def forward_sweep_1(
         d_ok = d_ok + (d_ok_slice,)
     first_block = (begin // BLOCK + (0 if starts is None else sh // H)).to(tl.int32)
     v_p += b * v_b + h // v_g * v_h
+    identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
     for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -1105,7 +1109,11 @@ def forward_sweep_1(
             kept = kept + (kept_slice,)
             scaled3 = scaled3 + (scaled3_slice,)
         v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
-        v_each = tl.where(e_ok[:, None] & i_ok[None, :], v, 0.0)
+        v_each = (
+            tl.dot(v.to(DT), identity)
+            if PRODUCTS and v.dtype == DT
+            else tl.where(e_ok[:, None] & i_ok[None, :], v, 0.0)
+        )
         w = (-p) + v_each.to(tl.float32)
         t = tl.load(matrix1 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p2 = tl.dot(w.to(DT), tl.trans(t.to(DT)), input_precision="tf32x3")  # matrix1 w
@@ -1141,7 +1149,7 @@ def forward_sweep_1(
                         S[n_d],
                         mask=d_ok[n_d][None, :] & e_ok[:, None],
                     )
-        else:
+        elif S_last is not None:
             tl.store(
                 S_last + sh * D * E + d[n_d][None, :] * E + e[:, None], S[n_d], mask=d_ok[n_d][None, :] & e_ok[:, None]
             )
@@ -1165,7 +1173,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "53e468155ae5541c")
+    config = choose(some.dtype, (D, E), "67a61bfa3bca6533")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -1246,55 +1254,61 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     if parts > 1 or exchange is not None:
         S_ends = some.new_empty((B * parts, H, D, E), dtype=torch.float32)
         S_linear = some.new_empty((B * parts, H, D, D), dtype=torch.float32)
-        launch(
-            forward_sweep_1,
-            (
-                lay.sequences
-                * parts
-                * H
-                * (cdiv(E, min(config.tile, config.padded(E))) + cdiv(D, min(config.tile, config.padded(E)))),
-            ),
-            None,
-            S_ends,
-            S_linear,
-            None,
-            scaled1,
-            v,
-            *strides(v, H),
-            matrix1,
-            scaled2,
-            matrix2,
-            None,
-            None,
-            alpha_sums,
-            alpha_resets,
-            beta_by_head,
-            scaled3,
-            *lay.walked,
-            parts,
-            lay.length(parts),
-            blocks.chunks,
-            D=D,
-            E=E,
-            block_d=min(config.slice, config.padded(D)),
-            block_e=min(config.tile, config.padded(E)),
-            YIELD=False,
-            WARPS=config.warps,
-            STAGES=config.stages_for(
-                config.padded(D) * (scaled1.element_size() + scaled3.element_size()),
-                min(config.tile, config.padded(E)) * v.element_size() + config.chunk * matrix1.element_size(),
-                config.crowd(config.padded(D)),
-            ),
-            BLOCK=BLOCK,
-            C=config.chunk,
-            LEVELS=config.levels,
-            EVEN=lay.even,
-            EXACT=config.exact,
-            DT=DTYPES[some.dtype],
-            num_warps=config.warps,
-            num_stages=2,
-            maxnreg=config.registers_for(config.crowd(config.padded(D))),
-        )
+        crowd = config.crowd(config.padded(D), slim=False)
+        for ends, linear in by_launch(S_ends, S_linear, crowd):
+            launch(
+                forward_sweep_1,
+                (
+                    lay.sequences
+                    * parts
+                    * H
+                    * (
+                        cdiv(E, min(config.tile, config.padded(E))) * (ends is not None)
+                        + cdiv(D, min(config.tile, config.padded(E))) * (linear is not None)
+                    ),
+                ),
+                None,
+                ends,
+                linear,
+                None,
+                scaled1,
+                v,
+                *strides(v, H),
+                matrix1,
+                scaled2,
+                matrix2,
+                None,
+                None,
+                alpha_sums,
+                alpha_resets,
+                beta_by_head,
+                scaled3,
+                *lay.walked,
+                parts,
+                lay.length(parts),
+                blocks.chunks,
+                D=D,
+                E=E,
+                block_d=min(config.slice, config.padded(D)),
+                block_e=min(config.tile, config.padded(E)),
+                YIELD=False,
+                WARPS=config.warps,
+                **config.buffers(
+                    config.padded(D) * (scaled1.element_size() + scaled3.element_size()),
+                    config.chunk * matrix1.element_size(),
+                    min(config.tile, config.padded(E)) * v.element_size(),
+                    programs=crowd,
+                ),
+                BLOCK=BLOCK,
+                C=config.chunk,
+                LEVELS=config.levels,
+                EVEN=lay.even,
+                EXACT=config.exact,
+                DT=DTYPES[some.dtype],
+                num_warps=config.warps,
+                num_stages=2,
+                maxnreg=config.registers_for(crowd),
+            )
         if exchange is not None:  # other parts of the sequence are elsewhere
             S_coming = exchange.begin((map_of_all("S", S_first, S_ends, lay, parts, True, linear=S_linear, axis=0),))
     if parts > 1 or exchange is not None:
@@ -1336,10 +1350,10 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         block_e=min(config.tile, config.padded(E)),
         YIELD=True,
         WARPS=config.warps,
-        STAGES=config.stages_for(
+        **config.buffers(
             config.padded(D) * (scaled1.element_size() + scaled2.element_size() + scaled3.element_size()),
-            min(config.tile, config.padded(E)) * v.element_size()
-            + config.chunk * (matrix1.element_size() + matrix2.element_size()),
+            config.chunk * (matrix1.element_size() + matrix2.element_size()),
+            min(config.tile, config.padded(E)) * v.element_size(),
         ),
         BLOCK=BLOCK,
         C=config.chunk,
@@ -1793,6 +1807,7 @@ def backward_sweep_1(
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
     STAGES: tl.constexpr,
+    PRODUCTS: tl.constexpr,
     BLOCK: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
@@ -1829,6 +1844,7 @@ def backward_sweep_1(
     first_block = (begin // BLOCK + (0 if starts is None else sh // H)).to(tl.int32)
     do_p += b * do_b + h // do_g * do_h
     write1_p += b * write1_b + h // write1_g * write1_h
+    identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
     for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -1842,7 +1858,11 @@ def backward_sweep_1(
         write1 = tl.load(
             write1_p + t0 * write1_t + i[None, :] * write1_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0
         )
-        write1_each = tl.where(e_ok[:, None] & i_ok[None, :], write1, 0.0)
+        write1_each = (
+            tl.dot(write1.to(DT), identity)
+            if PRODUCTS and write1.dtype == DT
+            else tl.where(e_ok[:, None] & i_ok[None, :], write1, 0.0)
+        )
         p = tl.zeros([block_e, C], tl.float32)
         do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
         p4 = ()
@@ -2651,7 +2671,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], alpha.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "53e468155ae5541c")
+    config = choose(some.dtype, (D, E), "67a61bfa3bca6533")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -2767,10 +2787,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_e=min(config.tile, config.padded(E)),
             YIELD=False,
             WARPS=config.warps,
-            STAGES=config.stages_for(
+            **config.buffers(
                 config.padded(D) * (scaled1.element_size() + scaled2.element_size() + scaled3.element_size()),
-                min(config.tile, config.padded(E)) * do.element_size()
-                + config.chunk * (matrix2.element_size() + matrix1.element_size()),
+                config.chunk * (matrix2.element_size() + matrix1.element_size()),
+                min(config.tile, config.padded(E)) * do.element_size(),
             ),
             BLOCK=BLOCK,
             C=config.chunk,
@@ -2826,10 +2846,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
         block_e=min(config.tile, config.padded(E)),
         YIELD=True,
         WARPS=config.warps,
-        STAGES=config.stages_for(
+        **config.buffers(
             config.padded(D) * (scaled1.element_size() + scaled2.element_size() + scaled3.element_size()),
-            min(config.tile, config.padded(E)) * (do.element_size() + write1.element_size())
-            + config.chunk * (matrix2.element_size() + matrix1.element_size()),
+            config.chunk * (matrix2.element_size() + matrix1.element_size()),
+            min(config.tile, config.padded(E)) * (do.element_size() + write1.element_size()),
         ),
         BLOCK=BLOCK,
         C=config.chunk,

@@ -626,7 +626,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "af34505dd8468cd4")
+    config = choose(some.dtype, (D, E), "03fd3dff78577f0e")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     jointly = needs_backward is True and together(config, (D, E), q, k, v)
@@ -775,6 +775,7 @@ def backward_whole_ends(
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
     STAGES: tl.constexpr,
+    PRODUCTS: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -809,6 +810,7 @@ def backward_whole_ends(
         d_ok = d_ok + (d_ok_slice,)
     do_p += b * do_b + h // do_g * do_h
     q_p += b * q_b + h // q_g * q_h
+    identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
     for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -824,7 +826,11 @@ def backward_whole_ends(
         lam_r = tl.load(lam_resets + at + row) if EXACT else -1
         kept = power(lam_a_end, lam_r_end < 0)
         do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
-        do_each = tl.where(e_ok[:, None] & i_ok[None, :], do, 0.0)
+        do_each = (
+            tl.dot(do.to(DT), identity)
+            if PRODUCTS and do.dtype == DT
+            else tl.where(e_ok[:, None] & i_ok[None, :], do, 0.0)
+        )
         until = power(lam_a, lam_r < 0)
         dS_next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -1055,7 +1061,7 @@ def triton_backward_whole(
     H = max(q.shape[2], k.shape[2], v.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "af34505dd8468cd4")
+    config = choose(some.dtype, (D, E), "03fd3dff78577f0e")
     lay = places(packed, (B, T, H), config.chunk)
     blocks = places(packed, (B, T, H), BLOCK)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
@@ -1094,8 +1100,8 @@ def triton_backward_whole(
             block_e=min(config.tile, config.padded(E)),
             YIELD=False,
             WARPS=config.warps,
-            STAGES=config.stages_for(
-                config.padded(D) * q.element_size(), min(config.tile, config.padded(E)) * do.element_size()
+            **config.buffers(
+                config.padded(D) * q.element_size(), 0, min(config.tile, config.padded(E)) * do.element_size()
             ),
             C=config.chunk,
             LEVELS=config.levels,
@@ -1355,6 +1361,7 @@ def backward_sweep_1(
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
     STAGES: tl.constexpr,
+    PRODUCTS: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1391,6 +1398,7 @@ def backward_sweep_1(
     do_p += b * do_b + h // do_g * do_h
     k_p += b * k_b + h // k_g * k_h
     v_p += b * v_b + h // v_g * v_h
+    identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
     for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -1406,10 +1414,18 @@ def backward_sweep_1(
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         since = power(lam_a, lam_r < 0)
         q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
-        q_each = tl.where(d_ok[:, None] & i_ok[None, :], q, 0.0)
+        q_each = (
+            tl.dot(q.to(DT), identity)
+            if PRODUCTS and q.dtype == DT
+            else tl.where(d_ok[:, None] & i_ok[None, :], q, 0.0)
+        )
         p = tl.zeros([block_d, C], tl.float32)
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
-        k_each = tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
+        k_each = (
+            tl.dot(k.to(DT), identity)
+            if PRODUCTS and k.dtype == DT
+            else tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
+        )
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
         S_next = ()
@@ -1493,6 +1509,7 @@ def backward_sweep_2(
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
     STAGES: tl.constexpr,
+    PRODUCTS: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1528,6 +1545,7 @@ def backward_sweep_2(
     k_p += b * k_b + h // k_g * k_h
     do_p += b * do_b + h // do_g * do_h
     q_p += b * q_b + h // q_g * q_h
+    identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
     for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -1544,7 +1562,11 @@ def backward_sweep_2(
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         p = tl.zeros([block_e, C], tl.float32)
         do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
-        do_each = tl.where(e_ok[:, None] & i_ok[None, :], do, 0.0)
+        do_each = (
+            tl.dot(do.to(DT), identity)
+            if PRODUCTS and do.dtype == DT
+            else tl.where(e_ok[:, None] & i_ok[None, :], do, 0.0)
+        )
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a, lam_r < 0)
         dS_next = ()
@@ -1626,6 +1648,7 @@ def backward_sweep_3(
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
     STAGES: tl.constexpr,
+    PRODUCTS: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1662,6 +1685,7 @@ def backward_sweep_3(
     v_p += b * v_b + h // v_g * v_h
     q_p += b * q_b + h // q_g * q_h
     do_p += b * do_b + h // do_g * do_h
+    identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
     for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -1677,10 +1701,18 @@ def backward_sweep_3(
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
-        k_each = tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
+        k_each = (
+            tl.dot(k.to(DT), identity)
+            if PRODUCTS and k.dtype == DT
+            else tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
+        )
         p = tl.zeros([block_d, C], tl.float32)
         q = tl.load(q_p + t0 * q_t + i[None, :] * q_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
-        q_each = tl.where(d_ok[:, None] & i_ok[None, :], q, 0.0)
+        q_each = (
+            tl.dot(q.to(DT), identity)
+            if PRODUCTS and q.dtype == DT
+            else tl.where(d_ok[:, None] & i_ok[None, :], q, 0.0)
+        )
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a, lam_r < 0)
         dS_next = ()
@@ -1738,7 +1770,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], lam.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "af34505dd8468cd4")
+    config = choose(some.dtype, (D, E), "03fd3dff78577f0e")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -1817,8 +1849,8 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 block_e=min(config.tile, config.padded(E)),
                 YIELD=False,
                 WARPS=config.warps,
-                STAGES=config.stages_for(
-                    config.padded(D) * q.element_size(), min(config.tile, config.padded(E)) * do.element_size()
+                **config.buffers(
+                    config.padded(D) * q.element_size(), 0, min(config.tile, config.padded(E)) * do.element_size()
                 ),
                 C=config.chunk,
                 LEVELS=config.levels,
@@ -1882,10 +1914,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_d=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
-            STAGES=config.stages_for(
+            **config.buffers(
                 config.padded(E) * (do.element_size() + v.element_size()),
-                min(config.tile, config.padded(D)) * (q.element_size() + k.element_size())
-                + config.chunk * matrix1.element_size(),
+                config.chunk * matrix1.element_size(),
+                min(config.tile, config.padded(D)) * (q.element_size() + k.element_size()),
             ),
             C=config.chunk,
             LEVELS=config.levels,
@@ -1930,9 +1962,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_e=min(config.tile, config.padded(E)),
             YIELD=True,
             WARPS=config.warps,
-            STAGES=config.stages_for(
+            **config.buffers(
                 config.padded(D) * (k.element_size() + q.element_size()),
-                min(config.tile, config.padded(E)) * do.element_size() + config.chunk * matrix2.element_size(),
+                config.chunk * matrix2.element_size(),
+                min(config.tile, config.padded(E)) * do.element_size(),
             ),
             C=config.chunk,
             LEVELS=config.levels,
@@ -1978,10 +2011,10 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_d=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
-            STAGES=config.stages_for(
+            **config.buffers(
                 config.padded(E) * (v.element_size() + do.element_size()),
-                min(config.tile, config.padded(D)) * (k.element_size() + q.element_size())
-                + config.chunk * matrix1.element_size(),
+                config.chunk * matrix1.element_size(),
+                min(config.tile, config.padded(D)) * (k.element_size() + q.element_size()),
             ),
             C=config.chunk,
             LEVELS=config.levels,

@@ -529,7 +529,7 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
     B, T = u.shape[:2]
     H = max(u.shape[2], lam.shape[2], lam_0.shape[0], p.shape[2], 0)
     D = u.shape[-1]
-    config = choose(some.dtype, (D,), "8f3b071e7895055a")
+    config = choose(some.dtype, (D,), "cbb3b8798ea4467a")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -735,6 +735,7 @@ def x_system_backward_sweep_1(
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
     STAGES: tl.constexpr,
+    PRODUCTS: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -770,6 +771,7 @@ def x_system_backward_sweep_1(
     p_p += b * p_b + h // p_g * p_h
     dy_p += b * dy_b + h // dy_g * dy_h
     u_p += b * u_b + h // u_g * u_h
+    identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
     for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -787,13 +789,21 @@ def x_system_backward_sweep_1(
         p = tl.load(
             p_p + t0 * p_t + i[None, :] * p_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
-        p_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], p, 0.0)
+        p_each = (
+            tl.dot(p.to(DT), identity)
+            if PRODUCTS and p.dtype == DT
+            else tl.where(d_kept_ok[:, None] & i_ok[None, :], p, 0.0)
+        )
         p2 = tl.zeros([block_d_kept, C], tl.float32)
         kept = power(lam_a_end, lam_r_end < 0)
         u = tl.load(
             u_p + t0 * u_t + i[None, :] * u_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
-        u_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], u, 0.0)
+        u_each = (
+            tl.dot(u.to(DT), identity)
+            if PRODUCTS and u.dtype == DT
+            else tl.where(d_kept_ok[:, None] & i_ok[None, :], u, 0.0)
+        )
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
         H__next = ()
         for n_d in tl.static_range((D + block_d - 1) // block_d):
@@ -936,6 +946,7 @@ def x_system_backward_sweep_2(
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
     STAGES: tl.constexpr,
+    PRODUCTS: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -971,6 +982,7 @@ def x_system_backward_sweep_2(
     u_p += b * u_b + h // u_g * u_h
     p_p += b * p_b + h // p_g * p_h
     dy_p += b * dy_b + h // dy_g * dy_h
+    identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
     for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -987,13 +999,21 @@ def x_system_backward_sweep_2(
         u = tl.load(
             u_p + t0 * u_t + i[None, :] * u_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
-        u_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], u, 0.0)
+        u_each = (
+            tl.dot(u.to(DT), identity)
+            if PRODUCTS and u.dtype == DT
+            else tl.where(d_kept_ok[:, None] & i_ok[None, :], u, 0.0)
+        )
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         p = tl.zeros([block_d_kept, C], tl.float32)
         p2 = tl.load(
             p_p + t0 * p_t + i[None, :] * p_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
-        p2_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], p2, 0.0)
+        p2_each = (
+            tl.dot(p2.to(DT), identity)
+            if PRODUCTS and p2.dtype == DT
+            else tl.where(d_kept_ok[:, None] & i_ok[None, :], p2, 0.0)
+        )
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a, lam_r < 0)
         dH_next = ()
@@ -1155,6 +1175,7 @@ def x_system_backward_sweep_3(
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
     STAGES: tl.constexpr,
+    PRODUCTS: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1191,6 +1212,7 @@ def x_system_backward_sweep_3(
     dy_p += b * dy_b + h // dy_g * dy_h
     du_1_p += b * du_1_b + h // du_1_g * du_1_h
     p_p += b * p_b + h // p_g * p_h
+    identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
     for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -1209,13 +1231,21 @@ def x_system_backward_sweep_3(
             mask=d_kept_ok[:, None] & i_ok[None, :],
             other=0.0,
         )
-        du_1_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], du_1, 0.0)
+        du_1_each = (
+            tl.dot(du_1.to(DT), identity)
+            if PRODUCTS and du_1.dtype == DT
+            else tl.where(d_kept_ok[:, None] & i_ok[None, :], du_1, 0.0)
+        )
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         p = tl.zeros([block_d_kept, C], tl.float32)
         dy = tl.load(
             dy_p + t0 * dy_t + i[None, :] * dy_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
-        dy_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], dy, 0.0)
+        dy_each = (
+            tl.dot(dy.to(DT), identity)
+            if PRODUCTS and dy.dtype == DT
+            else tl.where(d_kept_ok[:, None] & i_ok[None, :], dy, 0.0)
+        )
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a, lam_r < 0)
         dH_next = ()
@@ -1253,7 +1283,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     B, T = u.shape[:2]
     H = max(u.shape[2], lam.shape[2], lam_0.shape[0], p.shape[2], 0)
     D = u.shape[-1]
-    config = choose(some.dtype, (D,), "8f3b071e7895055a")
+    config = choose(some.dtype, (D,), "cbb3b8798ea4467a")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -1358,8 +1388,8 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
                 block_d_kept=min(config.tile, config.padded(D)),
                 YIELD=False,
                 WARPS=config.warps,
-                STAGES=config.stages_for(
-                    config.padded(D) * dy.element_size(), min(config.tile, config.padded(D)) * p.element_size()
+                **config.buffers(
+                    config.padded(D) * dy.element_size(), 0, min(config.tile, config.padded(D)) * p.element_size()
                 ),
                 C=config.chunk,
                 LEVELS=config.levels,
@@ -1401,8 +1431,9 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
-            STAGES=config.stages_for(
+            **config.buffers(
                 config.padded(D) * dy.element_size(),
+                0,
                 min(config.tile, config.padded(D)) * (p.element_size() + u.element_size()),
             ),
             C=config.chunk,
@@ -1450,10 +1481,10 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
-            STAGES=config.stages_for(
+            **config.buffers(
                 config.padded(D) * dy.element_size(),
-                min(config.tile, config.padded(D)) * (u.element_size() + p.element_size())
-                + config.chunk * matrix1.element_size(),
+                config.chunk * matrix1.element_size(),
+                min(config.tile, config.padded(D)) * (u.element_size() + p.element_size()),
             ),
             C=config.chunk,
             LEVELS=config.levels,
@@ -1521,10 +1552,10 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
-            STAGES=config.stages_for(
+            **config.buffers(
                 config.padded(D) * (u.element_size() + p.element_size()),
-                min(config.tile, config.padded(D)) * (dy.element_size() + du_1.element_size())
-                + config.chunk * matrix2.element_size(),
+                config.chunk * matrix2.element_size(),
+                min(config.tile, config.padded(D)) * (dy.element_size() + du_1.element_size()),
             ),
             C=config.chunk,
             LEVELS=config.levels,

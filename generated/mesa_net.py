@@ -881,7 +881,7 @@ def triton_x_system_forward(given, states, constants, packed=None, needs_backwar
     B, T = k.shape[:2]
     H = max(k.shape[2], beta.shape[2], lam.shape[2], lamb.shape[0], p.shape[2], 0)
     D = k.shape[-1]
-    config = choose(some.dtype, (D,), "19ee660da5213491")
+    config = choose(some.dtype, (D,), "0dda319f0d4df294")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -1088,6 +1088,7 @@ def x_system_backward_sweep_1(
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
     STAGES: tl.constexpr,
+    PRODUCTS: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1123,6 +1124,7 @@ def x_system_backward_sweep_1(
     p_p += b * p_b + h // p_g * p_h
     dy_p += b * dy_b + h // dy_g * dy_h
     k_p += b * k_b + h // k_g * k_h
+    identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
     for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -1140,13 +1142,21 @@ def x_system_backward_sweep_1(
         p = tl.load(
             p_p + t0 * p_t + i[None, :] * p_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
-        p_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], p, 0.0)
+        p_each = (
+            tl.dot(p.to(DT), identity)
+            if PRODUCTS and p.dtype == DT
+            else tl.where(d_kept_ok[:, None] & i_ok[None, :], p, 0.0)
+        )
         p2 = tl.zeros([block_d_kept, C], tl.float32)
         kept = power(lam_a_end, lam_r_end < 0)
         k = tl.load(
             k_p + t0 * k_t + i[None, :] * k_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
-        k_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], k, 0.0)
+        k_each = (
+            tl.dot(k.to(DT), identity)
+            if PRODUCTS and k.dtype == DT
+            else tl.where(d_kept_ok[:, None] & i_ok[None, :], k, 0.0)
+        )
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
         w = (beta * until)[None, :] * k_each.to(tl.float32)
@@ -1295,6 +1305,7 @@ def x_system_backward_sweep_2(
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
     STAGES: tl.constexpr,
+    PRODUCTS: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1330,6 +1341,7 @@ def x_system_backward_sweep_2(
     k_p += b * k_b + h // k_g * k_h
     p_p += b * p_b + h // p_g * p_h
     dy_p += b * dy_b + h // dy_g * dy_h
+    identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
     for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -1348,7 +1360,11 @@ def x_system_backward_sweep_2(
         p2 = tl.load(
             p_p + t0 * p_t + i[None, :] * p_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
-        p2_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], p2, 0.0)
+        p2_each = (
+            tl.dot(p2.to(DT), identity)
+            if PRODUCTS and p2.dtype == DT
+            else tl.where(d_kept_ok[:, None] & i_ok[None, :], p2, 0.0)
+        )
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a, lam_r < 0)
         dH_next = ()
@@ -1502,6 +1518,7 @@ def x_system_backward_sweep_3(
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
     STAGES: tl.constexpr,
+    PRODUCTS: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1538,6 +1555,7 @@ def x_system_backward_sweep_3(
     dy_p += b * dy_b + h // dy_g * dy_h
     dk_1_p += b * dk_1_b + h // dk_1_g * dk_1_h
     p_p += b * p_b + h // p_g * p_h
+    identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
     for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -1556,18 +1574,30 @@ def x_system_backward_sweep_3(
             mask=d_kept_ok[:, None] & i_ok[None, :],
             other=0.0,
         )
-        dk_1_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], dk_1, 0.0)
+        dk_1_each = (
+            tl.dot(dk_1.to(DT), identity)
+            if PRODUCTS and dk_1.dtype == DT
+            else tl.where(d_kept_ok[:, None] & i_ok[None, :], dk_1, 0.0)
+        )
         k = tl.load(
             k_p + t0 * k_t + i[None, :] * k_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
-        k_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], k, 0.0)
+        k_each = (
+            tl.dot(k.to(DT), identity)
+            if PRODUCTS and k.dtype == DT
+            else tl.where(d_kept_ok[:, None] & i_ok[None, :], k, 0.0)
+        )
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         p = tl.zeros([block_d_kept, C], tl.float32)
         dy = tl.load(
             dy_p + t0 * dy_t + i[None, :] * dy_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
-        dy_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], dy, 0.0)
+        dy_each = (
+            tl.dot(dy.to(DT), identity)
+            if PRODUCTS and dy.dtype == DT
+            else tl.where(d_kept_ok[:, None] & i_ok[None, :], dy, 0.0)
+        )
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a, lam_r < 0)
         w = until[None, :] * dy_each.to(tl.float32)
@@ -1642,7 +1672,7 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
     B, T = k.shape[:2]
     H = max(k.shape[2], beta.shape[2], lam.shape[2], lamb.shape[0], p.shape[2], 0)
     D = k.shape[-1]
-    config = choose(some.dtype, (D,), "19ee660da5213491")
+    config = choose(some.dtype, (D,), "0dda319f0d4df294")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -1741,8 +1771,8 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
                 block_d_kept=min(config.tile, config.padded(D)),
                 YIELD=False,
                 WARPS=config.warps,
-                STAGES=config.stages_for(
-                    config.padded(D) * dy.element_size(), min(config.tile, config.padded(D)) * p.element_size()
+                **config.buffers(
+                    config.padded(D) * dy.element_size(), 0, min(config.tile, config.padded(D)) * p.element_size()
                 ),
                 C=config.chunk,
                 LEVELS=config.levels,
@@ -1785,8 +1815,9 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
-            STAGES=config.stages_for(
+            **config.buffers(
                 config.padded(D) * dy.element_size(),
+                0,
                 min(config.tile, config.padded(D)) * (p.element_size() + k.element_size()),
             ),
             C=config.chunk,
@@ -1829,9 +1860,10 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
-            STAGES=config.stages_for(
+            **config.buffers(
                 config.padded(D) * (k.element_size() + dy.element_size()),
-                min(config.tile, config.padded(D)) * p.element_size() + config.chunk * matrix1.element_size(),
+                config.chunk * matrix1.element_size(),
+                min(config.tile, config.padded(D)) * p.element_size(),
             ),
             C=config.chunk,
             LEVELS=config.levels,
@@ -1908,10 +1940,10 @@ def triton_x_system_backward(given, states, constants, saved, cotangents, final_
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
-            STAGES=config.stages_for(
+            **config.buffers(
                 config.padded(D) * p.element_size(),
-                min(config.tile, config.padded(D)) * (k.element_size() + dy.element_size() + dk_1.element_size())
-                + config.chunk * matrix2.element_size(),
+                config.chunk * matrix2.element_size(),
+                min(config.tile, config.padded(D)) * (k.element_size() + dy.element_size() + dk_1.element_size()),
             ),
             C=config.chunk,
             LEVELS=config.levels,
@@ -2441,7 +2473,7 @@ def triton_o_forward(given, states, constants, packed=None, needs_backward=True,
     H = max(k.shape[2], v.shape[2], beta.shape[2], lam.shape[2], x.shape[2], 0)
     D = k.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "094a57d2c25f68ac")
+    config = choose(some.dtype, (D, E), "50302f1fd5871560")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -2686,6 +2718,7 @@ def o_backward_sweep_1(
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
     STAGES: tl.constexpr,
+    PRODUCTS: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -2722,6 +2755,7 @@ def o_backward_sweep_1(
     dy_p += b * dy_b + h // dy_g * dy_h
     k_p += b * k_b + h // k_g * k_h
     v_p += b * v_b + h // v_g * v_h
+    identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
     for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -2737,10 +2771,18 @@ def o_backward_sweep_1(
         lam_r_end = tl.load(lam_resets + at + last) if EXACT else -1
         since = power(lam_a, lam_r < 0)
         x = tl.load(x_p + t0 * x_t + i[None, :] * x_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
-        x_each = tl.where(d_ok[:, None] & i_ok[None, :], x, 0.0)
+        x_each = (
+            tl.dot(x.to(DT), identity)
+            if PRODUCTS and x.dtype == DT
+            else tl.where(d_ok[:, None] & i_ok[None, :], x, 0.0)
+        )
         p = tl.zeros([block_d, C], tl.float32)
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
-        k_each = tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
+        k_each = (
+            tl.dot(k.to(DT), identity)
+            if PRODUCTS and k.dtype == DT
+            else tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
+        )
         kept = power(lam_a_end, lam_r_end < 0)
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
@@ -2832,6 +2874,7 @@ def o_backward_sweep_2(
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
     STAGES: tl.constexpr,
+    PRODUCTS: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -2867,6 +2910,7 @@ def o_backward_sweep_2(
     k_p += b * k_b + h // k_g * k_h
     dy_p += b * dy_b + h // dy_g * dy_h
     x_p += b * x_b + h // x_g * x_h
+    identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
     for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -2883,7 +2927,11 @@ def o_backward_sweep_2(
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         p = tl.zeros([block_e, C], tl.float32)
         dy = tl.load(dy_p + t0 * dy_t + i[None, :] * dy_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
-        dy_each = tl.where(e_ok[:, None] & i_ok[None, :], dy, 0.0)
+        dy_each = (
+            tl.dot(dy.to(DT), identity)
+            if PRODUCTS and dy.dtype == DT
+            else tl.where(e_ok[:, None] & i_ok[None, :], dy, 0.0)
+        )
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a, lam_r < 0)
         w = until[None, :] * dy_each.to(tl.float32)
@@ -2982,6 +3030,7 @@ def o_backward_sweep_3(
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
     STAGES: tl.constexpr,
+    PRODUCTS: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -3018,6 +3067,7 @@ def o_backward_sweep_3(
     v_p += b * v_b + h // v_g * v_h
     x_p += b * x_b + h // x_g * x_h
     dy_p += b * dy_b + h // dy_g * dy_h
+    identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
     for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -3034,10 +3084,18 @@ def o_backward_sweep_3(
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         beta = tl.load(beta_by_head + at + i, mask=i_ok, other=0.0)
         k = tl.load(k_p + t0 * k_t + i[None, :] * k_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
-        k_each = tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
+        k_each = (
+            tl.dot(k.to(DT), identity)
+            if PRODUCTS and k.dtype == DT
+            else tl.where(d_ok[:, None] & i_ok[None, :], k, 0.0)
+        )
         p = tl.zeros([block_d, C], tl.float32)
         x = tl.load(x_p + t0 * x_t + i[None, :] * x_t + d[:, None], mask=d_ok[:, None] & i_ok[None, :], other=0.0)
-        x_each = tl.where(d_ok[:, None] & i_ok[None, :], x, 0.0)
+        x_each = (
+            tl.dot(x.to(DT), identity)
+            if PRODUCTS and x.dtype == DT
+            else tl.where(d_ok[:, None] & i_ok[None, :], x, 0.0)
+        )
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a, lam_r < 0)
         w = until[None, :] * x_each.to(tl.float32)
@@ -3115,7 +3173,7 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
     H = max(k.shape[2], v.shape[2], beta.shape[2], lam.shape[2], x.shape[2], 0)
     D = k.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "094a57d2c25f68ac")
+    config = choose(some.dtype, (D, E), "50302f1fd5871560")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -3198,8 +3256,8 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
                 block_e=min(config.tile, config.padded(E)),
                 YIELD=False,
                 WARPS=config.warps,
-                STAGES=config.stages_for(
-                    config.padded(D) * x.element_size(), min(config.tile, config.padded(E)) * dy.element_size()
+                **config.buffers(
+                    config.padded(D) * x.element_size(), 0, min(config.tile, config.padded(E)) * dy.element_size()
                 ),
                 C=config.chunk,
                 LEVELS=config.levels,
@@ -3248,10 +3306,10 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
             block_d=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
-            STAGES=config.stages_for(
+            **config.buffers(
                 config.padded(E) * (dy.element_size() + v.element_size()),
-                min(config.tile, config.padded(D)) * (x.element_size() + k.element_size())
-                + config.chunk * matrix1.element_size(),
+                config.chunk * matrix1.element_size(),
+                min(config.tile, config.padded(D)) * (x.element_size() + k.element_size()),
             ),
             C=config.chunk,
             LEVELS=config.levels,
@@ -3295,9 +3353,10 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
             block_e=min(config.tile, config.padded(E)),
             YIELD=True,
             WARPS=config.warps,
-            STAGES=config.stages_for(
+            **config.buffers(
                 config.padded(D) * (k.element_size() + x.element_size()),
-                min(config.tile, config.padded(E)) * dy.element_size() + config.chunk * matrix2.element_size(),
+                config.chunk * matrix2.element_size(),
+                min(config.tile, config.padded(E)) * dy.element_size(),
             ),
             C=config.chunk,
             LEVELS=config.levels,
@@ -3348,10 +3407,10 @@ def triton_o_backward(given, states, constants, saved, cotangents, final_cotange
             block_d=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
-            STAGES=config.stages_for(
+            **config.buffers(
                 config.padded(E) * (v.element_size() + dy.element_size()),
-                min(config.tile, config.padded(D)) * (k.element_size() + x.element_size())
-                + config.chunk * matrix3.element_size(),
+                config.chunk * matrix3.element_size(),
+                min(config.tile, config.padded(D)) * (k.element_size() + x.element_size()),
             ),
             C=config.chunk,
             LEVELS=config.levels,

@@ -810,7 +810,7 @@ def triton_o2_forward(given, states, constants, packed=None, needs_backward=True
     B, T = q.shape[:2]
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], 0)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "045b43bd9c4890b9")
+    config = choose(some.dtype, (D,), "3d56c82a5199d30a")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -1024,6 +1024,7 @@ def o2_backward_sweep_1(
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
     STAGES: tl.constexpr,
+    PRODUCTS: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1059,6 +1060,7 @@ def o2_backward_sweep_1(
     q_p += b * q_b + h // q_g * q_h
     dy_p += b * dy_b + h // dy_g * dy_h
     u_p += b * u_b + h // u_g * u_h
+    identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
     for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -1076,12 +1078,20 @@ def o2_backward_sweep_1(
         q = tl.load(
             q_p + t0 * q_t + i[None, :] * q_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
-        q_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], q, 0.0)
+        q_each = (
+            tl.dot(q.to(DT), identity)
+            if PRODUCTS and q.dtype == DT
+            else tl.where(d_kept_ok[:, None] & i_ok[None, :], q, 0.0)
+        )
         p = tl.zeros([block_d_kept, C], tl.float32)
         u = tl.load(
             u_p + t0 * u_t + i[None, :] * u_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
-        u_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], u, 0.0)
+        u_each = (
+            tl.dot(u.to(DT), identity)
+            if PRODUCTS and u.dtype == DT
+            else tl.where(d_kept_ok[:, None] & i_ok[None, :], u, 0.0)
+        )
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
         H__next = ()
@@ -1232,6 +1242,7 @@ def o2_backward_sweep_2(
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
     STAGES: tl.constexpr,
+    PRODUCTS: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1267,6 +1278,7 @@ def o2_backward_sweep_2(
     u_p += b * u_b + h // u_g * u_h
     q_p += b * q_b + h // q_g * q_h
     dy_p += b * dy_b + h // dy_g * dy_h
+    identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
     for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -1283,13 +1295,21 @@ def o2_backward_sweep_2(
         u = tl.load(
             u_p + t0 * u_t + i[None, :] * u_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
-        u_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], u, 0.0)
+        u_each = (
+            tl.dot(u.to(DT), identity)
+            if PRODUCTS and u.dtype == DT
+            else tl.where(d_kept_ok[:, None] & i_ok[None, :], u, 0.0)
+        )
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         p = tl.zeros([block_d_kept, C], tl.float32)
         q = tl.load(
             q_p + t0 * q_t + i[None, :] * q_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
-        q_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], q, 0.0)
+        q_each = (
+            tl.dot(q.to(DT), identity)
+            if PRODUCTS and q.dtype == DT
+            else tl.where(d_kept_ok[:, None] & i_ok[None, :], q, 0.0)
+        )
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a, lam_r < 0)
         dH_next = ()
@@ -1450,6 +1470,7 @@ def o2_backward_sweep_3(
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
     STAGES: tl.constexpr,
+    PRODUCTS: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1486,6 +1507,7 @@ def o2_backward_sweep_3(
     u_p += b * u_b + h // u_g * u_h
     du_1_p += b * du_1_b + h // du_1_g * du_1_h
     q_p += b * q_b + h // q_g * q_h
+    identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
     for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -1504,11 +1526,19 @@ def o2_backward_sweep_3(
             mask=d_kept_ok[:, None] & i_ok[None, :],
             other=0.0,
         )
-        du_1_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], du_1, 0.0)
+        du_1_each = (
+            tl.dot(du_1.to(DT), identity)
+            if PRODUCTS and du_1.dtype == DT
+            else tl.where(d_kept_ok[:, None] & i_ok[None, :], du_1, 0.0)
+        )
         dy = tl.load(
             dy_p + t0 * dy_t + i[None, :] * dy_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
-        dy_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], dy, 0.0)
+        dy_each = (
+            tl.dot(dy.to(DT), identity)
+            if PRODUCTS and dy.dtype == DT
+            else tl.where(d_kept_ok[:, None] & i_ok[None, :], dy, 0.0)
+        )
         t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p = tl.dot(dy.to(DT), t.to(DT), input_precision="tf32x3")  # matrix2 dy
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
@@ -1549,7 +1579,7 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
     B, T = q.shape[:2]
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], 0)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "045b43bd9c4890b9")
+    config = choose(some.dtype, (D,), "3d56c82a5199d30a")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -1656,8 +1686,8 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
                 block_d_kept=min(config.tile, config.padded(D)),
                 YIELD=False,
                 WARPS=config.warps,
-                STAGES=config.stages_for(
-                    config.padded(D) * dy.element_size(), min(config.tile, config.padded(D)) * q.element_size()
+                **config.buffers(
+                    config.padded(D) * dy.element_size(), 0, min(config.tile, config.padded(D)) * q.element_size()
                 ),
                 C=config.chunk,
                 LEVELS=config.levels,
@@ -1702,10 +1732,10 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
-            STAGES=config.stages_for(
+            **config.buffers(
                 config.padded(D) * dy.element_size(),
-                min(config.tile, config.padded(D)) * (q.element_size() + u.element_size())
-                + config.chunk * matrix1.element_size(),
+                config.chunk * matrix1.element_size(),
+                min(config.tile, config.padded(D)) * (q.element_size() + u.element_size()),
             ),
             C=config.chunk,
             LEVELS=config.levels,
@@ -1752,10 +1782,10 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
-            STAGES=config.stages_for(
+            **config.buffers(
                 config.padded(D) * dy.element_size(),
-                min(config.tile, config.padded(D)) * (u.element_size() + q.element_size())
-                + config.chunk * matrix1.element_size(),
+                config.chunk * matrix1.element_size(),
+                min(config.tile, config.padded(D)) * (u.element_size() + q.element_size()),
             ),
             C=config.chunk,
             LEVELS=config.levels,
@@ -1823,10 +1853,10 @@ def triton_o2_backward(given, states, constants, saved, cotangents, final_cotang
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
-            STAGES=config.stages_for(
+            **config.buffers(
                 config.padded(D) * (u.element_size() + q.element_size()),
-                min(config.tile, config.padded(D)) * (dy.element_size() + du_1.element_size())
-                + config.chunk * matrix2.element_size(),
+                config.chunk * matrix2.element_size(),
+                min(config.tile, config.padded(D)) * (dy.element_size() + du_1.element_size()),
             ),
             C=config.chunk,
             LEVELS=config.levels,
@@ -2015,7 +2045,7 @@ def triton_o3_forward(given, states, constants, packed=None, needs_backward=True
     B, T = q.shape[:2]
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], x.shape[2], 0)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "8c279726b8cc3552")
+    config = choose(some.dtype, (D,), "0ee90a43b54072de")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -2233,6 +2263,7 @@ def o3_backward_sweep_1(
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
     STAGES: tl.constexpr,
+    PRODUCTS: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -2268,6 +2299,7 @@ def o3_backward_sweep_1(
     x_p += b * x_b + h // x_g * x_h
     dy_p += b * dy_b + h // dy_g * dy_h
     u_p += b * u_b + h // u_g * u_h
+    identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
     for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -2285,12 +2317,20 @@ def o3_backward_sweep_1(
         x = tl.load(
             x_p + t0 * x_t + i[None, :] * x_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
-        x_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], x, 0.0)
+        x_each = (
+            tl.dot(x.to(DT), identity)
+            if PRODUCTS and x.dtype == DT
+            else tl.where(d_kept_ok[:, None] & i_ok[None, :], x, 0.0)
+        )
         p = tl.zeros([block_d_kept, C], tl.float32)
         u = tl.load(
             u_p + t0 * u_t + i[None, :] * u_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
-        u_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], u, 0.0)
+        u_each = (
+            tl.dot(u.to(DT), identity)
+            if PRODUCTS and u.dtype == DT
+            else tl.where(d_kept_ok[:, None] & i_ok[None, :], u, 0.0)
+        )
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a_end - lam_a, lam_r_end < i + 1)
         H__next = ()
@@ -2441,6 +2481,7 @@ def o3_backward_sweep_2(
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
     STAGES: tl.constexpr,
+    PRODUCTS: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -2476,6 +2517,7 @@ def o3_backward_sweep_2(
     u_p += b * u_b + h // u_g * u_h
     x_p += b * x_b + h // x_g * x_h
     dy_p += b * dy_b + h // dy_g * dy_h
+    identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
     for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -2492,13 +2534,21 @@ def o3_backward_sweep_2(
         u = tl.load(
             u_p + t0 * u_t + i[None, :] * u_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
-        u_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], u, 0.0)
+        u_each = (
+            tl.dot(u.to(DT), identity)
+            if PRODUCTS and u.dtype == DT
+            else tl.where(d_kept_ok[:, None] & i_ok[None, :], u, 0.0)
+        )
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
         p = tl.zeros([block_d_kept, C], tl.float32)
         x = tl.load(
             x_p + t0 * x_t + i[None, :] * x_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
-        x_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], x, 0.0)
+        x_each = (
+            tl.dot(x.to(DT), identity)
+            if PRODUCTS and x.dtype == DT
+            else tl.where(d_kept_ok[:, None] & i_ok[None, :], x, 0.0)
+        )
         kept = power(lam_a_end, lam_r_end < 0)
         until = power(lam_a, lam_r < 0)
         dH_next = ()
@@ -2659,6 +2709,7 @@ def o3_backward_sweep_3(
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
     STAGES: tl.constexpr,
+    PRODUCTS: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -2695,6 +2746,7 @@ def o3_backward_sweep_3(
     u_p += b * u_b + h // u_g * u_h
     du_1_p += b * du_1_b + h // du_1_g * du_1_h
     x_p += b * x_b + h // x_g * x_h
+    identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
     for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -2713,11 +2765,19 @@ def o3_backward_sweep_3(
             mask=d_kept_ok[:, None] & i_ok[None, :],
             other=0.0,
         )
-        du_1_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], du_1, 0.0)
+        du_1_each = (
+            tl.dot(du_1.to(DT), identity)
+            if PRODUCTS and du_1.dtype == DT
+            else tl.where(d_kept_ok[:, None] & i_ok[None, :], du_1, 0.0)
+        )
         dy = tl.load(
             dy_p + t0 * dy_t + i[None, :] * dy_t + d_kept[:, None], mask=d_kept_ok[:, None] & i_ok[None, :], other=0.0
         )
-        dy_each = tl.where(d_kept_ok[:, None] & i_ok[None, :], dy, 0.0)
+        dy_each = (
+            tl.dot(dy.to(DT), identity)
+            if PRODUCTS and dy.dtype == DT
+            else tl.where(d_kept_ok[:, None] & i_ok[None, :], dy, 0.0)
+        )
         t = tl.load(matrix2 + (bh * chunks + c) * C * C + i[:, None] * C + i[None, :])
         p = tl.dot(dy.to(DT), t.to(DT), input_precision="tf32x3")  # matrix2 dy
         since = power(lam_a_end - lam_a, lam_r_end < i + 1)
@@ -2759,7 +2819,7 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
     B, T = q.shape[:2]
     H = max(q.shape[2], u.shape[2], lam.shape[2], lam_0.shape[0], x.shape[2], 0)
     D = q.shape[-1]
-    config = choose(some.dtype, (D,), "8c279726b8cc3552")
+    config = choose(some.dtype, (D,), "0ee90a43b54072de")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(D, min(config.tile, config.padded(D))))
     H__first = whole(states.get("H"))
@@ -2866,8 +2926,8 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
                 block_d_kept=min(config.tile, config.padded(D)),
                 YIELD=False,
                 WARPS=config.warps,
-                STAGES=config.stages_for(
-                    config.padded(D) * dy.element_size(), min(config.tile, config.padded(D)) * x.element_size()
+                **config.buffers(
+                    config.padded(D) * dy.element_size(), 0, min(config.tile, config.padded(D)) * x.element_size()
                 ),
                 C=config.chunk,
                 LEVELS=config.levels,
@@ -2912,10 +2972,10 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
-            STAGES=config.stages_for(
+            **config.buffers(
                 config.padded(D) * dy.element_size(),
-                min(config.tile, config.padded(D)) * (x.element_size() + u.element_size())
-                + config.chunk * matrix1.element_size(),
+                config.chunk * matrix1.element_size(),
+                min(config.tile, config.padded(D)) * (x.element_size() + u.element_size()),
             ),
             C=config.chunk,
             LEVELS=config.levels,
@@ -2962,10 +3022,10 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
-            STAGES=config.stages_for(
+            **config.buffers(
                 config.padded(D) * dy.element_size(),
-                min(config.tile, config.padded(D)) * (u.element_size() + x.element_size())
-                + config.chunk * matrix1.element_size(),
+                config.chunk * matrix1.element_size(),
+                min(config.tile, config.padded(D)) * (u.element_size() + x.element_size()),
             ),
             C=config.chunk,
             LEVELS=config.levels,
@@ -3033,10 +3093,10 @@ def triton_o3_backward(given, states, constants, saved, cotangents, final_cotang
             block_d_kept=min(config.tile, config.padded(D)),
             YIELD=True,
             WARPS=config.warps,
-            STAGES=config.stages_for(
+            **config.buffers(
                 config.padded(D) * (u.element_size() + x.element_size()),
-                min(config.tile, config.padded(D)) * (dy.element_size() + du_1.element_size())
-                + config.chunk * matrix2.element_size(),
+                config.chunk * matrix2.element_size(),
+                min(config.tile, config.padded(D)) * (dy.element_size() + du_1.element_size()),
             ),
             C=config.chunk,
             LEVELS=config.levels,

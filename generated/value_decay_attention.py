@@ -896,6 +896,7 @@ def forward_sweep_1(
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
     STAGES: tl.constexpr,
+    PRODUCTS: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -930,6 +931,7 @@ def forward_sweep_1(
         d_ok = d_ok + (d_ok_slice,)
     q_p += b * q_b + h // q_g * q_h
     k_p += b * k_b + h // k_g * k_h
+    identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
     for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -946,7 +948,11 @@ def forward_sweep_1(
             else tl.full([1], 0, tl.int32)
         )
         intra1 = tl.load(intra1_p + at * E + i[None, :] * E + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
-        intra1_each = tl.where(e_ok[:, None] & i_ok[None, :], intra1, 0.0)
+        intra1_each = (
+            tl.dot(intra1.to(DT), identity)
+            if PRODUCTS and intra1.dtype == DT
+            else tl.where(e_ok[:, None] & i_ok[None, :], intra1, 0.0)
+        )
         p = tl.zeros([block_e, C], tl.float32)
         kept = span(beta_a_end, beta_n_end, 0.0, 0)
         scaled1 = tl.load(
@@ -1007,7 +1013,7 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "c570e899add486ce")
+    config = choose(some.dtype, (D, E), "ac93bebfe674f87a")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -1105,8 +1111,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
             block_e=min(config.tile, config.padded(E)),
             YIELD=False,
             WARPS=config.warps,
-            STAGES=config.stages_for(
+            **config.buffers(
                 config.padded(D) * k.element_size(),
+                0,
                 min(config.tile, config.padded(E)) * (beta_sums.element_size() + scaled1.element_size()),
             ),
             C=config.chunk,
@@ -1165,8 +1172,9 @@ def triton_forward(given, states, constants, packed=None, exchange=None, needs_b
         block_e=min(config.tile, config.padded(E)),
         YIELD=True,
         WARPS=config.warps,
-        STAGES=config.stages_for(
+        **config.buffers(
             config.padded(D) * (q.element_size() + k.element_size()),
+            0,
             min(config.tile, config.padded(E))
             * (intra1.element_size() + beta_sums.element_size() + scaled1.element_size()),
         ),
@@ -1483,6 +1491,7 @@ def backward_sweep_1(
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
     STAGES: tl.constexpr,
+    PRODUCTS: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -1519,6 +1528,7 @@ def backward_sweep_1(
     q_p += b * q_b + h // q_g * q_h
     v_p += b * v_b + h // v_g * v_h
     k_p += b * k_b + h // k_g * k_h
+    identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
     for n in tl.range(0, count, num_stages=STAGES):
         c = n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -1535,7 +1545,11 @@ def backward_sweep_1(
             else tl.full([1], 0, tl.int32)
         )
         do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
-        do_each = tl.where(e_ok[:, None] & i_ok[None, :], do, 0.0)
+        do_each = (
+            tl.dot(do.to(DT), identity)
+            if PRODUCTS and do.dtype == DT
+            else tl.where(e_ok[:, None] & i_ok[None, :], do, 0.0)
+        )
         beta_a = tl.where(
             (e_ok)[:, None],
             tl.load(beta_sums + step * E + (row)[None, :] * (H * E) + e[:, None], mask=(e_ok)[:, None], other=0),
@@ -1551,7 +1565,11 @@ def backward_sweep_1(
         kept = span(beta_a_end, beta_n_end, 0.0, 0)
         until = span(beta_a_end[:, None], beta_n_end[:, None], beta_a, beta_n)
         v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
-        v_each = tl.where(e_ok[:, None] & i_ok[None, :], v, 0.0)
+        v_each = (
+            tl.dot(v.to(DT), identity)
+            if PRODUCTS and v.dtype == DT
+            else tl.where(e_ok[:, None] & i_ok[None, :], v, 0.0)
+        )
         w = until * v_each.to(tl.float32)
         rounded2, rest2 = rounded_and_rest(w, DT)
         S_next = ()
@@ -1576,7 +1594,11 @@ def backward_sweep_1(
         S = S_next
         sums = tl.sum((do_each.to(tl.float32) * since) * p, axis=1)
         intra1 = tl.load(intra1_p + at * E + i[None, :] * E + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
-        intra1_each = tl.where(e_ok[:, None] & i_ok[None, :], intra1, 0.0)
+        intra1_each = (
+            tl.dot(intra1.to(DT), identity)
+            if PRODUCTS and intra1.dtype == DT
+            else tl.where(e_ok[:, None] & i_ok[None, :], intra1, 0.0)
+        )
         y = intra1_each.to(tl.float32) + (p * since)  # (q S) . since + intra1
         if YIELD:
             tl.store(
@@ -2317,6 +2339,7 @@ def backward_sweep_3(
     YIELD: tl.constexpr,
     WARPS: tl.constexpr,
     STAGES: tl.constexpr,
+    PRODUCTS: tl.constexpr,
     C: tl.constexpr,
     LEVELS: tl.constexpr,
     EVEN: tl.constexpr,
@@ -2354,6 +2377,7 @@ def backward_sweep_3(
     S_late_0_p += b * S_late_0_b + h // S_late_0_g * S_late_0_h
     do_p += b * do_b + h // do_g * do_h
     q_p += b * q_b + h // q_g * q_h
+    identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)
     for n in tl.range(0, count, num_stages=STAGES):
         c = count - 1 - n
         t0 = begin + tl.cast(c, tl.int64) * C
@@ -2374,7 +2398,11 @@ def backward_sweep_3(
             mask=e_ok[:, None] & i_ok[None, :],
             other=0.0,
         )
-        S_late_0_each = tl.where(e_ok[:, None] & i_ok[None, :], S_late_0, 0.0)
+        S_late_0_each = (
+            tl.dot(S_late_0.to(DT), identity)
+            if PRODUCTS and S_late_0.dtype == DT
+            else tl.where(e_ok[:, None] & i_ok[None, :], S_late_0, 0.0)
+        )
         beta_a = tl.where(
             (e_ok)[:, None],
             tl.load(beta_sums + step * E + (row)[None, :] * (H * E) + e[:, None], mask=(e_ok)[:, None], other=0),
@@ -2387,12 +2415,20 @@ def backward_sweep_3(
         )
         since = span(beta_a_end[:, None], beta_n_end[:, None], beta_a, beta_n)
         v = tl.load(v_p + t0 * v_t + i[None, :] * v_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
-        v_each = tl.where(e_ok[:, None] & i_ok[None, :], v, 0.0)
+        v_each = (
+            tl.dot(v.to(DT), identity)
+            if PRODUCTS and v.dtype == DT
+            else tl.where(e_ok[:, None] & i_ok[None, :], v, 0.0)
+        )
         p = tl.zeros([block_e, C], tl.float32)
         kept = span(beta_a_end, beta_n_end, 0.0, 0)
         until = span(beta_a, beta_n, 0.0, 0)
         do = tl.load(do_p + t0 * do_t + i[None, :] * do_t + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
-        do_each = tl.where(e_ok[:, None] & i_ok[None, :], do, 0.0)
+        do_each = (
+            tl.dot(do.to(DT), identity)
+            if PRODUCTS and do.dtype == DT
+            else tl.where(e_ok[:, None] & i_ok[None, :], do, 0.0)
+        )
         w = until * do_each.to(tl.float32)
         rounded2, rest2 = rounded_and_rest(w, DT)
         dS_next = ()
@@ -2417,7 +2453,11 @@ def backward_sweep_3(
         dS = dS_next
         sums = tl.sum((-(since * v_each.to(tl.float32))) * p, axis=1)
         intra2 = tl.load(intra2_p + at * E + i[None, :] * E + e[:, None], mask=e_ok[:, None] & i_ok[None, :], other=0.0)
-        intra2_each = tl.where(e_ok[:, None] & i_ok[None, :], intra2, 0.0)
+        intra2_each = (
+            tl.dot(intra2.to(DT), identity)
+            if PRODUCTS and intra2.dtype == DT
+            else tl.where(e_ok[:, None] & i_ok[None, :], intra2, 0.0)
+        )
         y = intra2_each.to(tl.float32) + (p * since)  # (k dS) . since + intra2
         if YIELD:
             tl.store(
@@ -2877,7 +2917,7 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
     H = max(q.shape[2], k.shape[2], v.shape[2], beta.shape[2], 0)
     D = q.shape[-1]
     E = v.shape[-1]
-    config = choose(some.dtype, (D, E), "c570e899add486ce")
+    config = choose(some.dtype, (D, E), "ac93bebfe674f87a")
     lay = places(packed, (B, T, H), config.chunk)
     parts = parts_for(lay, B * H * cdiv(E, min(config.tile, config.padded(E))))
     S_first = whole(states.get("S"))
@@ -2984,8 +3024,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_e=min(config.tile, config.padded(E)),
             YIELD=True,
             WARPS=config.warps,
-            STAGES=config.stages_for(
+            **config.buffers(
                 config.padded(D) * (q.element_size() + k.element_size()),
+                0,
                 min(config.tile, config.padded(E))
                 * (do.element_size() + beta_sums.element_size() + intra1.element_size() + v.element_size()),
             ),
@@ -3158,8 +3199,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
                 block_e=min(config.tile, config.padded(E)),
                 YIELD=False,
                 WARPS=config.warps,
-                STAGES=config.stages_for(
+                **config.buffers(
                     config.padded(D) * q.element_size(),
+                    0,
                     min(config.tile, config.padded(E)) * (beta_sums.element_size() + do.element_size()),
                 ),
                 C=config.chunk,
@@ -3266,8 +3308,9 @@ def triton_backward(given, states, constants, saved, cotangents, final_cotangent
             block_e=min(config.tile, config.padded(E)),
             YIELD=True,
             WARPS=config.warps,
-            STAGES=config.stages_for(
+            **config.buffers(
                 config.padded(D) * (k.element_size() + q.element_size()),
+                0,
                 min(config.tile, config.padded(E))
                 * (
                     beta_sums.element_size()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -70,15 +70,34 @@ class Config:
         Both are bytes that it loads for each step: of tiles along axes that it has whole, which products take from their buffers,
         so that these take one more, and of other tiles.
         """
-        for n in range(self.stages, 2, -1):
-            if self.chunk * (n * whole + (n - 1) * others) <= 2 * BUFFERS // programs:
-                return n
-        return min(2, self.stages)
+        return next(
+            (n for n in range(self.stages, 2, -1) if self._fit(n, whole, others, programs)), min(2, self.stages)
+        )
 
-    def crowd(self, whole: int) -> int:
+    def _fit(self, chunks: int, whole: int, others: int, programs: int = 2) -> bool:
+        """Do so many programs on a multiprocessor have buffers for so many chunks?"""
+        return self.chunk * (chunks * whole + (chunks - 1) * others) <= 2 * BUFFERS // programs
+
+    def buffers(self, whole: int, matrices: int, tiles: int, programs: int = 2) -> dict[str, int | bool]:
+        """The same, of a walk that needs elements of tiles, which are so many bytes and are matrices apart from: PRODUCTS where
+        products make them, which take tiles from their buffers, as these fit for three chunks, or for as many as there are of
+        other buffers."""
+        stages = self.stages_for(whole, matrices + tiles, programs)
+        if self.exact or not self._fit(min(3, stages), whole + tiles, matrices, programs):
+            return {"STAGES": stages, "PRODUCTS": False}
+        return {"STAGES": self.stages_for(whole + tiles, matrices, programs), "PRODUCTS": True}
+
+    def by_read(self, loaded: Sequence[int], *each: Sequence[int]) -> list[tuple[int, Sequence[int]]]:
+        """The launches of a walk that makes several reads: READ, and what it loads, as `buffers` has it. One for all, if three
+        chunks of two programs fit (where they do, two walks of dims of 128 take 1.05 to 1.2 times as long, and where not, one
+        takes 1.05 to 1.5 times as long as two), or one for each."""
+        whole, *others = loaded
+        return [(0, loaded)] if self._fit(3, whole, sum(others)) else [*enumerate(each, 1)]
+
+    def crowd(self, whole: int, slim: bool = True) -> int:
         """How many programs a multiprocessor is to hold of a walk that makes what parts leave and the matrices of their maps, of
-        states with an axis of such a width whole: four have the registers that two of other walks have."""
-        return 4 if whole <= 128 and not self.exact else 2
+        states with an axis of such a width whole: four have the registers that two of other walks have, if it is `slim`."""
+        return 4 if slim and whole <= 128 and not self.exact else 2
 
     def registers_for(self, programs: int = 2) -> int | None:
         """The most registers that a thread may have, for so many programs of a walk on a multiprocessor; None for as many as the
@@ -111,6 +130,14 @@ class Config:
     def levels(self) -> int:
         """log2 of the chunk."""
         return self.chunk.bit_length() - 1
+
+
+def by_launch(
+    ends: torch.Tensor, linear: torch.Tensor, crowd: int
+) -> tuple[tuple[torch.Tensor | None, torch.Tensor | None], ...]:
+    """What one launch after the other makes of what parts leave and the matrices of their maps: both at once, where a
+    multiprocessor holds more programs than of other walks."""
+    return ((ends, linear),) if crowd > 2 else ((ends, None), (None, linear))
 
 
 def choose(dtype: torch.dtype, sizes: tuple[int, ...], kernels: str = "") -> Config:

@@ -760,9 +760,20 @@ class Host:
     def _launch(self, kernel: Kernel, ends: bool = False, block: str = "") -> list[str]:
         """The launch of a kernel; of a walk, for its `ends`: what each part makes of the states, and nothing of what it yields.
         `block` begins the names of decays over blocks, where it takes blocks at once."""
-        if not kernel.others:
-            return self._launched(kernel, ends, block)
-        return [*self._launched(kernel, ends, block, True), *self._launched(kernel, ends, block, False)]
+        if kernel.others:
+            return [*self._launched(kernel, ends, block, True), *self._launched(kernel, ends, block, False)]
+        lines = self._launched(kernel, ends, block)
+        if ends and kernel.inner is not None:
+            (name,) = (a.name.removesuffix("_linear") for a in kernel.arguments if a.name.endswith("_linear"))
+            slim = "" if kernel.slim else ", slim=False"
+            crowd = f"crowd = config.crowd(config.padded({size_name(dim_of(kernel.inner))}){slim})"
+            before = [crowd, f"for ends, linear in by_launch({name}_ends, {name}_linear, crowd):"]
+        elif kernel.apart and not ends:
+            each = ", ".join(f"({self._loaded(kernel, only=needed)})" for needed in kernel.apart)
+            before = [f"for read, loaded in config.by_read(({self._loaded(kernel)}), {each}):"]
+        else:
+            return lines
+        return [*before, *(f"    {x}" for x in lines)]
 
     def _launched(self, kernel: Kernel, ends: bool, block: str, flat: bool | None = None) -> list[str]:
         lay, chunk, levels = ("blocks", "BLOCK", "LEVELS") if block else ("lay", "config.chunk", "config.levels")
@@ -770,15 +781,16 @@ class Host:
         grid = f"cdiv({grid}, GROUP)" if flat is False else grid
         if kernel.queues:
             grid = f"config.queues({grid})"
+        crowded = ends and kernel.inner is not None  # tiles of a matrix as well, or alone
         if kernel.tiled is not None:
             wide = self._block(kernel, kernel.tiled)
-            tiles = [kernel.tiled, *([kernel.inner] if ends and kernel.inner is not None else [])]
-            counts = " + ".join(f"cdiv({size_name(dim_of(a))}, {wide})" for a in tiles)
-            grid += f" * ({counts})" if len(tiles) > 1 else f" * {counts}"
+            counts = f"cdiv({size_name(dim_of(kernel.tiled))}, {wide})"
+            if crowded:
+                assert kernel.inner is not None
+                columns = f"cdiv({size_name(dim_of(kernel.inner))}, {wide})"
+                counts = f"({counts} * (ends is not None) + {columns} * (linear is not None))"
+            grid += f" * {counts}"
         name = others_name(kernel.name) if flat is False else kernel.name
-        crowd = ""  # programs that a multiprocessor is to hold, where tiles of a matrix have more of them
-        if ends and kernel.inner is not None:
-            crowd = f"config.crowd(config.padded({size_name(dim_of(kernel.inner))}))"
         lines = ["launch(", f"    {name}, ({grid},),"]
         lines += [f"    {self._passed(a, kernel, ends, block)}," for a in kernel.arguments]
         sizes = dict.fromkeys(size_name(dim_of(x)) for x in (*kernel.axes, *kernel.parts))
@@ -790,18 +802,21 @@ class Host:
         if kernel.whole:
             widths = [f"config.padded({size_name(dim_of(a))})" for a in kernel.axes]
             warps = f"warps_of(({', '.join(widths)}))"
-            loaded, _ = self._loaded(kernel, ends).rsplit(", ", 1)
+            loaded, _ = self._loaded(kernel).rsplit(", ", 1)
             words += ["YIELD=True", f"WARPS={warps}", f"STAGES=stages_of({loaded}, 2 * {' * '.join(widths)})"]
         elif kernel.walks:
+            loaded = "*loaded" if kernel.apart and not ends else self._loaded(kernel, kernel.carried if ends else None)
+            loaded += ", programs=crowd" if crowded else ""
             words += [f"YIELD={not ends}", "WARPS=config.warps"]
-            words.append(f"STAGES=config.stages_for({self._loaded(kernel, ends)}{f', {crowd}' if crowd else ''})")
+            words += [f"**config.buffers({loaded})"] if kernel.products else [f"STAGES=config.stages_for({loaded})"]
+            words += [f"READ={0 if ends else 'read'}"] if kernel.apart else []
         words += ["BLOCK=BLOCK"] if kernel.borders else []
         if kernel.rows:
             assert self.whole is not None
             words.append(f"ROWS=config.padded({size_name(dim_of(self.whole.rows))})")
         words += [] if kernel.walks else ["CHUNK=config.chunk"]
         if kernel.queues:
-            words.append(f"STAGES=config.queued({self._loaded(kernel, ends).removesuffix(', 0')}, {chunk})")
+            words.append(f"STAGES=config.queued({self._loaded(kernel).removesuffix(', 0')}, {chunk})")
         words += [f"C={chunk}", f"LEVELS={levels}", f"EVEN={lay}.even"]
         words += ["EXACT=config.exact", "DT=DTYPES[some.dtype]"]
         if not kernel.whole:
@@ -809,7 +824,7 @@ class Host:
         if block and not kernel.whole:
             wholes = [f"config.padded({size_name(dim_of(a))})" for a in kernel.axes if a != kernel.tiled]
             warps = f"config.read_warps({', '.join(wholes)})" if kernel.reads and wholes else "4"
-        most = "config.registers" if kernel.few and not block else f"config.registers_for({crowd})"
+        most = "config.registers" if kernel.few and not block else f"config.registers_for({'crowd' * crowded})"
         most = "255" if kernel.queues else most  # as many as there are for each of 4 programs with 2 warps
         most = "" if kernel.whole else f" maxnreg={most},"
         places = f"*{lay}.walked, parts, {lay}.length(parts)" if kernel.walks else f"*{lay}.at_once, {lay}.programs"
@@ -817,28 +832,32 @@ class Host:
         stages = 2 if kernel.walks else 1
         return [*lines, f"    {places}, {', '.join(words)}, num_warps={warps}, num_stages={stages},{most}", ")"]
 
-    def _loaded(self, kernel: Kernel, ends: bool) -> str:
-        """How many bytes a walk loads for each step: of tiles along the axes that it has whole, and of others."""
-        found: dict[str | None, list[str]] = {}
+    def _loaded(self, kernel: Kernel, only: frozenset[str] | None = None) -> str:
+        """How many bytes a walk loads for each step, perhaps of these alone: of tiles along the axes that it has whole, and of
+        others; these apart from matrices, where elements of some may be products."""
+        found: dict[tuple[int, str | None], list[str]] = {}
         for name, axis in kernel.loads:
-            if ends and name not in kernel.carried:
+            if only is not None and name not in only:
                 continue
             a = next(x for x in kernel.arguments if x.name == name)
-            found.setdefault(axis, []).append(f"{self._passed(a, kernel, ends).split(',')[0]}.element_size()")
-        whole, others = [], []
-        for axis, sizes in found.items():
+            place = 1 if axis is None else 0 if axis != kernel.tiled else 2 if kernel.products else 1
+            text = f"{self._passed(a, kernel, False).split(',')[0]}.element_size()"
+            found.setdefault((place, axis), []).append(text)
+        texts: list[list[str]] = [[], [], []]
+        for (place, axis), sizes in found.items():
             each = f"({' + '.join(sizes)})" if len(sizes) > 1 else sizes[0]
-            if axis is None or axis == kernel.tiled:
-                others.append(f"{'config.chunk' if axis is None else self._tile(axis)} * {each}")
+            if place:
+                texts[place].append(f"{'config.chunk' if axis is None else self._tile(axis)} * {each}")
             else:
-                whole.append(f"config.padded({size_name(dim_of(axis))}) * {each}")
-        return f"{' + '.join(whole) or 0}, {' + '.join(others) or 0}"
+                texts[0].append(f"config.padded({size_name(dim_of(axis or ''))}) * {each}")
+        return ", ".join(" + ".join(x) or "0" for x in texts[: 3 if kernel.products else 2])
 
     def _passed(self, a: Argument, kernel: Kernel, ends: bool, block: str = "") -> str:
         x = a.source
         assert x is not None
+        first = " if read < 2 else None" if kernel.apart and not ends else ""  # what one launch stores
         if a.layout == "border":
-            return "None" if ends else a.name
+            return "None" if ends else f"{a.name}{first}"
         if a.layout == "step":
             name = self.names(x)
             return f"{name}, *strides({name}, H)"
@@ -847,7 +866,8 @@ class Host:
         if a.layout == "size":
             return size_name(x.attrs[0])
         if a.layout == "state":
-            return self._passed_state(a.name, x.attrs[1], kernel, ends)
+            state = self._passed_state(a.name, x.attrs[1], kernel, ends)
+            return f"{state}{first}" if a.name.endswith("_last") and state != "None" else state
         if ends and a.name.endswith("_out"):
             return "None"
         made_ahead = a.layout == "matrix" or (
@@ -864,9 +884,9 @@ class Host:
         if argument.endswith("_first"):
             return "None" if ends else f"{name}_starts"
         if argument.endswith("_linear"):
-            return f"{name}_linear" if ends else "None"
+            return "linear" if ends else "None"
         if ends:
-            return f"{name}_ends"
+            return "ends" if kernel.inner is not None else f"{name}_ends"
         return f"{name}_last" if state in kernel.finals else "None"
 
     # --- results ----------------------------------------------------------------------------------------------------

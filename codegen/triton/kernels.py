@@ -9,15 +9,17 @@ from dataclasses import dataclass, replace
 from ..ir import COL, ROW, Node, add, dim_of, factors_of, leaf, rename, walk
 from ..read_write import StateForm
 from ..stages import Sweep
+from .cut import products_of
 from .fuse import Store
 from .opened import HALVES, SIDES, Opened, Own, Sums
-from .slices import carried_from, count_of, counter, sliced
+from .slices import count_of, counter, needed_for, sliced
 from .tile import PER_HEAD, PER_STEP, Argument, Fine, Tiles, Value, at_row, axis_name, block_name, size_name
 
 NameOf = Callable[[Node], str]
-# KiB of a chunk's tiles that a walk which makes several reads loads at most, for dims of 128 in 16 bits: one that loads more is
-# slower than one walk for each read, whose loads fit on a multiprocessor chunks ahead for two programs.
-MOST = 36
+# KiB of a chunk's tiles that a walk which makes several reads loads at most, for dims of 128 in 16 bits: with more, buffers for
+# three chunks of two programs don't fit on a multiprocessor, and one walk for each read is faster. Of walks that load less the
+# launch decides, which knows the dims.
+MOST = 40
 # Tensors of whose tiles a kernel ahead of a walk loads at most so many for its programs to take one chunk after the other, with
 # the tiles of those ahead under way, which takes 0.75 to 1.01 of the time; or, where it has loops or decays of its own, to do
 # with few registers: then more programs fit on a multiprocessor, which takes 0.7 to 1.02 of the time. With more it spills.
@@ -53,7 +55,10 @@ class Kernel:
     whole: bool = False  # does a walk take blocks of steps, with states whole?
     rows: bool = False  # are the states that it stores at the borders of blocks for a walk that has them whole?
     inner: str | None = None  # where a walk makes the matrix of a part's map as well: the axis of its columns
+    slim: bool = False  # has that walk the registers for four programs on a multiprocessor?
     carried: frozenset[str] = frozenset()  # what a walk loads for states alone, not for what it yields
+    products: frozenset[str] = frozenset()  # what a walk loads whose elements may be products with the identity
+    apart: tuple[frozenset[str], ...] = ()  # what a walk loads for each of its reads, where launches may make one each
 
     def signature(self) -> list[str]:
         """The parameters, a few to a line."""
@@ -67,6 +72,7 @@ class Kernel:
         words = [*sizes, *(block_name(x) for x in self.axes), *(f"part_{axis_name(x)}" for x in self.parts)]
         words += ["FLAT", "GROUP"] if self.others else []
         words += ["YIELD", "WARPS", "STAGES"] if self.walks else ["CHUNK"]
+        words += [*(["PRODUCTS"] if self.products else []), *(["READ"] if self.apart else [])]
         words += ["STAGES"] if self.queues else []
         words += ["BLOCK"] if self.borders else []
         words += ["ROWS"] if self.rows else []
@@ -145,28 +151,33 @@ def sweep_kernel(
 
     Where not YIELD, it makes nothing but the states after each part, from zero states. `ends` says that it is launched so; with
     `linear` it makes the matrix of each part's map as well, in tiles beyond those of the state, whose columns are those of the
-    identity at first (see `segments.same_walk`). Otherwise it yields last states of whole sequences, or, with `each`, of each
-    part; and, with `borders`, the states as each block of BLOCK steps finds them; with `rows`, laid out for a walk that has them
-    whole, with this axis in rows. It does without the `spare` leaves of what it stores where it is given no place for them.
+    identity at first (see `segments.same_walk`), or, given no place for states, that alone. Otherwise it yields last states of
+    whole sequences, or, with `each`, of each part; and, with `borders`, the states as each block of BLOCK steps finds them; with
+    `rows`, laid out for a walk that has them whole, with this axis in rows. It does without the `spare` leaves of what it stores
+    where it is given no place for them. Where no store needs two reads, a launch makes all of them, or one: READ, from 1.
     """
     tiled = o.tile[0] if len(o.tile) == 1 else None
     inner = o.full[0] if linear else None
     tiles = Tiles(o.full, o.tile, o.direction, o.decays, o.streams, o.definitions, name_of, walks=True)
     tiles.precise, tiles.fine = bool(o.sums) or (fine is not None and fine.states and o.direction < 0), fine
     tiles.parted, tiles.wide = fine is not None or any(x.totals for x in o.sums), o.wide
+    tiles.products = not _makes_matrices(o)
     axes = (*o.full, *o.tile)
     carried = {s.name: name_of(leaf("state", s.name)) for s in sweep.group}
-    setup = header(axes, tiled, walks=True, matrix=(inner, f"{carried[sweep.group[0].name]}_linear"))
+    setup = header(axes, tiled, walks=True, matrix=(inner, carried[sweep.group[0].name]))
     after: list[str] = []
     tiles.names |= set(carried.values())
     group = [replace(s, axes=tuple(o.rename.get(a, a) for a in s.axes)) for s in sweep.group]
     for s in group:
         own, state = tiles.ordered(s.axes), carried[s.name]
         tiles.memo[leaf("state in", s.name, s.axes)] = Value(state, own)
+        if inner is not None:
+            assert tiled is not None
+            setup += _columns(inner, tiled, state, tiles)
         setup += load_state(s, state, own, tiles)
         if ends or s.name in sweep.finals:
             tiles.argument(f"{state}_last", "state", leaf("last", s.name, s.axes), s.axes)
-            after += store_state(s, state, own, o.direction, each)
+            after += store_state(s, state, own, o.direction, each, inner is not None)
         if inner is not None:
             assert tiled is not None and s.row is not None
             target = tiles.argument(f"{state}_linear", "state", leaf("linear", s.name, s.axes), s.axes)
@@ -175,21 +186,34 @@ def sweep_kernel(
     if borders:
         tiles.lines += _store_borders(group, carried, tiles, o.direction, rows)
         setup.append("first_block = (begin // BLOCK + (0 if starts is None else sh // H)).to(tl.int32)")
-    sums = [line for x in o.sums for line in _store_sums(x, tiles, tiled, name_of)]
+    reads, shared = list(o.outputs), False
+    yielded: dict[int, list[str]] = {}  # by the read that it needs
+    for border in o.sums:
+        for line, node in _store_sums(border, tiles, tiled, name_of):
+            own_read = (n for n, x in enumerate(reads, 1) if products_of(node) <= products_of(o.outputs[x]))
+            yielded.setdefault(next(own_read, len(reads)), []).append(line)
     for x, node in o.outputs.items():
         v = tiles.value(node)
         if not v.text.isidentifier():
             v = tiles.assign("y" if x.attrs[0] == "read" else "w", v.over(v.axes), v.axes, note=tiles.note(node))
         tiles.memo[leaf(x.attrs[0], x.attrs[1], (ROW, *x.axes))] = v
     _early_loads(stores, tiles, o)
-    yielded: list[str] = []
+    stored_lines: dict[int, list[str]] = {}
     for store in stores:
         line = _store(store, tiles, tiled, o, name_of)
         alone = store.leaf in spare
-        yielded += [f"if {name_of(store.leaf)}_out is not None:", f"    {line}"] if alone else [line]
-    yielded += sums
-    if yielded:
-        tiles.lines += ["if YIELD:", *(f"    {x}" for x in yielded)]
+        used = [n for n, x in enumerate(reads, 1) if _uses(store.node, x)]
+        shared |= len(used) > 1
+        where = stored_lines.setdefault(used[0] if used else len(reads), [])
+        where += [f"if {name_of(store.leaf)}_out is not None:", f"    {line}"] if alone else [line]
+    yielded = {n: [*stored_lines.get(n, []), *yielded.get(n, [])] for n in sorted({*stored_lines, *yielded})}
+    apart = len(yielded) > 1 and not shared and not sweep.solve
+    blocks = {n: f"if YIELD and (READ == 0 or READ == {n}):" for n in yielded} if apart else {}
+    if apart:
+        for n, block in yielded.items():
+            tiles.lines += [blocks[n], *(f"    {x}" for x in block)]
+    elif yielded:
+        tiles.lines += ["if YIELD:", *(f"    {x}" for block in yielded.values() for x in block)]
     new = []
     for s in group:
         v = tiles.value(o.states[s.name])
@@ -205,7 +229,10 @@ def sweep_kernel(
     states = ", ".join(sweep.states)
     doc = f"A walk {way} over chunks, carrying a tile of {states}."
     loop = tiles.used([*chunk_header(o.direction), *tiles.head, *tiles.lines])
-    needed = carried_from(loop, set(carried.values()))
+    states_of, made = set(carried.values()), set(tiles.arguments)
+    apart_for = tuple(frozenset(needed_for(loop, states_of, block) & made) for block in blocks.values())
+    if tiles.by_products:
+        setup.append("identity = tl.where(i[:, None] == i[None, :], 1.0, 0.0).to(DT)")
     counters = {counter(a): count_of(a) for a in o.full}
     whole = {carried[s.name]: counter(a) for s in group for a in s.axes if a in o.full}
     lines = sliced({"setup": setup, "loop": loop, "after": after}, counters, whole, tiles.fresh)
@@ -226,8 +253,21 @@ def sweep_kernel(
         inside=frozenset(key[0] for key in tiles.loads if key[1:2] == ("a",) and key[2] != "_end"),
         heavy=len(o.outputs) > 1 and not sweep.solve and _heavy(tiles, tiled),
         inner=inner,
-        carried=frozenset(needed & set(tiles.arguments)),
+        slim=not any(s.decay_axes for s in group),
+        carried=frozenset(needed_for(loop, states_of) & made),
+        products=tiles.by_products,
+        apart=apart_for,
     )
+
+
+def _makes_matrices(o: Opened) -> bool:
+    """Does a walk make matrices over the steps of a chunk itself? While it does, it waits for tensor cores."""
+    nodes = walk(*o.outputs.values(), *o.states.values(), *o.definitions.values())
+    return any(x.op == "sum" and {ROW, COL} <= set(x.axes) for x in nodes)
+
+
+def _uses(node: Node, x: Node) -> bool:
+    return any(y.op == "leaf" and y.attrs[:2] == x.attrs[:2] for y in walk(node))
 
 
 @dataclass(frozen=True)
@@ -647,13 +687,14 @@ def header(
     sliced: bool = True,
     matrix: tuple[str | None, str] = (None, ""),
 ) -> list[str]:
-    """What a program finds out first. `matrix`: the axis of columns of a matrix that further tiles make, and its place."""
+    """What a program finds out first. `matrix`: the axis of columns of a matrix that further tiles make, and the state's name."""
     lines, place = [], "tl.program_id(0)"
     if tiled is not None:
         tiles, (inner, target) = _tiles_of(tiled), matrix
         if inner is not None:
-            lines += [f"tiles = {tiles}", f"if {target} is not None:"]
-            lines.append(f"    tiles += tl.cdiv({size_name(dim_of(inner))}, {block_name(tiled)})")
+            states, columns = f"{target}_last", f"tl.cdiv({size_name(dim_of(inner))}, {block_name(tiled)})"
+            lines += [f"tiles = {tiles}", f"if {target}_linear is not None:"]
+            lines.append(f"    tiles = {columns} + (0 if {states} is None else tiles)")
             tiles = "tiles"
         lines.append(f"tile = {place} % {tiles}")
         place = f"({place} // {tiles})"
@@ -719,8 +760,11 @@ def _state_place(s: StateForm, own: tuple[str, ...], which: str = "sh") -> tuple
     return " + ".join(terms), mask
 
 
-def store_state(s: StateForm, state: str, own: tuple[str, ...], direction: int, each: bool) -> list[str]:
-    """The state after the last step: of the whole sequence, or, with `each` or where not YIELD, of every part."""
+def store_state(
+    s: StateForm, state: str, own: tuple[str, ...], direction: int, each: bool, linear: bool = False
+) -> list[str]:
+    """The state after the last step: of the whole sequence, or, with `each` or where not YIELD, of every part. `linear`: there
+    is a place for it, unless a walk makes matrices of parts' maps alone."""
     where, mask = _state_place(s, own)
     if each:
         return [f"if {state}_last is not None:", f"    tl.store({state}_last + {where}, {state}{mask})"]
@@ -731,7 +775,7 @@ def store_state(s: StateForm, state: str, own: tuple[str, ...], direction: int, 
         f"    if {state}_last is not None:",
         f"        if part == {last}:",
         f"            tl.store({state}_last + {whole}, {state}{mask})",
-        "else:",
+        f"elif {state}_last is not None:" if linear else "else:",
         f"    tl.store({state}_last + {where}, {state}{mask})",
     ]
 
@@ -769,19 +813,25 @@ def _row_place(rows: str, own: tuple[str, ...], which: str) -> tuple[str, str]:
     return f"(({which} * ROWS + {r}) * H + h) * {width} + {c}", f", mask={ok}"
 
 
+def _columns(inner: str, tiled: str, state: str, tiles: Tiles) -> list[str]:
+    """Which columns of a matrix a tile has, beyond those of a state, or in the place of these where nothing else is made."""
+    size, none = size_name(dim_of(inner)), f"{state}_last is None"
+    return [
+        f"if {state}_linear is not None:",
+        f"    column = {axis_name(tiled)} - (0 if {none} else {_tiles_of(tiled)} * {block_name(tiled)})",
+        f"    column_ok = (column >= 0) & (column < {size})  # of the matrix of the part's map",
+        f"    if {none}:",
+        f"        {tiles.ok(tiled)} = tl.zeros([{block_name(tiled)}], tl.int1)",
+    ]
+
+
 def _matrix_columns(inner: str, tiled: str, state: str, target: str, tiles: Tiles) -> tuple[list[str], list[str]]:
-    """The columns of a matrix, which tiles beyond those of a state begin as the identity's, and store at the end."""
+    """The columns of a matrix, which its tiles begin as the identity's, and store at the end."""
     size = size_name(dim_of(inner))
     own = tiles.ordered((tiled, inner))
     row, ok = (tiles.along(x, inner, own) for x in (axis_name(inner), tiles.ok(inner)))
     column = tiles.along("column", tiled, own)
-    begin = [
-        f"if {target} is not None:",
-        f"    column = {axis_name(tiled)} - {_tiles_of(tiled)} * {block_name(tiled)}  # of the matrix of the part's map",
-        f"    column_ok = (column >= 0) & (column < {size})",
-        f"if {target} is not None:",
-        f"    {state} += tl.where({column} == {row}, 1.0, 0.0)",
-    ]
+    begin = [f"if {target} is not None:", f"    {state} += tl.where({column} == {row}, 1.0, 0.0)"]
     there = f"{tiles.along('column_ok', tiled, own)} & {ok}"
     end = [
         f"if {target} is not None:",
@@ -839,21 +889,22 @@ def _store_own(own: Own, tiles: Tiles, name_of: NameOf) -> None:
         tiles.lines.append(f"tl.store({target} + {place}, {what})  # {own.state}: own.{slot}, {side}s")
 
 
-def _store_sums(sums: Sums, tiles: Tiles, tiled: str | None, name_of: NameOf) -> list[str]:
-    """What the sweep sums for the gradient of a decay, for each of its tiles: made before all else, which frees registers."""
+def _store_sums(sums: Sums, tiles: Tiles, tiled: str | None, name_of: NameOf) -> list[tuple[str, Node]]:
+    """What the sweep sums for the gradient of a decay, for each of its tiles: made before all else, which frees registers. With
+    what each is the sum of."""
     if sums.totals:
-        return [_store_totals(sums, tiles, name_of)]
+        return [(_store_totals(sums, tiles, name_of), add(*sums.reads.values()))]
     assert sums.ahead or not sums.own  # the kernel ahead sums what is inside a chunk
-    found: dict[str, str] = {}
+    found: dict[str, tuple[str, Node]] = {}
     for slot, node in sums.reads.items():
         v = tiles.paired(node)
-        found[f"{sums.kind}.{slot}"] = _over_tile(v.text, v.axes, tiled) if len(v.axes) > 1 else v.text
+        found[f"{sums.kind}.{slot}"] = _over_tile(v.text, v.axes, tiled) if len(v.axes) > 1 else v.text, node
     lines = []
-    for slot, text in found.items():
+    for slot, (text, node) in found.items():
         x = leaf("sums", f"{sums.state}.{slot}")
         target = tiles.argument(f"{name_of(x)}_out", "sums", x)
         value = tiles.assign("sums", text, (ROW,)).text
-        lines.append(f"{_stored_sums(target, value, tiled)}  # {sums.state}: {slot}")
+        lines.append((f"{_stored_sums(target, value, tiled)}  # {sums.state}: {slot}", node))
     return lines
 
 

@@ -9,7 +9,7 @@ IMPORTS = {
         "block_sums border_sums chained chained_matrix chunk_of cumulate cumulate_beside decayed_product decayed_sum inverse "
         "is_flat last_of later_sums log2_of over_block part_of place_of power reach span steep suffix_sum sums_of"
     ),
-    "chunkform.runtime.launch": "DTYPES cdiv choose cotangent each_head launch spread steps strides whole",
+    "chunkform.runtime.launch": "DTYPES by_launch cdiv choose cotangent each_head launch spread steps strides whole",
     "chunkform.runtime.parts": "map_of_all",
     "chunkform.runtime.packed": "BLOCK",
     "chunkform.runtime.places": "GROUP LEVELS parts_for places",
@@ -25,6 +25,7 @@ IMPORTS = {
 RESERVED = frozenset(
     "B T H C DT BLOCK CHUNK GROUP LEVELS ROWS blocks first_block first_row jointly "
     "places_of_borders needs_backward tiles column column_ok program i_ok exchange EVEN EXACT FLAT STAGES SUMS WARPS YIELD "
+    "PRODUCTS READ identity crowd ends linear read loaded "
     "tl triton torch i c h b n group programs bh sh t0 at row step last chunks tile flat extent part first begin stop "
     "count given states constants saved needs cotangents final_cotangents packed lay parts config dtype some length "
     "begins stops starts start late early gradients initial outputs finals".split()

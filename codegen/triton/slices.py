@@ -87,14 +87,17 @@ def statements(lines: Iterable[str]) -> list[Statement]:
     return found
 
 
-def carried_from(loop: Iterable[str], names: set[str]) -> set[str]:
-    """What a loop reads for what it hands on in these names, to its next pass, and not for what it does only where YIELD."""
+def needed_for(loop: Iterable[str], names: set[str], yields: str | None = None) -> set[str]:
+    """What a loop reads for what it hands on in these names to its next pass, and for the block that begins so, if there is one,
+    of all that it does only where YIELD."""
     found = statements(loop)
-    needed, before = set(names), set[str]()
+    blocks = [s for s in found if "YIELD" in s.reads]
+    needed = names.union(*(s.reads for s in blocks if s.lines[0] == yields))
+    before = set[str]()
     while needed != before:
         before = set(needed)
         for s in found:
-            if s.writes & needed and "YIELD" not in s.reads:
+            if s.writes & needed and s not in blocks:
                 needed |= s.reads
     return needed
 

@@ -65,10 +65,12 @@ class Fine:
 
 @dataclass
 class Elements:
-    """The elements of a tile that a walk loads, by a variable of their own; `taken` where anything but a product uses them."""
+    """The elements of a tile that a walk loads, by a variable of their own; `taken` where anything but a product uses them.
+    `argument`: what it loads, where these elements may be a product's."""
 
     variable: str
     statement: str
+    argument: str | None
     taken: bool = False
 
 
@@ -164,6 +166,7 @@ class Tiles:
             str, Node
         ] = {}  # sums over the writes of a chunk, each with its decay, made here and not loaded
         self.elements: list[Elements] = []  # of the tiles that are loaded
+        self.products = False  # may these be products with the identity?
         self.matrices: dict[str, Node] = {}  # over the steps of a chunk, made here and not loaded
         self.names: set[str] = {
             "i",
@@ -765,7 +768,7 @@ class Tiles:
                 edges = ", ".join(", ".join(self._cumulative(summed, x, over=axes)) for x in (True, False))
                 text = f"{text} if EXACT else span({edges})"
             return self.assign(base, text, axes)
-        return self._apart(self.assign(base, loaded, axes, raw=True))
+        return self._apart(self.assign(base, loaded, axes, raw=True), f"{base}_p")
 
     def made(self, x: Node) -> Value:
         """A matrix over the steps of a chunk that is made here."""
@@ -787,24 +790,35 @@ class Tiles:
             place += f" + {self.along(self.index(own[0]), own[0], axes)}"
         return f"tl.load({place}, mask={self.inside(axes)}, other=0.0)", axes
 
-    def _apart(self, v: Value) -> Value:
+    def _apart(self, v: Value, argument: str) -> Value:
         """A tile that was loaded, whose elements are taken through a select that changes nothing.
 
         Otherwise the compiler moves the change of layout that elementwise work needs up to the load, and then copies the tile to
         shared memory by single elements, which it can't do ahead of time for those of two bytes: a walk then waits for the load.
+
+        Elements of two bytes are products with the identity instead, where there is room (PRODUCTS): tensor cores read the tile
+        as it lies in shared memory, without conflicts of its banks, and leave elements in the registers that they are needed in.
         """
         if not self.walks or len(v.axes) < 2:
             return v
         variable = self.fresh(f"{v.text}_each")
-        elements = Elements(variable, f"{variable} = tl.where({self.inside(v.axes)}, {v.text}, 0.0)")
+        text, products = f"tl.where({self.inside(v.axes)}, {v.text}, 0.0)", self.products and v.axes[1] == ROW
+        if products:
+            text = f"tl.dot({v.text}.to(DT), identity) if PRODUCTS and {v.text}.dtype == DT else {text}"
+        elements = Elements(variable, f"{variable} = {text}", argument if products else None)
         self.elements.append(elements)
         self.lines.append(elements.statement)
         return replaced(v, elements=elements)
 
     def used(self, lines: list[str]) -> list[str]:
-        """The lines without selects of elements that nothing takes: of tiles that are operands of products alone."""
+        """The lines without elements that nothing takes: of tiles that are operands of products alone."""
         unused = {x.statement for x in self.elements if not x.taken}
         return [x for x in lines if x not in unused]
+
+    @property
+    def by_products(self) -> frozenset[str]:
+        """What is loaded whose elements may be products."""
+        return frozenset(x.argument for x in self.elements if x.taken and x.argument is not None)
 
     def _per_head(self, x: Node, own: tuple[str, ...]) -> Value:
         kind, name, _ = x.attrs

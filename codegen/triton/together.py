@@ -117,7 +117,7 @@ class WholeTiles(Tiles):
         """Scalars go to a side that is computed anyway, or else to that which goes through registers for the tensor cores."""
         return self._plain(left)
 
-    def _apart(self, v: Value) -> Value:
+    def _apart(self, v: Value, argument: str) -> Value:
         return v
 
     def ahead(self, x: Node) -> None:

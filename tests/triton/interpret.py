@@ -25,8 +25,9 @@ import chunkform.codegen.triton.blocks as blocks_module
 import chunkform.codegen.triton.together as together_module
 from chunkform.codegen.check import Case, Sample, sample
 from chunkform.codegen.pipeline import Compiled
+from chunkform.runtime import launch as launch_module
 from chunkform.runtime.kernels import chunk_of, cumulate, over_block, place_of, reach
-from chunkform.runtime.launch import launch
+from chunkform.runtime.launch import Config, launch
 from chunkform.runtime.packed import BLOCK, Packed
 from chunkform.runtime.places import places
 from chunkform.runtime.signature import OVERWRITE
@@ -36,6 +37,10 @@ def main(job: dict) -> list[dict]:
     rows = []
     if job.get("walk"):
         blocks_module._pays = lambda *_: False  # walks make all, whatever is faster
+    if "buffers" in job:
+        launch_module.BUFFERS = job["buffers"]
+    if "crowd" in job:
+        Config.crowd = lambda *_, **__: job["crowd"]
     for name in job["names"]:
         if "slice" in job:
             sliced(name, job["slice"])

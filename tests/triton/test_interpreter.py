@@ -84,6 +84,22 @@ def test_variables_and_dims_may_be_called_what_kernels_call_their_own():
     assert_small(interpret(("awkward_names", "awkward_dims"), [SMALL], parts=FEW), 1e-5)
 
 
+def test_a_launch_for_each_read_makes_what_one_for_all_does():
+    """As of states so wide that no three chunks fit; and without gradients that only one of the reads is for."""
+    names = ("gated_delta_rule", "delta_rule", "gradient_descent_squared_weight_decay")
+    assert_small(interpret(names, [SMALL | {"decay": "extreme"}], parts=FEW, buffers=1), 1e-5)
+
+
+def test_one_launch_makes_what_parts_leave_and_the_matrices_of_their_maps():
+    """Which float32 has two for."""
+    assert_small(interpret(("gated_delta_rule", "inverse_attention"), [], parts=FEW, crowd=4), 1e-5)
+
+
+def test_float16_takes_elements_of_tiles_through_products():
+    cases = [SMALL | {"dtype": "float16"}, SMALL | {"dtype": "float16", "steps": 64, "width": 64, "heads": 1}]
+    assert_small(interpret(("gated_delta_rule", "delta_rule", "inverse_attention"), cases), 4e-3)
+
+
 def test_states_read_at_the_borders_of_blocks_in_one_part_and_in_several():
     """Also where torch makes a part of what a decay's gradient is the sum of, where an axis is contracted and kept, and where two
     states share a decay, whose sums only one of their gradients may replace."""

@@ -6,8 +6,10 @@ import pytest
 from triton_errors import compiled
 
 from chunkform.codegen.inspect import inspect_op
+from chunkform.codegen.triton.host import Host
 from chunkform.codegen.triton.reserved import RESERVED
-from chunkform.codegen.triton.slices import carried_from, sliced
+from chunkform.codegen.triton.section import walked
+from chunkform.codegen.triton.slices import needed_for, sliced
 from chunkform.codegen.triton.tile import CannotPrint, axis_name, block_name, size_name
 from chunkform.runtime import launch
 from chunkform.runtime.launch import Config
@@ -85,8 +87,29 @@ def test_a_multiprocessor_holds_four_programs_that_make_matrices_of_parts_maps()
     config = launch.candidates(2, 128)[0]
     assert (config.crowd(128), config.registers_for(4), config.registers_for()) == (4, 128, None)
     assert [config.stages_for(whole, 192, 4) for whole in (256, 512)] == [4, 2]
+    assert config.crowd(128, slim=False) == 2  # decays for each channel take registers
     assert launch.candidates(2, 256)[0].crowd(256) == launch.candidates(4, 64)[0].crowd(64) == 2
     assert launch.candidates(4, 64)[0].registers_for() == 255
+    assert launch.by_launch("ends", "linear", 4) == (("ends", "linear"),)
+    assert launch.by_launch("ends", "linear", 2) == (("ends", None), (None, "linear"))
+
+
+def test_elements_are_products_where_three_chunks_of_tiles_fit():
+    config = launch.candidates(2, 128)[0]
+    assert config.buffers(512, 128, 256) == {"STAGES": 3, "PRODUCTS": True}  # of four chunks if they weren't
+    assert config.buffers(768, 128, 256) == {"STAGES": 3, "PRODUCTS": True}
+    assert config.buffers(768, 128, 384) == {"STAGES": 3, "PRODUCTS": False}
+    assert config.buffers(1024, 128, 256) == {"STAGES": 2, "PRODUCTS": True}  # two fit in any case
+    assert config.buffers(1536, 64, 256) == {"STAGES": 2, "PRODUCTS": False}
+    exact = launch.candidates(4, 128)[0]
+    assert not exact.buffers(16, 16, 16)["PRODUCTS"]  # a product in three parts rounds
+
+
+def test_one_launch_makes_all_reads_where_three_chunks_fit():
+    config = launch.candidates(2, 128)[0]
+    each = (512, 64, 256), (512, 64, 128)
+    assert config.by_read((768, 128, 384), *each) == [(0, (768, 128, 384))]
+    assert config.by_read((1536, 128, 384), *each) == [(1, each[0]), (2, each[1])]
 
 
 def test_float32_walks_have_the_registers_that_there_are():
@@ -98,7 +121,21 @@ def test_float32_walks_have_the_registers_that_there_are():
 
 def test_what_a_walk_only_yields_is_not_loaded_for_states():
     loop = ["k = load(k_p)", "w = k * S", "q = load(q_p)", "if YIELD:", "    store(q * S)", "S = S + w"]
-    assert {"k_p", "S"} <= carried_from(loop, {"S"}) and "q_p" not in carried_from(loop, {"S"})
+    assert {"k_p", "S"} <= needed_for(loop, {"S"}) and "q_p" not in needed_for(loop, {"S"})
+    assert {"k_p", "q_p"} <= needed_for(loop, {"S"}, "if YIELD:")
+
+
+def test_what_one_read_loads_is_known():
+    for op, loads in {
+        "gated_delta_rule": ({"do_p", "q_p"}, {"dv_p", "dk_1_p"}),
+        "delta_rule": ({"do_p"}, {"dv_p"}),
+    }.items():
+        c = compiled(op)
+        host = Host(c, walked(c, c.backward), True, True)
+        host.text()
+        (walk,) = (k for k in host.kernels if k.apart)
+        for mine, others, needed in zip(loads, reversed(loads), walk.apart, strict=True):
+            assert mine <= needed and not others & needed, (op, needed)
 
 
 @pytest.mark.parametrize("name", sorted(n for n in RESERVED if n.islower()))
